@@ -1,0 +1,39 @@
+"""The core that plugins build on. Importing it imports no torch."""
+
+from .component import Component, Config, Registered
+from .errors import (
+    AmbiguousComponent,
+    CapabilityError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    FingerprintMismatch,
+    MissingDependency,
+    NonFiniteError,
+    PluginError,
+    RewardError,
+    RLHFError,
+    RolloutError,
+    UnknownComponent,
+)
+from .hookspecs import hookimpl
+
+__all__ = [
+    "AmbiguousComponent",
+    "CapabilityError",
+    "CheckpointError",
+    "Component",
+    "Config",
+    "ConfigError",
+    "DataError",
+    "FingerprintMismatch",
+    "MissingDependency",
+    "NonFiniteError",
+    "PluginError",
+    "RLHFError",
+    "Registered",
+    "RewardError",
+    "RolloutError",
+    "UnknownComponent",
+    "hookimpl",
+]

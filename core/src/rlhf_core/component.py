@@ -1,0 +1,192 @@
+"""What a plugin registers: a description of a component. Nothing heavy is imported until a run chooses it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import Distribution, PackageNotFoundError, version
+from typing import Any, Generic, TypeVar
+
+from packaging.requirements import Requirement
+from pydantic import BaseModel, ConfigDict
+
+from .errors import MissingDependency, PluginError
+
+ProductT = TypeVar("ProductT")
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+class Config(BaseModel):
+    """Base of every options model: frozen, unknown keys refused, NaN and infinity refused.
+
+    The module that defines one must not import torch: help and validation read it at start-up.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component(Generic[ProductT]):
+    """One thing that a run can choose by name, of the kind of the hook that returned it.
+
+    Raises:
+        PluginError: the name or the factory is not written as described below.
+    """
+
+    name: str
+    """What users type: lower case letters, digits and underscores, starting with a letter."""
+    factory: str | Callable[..., ProductT]
+    """``"package.module:callable"``, imported when chosen and called as ``factory(config)``. A callable is
+    accepted for components defined in a user's own file."""
+    config: type[Config] = Config
+    """The component's options, in a module that imports nothing heavy."""
+    summary: str = ""
+    """One line, shown by ``rlhf plugins`` and in help."""
+    needs: frozenset[str] = frozenset()
+    """What the run must supply: see ``rlhf_core.capabilities``."""
+    conflicts: frozenset[str] = frozenset()
+    """Capabilities that must be absent from the run."""
+    provides: frozenset[str] = frozenset()
+    """Capabilities that choosing this component adds to the run."""
+    aliases: tuple[str, ...] = ()
+    """Other names by which it can be chosen."""
+    extra: str | None = None
+    """The extra of this distribution whose requirements it needs at run time."""
+
+    def __post_init__(self) -> None:
+        for name in (self.name, *self.aliases):
+            if not _NAME.fullmatch(name):
+                raise PluginError(
+                    f"component name {name!r}: expected lower case letters, digits and underscores, such as 'my_loss'"
+                )
+        if isinstance(self.factory, str) and not _FACTORY.fullmatch(self.factory):
+            raise PluginError(
+                f"factory {self.factory!r} of component {self.name!r}: expected 'package.module:callable'"
+            )
+        for label in ("needs", "conflicts", "provides"):
+            object.__setattr__(self, label, frozenset(getattr(self, label)))
+
+
+@dataclass(frozen=True, slots=True)
+class Registered(Generic[ProductT]):
+    """A component together with where it came from."""
+
+    component: Component[ProductT]
+    plugin: str
+    """Name of the plugin, derived from its distribution's."""
+    distribution: Distribution | None = field(default=None, compare=False)
+    """None for a module or file that the user named."""
+
+    @property
+    def name(self) -> str:
+        return self.component.name
+
+    @property
+    def qualified(self) -> str:
+        """``plugin:name``, unique in an environment; what runs record."""
+        return f"{self.plugin}:{self.component.name}"
+
+    @property
+    def origin(self) -> str:
+        """``distribution version``, for messages."""
+        if self.distribution is None:
+            return self.plugin
+        return f"{self.distribution.metadata['Name']} {self.distribution.version}"
+
+    def load(self) -> Callable[..., ProductT]:
+        """Import and return the factory.
+
+        Raises:
+            MissingDependency: the component's extra is not installed.
+            PluginError: the factory's module lacks the named callable.
+        """
+        if not isinstance(self.component.factory, str):
+            return self.component.factory
+        if missing := missing_requirements(self.distribution, self.component.extra):
+            assert self.distribution is not None
+            raise MissingDependency(
+                f"{self.qualified} needs {', '.join(missing)}.\n"
+                f"  pip install '{self.distribution.metadata['Name']}[{self.component.extra}]'"
+            )
+        module, _, attribute = self.component.factory.partition(":")
+        try:
+            loaded: Callable[..., ProductT] = getattr(importlib.import_module(module), attribute)
+        except AttributeError as error:
+            raise PluginError(
+                f"{self.qualified} ({self.origin}): module {module!r} has no {attribute!r}"
+            ) from error
+        return loaded
+
+    def build(self, config: Config | None = None) -> ProductT:
+        """Import the component and call its factory with ``config`` (its defaults when None).
+
+        An exception from the plugin's code keeps its type and gains a note that names the plugin.
+        """
+        try:
+            return self.load()(config if config is not None else self.component.config())
+        except Exception as error:
+            error.add_note(f"in plugin {self.plugin} ({self.origin}), component {self.name}")
+            raise
+
+    def validate(self, options: Mapping[str, Any]) -> Config:
+        """Return the component's config for ``options`` (raises pydantic's ValidationError)."""
+        return self.component.config.model_validate(dict(options))
+
+    def source(self) -> str | None:
+        """``file:line`` of the factory without importing it where that is possible, else None."""
+        factory = self.component.factory
+        if not isinstance(factory, str):
+            try:
+                return f"{inspect.getsourcefile(factory)}:{inspect.getsourcelines(factory)[1]}"
+            except (OSError, TypeError):
+                return None
+        module, _, attribute = factory.partition(":")
+        return _find_definition(module, attribute)
+
+
+def missing_requirements(distribution: Distribution | None, extra: str | None) -> list[str]:
+    """Requirements of ``extra`` that this environment does not meet, read from the distribution's metadata."""
+    if distribution is None or extra is None:
+        return []
+    missing = []
+    for text in distribution.requires or ():
+        requirement = Requirement(text)
+        marker = requirement.marker
+        only_with_extra = (
+            marker is not None
+            and not marker.evaluate({"extra": ""})
+            and marker.evaluate({"extra": extra})
+        )
+        if not only_with_extra:
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            missing.append(f"{requirement.name}{requirement.specifier} (not installed)")
+            continue
+        if not requirement.specifier.contains(found, prereleases=True):
+            missing.append(f"{requirement.name}{requirement.specifier} (found {found})")
+    return missing
+
+
+def _find_definition(module: str, attribute: str) -> str | None:
+    import ast
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(module)
+    except ModuleNotFoundError:
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    with open(spec.origin, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    for node in tree.body:
+        if getattr(node, "name", None) == attribute:
+            return f"{spec.origin}:{node.lineno}"
+    return spec.origin

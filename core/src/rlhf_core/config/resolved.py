@@ -1,0 +1,68 @@
+"""A run's configuration after validation: core options, and the chosen components with theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import Field
+
+from ..component import Config, Registered
+from ..contracts.backend import ComponentRef
+from .run import RunConfig
+
+
+class RewardOptions(Config):
+    """Options that every reward has beside its own, in the same section."""
+
+    weight: float = Field(1.0, description="its share of the sum")
+    timeout_s: float = Field(60.0, gt=0.0, description="for one batch of samples")
+    on_error: Literal["fail", "drop", "value"] = Field(
+        "fail", description="stop the run, drop the sample's whole group, or use error_value"
+    )
+    error_value: float = Field(0.0, description="the score of a sample that could not be scored, with on_error = value")
+    isolate: bool = Field(True, description="run in a process of its own, which can be stopped when it hangs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """One chosen component and its validated options."""
+
+    slot: str
+    """Path of the selector, such as ``actor.optim``."""
+    section: str
+    """Where its options stand, such as ``actor.adam``."""
+    registered: Registered[Any]
+    options: Config
+    reward: RewardOptions | None = None
+    """For rewards: what the core does with them."""
+
+    def ref(self, hook: str) -> ComponentRef:
+        """The selection as it crosses process boundaries."""
+        return ComponentRef(
+            kind=hook, name=self.registered.qualified, options=self.options.model_dump(mode="json")
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """Everything that a run is started with."""
+
+    run: RunConfig
+    selections: Mapping[str, tuple[Selection, ...]]
+    """By slot path; empty for an optional selector that is not set, several for list selectors."""
+    tree: Mapping[str, Any]
+    """The whole configuration as nested plain values, component sections included: what ``config.toml`` records."""
+    unused: tuple[str, ...] = field(default=())
+    """Sections in files that belong to components which this run does not use."""
+
+    def one(self, slot: str) -> Selection:
+        """The component of a selector that is always set."""
+        (selection,) = self.selections[slot]
+        return selection
+
+    def optional(self, slot: str) -> Selection | None:
+        """The component of a selector, or None when it is not set."""
+        chosen = self.selections.get(slot, ())
+        return chosen[0] if chosen else None

@@ -1,0 +1,56 @@
+"""Which options pick components, and the short names for what is typed most.
+
+The one place where a path of the configuration meets a hook. No component is named here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An option whose value is the name of a component, or a list of names."""
+
+    path: str
+    hook: str
+    many: bool = False
+
+    @property
+    def section(self) -> str:
+        """Where the options of what is chosen live: ``section.<component>``."""
+        return self.path.rpartition(".")[0]
+
+
+SLOTS = (
+    Slot("runtime.name", "rlhf_runtimes"),
+    Slot("engine.name", "rlhf_engines"),
+    Slot("backend.name", "rlhf_train_backends"),
+    Slot("rollout.executor", "rlhf_rollout_executors"),
+    Slot("rollout.environment", "rlhf_environments"),
+    Slot("rollout.filters", "rlhf_sample_filters", many=True),
+    Slot("reward.use", "rlhf_rewards", many=True),
+    Slot("reward.shapers", "rlhf_reward_shapers", many=True),
+    Slot("algo.advantage.estimator", "rlhf_advantage_estimators"),
+    Slot("algo.loss.policy", "rlhf_policy_losses"),
+    Slot("algo.correction.kind", "rlhf_is_corrections"),
+    Slot("actor.optim", "rlhf_optimizers"),
+    Slot("actor.adapter", "rlhf_model_adapters"),
+    Slot("critic.optim", "rlhf_optimizers"),
+)
+
+SHORT_NAMES = {
+    "estimator": "algo.advantage.estimator",
+    "loss": "algo.loss.policy",
+    "model": "model.path",
+    "data": "data.train",
+    "reward": "reward.use",
+    "env": "rollout.environment",
+    "executor": "rollout.executor",
+    "engine": "engine.name",
+    "backend": "backend.name",
+    "runtime": "runtime.name",
+    "optim": "actor.optim",
+    "steps": "train.steps",
+}
+"""``--estimator x`` is ``--algo.advantage.estimator x``. ``--seed``, ``--output`` and ``--resume`` are top-level keys."""

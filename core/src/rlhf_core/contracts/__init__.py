@@ -1,0 +1,89 @@
+"""Protocols and data types that plugins and core exchange. One file a kind; none imports torch."""
+
+from .advantage import AdvantageEstimator, Advantages, RewardBatch
+from .backend import (
+    Aggregation,
+    ComponentRef,
+    Normalizers,
+    PolicyObjective,
+    RoleSpec,
+    ScheduleSpec,
+    StepPlan,
+    TrainBackend,
+    TrainBatch,
+    ValueObjective,
+)
+from .correction import Correction, IsCorrection
+from .engine import Completion, Engine, EngineSpec, GenerationRequest, SamplingParams, WeightSource
+from .environment import Action, Environment, Observation, StepResult
+from .executor import Generator, Renderer, RolloutContext, RolloutExecutor
+from .loss import LossInputs, PolicyLoss, TokenLoss
+from .metric import Metric, Metrics, merge_metrics, metric_values
+from .model_adapter import ModelAdapter
+from .observer import RolloutSample, RunInfo, RunResult
+from .optimizer import Optimizer, ParameterGroup
+from .reward import Reward, RewardRequest, RewardResult, RewardShaper, SampleFilter
+from .runtime import Placement, RoleHandle, Runtime, RuntimeSpec
+from .task import Message, Task, Uid
+from .trajectory import Stop, Trajectory, TrajectoryColumns, Turn
+
+__all__ = [
+    "Action",
+    "AdvantageEstimator",
+    "Advantages",
+    "Aggregation",
+    "Completion",
+    "ComponentRef",
+    "Correction",
+    "Engine",
+    "EngineSpec",
+    "Environment",
+    "GenerationRequest",
+    "Generator",
+    "IsCorrection",
+    "LossInputs",
+    "Message",
+    "Metric",
+    "Metrics",
+    "ModelAdapter",
+    "Normalizers",
+    "Observation",
+    "Optimizer",
+    "ParameterGroup",
+    "Placement",
+    "PolicyLoss",
+    "PolicyObjective",
+    "Renderer",
+    "Reward",
+    "RewardBatch",
+    "RewardRequest",
+    "RewardResult",
+    "RewardShaper",
+    "RoleHandle",
+    "RoleSpec",
+    "RolloutContext",
+    "RolloutExecutor",
+    "RolloutSample",
+    "RunInfo",
+    "RunResult",
+    "Runtime",
+    "RuntimeSpec",
+    "SampleFilter",
+    "SamplingParams",
+    "ScheduleSpec",
+    "StepPlan",
+    "StepResult",
+    "Stop",
+    "Task",
+    "TokenLoss",
+    "TrainBackend",
+    "TrainBatch",
+    "Trajectory",
+    "TrajectoryColumns",
+    "Turn",
+    "Uid",
+    "ValueObjective",
+    "WeightSource",
+    "merge_metrics",
+    "metric_values",
+]

@@ -1,0 +1,56 @@
+"""Advantage estimators: from the rewards of a whole rollout batch to one advantage per action token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from .metric import Metrics
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardBatch:
+    """The whole rollout batch, action tokens only. Rows are ordered by uid and right-padded to ``A``."""
+
+    token_rewards: Float[Tensor, "b a"]
+    """Each turn's reward on its last action token, the episode's reward on the last action token of the row, and
+    the KL penalty wherever it is in the reward. 0 at padding."""
+    rewards: Float[Tensor, " b"]
+    """Episode reward plus turn rewards, without the KL penalty."""
+    action_mask: Bool[Tensor, "b a"]
+    group: Int[Tensor, " b"]
+    """Dense index of the prompt; groups may differ in size and need not be adjacent."""
+    episode: Int[Tensor, " b"]
+    """Dense index of the episode; more than one row when an episode has several segments."""
+    turn: Int[Tensor, "b a"]
+    """Which turn of the row each action token belongs to. 0 at padding."""
+    truncated: Bool[Tensor, " b"]
+    """The last turn hit a token limit."""
+    kl_penalty: Float[Tensor, "b a"] | None = None
+    """The part of ``token_rewards`` that is the KL penalty (a negative coefficient times the KL), if any."""
+    values: Float[Tensor, "b a"] | None = None
+    """The critic's value of the state before each action token; given to components that need ``values``."""
+    rewards_by_name: Mapping[str, Float[Tensor, " b"]] = field(default_factory=dict)
+    """The single rewards, unweighted; NaN where a sample has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advantages:
+    """What the policy loss is weighted with."""
+
+    advantages: Float[Tensor, "b a"]
+    """0 at padding."""
+    returns: Float[Tensor, "b a"] | None = None
+    """The critic's targets; required from components that need ``values``."""
+    metrics: Metrics = field(default_factory=dict)
+
+
+class AdvantageEstimator(Protocol):
+    """Owns baseline, discounting and whitening: it sees the whole batch, before it is cut into minibatches."""
+
+    def __call__(self, batch: RewardBatch) -> Advantages: ...

@@ -1,0 +1,34 @@
+"""Importance-sampling corrections between the sampler's policy and the trainer's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from .metric import Metrics
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """No gradient flows through any of it."""
+
+    weights: Float[Tensor, "b a"]
+    """Multiply the token losses."""
+    keep: Bool[Tensor, "b a"]
+    """False drops the token from the loss; it still counts in the normaliser."""
+    metrics: Metrics = field(default_factory=dict)
+
+
+class IsCorrection(Protocol):
+    """Equal log-probs must give weight 1 everywhere."""
+
+    def __call__(
+        self,
+        old_logprobs: Float[Tensor, "b a"],
+        rollout_logprobs: Float[Tensor, "b a"],
+        action_mask: Bool[Tensor, "b a"],
+    ) -> Correction: ...

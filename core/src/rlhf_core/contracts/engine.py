@@ -1,0 +1,143 @@
+"""Engines: they turn a prompt into tokens under the current weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .task import Uid
+from .trajectory import Stop
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are drawn. Ranges are checked where the options are declared (``rollout.*``, ``eval.*``)."""
+
+    temperature: float = 1.0
+    """Divides the logits; 0 takes the most probable token."""
+    top_p: float = 1.0
+    """Smallest set of most probable tokens whose probabilities reach this sum; 1 keeps all."""
+    top_k: int = 0
+    """Number of most probable tokens to keep; 0 keeps all."""
+    min_p: float = 0.0
+    """Drop tokens less probable than this share of the most probable one; 0 keeps all."""
+    stop: tuple[str, ...] = ()
+    """Stop as soon as the decoded text of this turn contains one of these. Their tokens stay in the sequence."""
+    min_new_tokens: int = 0
+    """Before this many tokens neither end-of-sequence nor a stop string ends the turn."""
+    max_new_tokens: int = 256
+
+    @property
+    def renormalizes(self) -> bool:
+        """True when log-probs refer to a truncated distribution, which a trainer does not have."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One prompt, sampled once per seed."""
+
+    uid: Uid
+    """Names the request in errors; completion i belongs to sample ``uid.sample + i``."""
+    turn: int = 0
+    prompt_ids: tuple[int, ...]
+    seeds: tuple[int, ...]
+    """One 64-bit seed per completion. A completion's tokens depend on its seed, the prompt and the weights
+    alone: not on what else is in the batch, the number of slots, or the order of arrival."""
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What one seed produced."""
+
+    token_ids: NDArray[np.int32]
+    """(A,) including the end-of-sequence token, if one was written."""
+    logprobs: NDArray[np.float32]
+    """(A,) natural log-probability under the sampling distribution (after temperature, and after top-p/top-k/
+    min-p where those are on). At temperature 0: under the distribution of temperature 1."""
+    weight_version: NDArray[np.int32]
+    """(A,)"""
+    stop: Stop
+
+
+class WeightSource(Protocol):
+    """Where an engine gets its weights from: the training backend of the policy."""
+
+    def module(self) -> torch.nn.Module | None:
+        """Return the live module if it is in this process (the engine may share it), else None."""
+        ...
+
+    def buckets(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield the weights by Hugging Face names, a few hundred MiB at a time."""
+        ...
+
+
+class Engine(Protocol):
+    """Generates; called from one asyncio loop. ``update_weights`` is only called while nothing is in flight,
+    unless ``pause`` was called first.
+
+    A factory is called as ``factory(config)``; the runtime then calls ``start`` once.
+    """
+
+    async def start(self, spec: EngineSpec, source: WeightSource) -> None:
+        """Load or share the weights and get ready to serve."""
+        ...
+
+    async def generate(self, request: GenerationRequest) -> list[Completion]:
+        """Return one completion per seed, in the order of the seeds.
+
+        Raises:
+            RolloutError: the request cannot be served; the message names its uid.
+        """
+        ...
+
+    async def update_weights(self, version: int, source: WeightSource) -> None:
+        """Serve ``version`` from now on, which is what ``source`` holds."""
+        ...
+
+    async def pause(self) -> None:
+        """Stop between two tokens, keeping what is in flight."""
+        ...
+
+    async def resume(self) -> None:
+        """Go on after ``pause``."""
+        ...
+
+    async def sleep(self) -> None:
+        """Release what memory can be released. Illegal while a request is in flight."""
+        ...
+
+    async def wake(self) -> None:
+        """Undo ``sleep``."""
+        ...
+
+    async def checksum(self) -> str:
+        """Digest of the weights being served, comparable with ``TrainBackend.checksum``."""
+        ...
+
+    async def close(self) -> None:
+        """Free everything; the engine is not used afterwards."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """What every engine needs to know beside its own options."""
+
+    model_path: str
+    dtype: str
+    """``float32`` or ``bfloat16``."""
+    max_length: int
+    """Prompt and response tokens of the longest sequence that will be asked for."""
+    max_concurrency: int
+    """Most completions that will ever be in flight at once."""
+    eos_token_ids: tuple[int, ...]
+    trust_remote_code: bool = False

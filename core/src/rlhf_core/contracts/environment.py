@@ -1,0 +1,69 @@
+"""Environments: what answers the policy between its turns. One instance plays one episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .task import Message, Task
+from .trajectory import Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the policy gets to read. Exactly one of the three is set; all empty means nothing is added."""
+
+    text: str | None = None
+    """Tokenised as it stands."""
+    messages: tuple[Message, ...] = ()
+    """Rendered with the chat template."""
+    token_ids: tuple[int, ...] | None = None
+    """Used as they are."""
+
+    def __post_init__(self) -> None:
+        given = [self.text is not None, bool(self.messages), self.token_ids is not None]
+        if sum(given) > 1:
+            raise ValueError("an Observation takes one of text, messages and token_ids")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """What the policy wrote in one turn."""
+
+    text: str
+    """Decoded, without special tokens."""
+    token_ids: tuple[int, ...]
+    stop: Stop
+    turn: int
+    """0 for the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """The environment's answer to one action."""
+
+    observation: Observation = field(default_factory=Observation)
+    reward: float = 0.0
+    """For this turn; it lands on the turn's last action token."""
+    done: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Environment(Protocol):
+    """A fresh instance is made per episode, ``reset`` once, and always closed, also after an error.
+
+    Its randomness comes from the seed of ``reset`` alone.
+    """
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Start the episode. An empty observation means that the task's own prompt is the first one."""
+        ...
+
+    async def step(self, action: Action) -> StepResult:
+        """Answer one turn. Not called again after ``done``."""
+        ...
+
+    async def close(self) -> None:
+        """Release what the episode holds."""
+        ...

@@ -1,0 +1,70 @@
+"""Rollout executors: from a task to trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .engine import Completion, GenerationRequest, SamplingParams
+from .environment import Environment
+from .task import Message, Task
+from .trajectory import Trajectory
+
+
+class Generator(Protocol):
+    """The part of an engine that executors see."""
+
+    async def generate(self, request: GenerationRequest) -> list[Completion]: ...
+
+
+class Renderer(Protocol):
+    """Text to tokens and back, by the run's tokenizer and chat template."""
+
+    def encode(self, text: str) -> list[int]:
+        """Tokenise a piece of text; adds no special tokens."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        """Tokens of a conversation, ending where the policy is to write."""
+        ...
+
+    def render_next(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        """Tokens that follow the policy's last turn: the rest of its turn (unless it ``ended`` with
+        end-of-sequence), then ``messages``, ending where the policy is to write again. Never re-tokenises what
+        came before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutContext:
+    """What an executor works with besides the task."""
+
+    engine: Generator
+    renderer: Renderer
+    sampling: SamplingParams
+    max_length: int
+    """Tokens of prompt, actions and environment text together."""
+    seed: Callable[[int, int], int]
+    """``seed(sample, turn)``: the 64-bit seed of a turn."""
+    environment: Callable[[], Environment] | None = None
+    """Makes a fresh environment; None when the run has none."""
+
+
+class RolloutExecutor(Protocol):
+    """Runs all episodes of one task (a group). Called concurrently for many tasks on one asyncio loop."""
+
+    async def run(
+        self, task: Task, samples: Sequence[int], context: RolloutContext
+    ) -> list[Trajectory]:
+        """Return the trajectories of the given episodes.
+
+        Each carries ``uid = task.uid._replace(sample=..., segment=...)``; an episode may give several segments.
+        The result must be a function of the task, the samples, the weights and ``context.seed`` alone.
+
+        Raises:
+            RolloutError: an episode failed; the message names its uid.
+        """
+        ...

@@ -1,0 +1,61 @@
+"""A number that can be reduced over micro-batches, ranks and time without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Reduction = Literal["mean", "sum", "max", "min", "last"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A partial value and how partial values combine.
+
+    ``mean`` adds totals and counts and divides once at the end, so the result does not depend on how the
+    samples were cut. ``total`` may be a 0-d tensor: it is read once per step, not per micro-batch.
+    """
+
+    total: Any
+    count: Any = 1.0
+    reduction: Reduction = "mean"
+
+    def merge(self, other: Metric) -> Metric:
+        """Return the metric of both parts together."""
+        if self.reduction != other.reduction:
+            raise ValueError(f"cannot merge a {self.reduction} metric with a {other.reduction} metric")
+        match self.reduction:
+            case "mean" | "sum":
+                return Metric(self.total + other.total, self.count + other.count, self.reduction)
+            case "max":
+                return self if float(self.total) >= float(other.total) else other
+            case "min":
+                return self if float(self.total) <= float(other.total) else other
+            case "last":
+                return other
+
+    def value(self) -> float | None:
+        """Return the number, or None for a mean over nothing."""
+        if self.reduction != "mean":
+            return float(self.total)
+        count = float(self.count)
+        return float(self.total) / count if count else None
+
+
+Metrics = dict[str, Metric]
+
+
+def merge_metrics(parts: Iterable[Mapping[str, Metric]]) -> Metrics:
+    """Merge the metrics of several parts by name."""
+    merged: Metrics = {}
+    for part in parts:
+        for name, metric in part.items():
+            merged[name] = merged[name].merge(metric) if name in merged else metric
+    return merged
+
+
+def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """Return the plain numbers; means over nothing are left out."""
+    values = ((name, metric.value()) for name, metric in metrics.items())
+    return {name: value for name, value in values if value is not None}

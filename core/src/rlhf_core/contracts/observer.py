@@ -1,0 +1,45 @@
+"""What observers get to see of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """Given to ``rlhf_run_start``."""
+
+    output: Path
+    """The run folder: ``config.toml``, ``metrics.jsonl``, ``ledger.jsonl``, ``checkpoints/``, ``model/``."""
+    config: Mapping[str, Any]
+    """The resolved configuration, as nested plain values."""
+    total_steps: int
+    start_step: int
+    """Steps already done; more than 0 after a resume."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSample:
+    """One sample as text, given to ``rlhf_rollout_end``."""
+
+    uid: str
+    prompt: str
+    response: str
+    reward: float
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Given to ``rlhf_run_end``."""
+
+    status: Literal["finished", "interrupted", "failed"]
+    steps: int
+    seconds: float
+    message: str = ""
+    """What went wrong, in one line, if something did."""
+    model: Path | None = None
+    """The exported model."""

@@ -1,0 +1,71 @@
+"""Rewards, and the shapers and filters that come after them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .trajectory import Turn
+
+if TYPE_CHECKING:
+    from .metric import Metrics
+    from .trajectory import TrajectoryColumns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardRequest:
+    """One finished sample."""
+
+    uid: str
+    """``epoch.prompt.sample.segment``."""
+    row: Mapping[str, Any]
+    """The whole data row, a copy: changing it changes nothing."""
+    prompt: str
+    """Decoded prompt, special tokens kept."""
+    response: str
+    """Decoded actions and environment text after the prompt, without special tokens."""
+    token_ids: tuple[int, ...]
+    """The whole sequence."""
+    action_mask: tuple[bool, ...]
+    turns: tuple[Turn, ...]
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardResult:
+    """One sample's score."""
+
+    reward: float
+    """Finite."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Reward(Protocol):
+    """Scores finished samples. Runs in a process of its own unless the run says ``isolate = false``."""
+
+    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult]:
+        """Return one result per request, in order. The result for a sample must not depend on the others."""
+        ...
+
+
+class RewardShaper(Protocol):
+    """Changes the rewards of a whole rollout batch before filters and advantages see them."""
+
+    def shape(self, batch: TrajectoryColumns) -> tuple[TrajectoryColumns, Metrics]:
+        """Return the batch with new rewards (the same rows in the same order) and what to log."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint has to hold, as JSON types."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class SampleFilter(Protocol):
+    """Decides which groups are trained on; the loop draws replacements for what it drops."""
+
+    def keep(self, group: TrajectoryColumns) -> str | None:
+        """Return None to keep the group, or the reason for dropping it (a short word; it is counted)."""
+        ...

@@ -1,0 +1,71 @@
+"""Runtimes: they place a run's roles and give the loop handles to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .backend import ComponentRef, RoleSpec, StepPlan, TrainBatch
+from .engine import Engine, EngineSpec, WeightSource
+from .metric import Metrics
+from .trajectory import TrajectoryColumns
+
+if TYPE_CHECKING:
+    from ..plugins import Plugins
+
+
+class RoleHandle(Protocol):
+    """All ranks of one role, seen from the driver. The same calls as ``TrainBackend``, for the whole batch."""
+
+    async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]: ...
+
+    async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]: ...
+
+    async def train_step(self, batch: TrainBatch, plan: StepPlan) -> Metrics: ...
+
+    async def checksum(self) -> str: ...
+
+    async def save(self, folder: Path) -> None: ...
+
+    async def load(self, folder: Path) -> None: ...
+
+    async def export(self, folder: Path, *, ema: bool = False) -> None: ...
+
+    def weights(self) -> WeightSource: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSpec:
+    """What is to be built."""
+
+    roles: Mapping[str, RoleSpec]
+    """By role name; ``policy`` is always there."""
+    backend: ComponentRef
+    engine: ComponentRef
+    engine_spec: EngineSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What was built."""
+
+    roles: Mapping[str, RoleHandle]
+    engine: Engine
+    """One engine, or a router in front of many."""
+
+
+class Runtime(Protocol):
+    """A factory is called as ``factory(config)``."""
+
+    async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
+        """Build all roles and the engine, serving version 0 of the policy's weights."""
+        ...
+
+    async def close(self) -> None:
+        """Take everything down; called once, also after a failed ``start``."""
+        ...

@@ -1,0 +1,263 @@
+"""What a rollout leaves behind: one trajectory, and many of them as columns.
+
+Axes: ``B`` sequences, ``T`` tokens of a sequence (prompt, actions, environment text), ``A`` action tokens (those
+that the policy wrote).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .task import Uid
+
+
+class Stop(StrEnum):
+    """Why the policy stopped writing."""
+
+    EOS = "eos"
+    """It wrote an end-of-sequence token."""
+    STRING = "string"
+    """One of the stop strings appeared."""
+    LENGTH = "length"
+    """The token limit was reached: the turn is truncated."""
+    ABORTED = "aborted"
+    """The engine gave it up (shutdown, weight update without resume)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One stretch of action tokens and what it earned."""
+
+    start: int
+    """Index in ``token_ids`` of the turn's first action token."""
+    end: int
+    """One past its last action token."""
+    reward: float = 0.0
+    """What the environment gave for this turn; it lands on the turn's last action token."""
+    stop: Stop = Stop.EOS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One training sequence, exactly as it was sampled (token in, token out).
+
+    Raises:
+        ValueError: the arrays' lengths disagree, a turn lies outside of the sequence, or the actions and the
+            turns do not cover the same tokens.
+    """
+
+    uid: Uid
+    token_ids: NDArray[np.int32]
+    """(T,)"""
+    action_mask: NDArray[np.bool_]
+    """(T,) True at the tokens that the policy wrote. The first token is never an action."""
+    rollout_logprobs: NDArray[np.float32]
+    """(A,) log-probability of each action under the distribution that it was sampled from."""
+    weight_version: NDArray[np.int32]
+    """(A,) version of the weights that sampled each action."""
+    turns: tuple[Turn, ...]
+    """In order; together they cover exactly the action tokens."""
+    reward: float | None = None
+    """Score of the whole episode, filled in by the rewards; None until then. Turn rewards come on top."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """The rewards that made up ``reward``, by name, unweighted."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Anything countable that the executor, environment or rewards report; averaged in the logs."""
+
+    def __post_init__(self) -> None:
+        num_tokens, num_actions = len(self.token_ids), int(self.action_mask.sum())
+        if len(self.action_mask) != num_tokens:
+            raise ValueError(f"{self.uid}: {num_tokens} tokens but a mask of {len(self.action_mask)}")
+        if num_tokens and self.action_mask[0]:
+            raise ValueError(f"{self.uid}: the first token is an action; nothing precedes it to predict it from")
+        for name in ("rollout_logprobs", "weight_version"):
+            if len(getattr(self, name)) != num_actions:
+                raise ValueError(
+                    f"{self.uid}: {num_actions} action tokens but {len(getattr(self, name))} {name}"
+                )
+        covered = np.zeros(num_tokens, dtype=bool)
+        for turn in self.turns:
+            if not 0 < turn.start < turn.end <= num_tokens or covered[turn.start : turn.end].any():
+                raise ValueError(
+                    f"{self.uid}: turn [{turn.start}, {turn.end}) is empty, overlaps another, or lies outside "
+                    f"of {num_tokens} tokens"
+                )
+            covered[turn.start : turn.end] = True
+        if not np.array_equal(covered, self.action_mask):
+            raise ValueError(f"{self.uid}: the turns do not cover exactly the action tokens")
+
+    @property
+    def truncated(self) -> bool:
+        """True when the last turn hit a token limit."""
+        return bool(self.turns) and self.turns[-1].stop == Stop.LENGTH
+
+    @property
+    def total_reward(self) -> float:
+        """Episode reward (0 if there is none) plus the rewards of the turns."""
+        return (self.reward or 0.0) + sum(turn.reward for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryColumns:
+    """Many trajectories as flat arrays with offsets, ordered by uid.
+
+    ``x_offsets`` has B + 1 entries; row b owns ``x[offsets[b]:offsets[b + 1]]``. Slicing and joining move whole
+    arrays, never single samples, and the arrays can live in shared memory.
+    """
+
+    uid: NDArray[np.int64]
+    """(B, 4) epoch, prompt, sample, segment."""
+    token_ids: NDArray[np.int32]
+    """(sum of T,)"""
+    action_mask: NDArray[np.bool_]
+    """(sum of T,)"""
+    token_offsets: NDArray[np.int64]
+    """(B + 1,)"""
+    rollout_logprobs: NDArray[np.float32]
+    """(sum of A,)"""
+    weight_version: NDArray[np.int32]
+    """(sum of A,)"""
+    action_turn: NDArray[np.int32]
+    """(sum of A,) which turn of its trajectory each action belongs to."""
+    turn_rewards: NDArray[np.float32]
+    """(sum of A,) each turn's reward on its last action token, 0 elsewhere."""
+    action_offsets: NDArray[np.int64]
+    """(B + 1,)"""
+    reward: NDArray[np.float32]
+    """(B,) the episode's score, without turn rewards."""
+    rewards: Mapping[str, NDArray[np.float32]]
+    """(B,) each: the scores by reward name, NaN where a sample has none."""
+    truncated: NDArray[np.bool_]
+    """(B,)"""
+    metrics: Mapping[str, NDArray[np.float32]]
+    """(B,) each, NaN where a sample did not report."""
+
+    def __len__(self) -> int:
+        return len(self.uid)
+
+    @property
+    def num_tokens(self) -> NDArray[np.int64]:
+        """(B,) tokens of each sequence."""
+        return np.diff(self.token_offsets)
+
+    @property
+    def num_actions(self) -> NDArray[np.int64]:
+        """(B,) action tokens of each sequence."""
+        return np.diff(self.action_offsets)
+
+    @property
+    def group(self) -> NDArray[np.int64]:
+        """(B,) dense index of each sequence's group (the episodes of one prompt in one epoch)."""
+        return _dense_index(self.uid[:, :2])
+
+    @property
+    def episode(self) -> NDArray[np.int64]:
+        """(B,) dense index of each sequence's episode."""
+        return _dense_index(self.uid[:, :3])
+
+    @property
+    def total_reward(self) -> NDArray[np.float32]:
+        """(B,) episode reward plus turn rewards."""
+        turns = np.zeros(len(self), dtype=np.float64)
+        np.add.at(turns, np.repeat(np.arange(len(self)), self.num_actions), self.turn_rewards)
+        return (self.reward + turns).astype(np.float32)
+
+    def uids(self) -> Iterator[Uid]:
+        """Yield each sequence's name."""
+        for row in self.uid.tolist():
+            yield Uid(*row)
+
+    def tokens_of(self, row: int) -> NDArray[np.int32]:
+        """(T,) a view of one sequence's tokens."""
+        return self.token_ids[self.token_offsets[row] : self.token_offsets[row + 1]]
+
+    def actions_of(self, row: int) -> NDArray[np.int32]:
+        """(A,) the tokens that the policy wrote in one sequence."""
+        span = slice(self.token_offsets[row], self.token_offsets[row + 1])
+        return self.token_ids[span][self.action_mask[span]]
+
+    def select(self, rows: NDArray[np.integer]) -> TrajectoryColumns:
+        """Return the given rows, in the given order."""
+        tokens = _ragged_index(self.token_offsets, rows)
+        actions = _ragged_index(self.action_offsets, rows)
+        return TrajectoryColumns(
+            uid=self.uid[rows],
+            token_ids=self.token_ids[tokens],
+            action_mask=self.action_mask[tokens],
+            token_offsets=_offsets(self.num_tokens[rows]),
+            rollout_logprobs=self.rollout_logprobs[actions],
+            weight_version=self.weight_version[actions],
+            action_turn=self.action_turn[actions],
+            turn_rewards=self.turn_rewards[actions],
+            action_offsets=_offsets(self.num_actions[rows]),
+            reward=self.reward[rows],
+            rewards={name: column[rows] for name, column in self.rewards.items()},
+            truncated=self.truncated[rows],
+            metrics={name: column[rows] for name, column in self.metrics.items()},
+        )
+
+    @classmethod
+    def from_trajectories(cls, trajectories: list[Trajectory]) -> TrajectoryColumns:
+        """Pack scored trajectories, ordered by uid.
+
+        Raises:
+            ValueError: there are none, or two share a uid.
+        """
+        if not trajectories:
+            raise ValueError("no trajectories to pack")
+        rows = sorted(trajectories, key=lambda trajectory: trajectory.uid)
+        uid = np.array([row.uid for row in rows], dtype=np.int64)
+        if len(np.unique(uid, axis=0)) != len(rows):
+            raise ValueError("two trajectories share a uid")
+        turn_index, turn_rewards = zip(*(_turn_columns(row) for row in rows), strict=True)
+        return cls(
+            uid=uid,
+            token_ids=np.concatenate([row.token_ids for row in rows]).astype(np.int32),
+            action_mask=np.concatenate([row.action_mask for row in rows]),
+            token_offsets=_offsets(np.array([len(row.token_ids) for row in rows])),
+            rollout_logprobs=np.concatenate([row.rollout_logprobs for row in rows]).astype(np.float32),
+            weight_version=np.concatenate([row.weight_version for row in rows]).astype(np.int32),
+            action_turn=np.concatenate(turn_index),
+            turn_rewards=np.concatenate(turn_rewards),
+            action_offsets=_offsets(np.array([len(row.rollout_logprobs) for row in rows])),
+            reward=np.array([row.reward or 0.0 for row in rows], dtype=np.float32),
+            rewards=_named_columns([row.rewards for row in rows]),
+            truncated=np.array([row.truncated for row in rows], dtype=bool),
+            metrics=_named_columns([row.metrics for row in rows]),
+        )
+
+
+def _turn_columns(row: Trajectory) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    lengths = [turn.end - turn.start for turn in row.turns]
+    index = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    rewards = np.zeros(len(index), dtype=np.float32)
+    if lengths:
+        rewards[np.cumsum(lengths) - 1] = [turn.reward for turn in row.turns]
+    return index, rewards
+
+
+def _named_columns(rows: list[Mapping[str, float]]) -> dict[str, NDArray[np.float32]]:
+    names = sorted({name for row in rows for name in row})
+    return {
+        name: np.array([row.get(name, np.nan) for row in rows], dtype=np.float32) for name in names
+    }
+
+
+def _offsets(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _dense_index(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _ragged_index(offsets: NDArray[np.int64], rows: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Indices of the elements of ``rows``, in order, without a loop over them."""
+    lengths = np.diff(offsets)[rows]
+    starts = np.repeat(offsets[:-1][rows] - _offsets(lengths)[:-1], lengths)
+    return np.arange(lengths.sum()) + starts

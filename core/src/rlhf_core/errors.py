@@ -1,0 +1,77 @@
+"""Every error that a user can cause.
+
+    RLHFError
+    ├── ConfigError              an option is unknown, mistyped, out of range, contradictory      (exit code 2)
+    │   ├── UnknownComponent     no installed plugin provides the name
+    │   ├── AmbiguousComponent   several plugins provide the name
+    │   └── CapabilityError      a component needs what the run does not supply, or conflicts with it
+    ├── PluginError              a plugin could not be loaded, or broke its contract
+    │   ├── MissingDependency    a component's extra is not installed
+    │   └── FingerprintMismatch  two processes of one run see different plugins
+    ├── DataError                a data file or a row cannot be used
+    ├── RolloutError             an executor, environment or engine failed
+    ├── RewardError              a reward raised, timed out, or returned what cannot be used
+    ├── NonFiniteError           NaN or infinity where training would have consumed it
+    └── CheckpointError          a checkpoint is missing, damaged, or belongs to another run
+
+Messages say what was expected, what came, and the fix in the words that the user typed. All of them pickle
+(they cross process boundaries), so each takes exactly one argument: its message.
+"""
+
+
+class RLHFError(Exception):
+    """Base of the tree. ``exit_code`` is what the command line returns for it."""
+
+    exit_code = 1
+
+
+class ConfigError(RLHFError, ValueError):
+    """The configuration cannot be run as written."""
+
+    exit_code = 2
+
+
+class UnknownComponent(ConfigError):
+    """No installed plugin provides a component of this name and kind."""
+
+
+class AmbiguousComponent(ConfigError):
+    """Several plugins provide the name; the qualified one has to be written."""
+
+
+class CapabilityError(ConfigError):
+    """A component's ``needs`` are not met by the run, or its ``conflicts`` are."""
+
+
+class PluginError(RLHFError):
+    """A plugin cannot be loaded, or what it returned breaks the contract of its hook."""
+
+
+class MissingDependency(PluginError):
+    """A component needs distributions that are not installed."""
+
+
+class FingerprintMismatch(PluginError):
+    """Two processes of one run see different plugins or library versions."""
+
+
+class DataError(RLHFError, ValueError):
+    """A data file, or a row in it, cannot be used."""
+
+    exit_code = 2
+
+
+class RolloutError(RLHFError, RuntimeError):
+    """An executor, environment or engine failed while producing a trajectory."""
+
+
+class RewardError(RLHFError, RuntimeError):
+    """A reward raised, timed out, or returned something that is not one finite number per sample."""
+
+
+class NonFiniteError(RLHFError, ArithmeticError):
+    """NaN or infinity appeared where it would have reached the weights."""
+
+
+class CheckpointError(RLHFError, RuntimeError):
+    """A checkpoint is missing, damaged, or does not belong to this run."""

@@ -1,0 +1,150 @@
+"""The hooks. Two families, no third: component hooks register, observer hooks watch.
+
+Nothing on the hot path goes through pluggy: a run looks its components up once and calls them directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+from .component import Component
+from .contracts.observer import RolloutSample, RunInfo, RunResult
+
+hookspec = pluggy.HookspecMarker("rlhf")
+hookimpl = pluggy.HookimplMarker("rlhf")
+
+Components = Sequence[Component[Any]]
+
+COMPONENT_HOOKS: Mapping[str, str] = {
+    "rlhf_rollout_executors": "rollout executor",
+    "rlhf_rewards": "reward",
+    "rlhf_reward_shapers": "reward shaper",
+    "rlhf_environments": "environment",
+    "rlhf_advantage_estimators": "advantage estimator",
+    "rlhf_policy_losses": "policy loss",
+    "rlhf_is_corrections": "IS correction",
+    "rlhf_sample_filters": "sample filter",
+    "rlhf_optimizers": "optimizer",
+    "rlhf_model_adapters": "model adapter",
+    "rlhf_engines": "engine",
+    "rlhf_train_backends": "training backend",
+    "rlhf_runtimes": "runtime",
+    "rlhf_commands": "command",
+}
+"""Component hook -> what people call its kind."""
+
+OBSERVER_HOOKS = (
+    "rlhf_run_start",
+    "rlhf_rollout_end",
+    "rlhf_step_end",
+    "rlhf_eval_end",
+    "rlhf_checkpoint_saved",
+    "rlhf_run_end",
+)
+
+
+@hookspec
+def rlhf_rollout_executors() -> Components:
+    """Return rollout executors (``contracts.RolloutExecutor``), chosen with ``--rollout.executor``."""
+
+
+@hookspec
+def rlhf_rewards() -> Components:
+    """Return rewards (``contracts.Reward``), chosen with ``--reward``, several at once with weights."""
+
+
+@hookspec
+def rlhf_reward_shapers() -> Components:
+    """Return reward shapers (``contracts.RewardShaper``), applied in the order of ``--reward.shapers``."""
+
+
+@hookspec
+def rlhf_environments() -> Components:
+    """Return environments (``contracts.Environment``), chosen with ``--env``. The factory is called per episode."""
+
+
+@hookspec
+def rlhf_advantage_estimators() -> Components:
+    """Return advantage estimators (``contracts.AdvantageEstimator``), chosen with ``--estimator``."""
+
+
+@hookspec
+def rlhf_policy_losses() -> Components:
+    """Return policy losses (``contracts.PolicyLoss``), chosen with ``--loss``."""
+
+
+@hookspec
+def rlhf_is_corrections() -> Components:
+    """Return IS corrections (``contracts.IsCorrection``), chosen with ``--algo.correction.kind``."""
+
+
+@hookspec
+def rlhf_sample_filters() -> Components:
+    """Return sample filters (``contracts.SampleFilter``), applied in the order of ``--rollout.filters``."""
+
+
+@hookspec
+def rlhf_optimizers() -> Components:
+    """Return optimizers (``contracts.Optimizer``), chosen per role with ``--actor.optim``, ``--critic.optim``."""
+
+
+@hookspec
+def rlhf_model_adapters() -> Components:
+    """Return model adapters (``contracts.ModelAdapter``), chosen with ``--actor.adapter``."""
+
+
+@hookspec
+def rlhf_engines() -> Components:
+    """Return engines (``contracts.Engine``), chosen with ``--engine``."""
+
+
+@hookspec
+def rlhf_train_backends() -> Components:
+    """Return training backends (``contracts.TrainBackend``), chosen with ``--backend``."""
+
+
+@hookspec
+def rlhf_runtimes() -> Components:
+    """Return runtimes (``contracts.Runtime``), chosen with ``--runtime``."""
+
+
+@hookspec
+def rlhf_commands() -> Components:
+    """Return commands, run as ``rlhf NAME ARGS...``. The factory is called with the list of arguments, not with a
+    config, and returns the exit code."""
+
+
+@hookspec
+def rlhf_run_start(run: RunInfo) -> None:
+    """Called once on the driver, after everything was built and before the first step."""
+
+
+@hookspec
+def rlhf_rollout_end(
+    step: int, samples: Sequence[RolloutSample], metrics: Mapping[str, float]
+) -> None:
+    """Called on the driver when a step's rollouts are generated, scored and filtered, before training."""
+
+
+@hookspec
+def rlhf_step_end(step: int, metrics: Mapping[str, float]) -> None:
+    """Called on the driver at the end of each step with everything that ``metrics.jsonl`` records of it."""
+
+
+@hookspec
+def rlhf_eval_end(step: int, metrics: Mapping[str, float]) -> None:
+    """Called on the driver after each evaluation."""
+
+
+@hookspec
+def rlhf_checkpoint_saved(step: int, path: Path) -> None:
+    """Called on the driver once a checkpoint is complete and durable."""
+
+
+@hookspec
+def rlhf_run_end(result: RunResult) -> None:
+    """Called once on the driver, also when the run failed."""

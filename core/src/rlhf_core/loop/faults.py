@@ -1,0 +1,17 @@
+"""Named points of the loop at which a test can kill the process. Without a plan they do nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+ENVIRONMENT_VARIABLE = "RLHF_FAULT"
+"""``PHASE:STEP``: send SIGKILL to this process when it first reaches that phase of that step."""
+
+PHASES = ("generate", "reward", "score", "train", "save", "export")
+
+
+def fault_point(phase: str, step: int) -> None:
+    """Die here if the fault plan says so."""
+    if os.environ.get(ENVIRONMENT_VARIABLE) == f"{phase}:{step}":
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,232 @@
+"""Finds, registers and observes plugins. Our own loader, because one broken plugin must never take the others down.
+
+pluggy's entry-point loader lets an import error of one plugin reach the host and silently skips the second of
+two plugins with one name. Here the steps are apart: find (metadata only, sorted), register (isolated, all or
+nothing per plugin), and each failure stays attached to the distribution that caused it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+import pluggy
+
+from . import hookspecs
+from .component import Component, Config, Registered
+from .contracts.backend import ComponentRef
+from .errors import PluginError, UnknownComponent
+from .registry import AnyRegistry, Registry
+
+FAMILY = "rlhf.plugins.v"
+API_VERSION = "1"
+GROUP = FAMILY + API_VERSION
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plugin as found, before any of its code ran."""
+
+    name: str
+    entry_point: metadata.EntryPoint
+    distribution: metadata.Distribution | None
+
+    @property
+    def origin(self) -> str:
+        if self.distribution is None:
+            return f"module {self.entry_point.value}"
+        return f"{self.distribution.metadata['Name']} {self.distribution.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A plugin that could not be used, and why."""
+
+    name: str
+    origin: str
+    error: Exception
+
+    def __str__(self) -> str:
+        return f"plugin {self.name!r} ({self.origin}) is not usable: {self.error}"
+
+
+@dataclass(slots=True)
+class Plugins:
+    """The plugins of one process. Built once in ``main`` and passed down; there is no global one."""
+
+    manager: pluggy.PluginManager
+    registries: dict[str, AnyRegistry]
+    loaded: dict[str, str] = field(default_factory=dict)
+    """Plugin name -> ``distribution version``."""
+    failed: list[Failure] = field(default_factory=list)
+
+    def get(self, hook: str, name: str) -> Registered[Any]:
+        """Return the component ``name`` of the kind of ``hook``.
+
+        Raises:
+            UnknownComponent: also tells which plugins failed to load, since one of them may have provided it.
+        """
+        try:
+            return self.registries[hook].get(name)
+        except UnknownComponent as error:
+            if not self.failed:
+                raise
+            reasons = "\n  ".join(map(str, self.failed))
+            raise UnknownComponent(f"{error}\n  {reasons}") from self.failed[0].error
+
+    def build(self, ref: ComponentRef) -> Any:
+        """Validate a reference's options and build the component."""
+        registered = self.get(ref.kind, ref.name)
+        return registered.build(registered.validate(ref.options))
+
+    def observe(self, hook: str, **arguments: Any) -> None:
+        """Call an observer hook. One that raises is reported once, switched off, and the run goes on."""
+        for implementation in list(getattr(self.manager.hook, hook).get_hookimpls()):
+            wanted = {name: arguments[name] for name in implementation.argnames}
+            try:
+                implementation.function(**wanted)
+            except Exception:
+                log.exception(
+                    "plugin %s failed in %s and is switched off for the rest of this run",
+                    implementation.plugin_name,
+                    hook,
+                )
+                self.manager.unregister(implementation.plugin)
+
+
+def load(words: str | None = None) -> Plugins:
+    """Find, register and validate all installed plugins.
+
+    Args:
+        words: ``"my_module,no:acme"`` registers an importable module and leaves a plugin out. The environment
+            variable ``RLHF_PLUGINS`` when None.
+    """
+    asked = [word for word in _plugin_words(words) if word]
+    excluded = {word.removeprefix("no:") for word in asked if word.startswith("no:")}
+    plugins = empty()
+    candidates = find() + [_module(word) for word in asked if not word.startswith("no:")]
+    clashes = _clashing_names(candidates)
+    for candidate in candidates:
+        if candidate.name in excluded:
+            continue
+        try:
+            if others := clashes.get(candidate.name):
+                raise PluginError(f"{' and '.join(others)} both use this name; uninstall one of them")
+            register(plugins, candidate)
+        except Exception as error:  # whatever a stranger's module raises stays with that plugin
+            plugins.failed.append(Failure(candidate.name, candidate.origin, error))
+    return plugins
+
+
+def empty() -> Plugins:
+    """Plugins with every hook declared and nothing registered."""
+    manager = pluggy.PluginManager("rlhf")
+    manager.add_hookspecs(hookspecs)
+    registries: dict[str, AnyRegistry] = {
+        hook: Registry(hook, kind) for hook, kind in hookspecs.COMPONENT_HOOKS.items()
+    }
+    return Plugins(manager, registries)
+
+
+def find() -> list[Candidate]:
+    """All plugins named in installed distributions' metadata, of any hook API version; runs none of their code."""
+    found: dict[tuple[str, str, str], Candidate] = {}
+    for distribution in metadata.distributions():
+        for entry_point in distribution.entry_points:
+            if entry_point.group.startswith(FAMILY):
+                name = _plugin_name(distribution.metadata["Name"])
+                # An editable install can be listed twice.
+                key = (name, entry_point.group, entry_point.value)
+                found.setdefault(key, Candidate(name, entry_point, distribution))
+    return [found[key] for key in sorted(found)]
+
+
+def register(plugins: Plugins, candidate: Candidate) -> None:
+    """Import a plugin and add its components: all of them or none.
+
+    Raises:
+        PluginError: wrong hook API version, a name that does not fit the distribution, a duplicate component, a
+            hook that returned something else than components.
+        Exception: whatever importing it raises.
+    """
+    entry_point = candidate.entry_point
+    if entry_point.group != GROUP:
+        raise PluginError(
+            f"it is written for hook API {entry_point.group.removeprefix(FAMILY)}, this core has {API_VERSION}; "
+            f"install a version of it with an entry point in {GROUP!r}"
+        )
+    if candidate.distribution is not None and entry_point.name != candidate.name:
+        raise PluginError(
+            f"its entry point is called {entry_point.name!r}; the name that fits the distribution is {candidate.name!r}"
+        )
+    module = entry_point.load()
+    try:
+        plugins.manager.register(module, name=candidate.name)
+        plugins.manager.check_pending()
+        entries = _components_of(plugins, candidate)
+    except Exception:
+        if plugins.manager.has_plugin(candidate.name):
+            plugins.manager.unregister(name=candidate.name)
+        raise
+    for hook, entry in entries:
+        plugins.registries[hook].add(entry)
+    plugins.loaded[candidate.name] = candidate.origin
+
+
+def _components_of(
+    plugins: Plugins, candidate: Candidate
+) -> list[tuple[str, Registered[Any]]]:
+    entries: list[tuple[str, Registered[Any]]] = []
+    for hook in hookspecs.COMPONENT_HOOKS:
+        seen: set[str] = set()
+        for implementation in getattr(plugins.manager.hook, hook).get_hookimpls():
+            if implementation.plugin_name != candidate.name:
+                continue
+            for component in _checked(hook, implementation.function()):
+                for name in (component.name, *component.aliases):
+                    if name in seen:
+                        raise PluginError(f"{hook} returns two components called {name!r}")
+                    seen.add(name)
+                entries.append(
+                    (hook, Registered(component, candidate.name, candidate.distribution))
+                )
+    return entries
+
+
+def _checked(hook: str, returned: Iterable[Any]) -> list[Component[Any]]:
+    if not isinstance(returned, list | tuple):
+        raise PluginError(f"{hook} returned {type(returned).__name__}; expected a list of Component")
+    for item in returned:
+        if not isinstance(item, Component):
+            raise PluginError(f"{hook} returned a {type(item).__name__} in its list; expected Component")
+        if not (isinstance(item.config, type) and issubclass(item.config, Config)):
+            raise PluginError(f"component {item.name!r}: config must be a subclass of rlhf_core.Config")
+    return list(returned)
+
+
+def _plugin_words(words: str | None) -> list[str]:
+    text = os.environ.get("RLHF_PLUGINS", "") if words is None else words
+    return [word.strip() for word in text.split(",")]
+
+
+def _plugin_name(distribution: str) -> str:
+    """``rlhf-plugin-acme`` -> ``acme``; ``rlhf-env-maze`` -> ``env_maze``. Unique, because distributions are."""
+    name = distribution.lower().replace("_", "-").replace(".", "-")
+    return name.removeprefix("rlhf-plugin-").removeprefix("rlhf-").replace("-", "_")
+
+
+def _module(name: str) -> Candidate:
+    return Candidate(name, metadata.EntryPoint(name, name, GROUP), None)
+
+
+def _clashing_names(candidates: Iterable[Candidate]) -> Mapping[str, list[str]]:
+    origins: dict[str, list[str]] = {}
+    for candidate in candidates:
+        origins.setdefault(candidate.name, []).append(candidate.origin)
+    return {name: found for name, found in origins.items() if len(found) > 1}

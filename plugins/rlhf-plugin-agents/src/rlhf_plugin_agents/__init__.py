@@ -1,0 +1,1 @@
+"""Rollout executors for one turn and many turns, and toy environments."""

@@ -1,0 +1,1 @@
+"""Group-relative advantage estimators: GRPO and Dr. GRPO."""

@@ -1,0 +1,1 @@
+"""The embedded runtime: engine, training backend and placement in one process."""

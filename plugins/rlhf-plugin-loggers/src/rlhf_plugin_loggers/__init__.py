@@ -1,0 +1,1 @@
+"""Progress line, TensorBoard, run summary and learning curve."""

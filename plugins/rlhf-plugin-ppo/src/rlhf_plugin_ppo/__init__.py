@@ -1,0 +1,1 @@
+"""PPO: generalized advantage estimation and the clipped policy loss."""

@@ -1,0 +1,1 @@
+"""REINFORCE, REINFORCE++-baseline and RLOO advantage estimators."""

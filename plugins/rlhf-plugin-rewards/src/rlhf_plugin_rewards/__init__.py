@@ -1,0 +1,1 @@
+"""Verifiable rewards: your function, exact match, regular expression, math equivalence."""
