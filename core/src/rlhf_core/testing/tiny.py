@@ -1,0 +1,121 @@
+"""Tiny language models with random weights and a character tokenizer, written as ordinary Transformers folders.
+
+They go through the same loading code as real models and need no download.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+
+PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
+ALPHABET = "".join(map(chr, range(32, 127))) + "\n"
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}"
+    "{% if m['role'] == 'assistant' %}<eos>{% endif %}{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+FAMILIES = ("qwen3", "llama", "gemma3", "qwen3_moe")
+
+
+def write_tiny_model(
+    folder: Path,
+    family: str = "qwen3",
+    *,
+    alphabet: str = ALPHABET,
+    hidden_size: int = 32,
+    num_layers: int = 2,
+    num_heads: int = 4,
+    seed: int = 0,
+) -> Path:
+    """Write a random causal LM of ``family`` and its tokenizer into ``folder``, and return the folder.
+
+    Args:
+        family: one of ``FAMILIES``. ``gemma3`` alternates sliding and full attention, ``qwen3_moe`` has experts.
+        alphabet: characters that the tokenizer knows, one token each.
+        seed: of the weights; the global random state is left as it was.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = tiny_tokenizer(alphabet)
+    config = tiny_config(
+        family,
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def tiny_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with one token per character, special tokens and a plain chat template."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Regex
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: index for index, token in enumerate([PAD, BOS, EOS, UNK, *alphabet])}
+    tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNK))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in (PAD, BOS, EOS)])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=EOS, unk_token=UNK
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def tiny_config(
+    family: str, *, vocab_size: int, hidden_size: int, num_layers: int, num_heads: int
+) -> PretrainedConfig:
+    """Return the configuration of a small model of ``family``.
+
+    Raises:
+        ValueError: the family is not one of ``FAMILIES``.
+    """
+    from transformers import Gemma3TextConfig, LlamaConfig, Qwen3Config, Qwen3MoeConfig
+
+    common: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden_size,
+        "intermediate_size": 4 * hidden_size,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": max(1, num_heads // 2),
+        "head_dim": hidden_size // num_heads,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    match family:
+        case "qwen3":
+            return Qwen3Config(**common)
+        case "llama":
+            return LlamaConfig(**common)
+        case "gemma3":
+            kinds = ["sliding_attention", "full_attention"]
+            return Gemma3TextConfig(
+                **common,
+                sliding_window=8,
+                layer_types=[kinds[layer % 2] for layer in range(num_layers)],
+                query_pre_attn_scalar=hidden_size // num_heads,
+            )
+        case "qwen3_moe":
+            return Qwen3MoeConfig(
+                **common, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=2 * hidden_size
+            )
+    raise ValueError(f"unknown family {family!r}; expected one of {', '.join(FAMILIES)}")
