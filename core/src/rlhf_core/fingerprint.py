@@ -32,7 +32,8 @@ def require_equal(mine: Mapping[str, str], theirs: Mapping[str, str], who: str) 
         return
     lines = [f"  {key}: here {mine.get(key)}, {who} {theirs.get(key)}" for key in differing]
     raise FingerprintMismatch(
-        f"{who} sees other plugins or versions than this process; install the same on both:\n" + "\n".join(lines)
+        f"{who} sees other plugins or versions than this process; install the same on both:\n"
+        + "\n".join(lines)
     )
 
 

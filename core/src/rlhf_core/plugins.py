@@ -117,7 +117,9 @@ def load(words: str | None = None) -> Plugins:
             continue
         try:
             if others := clashes.get(candidate.name):
-                raise PluginError(f"{' and '.join(others)} both use this name; uninstall one of them")
+                raise PluginError(
+                    f"{' and '.join(others)} both use this name; uninstall one of them"
+                )
             register(plugins, candidate)
         except Exception as error:  # whatever a stranger's module raises stays with that plugin
             plugins.failed.append(Failure(candidate.name, candidate.origin, error))
@@ -179,9 +181,7 @@ def register(plugins: Plugins, candidate: Candidate) -> None:
     plugins.loaded[candidate.name] = candidate.origin
 
 
-def _components_of(
-    plugins: Plugins, candidate: Candidate
-) -> list[tuple[str, Registered[Any]]]:
+def _components_of(plugins: Plugins, candidate: Candidate) -> list[tuple[str, Registered[Any]]]:
     entries: list[tuple[str, Registered[Any]]] = []
     for hook in hookspecs.COMPONENT_HOOKS:
         seen: set[str] = set()
@@ -201,12 +201,18 @@ def _components_of(
 
 def _checked(hook: str, returned: Iterable[Any]) -> list[Component[Any]]:
     if not isinstance(returned, list | tuple):
-        raise PluginError(f"{hook} returned {type(returned).__name__}; expected a list of Component")
+        raise PluginError(
+            f"{hook} returned {type(returned).__name__}; expected a list of Component"
+        )
     for item in returned:
         if not isinstance(item, Component):
-            raise PluginError(f"{hook} returned a {type(item).__name__} in its list; expected Component")
+            raise PluginError(
+                f"{hook} returned a {type(item).__name__} in its list; expected Component"
+            )
         if not (isinstance(item.config, type) and issubclass(item.config, Config)):
-            raise PluginError(f"component {item.name!r}: config must be a subclass of rlhf_core.Config")
+            raise PluginError(
+                f"component {item.name!r}: config must be a subclass of rlhf_core.Config"
+            )
     return list(returned)
 
 

@@ -21,8 +21,12 @@ class RewardOptions(Config):
     on_error: Literal["fail", "drop", "value"] = Field(
         "fail", description="stop the run, drop the sample's whole group, or use error_value"
     )
-    error_value: float = Field(0.0, description="the score of a sample that could not be scored, with on_error = value")
-    isolate: bool = Field(True, description="run in a process of its own, which can be stopped when it hangs")
+    error_value: float = Field(
+        0.0, description="the score of a sample that could not be scored, with on_error = value"
+    )
+    isolate: bool = Field(
+        True, description="run in a process of its own, which can be stopped when it hangs"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,12 @@ NotNegative = Annotated[int, Field(ge=0)]
 
 
 class ModelConfig(Config):
-    path: str = Field(min_length=1, description="folder or hub name of the policy's causal language model")
-    tokenizer: str | None = Field(None, description="folder or hub name of the tokenizer, if not the model's")
+    path: str = Field(
+        min_length=1, description="folder or hub name of the policy's causal language model"
+    )
+    tokenizer: str | None = Field(
+        None, description="folder or hub name of the tokenizer, if not the model's"
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="parameters; with float32 the backend may still compute in bfloat16"
     )
@@ -28,23 +32,31 @@ class ModelConfig(Config):
 
 class DataConfig(Config):
     train: tuple[str, ...] = Field(
-        (), description="JSONL, CSV or Parquet files, save_to_disk folders, or hub names (NAME or NAME:CONFIG)"
+        (),
+        description="JSONL, CSV or Parquet files, save_to_disk folders, or hub names (NAME or NAME:CONFIG)",
     )
     probabilities: tuple[Probability, ...] = Field(
         (), description="mix the sets with these shares; without it they are concatenated"
     )
     split: str = Field("train", description="split of folders and hub sets that have several")
-    prompt_key: str = Field("prompt", description="column with the prompt: text, or a list of chat messages")
-    template: str | None = Field(
-        None, description="format string over the row's columns that makes the prompt, e.g. 'Q: {question}\\nA:'"
+    prompt_key: str = Field(
+        "prompt", description="column with the prompt: text, or a list of chat messages"
     )
-    system_prompt: str | None = Field(None, description="put before the conversation; needs a chat prompt")
+    template: str | None = Field(
+        None,
+        description="format string over the row's columns that makes the prompt, e.g. 'Q: {question}\\nA:'",
+    )
+    system_prompt: str | None = Field(
+        None, description="put before the conversation; needs a chat prompt"
+    )
     chat: bool = Field(
         False, description="render text prompts as one user message with the model's chat template"
     )
     max_prompt_tokens: Positive = Field(1024, description="longer prompts are bad rows")
     max_samples: Positive | None = Field(None, description="use only the first rows of each set")
-    on_bad_row: Literal["fail", "skip"] = Field("fail", description="fail before anything is built, or skip and count")
+    on_bad_row: Literal["fail", "skip"] = Field(
+        "fail", description="fail before anything is built, or skip and count"
+    )
     shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
 
 
@@ -54,15 +66,23 @@ class RolloutConfig(Config):
     filters: tuple[str, ...] = Field((), description="sample filters, in this order")
     batch_size: Positive = Field(64, description="prompts per step")
     n_samples_per_prompt: Positive = Field(8, description="episodes per prompt: the group size")
-    temperature: float = Field(1.0, gt=0.0, le=10.0, description="sampling temperature; also applied in training")
+    temperature: float = Field(
+        1.0, gt=0.0, le=10.0, description="sampling temperature; also applied in training"
+    )
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 keeps all tokens")
     top_k: NotNegative = Field(0, description="keep this many tokens; 0 keeps all")
-    min_p: float = Field(0.0, ge=0.0, lt=1.0, description="drop tokens below this share of the best one's probability")
+    min_p: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="drop tokens below this share of the best one's probability",
+    )
     stop: tuple[str, ...] = Field((), description="strings that end a turn")
     min_new_tokens: NotNegative = Field(0, description="per turn")
     max_new_tokens: Positive = Field(256, description="per turn")
     max_length: Positive | None = Field(
-        None, description="prompt, actions and environment text together; max_prompt_tokens + max_new_tokens when unset"
+        None,
+        description="prompt, actions and environment text together; max_prompt_tokens + max_new_tokens when unset",
     )
     max_refills: NotNegative = Field(
         4, description="times a step may draw more prompts to replace what its filters dropped"
@@ -76,7 +96,8 @@ class AdvantageSection(Config):
 class LossSection(Config):
     policy: str = Field(description="the policy loss")
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = Field(
-        "token-mean", description="how token losses become one number, over the whole optimizer step"
+        "token-mean",
+        description="how token losses become one number, over the whole optimizer step",
     )
     entropy_coef: float = Field(0.0, ge=0.0, le=1.0, description="entropy bonus")
     old_logprobs: Literal["auto", "reuse", "recompute", "rollout"] = Field(
@@ -87,15 +108,27 @@ class LossSection(Config):
 
 
 class CorrectionSection(Config):
-    kind: str | None = Field(None, description="importance-sampling correction between sampler and trainer")
+    kind: str | None = Field(
+        None, description="importance-sampling correction between sampler and trainer"
+    )
 
 
 class KlSection(Config):
-    mode: Literal["reward", "loss"] = Field("reward", description="penalise the reward, or add a loss term")
-    coef: float = Field(0.0, ge=0.0, le=100.0, description="0: no KL, and no reference model for it")
-    estimator: Literal["k1", "k2", "k3"] = Field("k1", description="per-token estimator of KL(policy || reference)")
-    target: float | None = Field(None, gt=0.0, description="adapt the coefficient towards this mean KL per token")
-    horizon: Positive = Field(10_000, description="samples over which the adaptive coefficient can change e-fold")
+    mode: Literal["reward", "loss"] = Field(
+        "reward", description="penalise the reward, or add a loss term"
+    )
+    coef: float = Field(
+        0.0, ge=0.0, le=100.0, description="0: no KL, and no reference model for it"
+    )
+    estimator: Literal["k1", "k2", "k3"] = Field(
+        "k1", description="per-token estimator of KL(policy || reference)"
+    )
+    target: float | None = Field(
+        None, gt=0.0, description="adapt the coefficient towards this mean KL per token"
+    )
+    horizon: Positive = Field(
+        10_000, description="samples over which the adaptive coefficient can change e-fold"
+    )
 
 
 class AlgoConfig(Config):
@@ -107,65 +140,104 @@ class AlgoConfig(Config):
 
 class TrainedRole(Config):
     optim: str = Field(description="optimizer; its options are in the section named after it")
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after the warm-up")
-    warmup_ratio: Probability = Field(0.03, description="share of all updates with a rising learning rate")
-    min_lr_ratio: Probability = Field(0.1, description="where linear and cosine end, as a share of the peak")
-    max_norm: float | None = Field(1.0, gt=0.0, description="clip the gradient's norm; none: do not")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="after the warm-up"
+    )
+    warmup_ratio: Probability = Field(
+        0.03, description="share of all updates with a rising learning rate"
+    )
+    min_lr_ratio: Probability = Field(
+        0.1, description="where linear and cosine end, as a share of the peak"
+    )
+    max_norm: float | None = Field(
+        1.0, gt=0.0, description="clip the gradient's norm; none: do not"
+    )
 
 
 class ActorConfig(TrainedRole):
     adapter: str | None = Field(None, description="model adapter")
-    ema: float | None = Field(None, gt=0.0, lt=1.0, description="decay of an averaged copy of the weights, exported too")
+    ema: float | None = Field(
+        None, gt=0.0, lt=1.0, description="decay of an averaged copy of the weights, exported too"
+    )
 
 
 class CriticConfig(TrainedRole):
     path: str | None = Field(None, description="value model; the policy's when unset")
-    value_clip: float | None = Field(0.5, gt=0.0, description="clip range around the old values; none: do not")
+    value_clip: float | None = Field(
+        0.5, gt=0.0, description="clip range around the old values; none: do not"
+    )
     warmup_steps: NotNegative = Field(0, description="first steps that train the critic alone")
 
 
 class ReferenceConfig(Config):
-    path: str | None = Field(None, description="reference model for the KL; the initial policy when unset")
+    path: str | None = Field(
+        None, description="reference model for the KL; the initial policy when unset"
+    )
 
 
 class RewardConfig(Config):
-    use: tuple[str, ...] = Field((), description="rewards, added with their weights; FILE.py:NAME for your own function")
+    use: tuple[str, ...] = Field(
+        (), description="rewards, added with their weights; FILE.py:NAME for your own function"
+    )
     shapers: tuple[str, ...] = Field((), description="reward shapers, in this order")
 
 
 class TrainConfig(Config):
-    steps: Positive | None = Field(None, description="rollout batches; unset: as many as the epochs take")
+    steps: Positive | None = Field(
+        None, description="rollout batches; unset: as many as the epochs take"
+    )
     epochs: Positive = Field(1, description="passes over the data, when steps is unset")
     batch_size: Positive | None = Field(
-        None, description="sequences per optimizer update; unset: the whole rollout batch in one update"
+        None,
+        description="sequences per optimizer update; unset: the whole rollout batch in one update",
     )
     inner_epochs: Positive = Field(1, description="passes over each rollout batch")
-    max_tokens_per_micro_batch: Positive = Field(16_384, description="packed tokens of one forward and backward pass")
-    max_skipped_updates: Positive = Field(3, description="updates in a row with a gradient that is not finite, then stop")
+    max_tokens_per_micro_batch: Positive = Field(
+        16_384, description="packed tokens of one forward and backward pass"
+    )
+    max_skipped_updates: Positive = Field(
+        3, description="updates in a row with a gradient that is not finite, then stop"
+    )
 
 
 class EvalConfig(Config):
-    data: tuple[str, ...] = Field((), description="held-out sets, as in data.train; NAME=PATH names one")
-    fraction: float = Field(0.0, ge=0.0, lt=1.0, description="hold out this share of data.train instead")
+    data: tuple[str, ...] = Field(
+        (), description="held-out sets, as in data.train; NAME=PATH names one"
+    )
+    fraction: float = Field(
+        0.0, ge=0.0, lt=1.0, description="hold out this share of data.train instead"
+    )
     split: str = Field("test", description="split of folders and hub sets that have several")
     every: NotNegative = Field(0, description="steps between evaluations; 0: only at the end")
     at_start: bool = Field(True, description="evaluate before the first step too")
-    n_samples: Positive = Field(1, description="episodes per prompt; pass@k for k = 1, 2, 4, ... up to it")
-    temperatures: tuple[float, ...] = Field((0.0,), min_length=1, description="evaluate at each of these; 0 is greedy")
+    n_samples: Positive = Field(
+        1, description="episodes per prompt; pass@k for k = 1, 2, 4, ... up to it"
+    )
+    temperatures: tuple[float, ...] = Field(
+        (0.0,), min_length=1, description="evaluate at each of these; 0 is greedy"
+    )
     max_samples: Positive | None = Field(None, description="use only the first rows of each set")
     pass_threshold: float = Field(1.0, description="a sample passes if its reward is at least this")
 
 
 class CheckpointConfig(Config):
     every: NotNegative = Field(0, description="steps between checkpoints; 0: only at the end")
-    keep: Positive = Field(2, description="newest checkpoints to keep; the best one is kept besides")
-    best_metric: str | None = Field(None, description="evaluation metric to keep the best checkpoint of")
-    best_mode: Literal["max", "min"] = Field("max", description="whether the best is the largest or the smallest")
+    keep: Positive = Field(
+        2, description="newest checkpoints to keep; the best one is kept besides"
+    )
+    best_metric: str | None = Field(
+        None, description="evaluation metric to keep the best checkpoint of"
+    )
+    best_mode: Literal["max", "min"] = Field(
+        "max", description="whether the best is the largest or the smallest"
+    )
     export: bool = Field(True, description="write a Transformers folder at the end")
 
 
 class LogConfig(Config):
-    progress: Literal["auto", "live", "plain", "off"] = Field("auto", description="auto: live on a terminal, else plain")
+    progress: Literal["auto", "live", "plain", "off"] = Field(
+        "auto", description="auto: live on a terminal, else plain"
+    )
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
     curve: bool = Field(True, description="draw learning_curve.png at the end")
     samples: NotNegative = Field(4, description="sample rollouts to keep per step, for rlhf show")
@@ -188,7 +260,10 @@ class RunConfig(Config):
 
     seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
     output: str = Field("runs/run", min_length=1, description="run folder")
-    resume: str | None = Field(None, description="auto: the newest valid checkpoint in the run folder; or a checkpoint's path")
+    resume: str | None = Field(
+        None,
+        description="auto: the newest valid checkpoint in the run folder; or a checkpoint's path",
+    )
     model: ModelConfig
     data: DataConfig = DataConfig()
     rollout: RolloutConfig

@@ -53,4 +53,4 @@ SHORT_NAMES = {
     "optim": "actor.optim",
     "steps": "train.steps",
 }
-"""``--estimator x`` is ``--algo.advantage.estimator x``. ``--seed``, ``--output`` and ``--resume`` are top-level keys."""
+"""``--estimator x`` is ``--algo.advantage.estimator x``. ``seed``, ``output`` and ``resume`` are top-level keys."""

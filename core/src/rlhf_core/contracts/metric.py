@@ -24,7 +24,9 @@ class Metric:
     def merge(self, other: Metric) -> Metric:
         """Return the metric of both parts together."""
         if self.reduction != other.reduction:
-            raise ValueError(f"cannot merge a {self.reduction} metric with a {other.reduction} metric")
+            raise ValueError(
+                f"cannot merge a {self.reduction} metric with a {other.reduction} metric"
+            )
         match self.reduction:
             case "mean" | "sum":
                 return Metric(self.total + other.total, self.count + other.count, self.reduction)

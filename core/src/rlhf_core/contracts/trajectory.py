@@ -6,9 +6,10 @@ that the policy wrote).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,9 +73,13 @@ class Trajectory:
     def __post_init__(self) -> None:
         num_tokens, num_actions = len(self.token_ids), int(self.action_mask.sum())
         if len(self.action_mask) != num_tokens:
-            raise ValueError(f"{self.uid}: {num_tokens} tokens but a mask of {len(self.action_mask)}")
+            raise ValueError(
+                f"{self.uid}: {num_tokens} tokens but a mask of {len(self.action_mask)}"
+            )
         if num_tokens and self.action_mask[0]:
-            raise ValueError(f"{self.uid}: the first token is an action; nothing precedes it to predict it from")
+            raise ValueError(
+                f"{self.uid}: the first token is an action; nothing precedes it to predict it from"
+            )
         for name in ("rollout_logprobs", "weight_version"):
             if len(getattr(self, name)) != num_actions:
                 raise ValueError(
@@ -181,10 +186,14 @@ class TrajectoryColumns:
         span = slice(self.token_offsets[row], self.token_offsets[row + 1])
         return self.token_ids[span][self.action_mask[span]]
 
+    def action_index(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Positions, in any column of (sum of A,), of the given rows' actions in the given order."""
+        return _ragged_index(self.action_offsets, rows)
+
     def select(self, rows: NDArray[np.integer]) -> TrajectoryColumns:
         """Return the given rows, in the given order."""
         tokens = _ragged_index(self.token_offsets, rows)
-        actions = _ragged_index(self.action_offsets, rows)
+        actions = self.action_index(rows)
         return TrajectoryColumns(
             uid=self.uid[rows],
             token_ids=self.token_ids[tokens],
@@ -200,6 +209,40 @@ class TrajectoryColumns:
             truncated=self.truncated[rows],
             metrics={name: column[rows] for name, column in self.metrics.items()},
         )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[TrajectoryColumns]) -> TrajectoryColumns:
+        """Join batches and order the rows by uid.
+
+        Raises:
+            ValueError: there are none, or two rows share a uid.
+        """
+        if not parts:
+            raise ValueError("no batches to join")
+        uid = np.concatenate([part.uid for part in parts])
+        if len(np.unique(uid, axis=0)) != len(uid):
+            raise ValueError("two trajectories share a uid")
+
+        def joined(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(part, name) for part in parts])
+
+        flat = (
+            "token_ids",
+            "action_mask",
+            "rollout_logprobs",
+            "weight_version",
+            "action_turn",
+            "turn_rewards",
+        )
+        whole = cls(
+            uid=uid,
+            **{name: joined(name) for name in (*flat, "reward", "truncated")},
+            token_offsets=_offsets(joined("num_tokens")),
+            action_offsets=_offsets(joined("num_actions")),
+            rewards=_joined_named([part.rewards for part in parts], [len(part) for part in parts]),
+            metrics=_joined_named([part.metrics for part in parts], [len(part) for part in parts]),
+        )
+        return whole.select(np.lexsort(uid.T[::-1]))
 
     @classmethod
     def from_trajectories(cls, trajectories: list[Trajectory]) -> TrajectoryColumns:
@@ -220,7 +263,9 @@ class TrajectoryColumns:
             token_ids=np.concatenate([row.token_ids for row in rows]).astype(np.int32),
             action_mask=np.concatenate([row.action_mask for row in rows]),
             token_offsets=_offsets(np.array([len(row.token_ids) for row in rows])),
-            rollout_logprobs=np.concatenate([row.rollout_logprobs for row in rows]).astype(np.float32),
+            rollout_logprobs=np.concatenate([row.rollout_logprobs for row in rows]).astype(
+                np.float32
+            ),
             weight_version=np.concatenate([row.weight_version for row in rows]).astype(np.int32),
             action_turn=np.concatenate(turn_index),
             turn_rewards=np.concatenate(turn_rewards),
@@ -248,12 +293,28 @@ def _named_columns(rows: list[Mapping[str, float]]) -> dict[str, NDArray[np.floa
     }
 
 
+def _joined_named(
+    parts: Sequence[Mapping[str, NDArray[np.float32]]], sizes: Sequence[int]
+) -> dict[str, NDArray[np.float32]]:
+    names = sorted({name for part in parts for name in part})
+    return {
+        name: np.concatenate(
+            [
+                part.get(name, np.full(size, np.nan, dtype=np.float32))
+                for part, size in zip(parts, sizes, strict=True)
+            ]
+        )
+        for name in names
+    }
+
+
 def _offsets(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def _dense_index(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    _, index = np.unique(keys, axis=0, return_inverse=True)
+    return np.asarray(index, dtype=np.int64).reshape(-1)
 
 
 def _ragged_index(offsets: NDArray[np.int64], rows: NDArray[np.integer]) -> NDArray[np.int64]:

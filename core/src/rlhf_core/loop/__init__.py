@@ -1,0 +1,1 @@
+"""The one training loop: rollouts, scores, advantages, updates, records, checkpoints."""

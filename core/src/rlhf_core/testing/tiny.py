@@ -61,8 +61,7 @@ def write_tiny_model(
 
 def tiny_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
     """Return a tokenizer with one token per character, special tokens and a plain chat template."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from tokenizers import Regex
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = {token: index for index, token in enumerate([PAD, BOS, EOS, UNK, *alphabet])}
@@ -116,6 +115,9 @@ def tiny_config(
             )
         case "qwen3_moe":
             return Qwen3MoeConfig(
-                **common, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=2 * hidden_size
+                **common,
+                num_experts=4,
+                num_experts_per_tok=2,
+                moe_intermediate_size=2 * hidden_size,
             )
     raise ValueError(f"unknown family {family!r}; expected one of {', '.join(FAMILIES)}")

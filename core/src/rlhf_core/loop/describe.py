@@ -1,0 +1,74 @@
+"""What a run would build, in words: ``rlhf train --dry-run``. Loads neither weights nor data."""
+
+from __future__ import annotations
+
+from ..config.resolved import Resolved, Selection
+from ..contracts.backend import PolicyObjective, RoleSpec
+from ..plugins import Plugins
+from .demands import Demands, demands_of
+from .roles import max_length, runtime_spec
+
+
+def describe(resolved: Resolved, plugins: Plugins) -> str:
+    """Return the plan of a run: components with their origin, models, batch sizes, passes over each batch."""
+    demands = demands_of(resolved)
+    run = resolved.run
+    spec = runtime_spec(resolved, demands, total_steps=run.train.steps or 1, eos_token_ids=())
+    lines = ["components"]
+    for slot, selections in resolved.selections.items():
+        for selection in selections:
+            if demands.critic or slot != "critic.optim":
+                lines.append(f"  {slot:26} {_component(selection)}")
+    lines.append("models")
+    lines += [f"  {name:26} {_role(role)}" for name, role in spec.roles.items()]
+    lines.append("data")
+    lines.append(f"  {'train':26} {', '.join(run.data.train) or 'tasks of the environment'}")
+    if run.eval.data or run.eval.fraction:
+        held_out = ", ".join(run.eval.data) or f"{run.eval.fraction:.0%} of the training data"
+        lines.append(f"  {'evaluation':26} {held_out}")
+    lines.append("one step")
+    lines += [f"  {line}" for line in _step(resolved, demands)]
+    lines.append("output")
+    lines.append(f"  {run.output}")
+    if resolved.unused:
+        lines.append("sections of the files that this run does not use")
+        lines.append(f"  {', '.join(resolved.unused)}")
+    if plugins.failed:
+        lines.append("plugins that could not be loaded")
+        lines += [f"  {failure}" for failure in plugins.failed]
+    return "\n".join(lines)
+
+
+def _component(selection: Selection) -> str:
+    options = selection.options.model_dump(mode="json", exclude_defaults=True)
+    shown = ", ".join(f"{name}={value}" for name, value in options.items())
+    registered = selection.registered
+    return f"{registered.qualified} ({registered.origin})" + (f": {shown}" if shown else "")
+
+
+def _role(role: RoleSpec) -> str:
+    if role.objective is None:
+        return f"{role.model_path}, {role.dtype}, frozen"
+    kind = "policy" if isinstance(role.objective, PolicyObjective) else "value head"
+    optimizer = role.optimizer.name if role.optimizer else "none"
+    return f"{role.model_path}, {role.dtype}, {kind}, {optimizer}, {role.schedule.name} schedule"
+
+
+def _step(resolved: Resolved, demands: Demands) -> list[str]:
+    run = resolved.run
+    prompts, group = run.rollout.batch_size, run.rollout.n_samples_per_prompt
+    passes = [
+        name
+        for name, wanted in (
+            ("old log-probs", demands.old_logprobs_pass),
+            ("reference log-probs", demands.reference),
+            ("values", demands.critic),
+        )
+        if wanted
+    ]
+    steps = run.train.steps or f"{run.train.epochs} epoch(s) of the data"
+    return [
+        f"{prompts} prompts x {group} samples = {prompts * group} episodes of up to {max_length(run)} tokens",
+        f"extra passes: {', '.join(passes) or 'none'}",
+        f"{demands.updates_per_step} optimizer update(s), steps: {steps}",
+    ]

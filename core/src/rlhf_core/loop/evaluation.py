@@ -1,0 +1,119 @@
+"""Evaluation on held-out sets: pass@k and mean reward per set and temperature."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..contracts.executor import RolloutContext, RolloutExecutor
+from ..contracts.trajectory import Trajectory
+from .cursor import Tasks
+from .rng import seed_of
+from .rollouts import RolloutSource, ScoreRequests
+
+EPOCH = -1
+"""The epoch in the uids of evaluation samples."""
+
+
+class Evaluator:
+    """Runs every held-out set at every temperature. Its samples are the same at each call, so that differences between
+    evaluations come from the weights alone."""
+
+    def __init__(
+        self,
+        sets: Mapping[str, Tasks],
+        *,
+        executor: RolloutExecutor,
+        context: RolloutContext,
+        score: ScoreRequests | None,
+        seed: int,
+        temperatures: Sequence[float],
+        num_samples: int,
+        pass_threshold: float,
+    ) -> None:
+        self.sets = sets
+        self._executor = executor
+        self._context = context
+        self._score = score
+        self._seed = seed
+        self._temperatures = temperatures
+        self._num_samples = num_samples
+        self._pass_threshold = pass_threshold
+
+    async def run(self, step: int) -> dict[str, float]:
+        """Return ``eval/<set>/T<temperature>/<metric>`` for all sets and temperatures."""
+        results: dict[str, float] = {}
+        for name, tasks in self.sets.items():
+            for index, temperature in enumerate(self._temperatures):
+                prefix = f"eval/{name}/T{temperature:g}"
+                for metric, value in (await self._run_set(tasks, index, temperature, step)).items():
+                    results[f"{prefix}/{metric}"] = value
+        return results
+
+    async def _run_set(
+        self, tasks: Tasks, temperature_index: int, temperature: float, step: int
+    ) -> dict[str, float]:
+        # Greedy episodes of one prompt are all the same, unless an environment draws.
+        greedy = temperature == 0 and self._context.environment is None
+        source = RolloutSource(
+            executor=self._executor,
+            context=replace(
+                self._context, sampling=replace(self._context.sampling, temperature=temperature)
+            ),
+            seed_of=lambda task, sample, turn: seed_of(
+                self._seed, "eval", temperature_index, task.uid.prompt, sample, turn
+            ),
+            score=self._score,
+            samples_per_prompt=1 if greedy else self._num_samples,
+        )
+        scored = await source.run([tasks.task(index, EPOCH) for index in range(len(tasks))], step)
+        lost = sum(len(group) for group in scored.dropped.values())
+        return summarize(scored.trajectories, self._pass_threshold) | (
+            {"dropped_prompts": float(lost)} if lost else {}
+        )
+
+
+def summarize(trajectories: Sequence[Trajectory], pass_threshold: float) -> dict[str, float]:
+    """Return mean reward, mean response length, share of truncated samples, and pass@k for k = 1, 2, 4, ...
+
+    A sample passes if its total reward is at least ``pass_threshold``. Segments of one episode count once.
+    """
+    if not trajectories:
+        return {}
+    episodes: dict[tuple[int, int], float] = {}
+    for trajectory in trajectories:
+        key = trajectory.uid.prompt, trajectory.uid.sample
+        episodes[key] = max(episodes.get(key, -math.inf), trajectory.total_reward)
+    by_prompt: dict[int, list[bool]] = {}
+    for (prompt, _), reward in sorted(episodes.items()):
+        by_prompt.setdefault(prompt, []).append(reward >= pass_threshold)
+    num_samples = min(map(len, by_prompt.values()))
+    passed = np.array([sum(samples) for samples in by_prompt.values()])
+    total = np.array([len(samples) for samples in by_prompt.values()])
+    result = {
+        "reward": float(np.mean(list(episodes.values()))),
+        "response_length": float(np.mean([len(t.rollout_logprobs) for t in trajectories])),
+        "truncated": float(np.mean([t.truncated for t in trajectories])),
+    }
+    k = 1
+    while k <= num_samples:
+        result[f"pass@{k}"] = float(np.mean(pass_at_k(passed, total, k)))
+        k *= 2
+    return result
+
+
+def pass_at_k(passed: NDArray[np.int64], total: NDArray[np.int64], k: int) -> NDArray[np.float64]:
+    """Return, per prompt, the chance that one of k samples passes: 1 - C(n - c, k) / C(n, k).
+
+    Args:
+        passed: (P,) number c of samples that passed.
+        total: (P,) number n of samples, at least k.
+
+    Unbiased for any n >= k. Source: Chen et al. 2021, arXiv:2107.03374, section 2.1.
+    """
+    pairs = zip(passed.tolist(), total.tolist(), strict=True)
+    return np.array([1.0 - math.comb(n - c, k) / math.comb(n, k) for c, n in pairs])

@@ -1,0 +1,118 @@
+"""Where a run goes on: the newest valid checkpoint, and the books agreeing with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config.resolved import Resolved
+from ..contracts.runtime import RoleHandle
+from ..errors import CheckpointError, ConfigError
+from . import checkpoint
+from .ledger import replay
+from .roles import REFERENCE
+from .run_folder import RunFolder
+from .state import LoopState
+
+AUTO = "auto"
+BINDING = (
+    "seed",
+    "model",
+    "data",
+    "rollout.n_samples_per_prompt",
+    "rollout.batch_size",
+    "actor.optim",
+    "critic.optim",
+)
+"""Options that a checkpoint's state depends on."""
+FREE = ("resume", "output", "log", "checkpoint", "eval")
+"""Options that may change between a run and its continuation without a word."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """A checkpoint that was found whole."""
+
+    path: Path
+    state: LoopState
+
+
+def find_resume_point(resolved: Resolved, folder: RunFolder) -> ResumePoint | None:
+    """Return the checkpoint to go on from, or None to start at the beginning.
+
+    Raises:
+        CheckpointError: the named checkpoint is missing or damaged, or the ledger disagrees with it.
+        ConfigError: the configuration differs from the checkpoint's where its state depends on it.
+    """
+    wanted = resolved.run.resume
+    if wanted is None:
+        return None
+    if wanted == AUTO:
+        found = checkpoint.newest_valid(folder.checkpoints)
+        if found is None:
+            return None
+        path, values = found
+    else:
+        path = Path(wanted)
+        values = checkpoint.read(path)
+    _compare(values["config"], resolved.tree, path)
+    state = LoopState.from_json(values)
+    if path.parent == folder.checkpoints:
+        _check_books(folder.ledger, state.step)
+    return ResumePoint(path, state)
+
+
+async def restore_roles(point: ResumePoint, roles: Mapping[str, RoleHandle]) -> None:
+    """Load every saved role's state."""
+    for name, role in roles.items():
+        if is_saved(name):
+            await role.load(point.path / name)
+
+
+def is_saved(role: str) -> bool:
+    """The reference never changes, so it is loaded from its own folder again."""
+    return role != REFERENCE
+
+
+def _check_books(ledger: Path, step: int) -> None:
+    balance = replay(ledger, up_to_step=step)
+    for group in balance.unsettled()[:1]:
+        raise CheckpointError(
+            f"{ledger} does not balance at step {step}: group {group} was planned {balance.planned[group]}, "
+            f"trained {balance.trained[group]} and dropped {balance.dropped[group]} times"
+        )
+
+
+def _compare(saved: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    before, after = dict(_leaves(saved)), dict(_leaves(now))
+    changed = sorted(
+        key
+        for key in {*before, *after}
+        if before.get(key) != after.get(key) and not _is_under(key, FREE)
+    )
+    for key in changed:
+        if _is_under(key, BINDING):
+            raise ConfigError(
+                f"--{key} is {after.get(key)!r}, but the checkpoint {path} was made with {before.get(key)!r}. "
+                f"Set it back, or start a new run in another --output."
+            )
+    if changed:
+        changes = ", ".join(f"{key} {before.get(key)!r} -> {after.get(key)!r}" for key in changed)
+        log.warning("resuming with changed options: %s", changes)
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, list(value) if isinstance(value, tuple) else value
+
+
+def _is_under(key: str, sections: tuple[str, ...]) -> bool:
+    return any(key == section or key.startswith(section + ".") for section in sections)

@@ -1,0 +1,114 @@
+"""From the resolved configuration to the models of a run: one RoleSpec each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..config.resolved import Resolved
+from ..config.run import RunConfig, TrainedRole
+from ..contracts.backend import (
+    ComponentRef,
+    PolicyObjective,
+    RoleSpec,
+    ScheduleSpec,
+    ValueObjective,
+)
+from ..contracts.engine import EngineSpec
+from ..contracts.runtime import RuntimeSpec
+from .demands import Demands
+from .rng import seed_of
+
+POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
+
+
+def runtime_spec(
+    resolved: Resolved, demands: Demands, *, total_steps: int, eos_token_ids: tuple[int, ...]
+) -> RuntimeSpec:
+    """Describe everything that the runtime has to build."""
+    run = resolved.run
+    roles = {POLICY: policy_role(resolved, demands, total_steps)}
+    if demands.critic:
+        roles[CRITIC] = critic_role(resolved, demands, total_steps)
+    if demands.reference:
+        roles[REFERENCE] = _role(run, REFERENCE, run.ref.path or run.model.path)
+    return RuntimeSpec(
+        roles=roles,
+        backend=_ref(resolved, "backend.name", "rlhf_train_backends"),
+        engine=_ref(resolved, "engine.name", "rlhf_engines"),
+        engine_spec=EngineSpec(
+            model_path=run.model.path,
+            dtype=run.model.dtype,
+            max_length=max_length(run),
+            max_concurrency=max(
+                run.rollout.batch_size * run.rollout.n_samples_per_prompt, run.eval.n_samples
+            ),
+            eos_token_ids=eos_token_ids,
+            trust_remote_code=run.model.trust_remote_code,
+        ),
+    )
+
+
+def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleSpec:
+    run = resolved.run
+    algo = run.algo
+    kl_in_loss = algo.kl.coef > 0 and algo.kl.mode == "loss"
+    correction = resolved.optional("algo.correction.kind")
+    adapter = resolved.optional("actor.adapter")
+    policy_steps = total_steps - (run.critic.warmup_steps if demands.critic else 0)
+    return replace(
+        _role(run, POLICY, run.model.path),
+        objective=PolicyObjective(
+            loss=_ref(resolved, "algo.loss.policy", "rlhf_policy_losses"),
+            aggregation=algo.loss.aggregation,
+            correction=correction.ref("rlhf_is_corrections") if correction else None,
+            kl_estimator=algo.kl.estimator if kl_in_loss else None,
+            entropy_coef=algo.loss.entropy_coef,
+        ),
+        optimizer=_ref(resolved, "actor.optim", "rlhf_optimizers"),
+        adapter=adapter.ref("rlhf_model_adapters") if adapter else None,
+        schedule=_schedule(run.actor, max(1, policy_steps * demands.updates_per_step)),
+        max_grad_norm=run.actor.max_norm,
+        ema_decay=run.actor.ema,
+    )
+
+
+def critic_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleSpec:
+    run = resolved.run
+    return replace(
+        _role(run, CRITIC, run.critic.path or run.model.path),
+        head="value",
+        objective=ValueObjective(value_clip=run.critic.value_clip),
+        optimizer=_ref(resolved, "critic.optim", "rlhf_optimizers"),
+        schedule=_schedule(run.critic, total_steps * demands.updates_per_step),
+        max_grad_norm=run.critic.max_norm,
+    )
+
+
+def max_length(run: RunConfig) -> int:
+    """Tokens of the longest sequence that a run may produce."""
+    return run.rollout.max_length or run.data.max_prompt_tokens + run.rollout.max_new_tokens
+
+
+def _role(run: RunConfig, role: str, path: str) -> RoleSpec:
+    return RoleSpec(
+        role=role,
+        model_path=path,
+        dtype=run.model.dtype,
+        trust_remote_code=run.model.trust_remote_code,
+        temperature=run.rollout.temperature,
+        max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
+        seed=seed_of(run.seed, f"role/{role}"),
+    )
+
+
+def _schedule(role: TrainedRole, updates: int) -> ScheduleSpec:
+    return ScheduleSpec(
+        name=role.lr_schedule,
+        warmup_updates=int(role.warmup_ratio * updates),
+        total_updates=updates,
+        min_lr_ratio=role.min_lr_ratio,
+    )
+
+
+def _ref(resolved: Resolved, slot: str, hook: str) -> ComponentRef:
+    return resolved.one(slot).ref(hook)

@@ -1,0 +1,230 @@
+"""One run from start to end: claim the folder, build, resume, step, record, save, export."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from ..config import write_toml
+from ..config.resolved import Resolved
+from ..contracts.observer import RolloutSample, RunInfo, RunResult
+from ..errors import RLHFError
+from ..fingerprint import fingerprint
+from ..plugins import Plugins
+from . import checkpoint
+from .atomic import sync_tree, write_text_atomically
+from .cursor import Cursor
+from .faults import fault_point
+from .interrupts import Interrupts
+from .ledger import Ledger
+from .records import RecordFile, cut_after
+from .resume import ResumePoint, find_resume_point, is_saved, restore_roles
+from .roles import POLICY
+from .run_folder import RunFolder, claim
+from .session import Session, open_session
+from .state import LoopState
+from .trainer import StepResult, Trainer
+
+
+def _is_due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def run(resolved: Resolved, plugins: Plugins) -> RunResult:
+    """Run a whole training and return how it ended.
+
+    Raises:
+        RLHFError: it could not start, or it failed; what was reached is in the run folder, and ``--resume auto`` goes
+            on from the newest checkpoint.
+    """
+    folder = RunFolder(Path(resolved.run.output))
+    with claim(folder, resume=resolved.run.resume is not None):
+        point = find_resume_point(resolved, folder)
+        return asyncio.run(_Run(resolved, plugins, folder, point).main())
+
+
+class _Run:
+    """The driver around the trainer: records, observers, evaluation, checkpoints."""
+
+    def __init__(
+        self, resolved: Resolved, plugins: Plugins, folder: RunFolder, point: ResumePoint | None
+    ) -> None:
+        self.resolved = resolved
+        self.config = resolved.run
+        self.plugins = plugins
+        self.folder = folder
+        self.point = point
+        self.state = point.state if point else LoopState(kl_coef=self.config.algo.kl.coef)
+        self.started = time.perf_counter()
+
+    async def main(self) -> RunResult:
+        result: RunResult | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                result = await self._train(stack)
+                return result
+        except BaseException as error:
+            message = str(error).splitlines()[0] if str(error) else type(error).__name__
+            result = self._result("failed", message)
+            raise
+        finally:
+            if result is not None:
+                self.plugins.observe("rlhf_run_end", result=result)
+
+    async def _train(self, stack: AsyncExitStack) -> RunResult:
+        interrupts = stack.enter_context(Interrupts())
+        session = await open_session(self.resolved, self.plugins, stack)
+        trainer = await self._restore(session, stack)
+        self._write_header(session)
+        self.plugins.observe(
+            "rlhf_run_start",
+            run=RunInfo(
+                output=self.folder.root,
+                config=self.resolved.tree,
+                total_steps=session.total_steps,
+                start_step=self.state.step,
+            ),
+        )
+        if self.state.step == 0 and self.config.eval.at_start:
+            await self._evaluate(session)
+        while self.state.step < session.total_steps:
+            self._record_step(await trainer.step())
+            last = self.state.step == session.total_steps
+            is_best = False
+            if _is_due(self.state.step, self.config.eval.every) or last:
+                is_best = await self._evaluate(session)
+            is_due = _is_due(self.state.step, self.config.checkpoint.every)
+            if is_due or is_best or last or interrupts.requested:
+                await self._save(session)
+            if interrupts.requested and not last:
+                return self._result(
+                    "interrupted", f"stopped by {interrupts.requested}; go on with --resume auto"
+                )
+        await self._export(session)
+        return self._result("finished")
+
+    async def _restore(self, session: Session, stack: AsyncExitStack) -> Trainer:
+        """Bring roles, records and cursor to where the run goes on."""
+        step = self.state.step
+        for path in (self.folder.metrics, self.folder.samples):
+            cut_after(path, step if self.point else -1)
+        self.metrics = stack.enter_context(closing(RecordFile(self.folder.metrics)))
+        self.samples = stack.enter_context(closing(RecordFile(self.folder.samples)))
+        self.ledger = stack.enter_context(closing(Ledger(self.folder.ledger)))
+        if self.config.resume is not None:
+            self.ledger.resumed(step)
+        if self.point is not None:
+            await restore_roles(self.point, session.roles)
+            await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
+            for shaper, state in zip(session.shapers, self.state.shapers, strict=True):
+                shaper.load_state_dict(state)
+        epochs = None if self.config.train.steps is not None else self.config.train.epochs
+        cursor = Cursor(
+            session.tasks, self.config.seed, epochs=epochs, taken=self.state.prompts_taken
+        )
+        return Trainer(session, self.state, cursor, self.ledger)
+
+    def _write_header(self, session: Session) -> None:
+        """Leave what is needed to repeat the run beside its results."""
+        write_toml(self.resolved, self.folder.config)
+        header = {"plugins": self.plugins.loaded, "components": fingerprint(self.plugins)}
+        write_text_atomically(self.folder.plugins, json.dumps(header, indent=1, sort_keys=True))
+
+    def _record_step(self, result: StepResult) -> None:
+        step = self.state.step
+        samples = result.samples
+        for sample in samples:
+            self.samples.write({"step": step, **sample})
+        self.plugins.observe(
+            "rlhf_rollout_end",
+            step=step,
+            samples=[
+                RolloutSample(**{name: sample[name] for name in RolloutSample.__dataclass_fields__})
+                for sample in samples
+            ],
+            metrics=result.metrics,
+        )
+        self.metrics.write(
+            {
+                "step": step,
+                "time_s": round(self.state.seconds, 6),
+                "metrics": result.metrics,
+                "timing": result.timing,
+            }
+        )
+        flat = result.metrics | {f"timing/{name}": value for name, value in result.timing.items()}
+        self.plugins.observe("rlhf_step_end", step=step, metrics=flat)
+
+    async def _evaluate(self, session: Session) -> bool:
+        """Evaluate, record, and tell whether this is the best model so far."""
+        if session.evaluator is None:
+            return False
+        values = await session.evaluator.run(self.state.step)
+        record = {"step": self.state.step, "time_s": round(self.state.seconds, 6), "eval": values}
+        self.metrics.write(record)
+        self.plugins.observe("rlhf_eval_end", step=self.state.step, metrics=values)
+        return self._is_best(values)
+
+    def _is_best(self, values: dict[str, float]) -> bool:
+        name = self.config.checkpoint.best_metric
+        if name is None or self.state.step == 0:
+            return False
+        if name not in values:
+            raise RLHFError(
+                f"--checkpoint.best_metric {name}: no such metric was evaluated; there are {', '.join(sorted(values))}"
+            )
+        sign = 1 if self.config.checkpoint.best_mode == "max" else -1
+        best = self.state.best_value
+        if best is not None and sign * values[name] <= sign * best:
+            return False
+        self.state.best_value, self.state.best_step = values[name], self.state.step
+        return True
+
+    async def _save(self, session: Session) -> None:
+        step = self.state.step
+        self.ledger.sync()
+        self.metrics.sync()
+        self.samples.sync()
+
+        async def fill(target: Path) -> None:
+            for name, role in session.roles.items():
+                if is_saved(name):
+                    await role.save(target / name)
+            fault_point("save", step)
+
+        state = self.state.to_json() | {"config": json.loads(json.dumps(self.resolved.tree))}
+        path = await checkpoint.save(self.folder.checkpoints, step, state, fill)
+        checkpoint.retain(
+            self.folder.checkpoints, self.config.checkpoint.keep, self.state.best_step
+        )
+        self.plugins.observe("rlhf_checkpoint_saved", step=step, path=path)
+
+    async def _export(self, session: Session) -> None:
+        """Write the trained model as a plain Transformers folder; whole, or not at all under its name."""
+        if not self.config.checkpoint.export:
+            return
+        exports = [(self.folder.model, False)]
+        if self.config.actor.ema is not None:
+            exports.append((self.folder.ema_model, True))
+        for target, ema in exports:
+            temporary = target.with_name(target.name + ".tmp")
+            shutil.rmtree(temporary, ignore_errors=True)
+            await session.roles[POLICY].export(temporary, ema=ema)
+            fault_point("export", self.state.step)
+            sync_tree(temporary)
+            shutil.rmtree(target, ignore_errors=True)
+            temporary.rename(target)
+
+    def _result(self, status: Any, message: str = "") -> RunResult:
+        return RunResult(
+            status=status,
+            steps=self.state.step,
+            seconds=time.perf_counter() - self.started,
+            message=message,
+            model=self.folder.model if self.folder.model.exists() else None,
+        )

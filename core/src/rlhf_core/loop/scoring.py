@@ -1,0 +1,139 @@
+"""From trajectories to columns that can be trained on: log-probs, values, KL, advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..contracts.advantage import AdvantageEstimator, Advantages, RewardBatch
+from ..contracts.metric import Metric, Metrics
+from ..contracts.runtime import RoleHandle
+from ..contracts.trajectory import TrajectoryColumns
+from ..errors import NonFiniteError, PluginError
+from ..math import kl_estimate, pad_columns, unpad
+from .demands import Demands
+from .roles import CRITIC, POLICY, REFERENCE
+
+Columns = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KlPenalty:
+    """The KL in the reward, as it is in force at this step."""
+
+    coef: float
+    estimator: str
+
+
+async def score(
+    batch: TrajectoryColumns, roles: Mapping[str, RoleHandle], demands: Demands
+) -> Columns:
+    """Return the log-prob and value columns that this run needs, (sum of A,) each."""
+    columns: Columns = {"rollout_logprobs": batch.rollout_logprobs}
+    if demands.rollout_as_old:
+        columns["old_logprobs"] = batch.rollout_logprobs
+    elif demands.old_logprobs_pass:
+        columns["old_logprobs"] = await roles[POLICY].logprobs(batch)
+    if demands.reference:
+        columns["ref_logprobs"] = await roles[REFERENCE].logprobs(batch)
+    if demands.critic:
+        columns["values"] = await roles[CRITIC].values(batch)
+    for name, column in columns.items():
+        _require_finite(batch, name, column)
+    return columns
+
+
+def advantages(
+    batch: TrajectoryColumns, columns: Columns, estimator: AdvantageEstimator, kl: KlPenalty | None
+) -> tuple[Columns, Metrics]:
+    """Return the columns ``advantages`` (and ``returns``, where the estimator gives them), and metrics.
+
+    Raises:
+        NonFiniteError: the estimator returned NaN or infinity; the message names the first sample.
+        PluginError: it returned another shape, or no returns although it needs values.
+    """
+    reward_batch = make_reward_batch(batch, columns, kl)
+    result = estimator(reward_batch)
+    mask = reward_batch.action_mask
+    _check_shapes(result, mask, needs_returns=reward_batch.values is not None)
+    out = {"advantages": _flat(result.advantages, mask)}
+    if result.returns is not None:
+        out["returns"] = _flat(result.returns, mask)
+    for name, column in out.items():
+        _require_finite(batch, name, column)
+    metrics = dict(result.metrics)
+    metrics["advantage/abs_mean"] = Metric(
+        float(np.abs(out["advantages"]).sum()), len(out["advantages"])
+    )
+    if kl is not None and reward_batch.kl_penalty is not None:
+        penalty = float(reward_batch.kl_penalty.sum()) / -kl.coef
+        metrics["kl/ref"] = Metric(penalty, len(out["advantages"]))
+    return out, metrics
+
+
+def make_reward_batch(
+    batch: TrajectoryColumns, columns: Columns, kl: KlPenalty | None
+) -> RewardBatch:
+    """Lay a batch out as (B, A), action tokens only."""
+    lengths = torch.from_numpy(batch.num_actions)
+
+    def padded(flat: NDArray[np.float32]) -> Tensor:
+        return pad_columns(torch.from_numpy(np.ascontiguousarray(flat)), lengths)[0]
+
+    token_rewards, mask = pad_columns(torch.from_numpy(batch.turn_rewards.copy()), lengths)
+    rows = torch.arange(len(batch))
+    token_rewards[rows, lengths - 1] += torch.from_numpy(batch.reward)
+    penalty = None
+    if kl is not None:
+        estimate = kl_estimate(
+            padded(columns["old_logprobs"]), padded(columns["ref_logprobs"]), kl.estimator
+        )
+        penalty = torch.where(mask, -kl.coef * estimate, 0.0)
+        token_rewards = token_rewards + penalty
+    values = columns.get("values")
+    return RewardBatch(
+        token_rewards=token_rewards,
+        rewards=torch.from_numpy(batch.total_reward),
+        action_mask=mask,
+        group=torch.from_numpy(batch.group),
+        episode=torch.from_numpy(batch.episode),
+        turn=pad_columns(torch.from_numpy(batch.action_turn.astype(np.int64)), lengths)[0],
+        truncated=torch.from_numpy(batch.truncated),
+        kl_penalty=penalty,
+        values=padded(values) if values is not None else None,
+        rewards_by_name={name: torch.from_numpy(column) for name, column in batch.rewards.items()},
+    )
+
+
+def _flat(padded: Tensor, mask: Tensor) -> NDArray[np.float32]:
+    column: NDArray[np.float32] = unpad(padded.detach().float(), mask).numpy()
+    return column
+
+
+def _check_shapes(result: Advantages, mask: Tensor, *, needs_returns: bool) -> None:
+    for name in ("advantages", "returns"):
+        column = getattr(result, name)
+        if column is not None and column.shape != mask.shape:
+            raise PluginError(
+                f"the advantage estimator returned {name} of shape {tuple(column.shape)}; expected {tuple(mask.shape)}"
+            )
+    if needs_returns and result.returns is None:
+        raise PluginError(
+            "the advantage estimator needs values but returned no returns for the critic to learn"
+        )
+
+
+def _require_finite(batch: TrajectoryColumns, name: str, column: NDArray[np.float32]) -> None:
+    bad = np.flatnonzero(~np.isfinite(column))
+    if len(bad):
+        row = int(np.searchsorted(batch.action_offsets, bad[0], side="right")) - 1
+        uid = ".".join(map(str, batch.uid[row].tolist()))
+        raise NonFiniteError(
+            f"{name} of sample {uid} is {column[bad[0]]} at action token {bad[0] - batch.action_offsets[row]} "
+            f"({len(bad)} such values in this batch); nothing was trained on it"
+        )

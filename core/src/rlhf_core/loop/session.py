@@ -1,0 +1,174 @@
+"""Everything that a running training consists of, put together from the configuration and taken apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..config.resolved import Resolved
+from ..contracts.advantage import AdvantageEstimator
+from ..contracts.engine import Engine, SamplingParams
+from ..contracts.environment import Environment
+from ..contracts.executor import Renderer, RolloutContext, RolloutExecutor
+from ..contracts.reward import RewardShaper
+from ..contracts.runtime import RoleHandle
+from ..data.renderer import TokenizerRenderer
+from ..data.tasks import load_eval_sets, load_task_set
+from ..data.tokenizer import eos_token_ids, load_tokenizer
+from ..plugins import Plugins
+from ..rewards.panel import RewardPanel
+from .cursor import Tasks
+from .demands import Demands, demands_of
+from .evaluation import Evaluator
+from .rng import seed_of
+from .roles import max_length, runtime_spec
+from .rollouts import RolloutSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The live parts of a run."""
+
+    resolved: Resolved
+    plugins: Plugins
+    demands: Demands
+    total_steps: int
+    tasks: Tasks
+    roles: Mapping[str, RoleHandle]
+    engine: Engine
+    renderer: Renderer
+    source: RolloutSource
+    evaluator: Evaluator | None
+    estimator: AdvantageEstimator
+    shapers: Sequence[RewardShaper] = field(default=())
+
+
+async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitStack) -> Session:
+    """Load data, build every component and role. What has to be closed is put on ``stack``, in order.
+
+    Cheap things come first, so that a bad row or reward file is reported before a model is loaded.
+    """
+    run = resolved.run
+    demands = demands_of(resolved)
+    tokenizer = load_tokenizer(
+        run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
+    )
+    renderer = TokenizerRenderer(tokenizer)
+    tasks = load_task_set(run, renderer)
+    eval_sets = load_eval_sets(run, renderer)
+    total_steps = total_steps_of(resolved, len(tasks))
+
+    panel = None
+    if resolved.selections["reward.use"]:
+        panel = RewardPanel(resolved.selections["reward.use"])
+        await panel.start()
+        stack.push_async_callback(panel.close)
+
+    estimator: AdvantageEstimator = _build(resolved, "algo.advantage.estimator")
+    executor: RolloutExecutor = _build(resolved, "rollout.executor")
+    shapers = _build_all(resolved, "reward.shapers")
+    filters = _build_all(resolved, "rollout.filters")
+
+    eos = eos_token_ids(tokenizer, run.model.path, trust_remote_code=run.model.trust_remote_code)
+    spec = runtime_spec(resolved, demands, total_steps=total_steps, eos_token_ids=eos)
+    runtime = _build(resolved, "runtime.name")
+    stack.push_async_callback(runtime.close)
+    placement = await runtime.start(spec, plugins)
+
+    context = RolloutContext(
+        engine=placement.engine,
+        renderer=renderer,
+        sampling=sampling_of(resolved),
+        max_length=max_length(run),
+        seed=_no_seed,
+        environment=_environment_factory(resolved),
+    )
+    score = panel.score if panel else None
+    source = RolloutSource(
+        executor=executor,
+        context=context,
+        seed_of=lambda task, sample, turn: seed_of(
+            run.seed, "sample", task.uid.epoch, task.uid.prompt, sample, turn
+        ),
+        score=score,
+        samples_per_prompt=run.rollout.n_samples_per_prompt,
+        shapers=shapers,
+        filters=filters,
+    )
+    evaluator = Evaluator(
+        eval_sets,
+        executor=executor,
+        context=context,
+        score=score,
+        seed=run.seed,
+        temperatures=run.eval.temperatures,
+        num_samples=run.eval.n_samples,
+        pass_threshold=run.eval.pass_threshold,
+    )
+    return Session(
+        resolved=resolved,
+        plugins=plugins,
+        demands=demands,
+        total_steps=total_steps,
+        tasks=tasks,
+        roles=placement.roles,
+        engine=placement.engine,
+        renderer=renderer,
+        source=source,
+        evaluator=evaluator if eval_sets else None,
+        estimator=estimator,
+        shapers=shapers,
+    )
+
+
+def sampling_of(resolved: Resolved) -> SamplingParams:
+    """The sampling of training rollouts."""
+    rollout = resolved.run.rollout
+    return SamplingParams(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        stop=rollout.stop,
+        min_new_tokens=rollout.min_new_tokens,
+        max_new_tokens=rollout.max_new_tokens,
+    )
+
+
+def total_steps_of(resolved: Resolved, num_tasks: int) -> int:
+    """Steps of the whole run: as configured, or as many as the epochs take."""
+    train = resolved.run.train
+    if train.steps is not None:
+        return train.steps
+    return -(-train.epochs * num_tasks // resolved.run.rollout.batch_size)
+
+
+def _build(resolved: Resolved, slot: str) -> Any:
+    selection = resolved.one(slot)
+    return selection.registered.build(selection.options)
+
+
+def _build_all(resolved: Resolved, slot: str) -> list[Any]:
+    return [
+        selection.registered.build(selection.options)
+        for selection in resolved.selections.get(slot, ())
+    ]
+
+
+def _environment_factory(resolved: Resolved) -> Any:
+    selection = resolved.optional("rollout.environment")
+    if selection is None:
+        return None
+    factory = selection.registered.load()
+
+    def make() -> Environment:
+        environment: Environment = factory(selection.options)
+        return environment
+
+    return make
+
+
+def _no_seed(sample: int, turn: int) -> int:
+    raise AssertionError("the source gives each task its own seeds")

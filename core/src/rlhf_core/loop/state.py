@@ -1,0 +1,37 @@
+"""What the loop itself remembers between steps: everything that is neither weights nor a file of records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True, kw_only=True)
+class LoopState:
+    """Saved with each checkpoint as JSON."""
+
+    step: int = 0
+    """Steps done."""
+    prompts_taken: int = 0
+    """Position of the data cursor, over all epochs."""
+    version: int = 0
+    """Version of the policy's weights: the number of steps that changed them."""
+    kl_coef: float = 0.0
+    skipped_updates: dict[str, int] = field(default_factory=dict)
+    """Role -> updates in a row whose gradient was not finite."""
+    best_step: int | None = None
+    best_value: float | None = None
+    seconds: float = 0.0
+    """Time spent in steps so far, over all resumes."""
+    shapers: list[dict[str, Any]] = field(default_factory=list)
+    """State of the reward shapers, in their order."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> LoopState:
+        """Invert ``to_json``; other keys of the checkpoint's state are passed over."""
+        names = cls.__dataclass_fields__
+        return cls(**{name: value for name, value in values.items() if name in names})

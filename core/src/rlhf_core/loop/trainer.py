@@ -1,0 +1,190 @@
+"""The training loop. One page: sample, score, estimate, update, log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..contracts.backend import StepPlan
+from ..contracts.metric import Metric, Metrics, merge_metrics, metric_values
+from ..contracts.trajectory import TrajectoryColumns
+from ..errors import NonFiniteError
+from ..math import adapted_kl_coef
+from . import scoring
+from .cursor import Cursor
+from .faults import fault_point
+from .ledger import Ledger
+from .minibatches import Minibatch, minibatches
+from .roles import CRITIC, POLICY
+from .samples import sample_texts
+from .session import Session
+from .state import LoopState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What one step leaves for the records."""
+
+    metrics: dict[str, float]
+    timing: dict[str, float]
+    samples: list[dict[str, Any]]
+    """A few of the step's rollouts as text."""
+
+
+class Trainer:
+    """Does one step at a time; the state between steps is all in ``state`` and in the roles."""
+
+    def __init__(self, session: Session, state: LoopState, cursor: Cursor, ledger: Ledger) -> None:
+        self.session = session
+        self.state = state
+        self.cursor = cursor
+        self.ledger = ledger
+        self._run = session.resolved.run
+
+    async def step(self) -> StepResult:
+        """Generate, score, estimate advantages, update the roles, hand the new weights to the engine.
+
+        Raises:
+            NonFiniteError: too many updates in a row had a gradient that is not finite.
+        """
+        step, run, session = self.state.step + 1, self._run, self.session
+        clock = _Clock()
+
+        rollouts = await session.source.take(
+            step,
+            self.cursor,
+            run.rollout.batch_size,
+            max_refills=run.rollout.max_refills,
+            version=self.state.version,
+            ledger=self.ledger,
+        )
+        clock.record("generate_s", rollouts.generate_s)
+        clock.record("reward_s", rollouts.reward_s)
+        clock.lap()
+
+        fault_point("score", step)
+        metrics = [rollouts.metrics]
+        batch = rollouts.batch
+        if batch is None:
+            metrics.append({"train/empty_batch": Metric(1, reduction="sum")})
+        else:
+            columns = await scoring.score(batch, session.roles, session.demands)
+            estimates, estimate_metrics = scoring.advantages(
+                batch, columns, session.estimator, self._kl_penalty()
+            )
+            metrics.append(estimate_metrics)
+            clock.lap("score_s")
+
+            fault_point("train", step)
+            metrics.append(await self._update(batch, columns | estimates, step))
+            clock.lap("train_s")
+
+            await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
+            clock.lap("sync_s")
+
+        values = metric_values(merge_metrics(metrics))
+        self._adapt_kl(values, batch)
+        self.state.step = step
+        self.state.prompts_taken = self.cursor.taken
+        self.state.shapers = [shaper.state_dict() for shaper in session.shapers]
+        timing = clock.timing(batch)
+        self.state.seconds += timing["step_s"]
+        samples = (
+            sample_texts(batch, run.log.samples, session.renderer) if batch is not None else []
+        )
+        return StepResult(metrics=values, timing=timing, samples=samples)
+
+    async def _update(
+        self, batch: TrajectoryColumns, columns: Mapping[str, NDArray[np.float32]], step: int
+    ) -> Metrics:
+        """Do all optimizer updates of one rollout batch."""
+        run, demands = self._run, self.session.demands
+        train_policy = not demands.critic or step > run.critic.warmup_steps
+        parts: list[Metrics] = []
+        for minibatch in minibatches(
+            batch,
+            columns,
+            per_epoch=demands.updates_per_step // run.train.inner_epochs,
+            epochs=run.train.inner_epochs,
+            max_actions=run.rollout.max_new_tokens,
+            seed=run.seed,
+            step=step,
+        ):
+            if demands.critic:
+                parts.append(await self._update_role(CRITIC, minibatch))
+            if train_policy:
+                parts.append(await self._update_role(POLICY, minibatch))
+        if train_policy:
+            self.state.version += 1
+        return merge_metrics(parts)
+
+    async def _update_role(self, role: str, minibatch: Minibatch) -> Metrics:
+        plan = StepPlan(
+            normalizers=minibatch.normalizers,
+            kl_coef=self.state.kl_coef if self._run.algo.kl.mode == "loss" else 0.0,
+            on_policy=minibatch.first and not self.session.demands.rollout_as_old,
+        )
+        metrics = await self.session.roles[role].train_step(minibatch.batch, plan)
+        skipped = metrics.get("train/skipped_updates")
+        in_a_row = 0
+        if skipped is not None and skipped.value():
+            in_a_row = self.state.skipped_updates.get(role, 0) + 1
+        self.state.skipped_updates[role] = in_a_row
+        if in_a_row >= self._run.train.max_skipped_updates:
+            raise NonFiniteError(
+                f"{in_a_row} updates of the {role} in a row had a gradient that is not finite; its weights are "
+                f"those of the last good update. Lower its learning rate, or look at the samples: "
+                f"rlhf show {self._run.output} --step {self.state.step}"
+            )
+        return metrics
+
+    def _kl_penalty(self) -> scoring.KlPenalty | None:
+        kl = self._run.algo.kl
+        if kl.coef == 0 or kl.mode != "reward":
+            return None
+        return scoring.KlPenalty(coef=self.state.kl_coef, estimator=kl.estimator)
+
+    def _adapt_kl(self, values: dict[str, float], batch: TrajectoryColumns | None) -> None:
+        kl = self._run.algo.kl
+        if kl.coef == 0:
+            return
+        values["kl/coef"] = self.state.kl_coef
+        if kl.target is not None and batch is not None and "kl/ref" in values:
+            self.state.kl_coef = adapted_kl_coef(
+                self.state.kl_coef,
+                values["kl/ref"],
+                target=kl.target,
+                num_samples=len(batch),
+                horizon=kl.horizon,
+            )
+
+
+class _Clock:
+    """Seconds per phase of one step."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.perf_counter()
+        self._seconds: dict[str, float] = {}
+
+    def record(self, phase: str, seconds: float) -> None:
+        self._seconds[phase] = seconds
+
+    def lap(self, phase: str | None = None) -> None:
+        """Attribute the time since the last lap to ``phase``, or to nothing."""
+        now = time.perf_counter()
+        if phase is not None:
+            self._seconds[phase] = now - self._last
+        self._last = now
+
+    def timing(self, batch: TrajectoryColumns | None) -> dict[str, float]:
+        seconds = self._seconds | {"step_s": time.perf_counter() - self._start}
+        if batch is not None:
+            generated, trained = int(batch.num_actions.sum()), int(batch.num_tokens.sum())
+            seconds["generate_tokens_per_s"] = generated / max(seconds["generate_s"], 1e-9)
+            seconds["train_tokens_per_s"] = trained / max(seconds["train_s"], 1e-9)
+        return {name: round(value, 6) for name, value in seconds.items()}

@@ -1,0 +1,55 @@
+"""pass@k and the summary of an evaluation."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rlhf_core.contracts import Trajectory, Turn, Uid
+from rlhf_core.loop.evaluation import pass_at_k, summarize
+
+
+def trajectory(prompt, sample, reward, length=1):
+    return Trajectory(
+        uid=Uid(-1, prompt, sample),
+        token_ids=np.zeros(1 + length, np.int32),
+        action_mask=np.array([False] + [True] * length),
+        rollout_logprobs=np.zeros(length, np.float32),
+        weight_version=np.zeros(length, np.int32),
+        turns=(Turn(start=1, end=1 + length),),
+        reward=reward,
+    )
+
+
+def test_pass_at_k_by_hand():
+    # n = 4, c = 1: pass@1 = 1/4; pass@2 = 1 - C(3,2)/C(4,2) = 1 - 3/6; pass@4 = 1
+    actual = [pass_at_k(np.array([1]), np.array([4]), k)[0] for k in (1, 2, 4)]
+
+    assert actual == [0.25, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(5, 2, 3), (6, 0, 2), (4, 4, 1), (7, 3, 5)])
+def test_pass_at_k_equals_counting_all_choices(n, c, k):
+    samples = [True] * c + [False] * (n - c)
+    choices = list(itertools.combinations(samples, k))
+    expected = sum(map(any, choices)) / len(choices)
+
+    assert pass_at_k(np.array([c]), np.array([n]), k)[0] == pytest.approx(expected, abs=1e-12)
+
+
+def test_summary_by_hand():
+    # prompt 0: one of two passes; prompt 1: none
+    rows = [
+        trajectory(0, 0, 1.0, 2),
+        trajectory(0, 1, 0.0, 4),
+        trajectory(1, 0, 0.5, 3),
+        trajectory(1, 1, 0.0, 3),
+    ]
+
+    assert summarize(rows, pass_threshold=1.0) == {
+        "reward": 0.375,
+        "response_length": 3.0,
+        "truncated": 0.0,
+        "pass@1": 0.25,
+        "pass@2": 0.5,
+    }
