@@ -16,7 +16,7 @@ from typing import Any
 
 import pluggy
 
-from . import hookspecs
+from . import code_reference, hookspecs
 from .component import Component, Config, Registered
 from .contracts.backend import ComponentRef
 from .errors import PluginError, UnknownComponent
@@ -69,15 +69,27 @@ class Plugins:
     def get(self, hook: str, name: str) -> Registered[Any]:
         """Return the component ``name`` of the kind of ``hook``.
 
+        A name such as ``path/file.py:attribute`` is a component in a user's file; the file's hash is then recorded
+        among the loaded plugins.
+
         Raises:
             UnknownComponent: also tells which plugins failed to load, since one of them may have provided it.
+            ConfigError: the file that the name refers to has no such component.
         """
+        if code_reference.is_reference(name):
+            reference = code_reference.parse(name)
+            registered = reference.register(hook)
+            self.loaded[registered.plugin] = reference.origin
+            return registered
         try:
             return self.registries[hook].get(name)
         except UnknownComponent as error:
             if not self.failed:
                 raise
-            reasons = "\n  ".join(map(str, self.failed))
+            shown = [str(failure).partition("\n")[0] for failure in self.failed[:2]]
+            if len(self.failed) > 2:
+                shown.append(f"and {len(self.failed) - 2} more, see: rlhf plugins")
+            reasons = "\n  ".join(shown)
             raise UnknownComponent(f"{error}\n  {reasons}") from self.failed[0].error
 
     def build(self, ref: ComponentRef) -> Any:

@@ -1,0 +1,1 @@
+"""From data files to tasks: sources, row checks, prompts as tokens, mixing, and the chat template."""

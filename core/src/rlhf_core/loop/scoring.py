@@ -70,6 +70,9 @@ def advantages(
     metrics["advantage/abs_mean"] = Metric(
         float(np.abs(out["advantages"]).sum()), len(out["advantages"])
     )
+    if "returns" in out and "values" in columns:
+        explained = _explained_variance(columns["values"], out["returns"])
+        metrics["critic/explained_variance"] = Metric(explained)
     if kl is not None and reward_batch.kl_penalty is not None:
         penalty = float(reward_batch.kl_penalty.sum()) / -kl.coef
         metrics["kl/ref"] = Metric(penalty, len(out["advantages"]))
@@ -108,6 +111,12 @@ def make_reward_batch(
         values=padded(values) if values is not None else None,
         rewards_by_name={name: torch.from_numpy(column) for name, column in batch.rewards.items()},
     )
+
+
+def _explained_variance(values: NDArray[np.float32], returns: NDArray[np.float32]) -> float:
+    """1 - var(returns - values) / var(returns): 1 for a perfect critic, 0 for one that knows only the mean."""
+    variance = float(np.var(returns, dtype=np.float64))
+    return 1.0 - float(np.var(returns - values, dtype=np.float64)) / variance if variance else 0.0
 
 
 def _flat(padded: Tensor, mask: Tensor) -> NDArray[np.float32]:

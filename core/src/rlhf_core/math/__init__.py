@@ -1,0 +1,33 @@
+"""The formulas that algorithms are made of: pure functions on tensors; what stands at padding has no effect.
+
+Axes: ``B`` sequences, ``A`` action tokens, ``K`` turns. Prompt and environment tokens do not exist here.
+"""
+
+from .aggregation import aggregate
+from .groups import group_mean, group_size, group_std, leave_one_out_mean
+from .kl import adapted_kl_coef, kl_estimate
+from .masked import masked_mean, masked_sum, masked_var, whiten
+from .padding import pad_columns, unpad
+from .returns import reward_to_go
+from .turns import remaining_rewards, token_advantages
+from .value import value_loss
+
+__all__ = [
+    "adapted_kl_coef",
+    "aggregate",
+    "group_mean",
+    "group_size",
+    "group_std",
+    "kl_estimate",
+    "leave_one_out_mean",
+    "masked_mean",
+    "masked_sum",
+    "masked_var",
+    "pad_columns",
+    "remaining_rewards",
+    "reward_to_go",
+    "token_advantages",
+    "unpad",
+    "value_loss",
+    "whiten",
+]

@@ -1,1 +1,42 @@
 """Rollout executors for one turn and many turns, and toy environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlhf_core import Component, hookimpl
+
+from .config import EchoAfterHintConfig, MultiTurnConfig, SingleTurnConfig
+
+
+@hookimpl
+def rlhf_rollout_executors() -> list[Component[Any]]:
+    return [
+        Component(
+            name="single_turn",
+            factory="rlhf_plugin_agents.single_turn:SingleTurn",
+            config=SingleTurnConfig,
+            summary="one response per prompt; the whole group in one request",
+            conflicts=frozenset({"environment"}),
+        ),
+        Component(
+            name="multi_turn",
+            factory="rlhf_plugin_agents.multi_turn:MultiTurn",
+            config=MultiTurnConfig,
+            summary="policy and environment take turns; a reward per turn",
+            needs=frozenset({"environment"}),
+            provides=frozenset({"multi_turn"}),
+        ),
+    ]
+
+
+@hookimpl
+def rlhf_environments() -> list[Component[Any]]:
+    return [
+        Component(
+            name="echo_after_hint",
+            factory="rlhf_plugin_agents.echo_after_hint:EchoAfterHint",
+            config=EchoAfterHintConfig,
+            summary="toy: a digit is shown after the first turn and has to be written in the second",
+        )
+    ]

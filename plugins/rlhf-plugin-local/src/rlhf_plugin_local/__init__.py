@@ -1,1 +1,46 @@
 """The embedded runtime: engine, training backend and placement in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlhf_core import Component, hookimpl
+
+from .config import LocalRuntimeConfig, TorchBackendConfig
+from .engine.config import EmbeddedEngineConfig
+
+
+@hookimpl
+def rlhf_engines() -> list[Component[Any]]:
+    return [
+        Component(
+            name="embedded",
+            config=EmbeddedEngineConfig,
+            factory="rlhf_plugin_local.engine.embedded:EmbeddedEngine",
+            summary="generates in this process, on the trainer's own weights",
+        )
+    ]
+
+
+@hookimpl
+def rlhf_train_backends() -> list[Component[Any]]:
+    return [
+        Component(
+            name="torch",
+            config=TorchBackendConfig,
+            factory="rlhf_plugin_local.backend.torch_backend:TorchBackend",
+            summary="trains any Transformers causal LM on packed sequences, on one CPU or GPU",
+        )
+    ]
+
+
+@hookimpl
+def rlhf_runtimes() -> list[Component[Any]]:
+    return [
+        Component(
+            name="local",
+            config=LocalRuntimeConfig,
+            factory="rlhf_plugin_local.runtime:LocalRuntime",
+            summary="everything in one process, by direct calls",
+        )
+    ]

@@ -55,9 +55,13 @@ def layout_attention(
             "cannot run this architecture"
         )
     if s_aux is not None:
-        raise RuntimeError(f"{type(module).__name__} has attention sinks, which the embedded backend does not compute")
+        raise RuntimeError(
+            f"{type(module).__name__} has attention sinks, which the embedded backend does not compute"
+        )
     if dropout:
-        raise RuntimeError("attention dropout is not supported in reinforcement learning; set attention_dropout to 0")
+        raise RuntimeError(
+            "attention dropout is not supported in reinforcement learning; set attention_dropout to 0"
+        )
     layer: int = module.layer_idx  # type: ignore[assignment]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     output = layout.attend(

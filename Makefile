@@ -1,0 +1,51 @@
+# Everything here is plain pip in a virtual environment; README.md has the same steps as single commands.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproject.toml cli/pyproject.toml \
+	$(wildcard plugins/*/pyproject.toml)
+# One thread for each of two test processes: torch would otherwise start one per core in both.
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
+
+.PHONY: help install quickstart test test-slow test-all lint format docs
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+install: $(INSTALLED)  ## create the virtual environment and install everything, editable
+
+# torch comes first and alone: pip then keeps this build, whatever else asks for torch.
+$(INSTALLED): $(METADATA)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints/cpu.txt torch==2.13.0
+	$(BIN)/python -m pip install -c constraints/cpu.txt -r requirements-dev.txt
+	touch $@
+
+quickstart: $(INSTALLED)  ## install, then train the example: a model learns to reverse digits on a CPU
+	$(BIN)/python examples/reverse_digits/prepare.py
+	$(BIN)/rlhf train -c examples/reverse_digits/run.toml --resume auto
+
+test: $(INSTALLED)  ## install, then run all tests but the slow ones
+	$(PARALLEL) -m "not slow and not gpu"
+
+test-slow: $(INSTALLED)  ## only the slow tests: learning, and a kill at every point
+	$(PYTEST) -m "slow and not gpu"
+
+test-all: $(INSTALLED)  ## both, one after the other
+	$(PARALLEL) -m "not slow and not gpu"
+	$(PYTEST) -m "slow and not gpu"
+
+lint: $(INSTALLED)  ## formatting, lint rules, strict types in core and command line
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy core/src cli/src
+
+format: $(INSTALLED)  ## rewrite the code as lint wants it, where that can be done
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(INSTALLED)  ## rewrite docs/options.md from the options models
+	$(BIN)/python docs/generate_options.py

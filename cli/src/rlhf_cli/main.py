@@ -1,0 +1,121 @@
+"""Entry point of ``rlhf``: the command tree, and errors as one message with an exit code.
+
+Importing this module and showing any help imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+
+from rlhf_core import RLHFError
+from rlhf_core import plugins as plugin_loader
+from rlhf_core.component import Registered
+from rlhf_core.plugins import Plugins
+
+from . import new, plugins_command, train
+
+_OWN_MODULES = {
+    "data": "Check and show data files.",
+    "show": "Show sample rollouts of a run.",
+}
+"""Commands that are imported only when they are called."""
+
+_OWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, 1 for a failed run, 2 for a mistake of the user, 130."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        plugins = plugin_loader.load()
+        app = command_tree(plugins, arguments)
+        app(args=arguments, prog_name="rlhf")
+    except RLHFError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0
+    return 0
+
+
+def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer:
+    """Return all commands: our own, and those that plugins register.
+
+    Args:
+        arguments: the command line; a command that it does not name may be represented by its summary alone.
+    """
+    app = typer.Typer(
+        help="Reinforcement learning for language models, made of plugins.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command(
+        "train", add_help_option=False, context_settings=_OWN_ARGUMENTS, help=train.SUMMARY
+    )(train.command(plugins))
+    app.add_typer(plugins_command.tree(plugins), name="plugins")
+    app.add_typer(new.tree(), name="new")
+    for name, summary in _OWN_MODULES.items():
+        if name in arguments[:1]:
+            _add_module(app, name)
+        else:
+            app.command(name, help=summary)(_never_called)
+    _add_plugin_commands(app, plugins)
+    return app
+
+
+def _add_module(app: typer.Typer, name: str) -> None:
+    """Add the command of a module of that name: its sub-tree ``app``, or its function called like the command."""
+    module = importlib.import_module(f".{name}", __package__)
+    subtree: object = getattr(module, "app", None)
+    if isinstance(subtree, typer.Typer):
+        app.add_typer(subtree, name=name, help=_OWN_MODULES[name])
+    else:
+        app.command(name, help=_OWN_MODULES[name])(getattr(module, name))
+
+
+def _never_called() -> None:
+    """Stands in help for a command whose module is imported when it is asked for."""
+
+
+def _add_plugin_commands(app: typer.Typer, plugins: Plugins) -> None:
+    taken = {info.name for info in app.registered_commands}
+    taken |= {info.name for info in app.registered_groups}
+    for entry in plugins.registries["rlhf_commands"]:
+        if entry.name in taken:
+            print(
+                f"warning: the command {entry.qualified} ({entry.origin}) is not available: "
+                f"there is already an rlhf {entry.name}",
+                file=sys.stderr,
+            )
+            continue
+        taken.add(entry.name)
+        summary = f"{entry.component.summary} [{entry.origin}]".strip()
+        app.command(
+            entry.name, add_help_option=False, context_settings=_OWN_ARGUMENTS, help=summary
+        )(_runner(entry))
+
+
+def _runner(entry: Registered[Any]) -> Callable[[typer.Context], None]:
+    def run(context: typer.Context) -> None:
+        try:
+            code = entry.load()(list(context.args))
+        except Exception as error:
+            error.add_note(f"in plugin {entry.plugin} ({entry.origin}), command {entry.name}")
+            raise
+        raise typer.Exit(code if isinstance(code, int) else 0)
+
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

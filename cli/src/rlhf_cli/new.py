@@ -1,0 +1,134 @@
+"""``rlhf new plugin``: a package that works at once, to be changed into what its author wants."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from rlhf_core import ConfigError
+from rlhf_core.hookspecs import COMPONENT_HOOKS
+
+from .plugins_command import kind_word
+
+_OBSERVER = "observer"
+_HOOKS = {kind_word(hook): hook for hook in COMPONENT_HOOKS} | {_OBSERVER: ""}
+KINDS = tuple(_HOOKS)
+"""What can be scaffolded; each is a folder of templates."""
+
+_TEMPLATES = files(__package__) / "templates"
+_SUFFIX = ".tmpl"
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """The names of a new plugin."""
+
+    name: str
+    """As typed, with dashes: ``my-estimator``."""
+    kind: str
+
+    @property
+    def distribution(self) -> str:
+        family = "env" if self.kind == "environment" else "plugin"
+        return f"rlhf-{family}-{self.name}"
+
+    @property
+    def module(self) -> str:
+        return self.distribution.replace("-", "_")
+
+    @property
+    def component(self) -> str:
+        return self.name.replace("-", "_")
+
+    @property
+    def class_name(self) -> str:
+        return "".join(part.capitalize() for part in self.name.split("-"))
+
+    def names(self) -> dict[str, str]:
+        """What the templates are filled in with."""
+        major, minor, *_ = version("rlhf-core").split(".")
+        entry_point = f"env_{self.component}" if self.kind == "environment" else self.component
+        return {
+            "distribution": self.distribution,
+            "module": self.module,
+            "plugin": entry_point,
+            "component": self.component,
+            "class_name": self.class_name,
+            "kind": self.kind,
+            "hook": _HOOKS[self.kind],
+            "core": f">={major}.{minor},<{major}.{int(minor) + 1}",
+        }
+
+
+def tree() -> typer.Typer:
+    """Return the command ``rlhf new plugin``."""
+    app = typer.Typer(help="Start something of your own.", no_args_is_help=True)
+
+    @app.callback()
+    def new() -> None:
+        """Start something of your own."""
+
+    @app.command()
+    def plugin(
+        name: Annotated[str, typer.Argument(help="lower case words with dashes: my-estimator")],
+        kind: Annotated[str, typer.Option(help=f"one of {', '.join(KINDS)}")],
+        output: Annotated[Path, typer.Option(help="folder in which the package is made")] = Path(),
+    ) -> None:
+        """Write a plugin package with a small working component of the given kind, and its tests."""
+        folder = write_package(name, kind, output)
+        typer.echo(
+            f"{folder}: a plugin with a working {kind}. Try it:\n"
+            f"  pip install -e {folder}\n  pytest {folder}\n  rlhf plugins"
+        )
+
+    return app
+
+
+def write_package(name: str, kind: str, output: Path) -> Path:
+    """Write the package and return its folder.
+
+    Raises:
+        ConfigError: the name or the kind cannot be used, the folder exists, or it cannot be written.
+    """
+    package = _package(name, kind)
+    folder = output / package.distribution
+    if folder.exists():
+        raise ConfigError(f"{folder} exists already; choose another name or --output")
+    try:
+        for source in (_TEMPLATES / "common", _TEMPLATES / package.kind):
+            _write(source, folder, package.names())
+    except OSError as error:
+        raise ConfigError(f"--output {output}: cannot write {folder}: {error.strerror}") from error
+    return folder
+
+
+def _package(name: str, kind: str) -> Package:
+    wanted = kind.replace("-", "_")
+    if wanted not in KINDS:
+        raise ConfigError(f"--kind {kind}: expected one of {', '.join(KINDS)}")
+    bare = name.removeprefix("rlhf-plugin-").removeprefix("rlhf-env-").replace("_", "-")
+    if not _NAME.fullmatch(bare):
+        raise ConfigError(f"{name!r}: expected lower case words with dashes, such as my-estimator")
+    return Package(bare, wanted)
+
+
+def _write(source: Traversable, target: Path, names: dict[str, str]) -> None:
+    """Copy a folder of templates, filling in names in paths (``__module__``) and texts (``$module``)."""
+    for entry in source.iterdir():
+        filled = entry.name.removesuffix(_SUFFIX).replace("__module__", names["module"])
+        path = target / filled.replace("__component__", names["component"])
+        if entry.is_dir():
+            _write(entry, path, names)
+        elif entry.name.endswith(_SUFFIX):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = Template(entry.read_text(encoding="utf-8")).substitute(names)
+            path.write_text(text, encoding="utf-8")

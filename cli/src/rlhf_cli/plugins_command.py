@@ -1,0 +1,217 @@
+"""``rlhf plugins``: what is installed, what it provides, and what could not be loaded."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from rlhf_core import ConfigError, PluginError, UnknownComponent
+from rlhf_core.component import Registered
+from rlhf_core.config.annotations import type_name
+from rlhf_core.config.sections import fields_of
+from rlhf_core.hookspecs import COMPONENT_HOOKS, OBSERVER_HOOKS
+from rlhf_core.plugins import Failure, Plugins
+
+Row = dict[str, str]
+
+
+def tree(plugins: Plugins) -> typer.Typer:
+    """Return the commands ``rlhf plugins`` and ``rlhf plugins show``."""
+    app = typer.Typer(help="Installed plugins and what they provide.", invoke_without_command=True)
+    app.callback()(_list_command(plugins))
+    app.command("show")(_show_command(plugins))
+    return app
+
+
+def rows_of(plugins: Plugins, kind: str | None = None) -> list[Row]:
+    """Return one row per component, one per observer, one per plugin that failed.
+
+    Raises:
+        ConfigError: there is no such kind.
+    """
+    wanted = None if kind is None else _hook_of(kind)
+    rows = [
+        _component_row(hook, entry)
+        for hook, registry in plugins.registries.items()
+        if wanted in (None, hook)
+        for entry in registry
+    ]
+    if wanted is None:
+        rows += _observer_rows(plugins)
+        rows += [_failure_row(failure) for failure in plugins.failed]
+    return sorted(rows, key=lambda row: (row["plugin"], row["kind"], row["component"]))
+
+
+def describe(plugins: Plugins, name: str) -> str:
+    """Return everything there is to say of the components called ``name``, whatever their kind.
+
+    Raises:
+        UnknownComponent: no kind has one.
+    """
+    plugin, _, bare = name.rpartition(":")
+    found = [
+        (registry.kind, entry)
+        for registry in plugins.registries.values()
+        for entry in registry
+        if bare in (entry.name, *entry.component.aliases) and plugin in ("", entry.plugin)
+    ]
+    if not found:
+        raise UnknownComponent(_unknown(plugins, name))
+    return "\n\n".join(_describe(kind, entry) for kind, entry in found)
+
+
+def _list_command(plugins: Plugins) -> Callable[..., None]:
+    def list_plugins(
+        context: typer.Context,
+        kind: Annotated[
+            str | None, typer.Option(help="only this kind, for example advantage_estimator")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+        strict: Annotated[bool, typer.Option(help="exit with 1 if a plugin failed")] = False,
+    ) -> None:
+        if context.invoked_subcommand is not None:
+            return
+        rows = rows_of(plugins, kind)
+        if as_json:
+            typer.echo(json.dumps(rows, indent=2))
+        else:
+            _print_table(rows)
+        if strict and plugins.failed:
+            raise PluginError(
+                f"{len(plugins.failed)} plugin(s) could not be loaded: "
+                f"{', '.join(failure.name for failure in plugins.failed)}"
+            )
+
+    return list_plugins
+
+
+def _show_command(plugins: Plugins) -> Callable[[str], None]:
+    def show(
+        name: Annotated[str, typer.Argument(help="a component, as NAME or PLUGIN:NAME")],
+    ) -> None:
+        """Show one component: its options, what it needs, where its source is."""
+        typer.echo(describe(plugins, name))
+
+    return show
+
+
+def _component_row(hook: str, entry: Registered[Any]) -> Row:
+    return {
+        "plugin": entry.plugin,
+        "distribution": entry.distribution.metadata["Name"] if entry.distribution else "",
+        "version": entry.distribution.version if entry.distribution else "",
+        "kind": kind_word(hook),
+        "component": entry.name,
+        "summary": entry.component.summary,
+        "status": "ok",
+    }
+
+
+def _observer_rows(plugins: Plugins) -> list[Row]:
+    watching: dict[str, list[str]] = {}
+    for hook in OBSERVER_HOOKS:
+        for implementation in getattr(plugins.manager.hook, hook).get_hookimpls():
+            watching.setdefault(implementation.plugin_name, []).append(hook.removeprefix("rlhf_"))
+    return [
+        {
+            "plugin": plugin,
+            "distribution": plugins.loaded[plugin].partition(" ")[0],
+            "version": plugins.loaded[plugin].partition(" ")[2],
+            "kind": "observer",
+            "component": "",
+            "summary": f"watches {', '.join(hooks)}",
+            "status": "ok",
+        }
+        for plugin, hooks in watching.items()
+    ]
+
+
+def _failure_row(failure: Failure) -> Row:
+    distribution, _, version = failure.origin.partition(" ")
+    return {
+        "plugin": failure.name,
+        "distribution": distribution,
+        "version": version,
+        "kind": "",
+        "component": "",
+        "summary": "",
+        "status": f"failed: {str(failure.error) or type(failure.error).__name__}",
+    }
+
+
+def kind_word(hook: str) -> str:
+    """``rlhf_is_corrections`` -> ``is_correction``, ``rlhf_policy_losses`` -> ``policy_loss``."""
+    word = hook.removeprefix("rlhf_")
+    return word.removesuffix("es") if word.endswith("sses") else word.removesuffix("s")
+
+
+def _hook_of(kind: str) -> str:
+    hooks = {kind_word(hook): hook for hook in COMPONENT_HOOKS}
+    if kind.replace("-", "_") not in hooks:
+        raise ConfigError(f"--kind {kind}: expected one of {', '.join(hooks)}")
+    return hooks[kind.replace("-", "_")]
+
+
+def _print_table(rows: list[Row]) -> None:
+    # Imported here: only the table needs it.
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    # Redirected output has no width of its own, and rich would assume 80.
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    table = Table(box=None, pad_edge=False)
+    for title in ("plugin", "distribution", "kind", "component", "summary", "status"):
+        table.add_column(title, no_wrap=title != "status", overflow="ellipsis")
+    for row in rows:
+        cells = {name: escape(text.partition("\n")[0]) for name, text in row.items()}
+        origin = f"{cells['distribution']} {cells['version']}"
+        table.add_row(
+            cells["plugin"],
+            origin,
+            cells["kind"],
+            cells["component"],
+            cells["summary"],
+            cells["status"],
+            style=None if row["status"] == "ok" else "red",
+        )
+    console.print(table)
+
+
+def _describe(kind: str, entry: Registered[Any]) -> str:
+    component = entry.component
+    lines = [
+        f"{entry.qualified}  ({kind}, {entry.origin})",
+        f"  {component.summary or 'no summary'}",
+        f"  source: {entry.source() or 'unknown'}",
+    ]
+    for label in ("aliases", "needs", "conflicts", "provides"):
+        if words := sorted(getattr(component, label)):
+            lines.append(f"  {label}: {', '.join(words)}")
+    fields = list(fields_of(component.config))
+    lines.append("  options:" if fields else "  no options")
+    for name, info in fields:
+        default = (
+            "required"
+            if info.is_required()
+            else f"default {info.get_default(call_default_factory=True)!r}"
+        )
+        lines.append(
+            f"    {name} {type_name(info.annotation)} ({default}): {info.description or ''}".rstrip(
+                ": "
+            )
+        )
+    return "\n".join(lines)
+
+
+def _unknown(plugins: Plugins, name: str) -> str:
+    import difflib
+
+    known = sorted({entry.name for registry in plugins.registries.values() for entry in registry})
+    near = difflib.get_close_matches(name.rpartition(":")[2], known, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else "rlhf plugins lists what is installed."
+    return f"no installed plugin has a component {name!r}. {hint}"

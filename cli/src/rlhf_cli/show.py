@@ -1,0 +1,142 @@
+"""``rlhf show``: the rollouts of a step as people read them, from the run folder's ``samples.jsonl``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+from rlhf_core.errors import ConfigError
+
+SAMPLES = "samples.jsonl"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+Sample = Mapping[str, Any]
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="run folder (a run's --output)")],
+    step: Annotated[
+        int | None, typer.Option("--step", min=1, help="which step; the latest when not given")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="show this many; all when not given")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="one JSON object per line, as recorded")
+    ] = False,
+) -> None:
+    """Show sample rollouts of a step: prompt, response, and each reward."""
+    chosen, samples = read_samples(run, step)
+    samples = samples[:limit]
+    if as_json:
+        for sample in samples:
+            print(json.dumps(sample))
+        return
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(Text(f"{run}, step {chosen}: {len(samples)} samples", style="bold"))
+    for sample in samples:
+        _print_sample(console, sample)
+
+
+def read_samples(run: Path, step: int | None) -> tuple[int, list[Sample]]:
+    """Return the step and its samples, the latest step's when ``step`` is None.
+
+    Reads line by line and keeps one step at a time: the file of a long run is large.
+
+    Raises:
+        ConfigError: the folder is not a run's, the run keeps no samples, or it has none of this step; the message
+            lists the steps that there are.
+    """
+    path = _samples_file(run)
+    chosen: int | None = None
+    kept: list[Sample] = []
+    steps: dict[int, None] = {}
+    for sample in _lines(path):
+        found: int = sample["step"]
+        steps[found] = None
+        if step is None and found != chosen:
+            chosen, kept = found, []
+        if found == (chosen if step is None else step):
+            kept.append(sample)
+    if not steps:
+        raise ConfigError(f"{path} is empty: the run has not finished its first step yet")
+    if not kept:
+        raise ConfigError(
+            f"--step {step}: {run} has samples of {_ranges(list(steps))}. "
+            "Choose one of these, or leave --step out for the latest."
+        )
+    return (step if step is not None else max(steps)), kept
+
+
+def _samples_file(run: Path) -> Path:
+    path = run / SAMPLES
+    if path.is_file():
+        return path
+    if (run / "metrics.jsonl").is_file():
+        raise ConfigError(
+            f"{run}: the run kept no samples. Train with --log.samples 4 to keep some."
+        )
+    if not run.is_dir():
+        raise ConfigError(f"{run}: no such folder; expected a run's --output, such as runs/run")
+    raise ConfigError(
+        f"{run} is not a run folder: it has no {SAMPLES}. Expected a run's --output, such as runs/run"
+    )
+
+
+def _lines(path: Path) -> Iterator[Sample]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            # A run that is going on, or that was killed, may have half of its last line in the file.
+            if not line.endswith("\n"):
+                return
+            try:
+                sample = json.loads(line)
+            except ValueError as error:
+                raise ConfigError(f"{path}:{number}: expected a JSON object: {error}") from error
+            yield sample
+
+
+def _ranges(steps: list[int]) -> str:
+    """``step 3``, ``steps 1-3, 7, 9-12``; of many scattered ones only the first and the last are written."""
+    steps = sorted(steps)
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    parts: list[str] = []
+    begin = previous = steps[0]
+    for step in [*steps[1:], steps[-1] + 2]:
+        if step != previous + 1:
+            parts.append(f"{begin}-{previous}" if previous > begin else str(begin))
+            begin = step
+        previous = step
+    shown = parts if len(parts) <= 10 else [*parts[:5], "...", *parts[-3:]]
+    return f"steps {', '.join(shown)}"
+
+
+def _print_sample(console: Console, sample: Sample) -> None:
+    title = f"{sample['uid']}  {_scores(sample)}"
+    console.print(Rule(Text(_printable(title, console)), align="left", style="dim"))
+    for label in ("prompt", "response"):
+        console.print(Text(f"{label}:", style="dim"))
+        console.print(Text(_printable(sample[label], console)), soft_wrap=True)
+
+
+def _scores(sample: Sample) -> str:
+    """``reward 0.75 (exact 1, length -0.25)  truncated``: the single rewards where they say more than the sum."""
+    named = ", ".join(f"{name} {value:g}" for name, value in sample["rewards"].items())
+    is_sum = list(sample["rewards"].values()) == [sample["reward"]]
+    text = f"reward {sample['reward']:g}" + (f" ({named})" if named and not is_sum else "")
+    return text + ("  truncated" if sample["truncated"] else "")
+
+
+def _printable(text: str, console: Console) -> str:
+    """Write out what would change the terminal's state or cannot be encoded: a policy may sample anything."""
+    escaped = _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+    return escaped.encode(console.encoding, "backslashreplace").decode(console.encoding)

@@ -1,0 +1,141 @@
+"""``rlhf train``: read the options, check them, run.
+
+The options depend on the plugins that the options select, so this command reads its own arguments.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from rlhf_core import ConfigError
+from rlhf_core.config import (
+    Layer,
+    Resolved,
+    check_paths,
+    parse_flags,
+    path_problems,
+    read_toml,
+    render_help,
+    resolve,
+)
+from rlhf_core.plugins import Plugins
+
+SUMMARY = "Train a model; options are those of the selected plugins."
+DEFAULTS = Path(__file__).with_name("defaults.toml")
+
+_EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """The words of the command line, sorted into what they are for."""
+
+    files: tuple[str, ...] = ()
+    help: bool = False
+    check: bool = False
+    dry_run: bool = False
+    options: tuple[str, ...] = ()
+    """Everything else: options of the run."""
+
+
+def command(plugins: Plugins) -> Callable[[typer.Context], None]:
+    """Return the Typer command, bound to the loaded plugins."""
+
+    def train(context: typer.Context) -> None:
+        raise typer.Exit(execute(list(context.args), plugins))
+
+    return train
+
+
+def execute(words: Sequence[str], plugins: Plugins) -> int:
+    """Do what ``rlhf train WORDS`` asks and return the exit code.
+
+    Raises:
+        RLHFError: the configuration is wrong, or the run could not start.
+    """
+    arguments = split_arguments(words)
+    warn_of_failed_plugins(plugins)
+    layers = layers_of(arguments)
+    if arguments.help:
+        print(render_help(layers, plugins, min(100, shutil.get_terminal_size((100, 24)).columns)))
+        return 0
+    resolved = resolve(layers, plugins)
+    if arguments.dry_run:
+        return _describe(resolved, layers, plugins)
+    check_paths(resolved, layers)
+    if arguments.check:
+        print("The configuration is valid.")
+        return 0
+    _say_unused(resolved)
+    # Imported here: it imports torch.
+    from rlhf_core.loop.run import run
+
+    result = run(resolved, plugins)
+    if result.message and result.status != "finished":
+        print(f"{result.status}: {result.message}", file=sys.stderr)
+    return _EXIT_CODES[result.status]
+
+
+def split_arguments(words: Sequence[str]) -> Arguments:
+    """Tell the command's own switches from the options of the run.
+
+    Raises:
+        ConfigError: ``-c`` without a file.
+    """
+    files: list[str] = []
+    options: list[str] = []
+    switches = {"help": False, "check": False, "dry_run": False}
+    pending = list(words)
+    while pending:
+        word = pending.pop(0)
+        if word in ("-c", "--config"):
+            if not pending or pending[0].startswith("-"):
+                raise ConfigError(f"{word}: expected a TOML file, such as -c run.toml")
+            files.append(pending.pop(0))
+        elif word.startswith(("--config=", "-c=")):
+            files.append(word.partition("=")[2])
+        elif word in ("-h", "--help"):
+            switches["help"] = True
+        elif word in ("--check", "--dry-run"):
+            switches[word.strip("-").replace("-", "_")] = True
+        elif word == "--resume" and (not pending or pending[0].startswith("-")):
+            options += ["--resume", "auto"]
+        else:
+            options.append(word)
+    return Arguments(files=tuple(files), options=tuple(options), **switches)
+
+
+def layers_of(arguments: Arguments) -> list[Layer]:
+    """Return the defaults, the files in order, and the flags."""
+    defaults = read_toml(DEFAULTS, defaults=True)
+    return [defaults, *map(read_toml, arguments.files), parse_flags(arguments.options)]
+
+
+def warn_of_failed_plugins(plugins: Plugins) -> None:
+    """Say on stderr which plugins are not usable. They are an error only if the run names them."""
+    for failure in plugins.failed:
+        print(f"warning: {str(failure).splitlines()[0]}", file=sys.stderr)
+
+
+def _describe(resolved: Resolved, layers: Sequence[Layer], plugins: Plugins) -> int:
+    # Imported here: only this branch needs it, and it may grow.
+    from rlhf_core.loop.describe import describe
+
+    print(describe(resolved, plugins))
+    for problem in path_problems(resolved, layers):
+        print(f"not ready to run: {problem}", file=sys.stderr)
+    return 0
+
+
+def _say_unused(resolved: Resolved) -> None:
+    if resolved.unused:
+        print(
+            f"not used by this run: {', '.join(resolved.unused)} (their components are not selected)",
+            file=sys.stderr,
+        )

@@ -1,0 +1,229 @@
+"""Components in a user's own file, named as ``path/file.py:attribute``.
+
+The attribute is a class (made with its config, or without arguments), a function (used as the component itself, for
+the kinds that are called), or a ``Component``. The file is parsed, not imported, wherever its source says all that
+the configuration has to know; a ``Component`` or a class that takes a config is imported, since its options are known
+only then.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .component import Component, Config, Registered
+from .errors import ConfigError
+
+CALLED_KINDS = frozenset({"rlhf_advantage_estimators", "rlhf_policy_losses", "rlhf_is_corrections"})
+"""Hooks whose components are called like functions, so that a function can be one."""
+
+
+def is_reference(name: str) -> bool:
+    """True for ``path/file.py:attribute``, and for what was meant to be one; plugin names have no dot or slash."""
+    left, colon, _ = name.rpartition(":")
+    return name.endswith(".py") or (bool(colon) and ("/" in left or left.endswith(".py")))
+
+
+def parse(text: str) -> CodeReference:
+    """Return the reference that ``text`` writes.
+
+    Raises:
+        ConfigError: the attribute is missing or is not a name.
+    """
+    left, _, attribute = text.rpartition(":")
+    if text.endswith(".py") or not attribute.isidentifier():
+        raise ConfigError(
+            f"expected FILE.py:NAME, got {text!r}; add a colon and the name in the file"
+        )
+    return CodeReference(Path(left), attribute)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeReference:
+    """A name in a Python file. Calling it makes the component, so it also serves as a factory."""
+
+    path: Path
+    """As written: relative paths start at the working directory."""
+    attribute: str
+    """A name at the top level of the file, or its snake-case form."""
+
+    @property
+    def name(self) -> str:
+        """The component's name: the attribute in snake case."""
+        words = re.sub(
+            r"([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])", r"\1\3_\2\4", self.attribute
+        ).lower()
+        return words.strip("_") or "code"
+
+    @property
+    def origin(self) -> str:
+        """What a run records of the file."""
+        return f"file, sha256 {hashlib.sha256(self._bytes()).hexdigest()}"
+
+    def definition(self) -> ast.stmt:
+        """Return the statement that defines the attribute, without importing the file.
+
+        Raises:
+            ConfigError: no such file, not Python, or no such name in it.
+        """
+        try:
+            tree = ast.parse(self._bytes(), filename=str(self.path))
+        except (SyntaxError, ValueError) as error:
+            raise ConfigError(f"{self.path} is not valid Python: {error}") from error
+        defined = {name: node for node in tree.body for name in _names(node)}
+        if self.attribute in defined:
+            return defined[self.attribute]
+        same = [name for name in defined if CodeReference(self.path, name).name == self.attribute]
+        if len(same) == 1:
+            return defined[same[0]]
+        near = difflib.get_close_matches(self.attribute, defined, n=1)
+        hint = (
+            f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(defined) or 'nothing'}"
+        )
+        raise ConfigError(f"{self.path} defines no {self.attribute!r}. {hint}")
+
+    def register(self, hook: str) -> Registered[Any]:
+        """Return the component as if a plugin called like the file had registered it.
+
+        Raises:
+            ConfigError: the file or the name does not exist, importing it fails, or what it is cannot be of this kind.
+        """
+        node = self.definition()
+        if isinstance(node, ast.FunctionDef) and hook in CALLED_KINDS:
+            return self._registered(Config, ast.get_docstring(node))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            raise ConfigError(
+                f"{self.path}:{self.attribute} is {'an async' if node.__class__ is ast.AsyncFunctionDef else 'a'} "
+                "function; this kind of component has to be a class, or a Component"
+            )
+        if isinstance(node, ast.ClassDef) and _takes_nothing(node):
+            return self._registered(Config, ast.get_docstring(node))
+        loaded = self.load()
+        if isinstance(loaded, Component):
+            component = replace(loaded, name=self.name, aliases=())
+            return Registered(component, str(self.path))
+        if not isinstance(loaded, type):
+            raise ConfigError(
+                f"{self.path}:{self.attribute} is a {type(loaded).__name__}; "
+                "expected a class, a function or a Component"
+            )
+        return self._registered(_config_of(loaded) or Config, inspect.getdoc(loaded))
+
+    def load(self) -> Any:
+        """Import the file, under a name that no other file or version of it has, and return the attribute.
+
+        Raises:
+            ConfigError: the file raises while it is imported.
+        """
+        node = self.definition()
+        names = _names(node)
+        same = [name for name in names if CodeReference(self.path, name).name == self.attribute]
+        attribute = self.attribute if self.attribute in names else same[0]
+        return getattr(_import(self.path, self._bytes()), attribute)
+
+    def __call__(self, config: Config) -> Any:
+        """Make the component."""
+        loaded = self.load()
+        if not isinstance(loaded, type):
+            return loaded
+        return loaded(config) if _num_required(loaded) else loaded()
+
+    def _registered(self, config: type[Config], doc: str | None) -> Registered[Any]:
+        summary = (doc or "").strip().partition("\n")[0]
+        component: Component[Any] = Component(name=self.name, factory=self, config=config, summary=summary)
+        return Registered(component, str(self.path))
+
+    def _bytes(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            where = f" (looked in {Path.cwd()})" if not self.path.is_absolute() else ""
+            raise ConfigError(f"cannot read {str(self.path)!r}: {error.strerror}{where}") from error
+
+
+def _names(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+        return [node.target.id]
+    if isinstance(node, ast.ImportFrom):
+        return [alias.asname or alias.name for alias in node.names]
+    return []
+
+
+def _takes_nothing(node: ast.ClassDef) -> bool:
+    """True when the source shows that the class is made without arguments."""
+    if node.bases or node.decorator_list or node.keywords:
+        return False
+    for statement in node.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+            arguments = statement.args
+            return len(arguments.posonlyargs + arguments.args) == 1 and not arguments.vararg
+    return True
+
+
+def _num_required(made: Callable[..., Any]) -> int:
+    """How many arguments the config could be passed as: 0 or 1."""
+    try:
+        parameters = inspect.signature(made).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return min(1, len(positional))
+
+
+def _config_of(loaded: type) -> type[Config] | None:
+    """The Config that a class takes, from the annotation of its first argument."""
+    if not _num_required(loaded):
+        return None
+    name = next(iter(inspect.signature(loaded).parameters))
+    try:
+        annotation = inspect.signature(loaded, eval_str=True).parameters[name].annotation
+    except (NameError, TypeError):
+        annotation = None
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return annotation
+    raise ConfigError(
+        f"{loaded.__name__}: expected a class that takes nothing, or one argument annotated with a subclass of "
+        f"rlhf_core.Config; its argument is {name!r}"
+    )
+
+
+def _import(path: Path, source: bytes) -> ModuleType:
+    resolved = path.resolve()
+    digest = hashlib.sha256(str(resolved).encode() + b"\0" + source).hexdigest()[:16]
+    name = f"rlhf_code_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, resolved)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(resolved.parent) not in sys.path:
+        # At the end: a helper beside the file can be imported, but can shadow nothing that is installed.
+        sys.path.append(str(resolved.parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception):
+            raise
+        raise ConfigError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+    return module

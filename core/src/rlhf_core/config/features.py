@@ -1,0 +1,83 @@
+"""What the options of a run mean for its components, in the words of ``rlhf_core.capabilities``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .. import capabilities
+from ..capabilities import Chosen
+from .problems import Labels
+from .resolved import Selection
+from .run import RunConfig
+
+_CRITIC = "critic."
+
+
+def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]]) -> frozenset[str]:
+    """Return the capabilities that the options bring, beside those that components provide.
+
+    ``environment``, ``reward``, ``data``, ``is_correction``, ``model_adapter``: one is chosen. ``kl_in_reward``,
+    ``kl_in_loss``, ``adaptive_kl``: the KL penalty. ``renormalized_sampling``: top-p, top-k or min-p is on, so the
+    sampler's log-probs are not the trainer's. ``several_updates``: more than one optimizer update per rollout batch.
+    ``entropy_bonus``: the loss has an entropy term. ``rollout_as_old``: the sampler's log-probs stand in for the old
+    ones.
+    """
+    kl = run.algo.kl
+    found = {
+        "environment": bool(selections["rollout.environment"]),
+        "reward": bool(selections["reward.use"]),
+        "data": bool(run.data.train),
+        "is_correction": bool(selections["algo.correction.kind"]),
+        "model_adapter": bool(selections["actor.adapter"]),
+        "kl_in_reward": kl.coef > 0 and kl.mode == "reward",
+        "kl_in_loss": kl.coef > 0 and kl.mode == "loss",
+        "adaptive_kl": kl.target is not None,
+        "renormalized_sampling": renormalizes(run),
+        "several_updates": updates_per_batch(run) > 1,
+        "entropy_bonus": run.algo.loss.entropy_coef > 0,
+        "rollout_as_old": run.algo.loss.old_logprobs == "rollout",
+    }
+    return frozenset(name for name, present in found.items() if present)
+
+
+def renormalizes(run: RunConfig) -> bool:
+    """True when the sampler draws from a truncated distribution."""
+    rollout = run.rollout
+    return rollout.top_p < 1.0 or rollout.top_k > 0 or rollout.min_p > 0.0
+
+
+def updates_per_batch(run: RunConfig) -> int:
+    """Optimizer updates per rollout batch."""
+    # Imported here: the loop imports this package.
+    from ..loop.demands import updates_per_step
+
+    return updates_per_step(run)
+
+
+def needs(selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> frozenset[str]:
+    """Everything that some chosen component needs."""
+    return capabilities.needs_of(_chosen(selections, labels))
+
+
+def check(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> None:
+    """Refuse components that cannot work together or with the options.
+
+    Raises:
+        CapabilityError: see ``capabilities.check``.
+    """
+    chosen = _chosen(selections, labels)
+    if "values" not in capabilities.needs_of(chosen):
+        # No critic is built, so what its selectors pick takes no part in the run.
+        chosen = _chosen(
+            {path: found for path, found in selections.items() if not path.startswith(_CRITIC)},
+            labels,
+        )
+    capabilities.check(chosen, features_of(run, selections), run.rollout.n_samples_per_prompt)
+
+
+def _chosen(selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> list[Chosen]:
+    return [
+        Chosen(labels(path), selection.registered)
+        for path, found in selections.items()
+        for selection in found
+    ]

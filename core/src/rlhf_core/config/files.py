@@ -1,0 +1,98 @@
+"""Configuration files: TOML in, and a run's whole configuration out."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from .. import code_reference
+from ..errors import ConfigError
+from .annotations import NONE
+from .layers import Layer, Origin, leaves
+from .problems import flag
+from .resolved import Resolved
+
+
+def read_toml(path: Path | str, *, defaults: bool = False) -> Layer:
+    """Return a TOML file as a layer.
+
+    Args:
+        defaults: name its options as flags in messages, since no user has seen the file.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not TOML; the message has the line.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"-c {path}: cannot read it: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"-c {path}: expected UTF-8 text ({error.reason} at byte {error.start})"
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"-c {path}: not valid TOML: {error}") from error
+    origins = {
+        key: Origin(f"{flag(key)} (default)" if defaults else f"{path}: {key}")
+        for key, _ in leaves(values)
+    }
+    return Layer(values, origins)
+
+
+def write_toml(resolved: Resolved, path: Path | str) -> None:
+    """Write everything that a run was started with; ``rlhf train -c`` with the file repeats it.
+
+    ``resume`` is left out: it says how a run was started, not what it computes.
+    """
+    tree = {key: value for key, value in _writable(resolved.tree).items() if key != "resume"}
+    header = "\n".join(f"# {line}".rstrip() for line in _header(resolved))
+    Path(path).write_text(f"{header}\n\n{tomli_w.dumps(tree)}", encoding="utf-8")
+
+
+def _header(resolved: Resolved) -> Iterator[str]:
+    yield f"A run's whole configuration, by rlhf-core {version('rlhf-core')}. Repeat it: rlhf train -c THIS_FILE"
+    yield "Plugins:"
+    chosen = [selection for found in resolved.selections.values() for selection in found]
+    origins = {
+        selection.registered.plugin: selection.registered.origin
+        for selection in chosen
+        if selection.registered.distribution is not None
+    }
+    for plugin, origin in sorted(origins.items()):
+        yield f"  {plugin}: {origin}"
+    for name in sorted(_code_references(resolved)):
+        yield f"  {name}: {code_reference.parse(name).origin}"
+
+
+def _code_references(resolved: Resolved) -> set[str]:
+    return {
+        name
+        for _, value in leaves(resolved.tree)
+        for name in (value if isinstance(value, list) else [value])
+        if isinstance(name, str) and _is_existing_reference(name)
+    }
+
+
+def _is_existing_reference(name: str) -> bool:
+    if not code_reference.is_reference(name):
+        return False
+    left, colon, _ = name.rpartition(":")
+    return bool(colon) and Path(left).is_file() and left.endswith(".py")
+
+
+def _writable(value: Any) -> Any:
+    """TOML has no null: None becomes the word that the options take for it."""
+    if value is None:
+        return NONE
+    if isinstance(value, Mapping):
+        return {str(key): _writable(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(entry) for entry in value]
+    return value

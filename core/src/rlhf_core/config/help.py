@@ -1,0 +1,154 @@
+"""Help of ``rlhf train``: the core's options and those of the selected components, derived from their models."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from ..errors import RLHFError
+from ..plugins import Plugins
+from .annotations import NONE, model_of, type_name
+from .layers import Layer, Words, lookup, merge
+from .problems import Labels, flag
+from .resolved import RewardOptions
+from .run import RunConfig
+from .sections import fields_of
+from .selection import Choice, select_slot
+from .selectors import SLOTS
+
+_USAGE = """\
+Usage: rlhf train [-c FILE.toml]... [--OPTION VALUE]...
+
+Trains a model. Options come from the files in order, then from the command line; the same paths in both.
+A list takes several words, 'none' unsets an option that may be unset, a flag without a value means true.
+The options of a component appear here once it is selected: rlhf train --estimator NAME --help
+
+  -c FILE            a TOML file with options; may be given several times, later ones win
+  --check            say whether the configuration is valid, and stop
+  --dry-run          show what the run would build, and stop
+  --resume [PATH]    go on from the newest checkpoint of the run folder, or from the one at PATH
+  -h, --help         this text"""
+
+_REWARDS = "rlhf_rewards"
+
+
+def render_help(layers: Sequence[Layer], plugins: Plugins, width: int = 100) -> str:
+    """Return the help for what the layers select. Selectors that name nothing usable are reported in place."""
+    tree = merge(layers)
+    labels = Labels(tree)
+    choices, trouble = _select_leniently(tree, labels, plugins)
+    lines = [_USAGE]
+    if trouble:
+        lines += ["", *(f"note: {text}" for text in trouble)]
+    for section, fields in _sections(RunConfig):
+        lines += ["", section or "run"]
+        for name, info in fields:
+            path = f"{section}.{name}" if section else name
+            lines += _option(path, info, tree, width)
+            lines += _alternatives(path, choices, plugins, width)
+        for choice in choices:
+            if choice.slot.section == section:
+                lines += _component(choice, tree, width)
+    return "\n".join(lines)
+
+
+def _select_leniently(
+    tree: Layer, labels: Labels, plugins: Plugins
+) -> tuple[list[Choice], list[str]]:
+    """Select slot by slot, so that one name that does not exist hides nothing else."""
+    choices: list[Choice] = []
+    trouble: list[str] = []
+    for slot in SLOTS:
+        try:
+            choices += select_slot(slot, tree, labels, plugins)
+        except RLHFError as error:
+            trouble.append(str(error))
+    return choices, trouble
+
+
+def _sections(
+    model: type[BaseModel], prefix: str = ""
+) -> Iterator[tuple[str, list[tuple[str, FieldInfo]]]]:
+    """Yield each section with the options that stand directly in it."""
+    own = [
+        (name, info) for name, info in model.model_fields.items() if not model_of(info.annotation)
+    ]
+    if own:
+        yield prefix, own
+    for name, info in model.model_fields.items():
+        if nested := model_of(info.annotation):
+            yield from _sections(nested, f"{prefix}.{name}" if prefix else name)
+
+
+def _option(path: str, info: FieldInfo, tree: Layer, width: int, indent: str = "  ") -> list[str]:
+    names = flag(path) if flag(path) == f"--{path}" else f"{flag(path)}, --{path}"
+    head = f"{indent}{names} {type_name(info.annotation)}"
+    text = f"{info.description or ''} {_value(path, info, tree)}".strip()
+    column = len(indent) + 34
+    if len(head) < column - 1:
+        wrapped = textwrap.wrap(text, width - column)
+        return [head.ljust(column) + wrapped[0], *(" " * column + line for line in wrapped[1:])]
+    return [head, *(" " * column + line for line in textwrap.wrap(text, width - column))]
+
+
+def _value(path: str, info: FieldInfo, tree: Layer) -> str:
+    """What the option is now, and where that comes from."""
+    written = lookup(tree.values, path)
+    if written is not None:
+        value = " ".join(written) if isinstance(written, Words) else _plain(written)
+        origin = tree.origins[path]
+        if origin.label.endswith("(default)"):
+            return f"(default {value})"
+        return f"(now {value or 'true'}, by {origin.label})"
+    if info.is_required():
+        return "(required)"
+    default = info.get_default(call_default_factory=True)
+    return "" if default == () else f"(default {_plain(default)})"
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return NONE
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return " ".join(_plain(entry) for entry in value)
+    return str(value)
+
+
+def _alternatives(path: str, choices: Sequence[Choice], plugins: Plugins, width: int) -> list[str]:
+    """The other components that a selector could pick."""
+    slot = next((slot for slot in SLOTS if slot.path == path), None)
+    if slot is None:
+        return []
+    chosen = {choice.registered.qualified for choice in choices if choice.slot == slot}
+    others = [
+        entry.name for entry in plugins.registries[slot.hook] if entry.qualified not in chosen
+    ]
+    if not others:
+        return []
+    text = f"{'also' if chosen else 'installed'}: {', '.join(others)}"
+    return [" " * 36 + line for line in textwrap.wrap(text, width - 36)]
+
+
+def _component(choice: Choice, tree: Layer, width: int) -> list[str]:
+    registered = choice.registered
+    summary = f": {registered.component.summary}" if registered.component.summary else ""
+    lines = textwrap.wrap(
+        f"{choice.section} ({registered.origin}){summary}",
+        width,
+        initial_indent="  ",
+        subsequent_indent="    ",
+    )
+    models: list[type[BaseModel]] = [registered.component.config]
+    if choice.slot.hook == _REWARDS:
+        models.append(RewardOptions)
+    for model in models:
+        for name, info in fields_of(model):
+            if choice.wraps is None or name != "path":
+                lines += _option(f"{choice.section}.{name}", info, tree, width, indent="    ")
+    return lines

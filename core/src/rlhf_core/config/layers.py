@@ -1,0 +1,114 @@
+"""Where option values come from: one nested tree per source, and where each value was written.
+
+A later layer wins, leaf by leaf; lists are replaced as a whole. Values from the command line stay words (``Words``)
+until the type of their option is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import ConfigError
+
+
+class Words(tuple[str, ...]):
+    """What was typed after a flag; empty when nothing was."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value was written."""
+
+    label: str
+    """For messages: the flag as typed, or ``file.toml: key``."""
+    typed: bool = False
+    """True for the command line: the user wants it in this very run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The options of one source."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Nested: ``{"train": {"steps": 10}}``."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """By dotted path, for every leaf of ``values``."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], source: str = "Python") -> Layer:
+        """Return a layer of plain nested values, for use from Python; ``source`` names it in messages."""
+        origins = {path: Origin(f"{source}: {path}") for path, _ in leaves(values)}
+        return cls(values, origins)
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield ``(dotted path, value)`` for everything that is not a table. An empty table is a leaf."""
+    for key, value in values.items():
+        path = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, path)
+        else:
+            yield path, value
+
+
+def lookup(values: Mapping[str, Any], path: str) -> Any:
+    """Return the value or table at a dotted path, or None when there is nothing."""
+    found: Any = values
+    for key in path.split("."):
+        if not isinstance(found, Mapping) or key not in found:
+            return None
+        found = found[key]
+    return found
+
+
+def insert(values: dict[str, Any], path: str, value: Any) -> None:
+    """Put ``value`` at a dotted path, making tables on the way.
+
+    Raises:
+        KeyError: with the path at which a value stands where a table is needed, or the other way round.
+    """
+    *parents, last = path.split(".")
+    table = values
+    for depth, key in enumerate(parents):
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise KeyError(".".join(parents[: depth + 1]))
+    if isinstance(table.get(last), dict) and not isinstance(value, dict):
+        raise KeyError(path)
+    table[last] = value
+
+
+def merge(layers: Sequence[Layer]) -> Layer:
+    """Return all layers as one; later ones win.
+
+    Raises:
+        ConfigError: one layer has a section where another has a value.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    for layer in layers:
+        for path, value in leaves(layer.values):
+            if value == {}:
+                continue
+            origin = layer.origins.get(path, Origin(path))
+            try:
+                insert(values, path, value)
+            except KeyError as error:
+                raise _collision(origin, path, str(error.args[0])) from None
+            origins[path] = origin
+    return Layer(values, origins)
+
+
+def _collision(origin: Origin, path: str, other: str) -> ConfigError:
+    if other == path:
+        return ConfigError(
+            f"{origin.label}: {path!r} is a section, not an option; write {path}.OPTION"
+        )
+    return ConfigError(
+        f"{origin.label}: {other!r} is an option, not a section, so nothing can stand below it.\n"
+        f"  The options of the component that it picks are in the section named after the component, beside {other!r}."
+    )

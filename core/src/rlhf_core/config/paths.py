@@ -1,0 +1,124 @@
+"""What the configuration says of the file system, checked before anything is imported or built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..errors import ConfigError
+from .layers import Layer, merge
+from .problems import Labels
+from .resolved import Resolved
+
+_DATA_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
+
+
+def check_paths(resolved: Resolved, layers: Sequence[Layer]) -> None:
+    """Refuse files and folders that are not there, or that the run could not write to.
+
+    Args:
+        layers: those that ``resolved`` was made from; they tell where a path was written.
+
+    Raises:
+        ConfigError: the first thing that is wrong.
+    """
+    for problem in path_problems(resolved, layers):
+        raise ConfigError(problem)
+
+
+def path_problems(resolved: Resolved, layers: Sequence[Layer]) -> list[str]:
+    """Return a message for each file or folder that a run could not work with."""
+    labels = Labels(merge(layers))
+    return [
+        *_model_problems(resolved, labels),
+        *_data_problems(resolved, labels),
+        *_output_problems(resolved, labels),
+    ]
+
+
+def looks_like_path(name: str) -> bool:
+    """True for what can only be a path: a hub name has at most one slash and does not start like one."""
+    return (
+        name.startswith(("/", "./", "../", "~"))
+        or name in (".", "..")
+        or name.endswith("/")
+        or name.count("/") > 1
+        or Path(name).exists()
+    )
+
+
+def _model_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
+    run = resolved.run
+    for option, name, needed in (
+        ("model.path", run.model.path, "config.json"),
+        ("model.tokenizer", run.model.tokenizer, "tokenizer_config.json"),
+        ("ref.path", run.ref.path, "config.json"),
+        ("critic.path", run.critic.path, "config.json"),
+    ):
+        if name is None or not looks_like_path(name):
+            continue
+        folder = Path(name)
+        label = f"{labels(option)} {name}"
+        if not folder.exists():
+            yield f"{label}: expected a Transformers folder or a hub name; there is no such folder{_looked_in(folder)}"
+        elif not folder.is_dir():
+            yield f"{label}: expected a Transformers folder; this is a file"
+        elif not os.access(folder, os.R_OK | os.X_OK):
+            yield f"{label}: the folder cannot be read (permissions)"
+        elif not (folder / needed).is_file():
+            yield f"{label}: expected a Transformers folder; it has no {needed}"
+
+
+def _data_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
+    run = resolved.run
+    sources = [("data.train", source) for source in run.data.train]
+    sources += [("eval.data", _without_name(source)) for source in run.eval.data]
+    for option, source in sources:
+        path = Path(source)
+        if not (looks_like_path(source) or path.suffix.lower() in _DATA_SUFFIXES):
+            continue
+        if not path.exists():
+            yield f"{labels(option)} {source}: there is no such file{_looked_in(path)}"
+        elif not os.access(path, os.R_OK):
+            yield f"{labels(option)} {source}: the file cannot be read (permissions)"
+        elif path.is_file() and path.stat().st_size == 0:
+            yield f"{labels(option)} {source}: the file is empty"
+        elif path.is_file() and path.suffix.lower() not in _DATA_SUFFIXES:
+            yield (
+                f"{labels(option)} {source}: expected a file that ends with {', '.join(sorted(_DATA_SUFFIXES))}, "
+                "or a folder written by save_to_disk"
+            )
+
+
+def _output_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
+    # Imported here: the loop imports this package.
+    from ..loop.run_folder import RunFolder
+
+    run = resolved.run
+    output = Path(run.output)
+    label = f"{labels('output')} {run.output}"
+    existing = next((folder for folder in (output, *output.parents) if folder.exists()), None)
+    if existing is not None and not existing.is_dir():
+        yield f"{label}: expected a folder; {existing} is a file"
+    elif existing is not None and not os.access(existing, os.W_OK | os.X_OK):
+        yield f"{label}: {existing} cannot be written to (permissions)"
+    if (output / "config.json").is_file():
+        yield f"{label}: there is a model in this folder; choose another one for the run"
+    if run.resume is None and RunFolder(output).is_used():
+        yield (
+            f"{label}: a run is there already. Add --resume auto to go on with it, or choose another folder."
+        )
+    if run.resume not in (None, "auto") and not Path(str(run.resume)).is_dir():
+        yield f"{labels('resume')} {run.resume}: expected auto or a checkpoint's folder; there is no such folder"
+
+
+def _without_name(source: str) -> str:
+    """``NAME=PATH`` -> ``PATH``."""
+    return source.partition("=")[2] or source
+
+
+def _looked_in(path: Path) -> str:
+    if path.parts[:1] == ("~",):
+        return " (only the shell expands ~; write the whole path)"
+    return "" if path.is_absolute() else f" (looked in {Path.cwd()})"

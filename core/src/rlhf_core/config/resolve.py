@@ -1,0 +1,210 @@
+"""The second pass: every option against the types that the selectors chose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import code_reference
+from ..component import Config
+from ..errors import PluginError
+from ..plugins import Plugins
+from . import effects, features, rules
+from .layers import Layer, Words, insert, leaves, lookup, merge
+from .problems import Labels, Report, flag
+from .resolved import Resolved, RewardOptions, Selection
+from .run import RunConfig
+from .sections import Validator, options_of
+from .selection import Choice, section_model, select, written_names
+from .selectors import SLOTS
+
+_REWARDS = "rlhf_rewards"
+
+
+def resolve(layers: Sequence[Layer], plugins: Plugins) -> Resolved:
+    """Return the validated configuration of all layers, later ones winning.
+
+    Reads no file but the code that a selector names, and imports nothing heavy. Whether data and models exist is
+    for ``check_paths`` to say.
+
+    Raises:
+        ConfigError: the first thing that is wrong, by its flag or file and key, with the other places that are.
+        PluginError: a plugin's description contradicts itself or the core.
+    """
+    tree = merge(layers)
+    labels = Labels(tree)
+    choices = select(tree, labels, plugins)
+    report = Report()
+    core, sections, unused = _split(tree, layers, choices, plugins, labels, report)
+    validator = Validator(labels, known_options(choices), report)
+    run = validator.validate(RunConfig, core)
+    selections: dict[str, list[Selection]] = {slot.path: [] for slot in SLOTS}
+    for choice in choices:
+        if selection := _selection(choice, sections[choice.section], validator, labels, report):
+            selections[choice.slot.path].append(selection)
+    report.raise_if_any()
+    assert run is not None
+    frozen = {path: tuple(chosen) for path, chosen in selections.items()}
+    effects.check(run, frozen, labels)
+    rules.check(run, frozen, labels, plugins)
+    features.check(run, frozen, labels)
+    return Resolved(run=run, selections=frozen, tree=_tree(run, choices, frozen), unused=unused)
+
+
+def known_options(choices: Sequence[Choice]) -> list[str]:
+    """Paths of all options that a run with these components has."""
+    known = list(options_of(RunConfig))
+    for choice in choices:
+        known += options_of(choice.registered.component.config, choice.section)
+        if choice.slot.hook == _REWARDS:
+            known += options_of(RewardOptions, choice.section)
+    return known
+
+
+def _split(
+    tree: Layer,
+    layers: Sequence[Layer],
+    choices: Sequence[Choice],
+    plugins: Plugins,
+    labels: Labels,
+    report: Report,
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]], tuple[str, ...]]:
+    """Take the sections of components out of the tree: the core's options, theirs, and what nothing uses."""
+    core: dict[str, Any] = {}
+    for path, value in leaves(tree.values):
+        insert(core, path, value)
+    for choice in choices:
+        insert(core, choice.slot.path, _recorded(choice, choices))
+    sections: dict[str, dict[str, Any]] = {choice.section: {} for choice in choices}
+    unused: list[str] = []
+    for parent in dict.fromkeys(slot.section for slot in SLOTS):
+        table = lookup(core, parent)
+        if not isinstance(table, dict):
+            continue
+        own = [choice for choice in choices if choice.slot.section == parent]
+        taken = next(section_model(slot) for slot in SLOTS if slot.section == parent).model_fields
+        for key in [key for key in table if key not in taken]:
+            path = f"{parent}.{key}"
+            chosen = next((choice for choice in own if key in choice.names), None)
+            if chosen is not None:
+                _take(table.pop(key), path, sections[chosen.section], labels, report)
+            elif found := _unselected(parent, key, layers, plugins):
+                _note_unselected(path, table.pop(key), found, own, labels, report)
+                unused.append(path)
+    return core, sections, tuple(sorted(unused))
+
+
+def _recorded(choice: Choice, choices: Sequence[Choice]) -> str | list[str]:
+    if not choice.slot.many:
+        return choice.recorded
+    return [other.recorded for other in choices if other.slot == choice.slot]
+
+
+def _take(value: Any, path: str, section: dict[str, Any], labels: Labels, report: Report) -> None:
+    if not isinstance(value, Mapping):
+        report.add(labels(path), f"{path!r} is a section, not an option; write {path}.OPTION")
+        return
+    for key, entry in value.items():
+        if key in section:
+            report.add(
+                labels(f"{path}.{key}"), "is given twice, under the component's name and an alias"
+            )
+        section[key] = entry
+
+
+def _unselected(
+    parent: str, key: str, layers: Sequence[Layer], plugins: Plugins
+) -> tuple[str, str] | None:
+    """The selector and the origin of a component that exists, but which this run does not use."""
+    for slot in SLOTS:
+        if slot.section != parent:
+            continue
+        for entry in plugins.registries[slot.hook]:
+            if key in (entry.name, *entry.component.aliases):
+                return slot.path, entry.origin
+        for name in written_names(slot, layers):
+            if code_reference.is_reference(name) and code_reference.parse(name).name == key:
+                return slot.path, name
+    return None
+
+
+def _note_unselected(
+    path: str,
+    value: Any,
+    found: tuple[str, str],
+    own: Sequence[Choice],
+    labels: Labels,
+    report: Report,
+) -> None:
+    """On the command line, an option of what is not selected is a mistake; in a file it may wait for its turn."""
+    slot, origin = found
+    key = path.rpartition(".")[2]
+    used = " ".join(choice.registered.name for choice in own if choice.slot.path == slot)
+    for leaf, _ in leaves(value, path) if isinstance(value, Mapping) else [(path, value)]:
+        if labels.is_typed(leaf):
+            report.add(
+                labels(leaf),
+                f"{key} ({origin}) is not selected; this run uses {flag(slot)} {used or 'none'}.\n"
+                f"  Add {flag(slot)} {key}, or leave the option out.",
+            )
+
+
+def _selection(
+    choice: Choice, values: dict[str, Any], validator: Validator, labels: Labels, report: Report
+) -> Selection | None:
+    """Validate the options of one component; a reward's section holds the core's options for it too."""
+    model = choice.registered.component.config
+    reward: RewardOptions | None = None
+    if choice.slot.hook == _REWARDS:
+        if clash := sorted(RewardOptions.model_fields.keys() & model.model_fields.keys()):
+            raise PluginError(
+                f"{labels(choice.slot.path)} {choice.written}: {choice.registered.origin} gives it the option "
+                f"{clash[0]!r}, which the core has for every reward; the plugin has to rename it"
+            )
+        own = {key: value for key, value in values.items() if key in RewardOptions.model_fields}
+        values = {key: value for key, value in values.items() if key not in own}
+        reward = validator.validate(RewardOptions, own, choice.section, "every reward")
+        if reward is None:
+            return None
+    if choice.wraps is not None:
+        _check_wrapped_path(choice, values, labels, report)
+        values = {**values, "path": choice.wraps}
+    options = validator.validate(model, values, choice.section, choice.owner)
+    if options is None:
+        return None
+    return Selection(
+        slot=choice.slot.path,
+        section=choice.section,
+        registered=choice.registered,
+        options=options,
+        reward=reward,
+    )
+
+
+def _check_wrapped_path(
+    choice: Choice, values: Mapping[str, Any], labels: Labels, report: Report
+) -> None:
+    written = values.get("path", choice.wraps)
+    if written not in (choice.wraps, Words((str(choice.wraps),))):
+        report.add(
+            labels(f"{choice.section}.path"),
+            f"{flag(choice.slot.path)} {choice.written} says already where the function is; leave this out",
+        )
+
+
+def _tree(
+    run: RunConfig, choices: Sequence[Choice], selections: Mapping[str, tuple[Selection, ...]]
+) -> dict[str, Any]:
+    tree: dict[str, Any] = run.model_dump(mode="json")
+    chosen = [selection for slot in selections.values() for selection in slot]
+    by_section = {choice.section: choice for choice in choices}
+    for selection in chosen:
+        options: dict[str, Any] = _dump(selection.reward) | _dump(selection.options)
+        if by_section[selection.section].wraps is not None:
+            del options["path"]
+        insert(tree, selection.section, options)
+    return tree
+
+
+def _dump(config: Config | None) -> dict[str, Any]:
+    return {} if config is None else config.model_dump(mode="json")

@@ -1,0 +1,170 @@
+"""The first pass: which components the selectors pick, before any option is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from .. import code_reference
+from ..component import Registered
+from ..errors import ConfigError, PluginError, RLHFError
+from ..plugins import Plugins
+from ..registry import AnyRegistry
+from .annotations import Mismatch, convert, model_of
+from .layers import Layer, lookup
+from .problems import Labels, show
+from .run import RunConfig
+from .selectors import SLOTS, Slot
+
+WRAPS_CODE = "wraps_code"
+"""Capability of a component that makes one of its kind out of a function in a user's file, given as option ``path``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A component that a selector picked."""
+
+    slot: Slot
+    written: str
+    """The name as it was written."""
+    registered: Registered[Any]
+    section: str
+    """Where its options stand."""
+    names: frozenset[str]
+    """Last words under which that section may be written: the component's name and its aliases."""
+    wraps: str | None = None
+    """The code reference that the component wraps."""
+
+    @property
+    def recorded(self) -> str:
+        """What a run records: code references as they were written, else the qualified name."""
+        is_code = code_reference.is_reference(self.written)
+        return self.written if is_code else self.registered.qualified
+
+    @property
+    def owner(self) -> str:
+        """Whose options these are, for messages."""
+        return f"{self.registered.name} ({self.registered.origin})"
+
+
+def select(tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
+    """Look up everything that the selectors name, in the order of ``SLOTS``.
+
+    Raises:
+        ConfigError: a selector is not set though it must be, names nothing that exists, or two selected components
+            would share a section.
+        PluginError: a component is called like an option of the section in which its own would stand.
+    """
+    choices = [choice for slot in SLOTS for choice in select_slot(slot, tree, labels, plugins)]
+    seen: dict[str, Choice] = {}
+    for choice in choices:
+        if other := seen.get(choice.section):
+            raise ConfigError(
+                f"{labels(choice.slot.path)} {choice.written}: its options would stand in the section "
+                f"{choice.section!r}, as those of {labels(other.slot.path)} {other.written}.\n"
+                "  Choose it once, or give one of the two functions another name."
+            )
+        seen[choice.section] = choice
+        if choice.registered.name in section_model(choice.slot).model_fields:
+            raise PluginError(
+                f"{labels(choice.slot.path)} {choice.written}: the section {choice.section!r} cannot hold its options, "
+                f"because the core has an option of that name. {choice.registered.origin} has to rename the component."
+            )
+    return choices
+
+
+def select_slot(slot: Slot, tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
+    """Look up what one selector names.
+
+    Raises:
+        ConfigError: it is not set though it must be, or names nothing that exists.
+    """
+    info = section_model(slot).model_fields[slot.path.rpartition(".")[2]]
+    label = labels(slot.path)
+    value = lookup(tree.values, slot.path)
+    registry = plugins.registries[slot.hook]
+    try:
+        shape = tuple[str, ...] if slot.many else str | None
+        named = None if value is None else convert(shape, value)
+    except Mismatch as mismatch:
+        raise ConfigError(f"{label}: {mismatch}; {_installed(registry)}") from None
+    if isinstance(named, str):
+        named = [named]
+    if not named:
+        if info.is_required():
+            raise ConfigError(f"{label}: expected a {registry.kind}; {_installed(registry)}")
+        return []
+    if not isinstance(named, list) or any(not isinstance(name, str) or not name for name in named):
+        raise ConfigError(
+            f"{label}: expected the name of a {registry.kind}, got {show(value)}; {_installed(registry)}"
+        )
+    return [_choose(slot, name, label, plugins) for name in named]
+
+
+def written_names(slot: Slot, layers: Sequence[Layer]) -> Iterator[str]:
+    """Yield every name that some layer, also an overridden one, gives to a selector."""
+    for layer in layers:
+        value = lookup(layer.values, slot.path)
+        for name in [value] if isinstance(value, str) else value or ():
+            if isinstance(name, str):
+                yield name
+
+
+def section_model(slot: Slot) -> type[BaseModel]:
+    """The core's model of the section in which a selector stands."""
+    model: type[BaseModel] = RunConfig
+    for key in slot.section.split("."):
+        nested = model_of(model.model_fields[key].annotation)
+        assert nested is not None
+        model = nested
+    return model
+
+
+def _choose(slot: Slot, name: str, label: str, plugins: Plugins) -> Choice:
+    try:
+        wrapper = _wrapper(plugins.registries[slot.hook])
+        if code_reference.is_reference(name) and wrapper is not None:
+            reference = code_reference.parse(name)
+            reference.definition()
+            plugins.loaded[str(reference.path)] = reference.origin
+            return _choice(slot, name, wrapper, reference.name, wraps=name)
+        registered = plugins.get(slot.hook, name)
+    except RLHFError as error:
+        raise type(error)(f"{label} {name}: {error}") from error
+    return _choice(slot, name, registered, registered.name)
+
+
+def _choice(
+    slot: Slot, written: str, registered: Registered[Any], section: str, wraps: str | None = None
+) -> Choice:
+    aliases = () if wraps else registered.component.aliases
+    return Choice(
+        slot=slot,
+        written=written,
+        registered=registered,
+        section=f"{slot.section}.{section}",
+        names=frozenset({section, *aliases}),
+        wraps=wraps,
+    )
+
+
+def _wrapper(registry: AnyRegistry) -> Registered[Any] | None:
+    found = [entry for entry in registry if WRAPS_CODE in entry.component.provides]
+    if len(found) > 1:
+        names = ", ".join(entry.qualified for entry in found)
+        raise ConfigError(
+            f"several components wrap code ({names}); uninstall all but one of these plugins"
+        )
+    return found[0] if found else None
+
+
+def _installed(registry: AnyRegistry) -> str:
+    names = registry.names()
+    return (
+        f"installed: {', '.join(names)}"
+        if names
+        else f"no plugin with a {registry.kind} is installed"
+    )

@@ -1,0 +1,97 @@
+"""The order of an epoch, the shares of a mix, and the rows that are held out. All are functions of seed and epoch.
+
+Nothing here depends on what was drawn before, so a resumed run continues the order of the uninterrupted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..loop.rng import generator_of, seed_of
+
+
+def epoch_counts(sizes: Sequence[int], probabilities: Sequence[float]) -> list[int]:
+    """Return how many rows each set gives to one epoch.
+
+    Without probabilities: all. With them, an epoch is the longest mix with these shares that repeats no row:
+    ``n_i = p_i * min_j(size_j / p_j)`` over sets with ``p_j > 0``, rounded, and at least 1. So the set that is scarce
+    for its share is used up, and the others go on in the next epoch.
+    """
+    if not probabilities:
+        return list(sizes)
+    total = min(size / p for size, p in zip(sizes, probabilities, strict=True) if p > 0)
+    return [
+        min(size, max(1, round(p * total))) if p > 0 else 0
+        for size, p in zip(sizes, probabilities, strict=True)
+    ]
+
+
+def epoch_order(
+    sizes: Sequence[int],
+    probabilities: Sequence[float],
+    *,
+    epoch: int,
+    seed: int,
+    shuffle: bool,
+) -> NDArray[np.int64]:
+    """Return positions in the concatenation of the sets, in the order of this epoch; none occurs twice.
+
+    In a mix, each set is walked in a fixed order (of its own shuffle, or as it stands) from where the epoch before
+    stopped, around its end, so over epochs all of its rows come equally often. Without ``shuffle`` the sets are
+    interleaved evenly.
+    """
+    counts = epoch_counts(sizes, probabilities)
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    if not probabilities:
+        order = np.arange(starts[-1])
+    else:
+        chosen = [
+            starts[index]
+            + _window(size, count, index=index, epoch=epoch, seed=seed, shuffle=shuffle)
+            for index, (size, count) in enumerate(zip(sizes, counts, strict=True))
+        ]
+        due = np.concatenate([(np.arange(count) + 0.5) / max(count, 1) for count in counts])
+        order = np.concatenate(chosen)[np.argsort(due, kind="stable")]
+    if shuffle:
+        order = order[generator_of(seed, "data", epoch).permutation(len(order))]
+    return order.astype(np.int64)
+
+
+def held_out(name: str, size: int, *, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Return (size,) True at the rows to hold out: about ``fraction`` of them, at least one and not all.
+
+    A row's fate is the hash of (seed, name of its set, its index), so it stays the same when rows are appended or other
+    sets are added.
+    """
+    if fraction <= 0.0 or size < 2:
+        return np.zeros(size, dtype=bool)
+    hashed = _mix_bits(
+        np.arange(size, dtype=np.uint64) + np.uint64(seed_of(seed, f"held out {name}"))
+    )
+    mask: NDArray[np.bool_] = hashed < np.uint64(int(fraction * 2**64))
+    if not mask.any():
+        mask[np.argmin(hashed)] = True
+    if mask.all():
+        mask[np.argmax(hashed)] = False
+    return mask
+
+
+def _window(
+    size: int, count: int, *, index: int, epoch: int, seed: int, shuffle: bool
+) -> NDArray[np.int64]:
+    walk = (np.arange(count) + epoch * count) % max(size, 1)
+    if not shuffle:
+        return walk
+    return generator_of(seed, "data of set", index).permutation(size)[walk]
+
+
+def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Hash 64-bit integers: the finalizer of SplitMix64 (Steele et al. 2014), a bijection."""
+    with np.errstate(over="ignore"):
+        mixed = (values + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return mixed ^ (mixed >> np.uint64(31))

@@ -1,0 +1,129 @@
+"""All prompts of a source as token columns, made once at the start of a run."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from .renderer import TokenizerRenderer
+from .rows import BadRow, Prompt, PromptFormat, RowProblem
+from .sources import Row, Source, Unreadable
+
+_BATCH_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """The prompts of a source's usable rows, in order. ``R`` is their number."""
+
+    rows: NDArray[np.int64]
+    """(R,) index of each in the source, ascending."""
+    token_ids: NDArray[np.int32]
+    """All tokens, one prompt after the other."""
+    offsets: NDArray[np.int64]
+    """(R + 1,) where each prompt starts."""
+    bad: tuple[BadRow, ...]
+    """The rows that cannot be used."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def tokens(self, position: int) -> tuple[int, ...]:
+        """The tokens of one prompt."""
+        start, end = self.offsets[position : position + 2]
+        return tuple(self.token_ids[start:end].tolist())
+
+
+def tokenize_prompts(
+    source: Source,
+    wanted: NDArray[np.bool_],
+    format: PromptFormat,
+    renderer: TokenizerRenderer,
+    max_tokens: int,
+) -> Prompts:
+    """Return the prompts of the wanted rows; rows that cannot be used are returned as such, with the reason.
+
+    Args:
+        wanted: True at the rows to use; may be shorter than the source, whose other rows are then not wanted.
+        max_tokens: longer prompts are bad rows.
+    """
+    rows, token_ids, lengths = array("q"), array("i"), array("q")
+    bad: list[BadRow] = []
+    wanted_rows = _wanted_rows(source, wanted, format)
+    while batch := list(islice(wanted_rows, _BATCH_ROWS)):
+        for (index, _), ids in zip(batch, _tokenize(batch, format, renderer), strict=True):
+            problem = ids if isinstance(ids, RowProblem) else _length_problem(len(ids), max_tokens)
+            if problem is not None:
+                bad.append(BadRow(source.where(index), problem.kind, problem.reason))
+                continue
+            assert isinstance(ids, list)
+            rows.append(index)
+            token_ids.extend(ids)
+            lengths.append(len(ids))
+    return Prompts(
+        rows=np.array(rows, dtype=np.int64),
+        token_ids=np.array(token_ids, dtype=np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        bad=tuple(bad),
+    )
+
+
+def read_prompt(row: Row | Unreadable, format: PromptFormat) -> Prompt | RowProblem:
+    """Return a row's prompt, or what is wrong with it."""
+    if isinstance(row, Unreadable):
+        return RowProblem("unreadable", row.reason)
+    try:
+        return format.prompt(row)
+    except RowProblem as problem:
+        return problem
+
+
+def _wanted_rows(
+    source: Source, wanted: NDArray[np.bool_], format: PromptFormat
+) -> Iterator[tuple[int, Row | Unreadable]]:
+    for index, row in enumerate(islice(source.scan(format.columns), len(wanted))):
+        if wanted[index]:
+            yield index, row
+
+
+def _tokenize(
+    batch: list[tuple[int, Row | Unreadable]], format: PromptFormat, renderer: TokenizerRenderer
+) -> list[list[int] | RowProblem]:
+    """Return each row's tokens, or what is wrong with it; calls the tokenizer once for text and once for chats."""
+    results: list[list[int] | RowProblem] = []
+    texts: dict[int, str] = {}
+    chats: dict[int, str] = {}
+    for position, (_, row) in enumerate(batch):
+        prompt = read_prompt(row, format)
+        if isinstance(prompt, tuple):
+            try:
+                chats[position] = renderer.render_text(prompt)
+            except DataError as error:
+                prompt = RowProblem("chat template", str(error))
+        elif isinstance(prompt, str):
+            texts[position] = prompt
+        results.append(prompt if isinstance(prompt, RowProblem) else [])
+    tokens = [
+        *zip(texts, renderer.encode_prompts(list(texts.values())), strict=True),
+        *zip(chats, renderer.encode_batch(list(chats.values())), strict=True),
+    ]
+    for position, ids in tokens:
+        results[position] = ids
+    return results
+
+
+def _length_problem(length: int, max_tokens: int) -> RowProblem | None:
+    if not length:
+        return RowProblem("empty", "the prompt has no tokens")
+    if length <= max_tokens:
+        return None
+    return RowProblem(
+        "too long",
+        f"the prompt has {length} tokens, --data.max_prompt_tokens allows {max_tokens}",
+    )

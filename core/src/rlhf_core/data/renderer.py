@@ -1,0 +1,154 @@
+"""Text and messages to tokens and back, by a tokenizer and its chat template.
+
+What follows the policy's turn is taken from the template by rendering a stand-in conversation and cutting it after the
+stand-in's answer. So the policy's own tokens are never decoded and tokenised again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..contracts.task import Message
+from ..errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_STAND_IN = "Zx7Qv9"
+"""An answer that no template contains or changes, and whose ends merge with nothing that templates write."""
+
+_OPENING: tuple[Message, ...] = (
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": _STAND_IN},
+)
+
+
+class TokenizerRenderer:
+    """A ``contracts.Renderer`` for any Transformers tokenizer; chat needs one with a chat template."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self._special = frozenset(tokenizer.all_special_ids) | {
+            token for token, added in tokenizer.added_tokens_decoder.items() if added.special
+        }
+        self._prefix = _leading_special_tokens(tokenizer)
+        self._end_of_turn: list[int] | None = None
+
+    def encode(self, text: str) -> list[int]:
+        """Tokenise a piece of text; adds no special tokens."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenise many pieces of text; adds no special tokens."""
+        if not texts:
+            return []
+        ids: list[list[int]] = self.tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )["input_ids"]
+        return ids
+
+    def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenise plain-text prompts: they start with what this tokenizer puts before any text (a BOS token, or
+        nothing), unless they have it already."""
+        prefix = self._prefix
+        return [
+            ids if ids[: len(prefix)] == prefix else prefix + ids
+            for ids in self.encode_batch(texts)
+        ]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of some tokens, with no spaces removed."""
+        text: str = self.tokenizer.decode(
+            token_ids,
+            skip_special_tokens=skip_special_tokens,
+            clean_up_tokenization_spaces=False,
+        )
+        return text
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        """Tokens of a conversation, ending where the policy is to write.
+
+        Raises:
+            DataError: there is no chat template, or it refuses these messages.
+        """
+        return self.encode(self.render_text(messages))
+
+    def render_text(self, messages: Sequence[Message], *, reply: bool = True) -> str:
+        """A conversation as text; with ``reply`` it ends where the policy is to write.
+
+        Raises:
+            DataError: there is no chat template, or it refuses these messages.
+        """
+        from jinja2 import TemplateError
+
+        if self.tokenizer.chat_template is None:
+            raise DataError(
+                "expected a tokenizer with a chat template for chat messages; this one has none. "
+                "Use an instruction-tuned model, or plain text prompts (and text observations)."
+            )
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=reply
+            )
+        except (TemplateError, TypeError, ValueError, KeyError) as error:
+            raise DataError(f"the chat template refuses the messages: {error}") from error
+        return text
+
+    def render_next(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        """Tokens that follow the policy's last turn: the rest of it, then ``messages``, up to the next turn.
+
+        With ``ended`` the policy wrote an end token itself, whichever, and the template's is left out.
+
+        Raises:
+            DataError: there is no chat template, or it refuses these messages or hides the answer.
+        """
+        following = self._after_stand_in((*_OPENING, *messages), reply=True)
+        if not ended:
+            return following
+        if self._end_of_turn is None:
+            self._end_of_turn = self._find_end_of_turn()
+        end = self._end_of_turn
+        return following[len(end) :] if following[: len(end)] == end else following
+
+    def _find_end_of_turn(self) -> list[int]:
+        """What a template writes after an answer, through its first special token; nothing if there is none."""
+        closing = self._after_stand_in(_OPENING, reply=False)
+        for index, token in enumerate(closing):
+            if token in self._special:
+                return closing[: index + 1]
+        return []
+
+    def _after_stand_in(self, messages: Sequence[Message], *, reply: bool) -> list[int]:
+        """Tokens after the stand-in's answer, tokenised in their place."""
+        text = self.render_text(messages, reply=reply)
+        if text.count(_STAND_IN) != 1:
+            raise DataError(
+                "expected a chat template that shows an assistant's answer once and as it is; this one showed it "
+                f"{text.count(_STAND_IN)} times. Use text observations with this model."
+            )
+        cut = text.index(_STAND_IN) + len(_STAND_IN)
+        if not self.tokenizer.is_fast:
+            return self.encode(text[cut:])
+        encoded = self.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        pairs = list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
+        if any(start < cut < end for _, (start, end) in pairs):
+            # A token that holds the end of the answer and the start of what follows: cut the text, not the tokens.
+            return self.encode(text[cut:])
+        return [token for token, (start, _) in pairs if start >= cut]
+
+
+def _leading_special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """What the tokenizer puts before any text when it is asked to add special tokens."""
+    plain: list[int] = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
+    whole: list[int] = tokenizer("a", add_special_tokens=True, verbose=False)["input_ids"]
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return whole[:start]
+    return []

@@ -1,0 +1,122 @@
+"""Where rows come from. A source reads rows one at a time, and knows for each one where it stands."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import DataError
+
+Row = Mapping[str, Any]
+
+FILE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+_NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<source>.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What stands in for a row that could not be read."""
+
+    reason: str
+
+
+class Source(Protocol):
+    """Rows in a fixed order, by index. Reading a row again gives the same values."""
+
+    name: str
+    """Short name, by which results are grouped."""
+
+    def __len__(self) -> int: ...
+
+    def row(self, index: int) -> Row:
+        """Return a readable row by its original column names, as plain Python values."""
+        ...
+
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
+        """Yield all rows in order. With ``columns`` the others may be left out."""
+        ...
+
+    def where(self, index: int) -> str:
+        """Place of a row for messages: ``file:line`` or ``set:row``."""
+        ...
+
+
+def open_source(spec: str, *, split: str = "train", name: str | None = None) -> Source:
+    """Open a data set.
+
+    Args:
+        spec: a JSONL, JSON, CSV or Parquet file, a folder, or a hub name (NAME or NAME:CONFIG).
+        split: which split of a folder or hub set that has several.
+        name: short name; derived from ``spec`` when None.
+
+    Raises:
+        DataError: there is no such file, folder or set, or it cannot be read as what it claims to be.
+    """
+    from . import arrow_sets, text_files
+
+    name = name or short_name(spec)
+    path = Path(spec)
+    if path.is_dir():
+        return arrow_sets.open_folder(path, name, split)
+    if not path.exists():
+        if _is_surely_a_path(spec):
+            raise DataError(f"{spec}: no such file{_near_file(path)}")
+        if not _HUB_NAME.fullmatch(spec):
+            raise DataError(
+                f"{spec!r}: expected a file ({', '.join(FILE_SUFFIXES)}), a folder, or a hub name such as "
+                "openai/gsm8k:main"
+            )
+        return arrow_sets.open_hub(spec, name, split)
+    if path.stat().st_size == 0:
+        raise DataError(f"{spec}: the file is empty; expected at least one row")
+    match path.suffix.lower():
+        case ".jsonl":
+            return text_files.JsonLines(path, name)
+        case ".json":
+            return text_files.open_json(path, name)
+        case ".csv":
+            return arrow_sets.open_csv(path, name)
+        case ".parquet":
+            return arrow_sets.open_parquet(path, name)
+    raise DataError(
+        f"{spec}: expected a file that ends with {', '.join(FILE_SUFFIXES)}; got {path.suffix or 'no suffix'!r}"
+    )
+
+
+def short_name(spec: str) -> str:
+    """Return a file's name without suffix, a folder's name, or the last part of a hub name."""
+    if Path(spec).suffix.lower() in FILE_SUFFIXES:
+        return Path(spec).stem
+    return Path(spec).name if Path(spec).exists() else spec.partition(":")[0].rpartition("/")[2]
+
+
+def split_name(entry: str) -> tuple[str | None, str]:
+    """Split ``NAME=SOURCE`` into its parts; the name is None if there is none, or if the whole is a file."""
+    match = _NAMED.fullmatch(entry)
+    if match is None or Path(entry).exists():
+        return None, entry
+    return match["name"], match["source"]
+
+
+def _is_surely_a_path(spec: str) -> bool:
+    return (
+        Path(spec).suffix.lower() in FILE_SUFFIXES
+        or spec.startswith(("/", ".", "~"))
+        or spec.endswith("/")
+        or spec.count("/") > 1
+    )
+
+
+def _near_file(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f" (there is no folder {path.parent} either; looked from {Path.cwd()})"
+    near = difflib.get_close_matches(path.name, sorted(p.name for p in path.parent.iterdir()), n=1)
+    if near:
+        return f". Did you mean {path.parent / near[0]}?"
+    return "" if path.is_absolute() else f" (looked in {Path.cwd()})"

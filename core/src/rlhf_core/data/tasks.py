@@ -1,0 +1,238 @@
+"""What the loop asks for: the tasks of a run, by epoch and index.
+
+A training task's index is its row's place in the concatenation of all sets, bad and held-out rows included. So the
+names of samples do not change when another row is skipped or held out.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config.run import RunConfig
+from ..contracts.task import Task, Uid
+from ..errors import DataError
+from .mixing import epoch_counts, epoch_order, held_out
+from .prompts import Prompts, tokenize_prompts
+from .renderer import TokenizerRenderer
+from .rows import BadRow, PromptFormat, bad_row_error, describe_skipped
+from .sources import Source, open_source, split_name
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One source's share of a task set."""
+
+    source: Source
+    format: PromptFormat
+    prompts: Prompts
+    dataset: str
+    ids: NDArray[np.int64]
+    """(R,) index of each prompt in the task set, ascending."""
+
+
+class TaskSet:
+    """Tasks made of data rows. Holds their tokens and reads a row when its task is asked for.
+
+    Args:
+        parts: with indices that ascend over the parts too.
+        probabilities: shares of the parts in an epoch; empty: all of each.
+        shuffle: draw a new order for each epoch.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], *, probabilities: Sequence[float] = (), shuffle: bool = False
+    ) -> None:
+        self._parts = parts
+        self._probabilities = probabilities
+        self._shuffle = shuffle
+        self._sizes = [len(part.ids) for part in parts]
+        self._ids = np.concatenate([part.ids for part in parts])
+        self._ends = [int(part.ids[-1]) for part in parts]
+        self._length = sum(epoch_counts(self._sizes, probabilities))
+
+    def __len__(self) -> int:
+        """Tasks of one epoch."""
+        return self._length
+
+    @property
+    def skipped(self) -> tuple[BadRow, ...]:
+        """Rows that were left out because they cannot be used."""
+        return tuple(bad for part in self._parts for bad in part.prompts.bad)
+
+    def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
+        """Indices of an epoch's tasks, each once."""
+        positions = epoch_order(
+            self._sizes, self._probabilities, epoch=epoch, seed=seed, shuffle=self._shuffle
+        )
+        return self._ids[positions]
+
+    def task(self, index: int, epoch: int) -> Task:
+        """Return the task with ``uid = (epoch, index, 0, 0)``.
+
+        Raises:
+            IndexError: no usable row has this index.
+        """
+        part = self._parts[min(bisect_left(self._ends, index), len(self._parts) - 1)]
+        position = int(np.searchsorted(part.ids, index))
+        if position == len(part.ids) or part.ids[position] != index:
+            raise IndexError(f"no task has index {index}")
+        row = dict(part.source.row(int(part.prompts.rows[position])))
+        prompt = part.format.prompt(row)
+        return Task(
+            uid=Uid(epoch, index),
+            prompt_ids=part.prompts.tokens(position),
+            messages=prompt if isinstance(prompt, tuple) else (),
+            row=row,
+            dataset=part.dataset,
+        )
+
+
+class EnvironmentTasks:
+    """Tasks without data, for environments that make up their own; they differ in their uid, and so in their seeds.
+
+    Args:
+        count: tasks of one epoch.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
+        """0 to count - 1: there is nothing to shuffle."""
+        return np.arange(self._count)
+
+    def task(self, index: int, epoch: int) -> Task:
+        """Return an empty task with ``uid = (epoch, index, 0, 0)``."""
+        return Task(uid=Uid(epoch, index), dataset="environment")
+
+
+def load_task_set(run: RunConfig, renderer: TokenizerRenderer) -> TaskSet | EnvironmentTasks:
+    """Return the training tasks, without the rows that ``eval.fraction`` holds out.
+
+    Without ``data.train``, an epoch is ``data.max_samples`` empty tasks, or one rollout batch of them.
+
+    Raises:
+        DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), or no usable row is left.
+    """
+    data = run.data
+    if not data.train:
+        return EnvironmentTasks(data.max_samples or run.rollout.batch_size)
+    reader = _Reader(run, renderer, "data.train", data.train)
+    start = 0
+    for spec in data.train:
+        source = open_source(spec, split=data.split)
+        used = _limited(len(source), data.max_samples)
+        held = held_out(source.name, used, fraction=run.eval.fraction, seed=run.seed)
+        reader.add(source, ~held, start)
+        start += len(source)
+    return TaskSet(reader.parts(), probabilities=data.probabilities, shuffle=data.shuffle)
+
+
+def load_eval_sets(run: RunConfig, renderer: TokenizerRenderer) -> Mapping[str, TaskSet]:
+    """Return the held-out sets by name: those of ``eval.data``, or the rows that ``eval.fraction`` holds out.
+
+    Their indices count from 0 without gaps, and their order is that of the rows.
+
+    Raises:
+        DataError: as for training; or two sets share a name.
+    """
+    sets: dict[str, TaskSet] = {}
+    for entry in run.eval.data:
+        name, spec = split_name(entry)
+        source = open_source(spec, split=run.eval.split, name=name)
+        if source.name in sets:
+            raise DataError(
+                f"eval.data: two sets are called {source.name!r}; name them with NAME=PATH"
+            )
+        reader = _Reader(run, renderer, "eval.data", [spec])
+        reader.add(source, np.ones(_limited(len(source), run.eval.max_samples), dtype=bool))
+        sets[source.name] = TaskSet(reader.parts(compact=True))
+    if run.eval.fraction:
+        sets |= _held_out_sets(run, renderer)
+    return sets
+
+
+def _held_out_sets(run: RunConfig, renderer: TokenizerRenderer) -> dict[str, TaskSet]:
+    readers: dict[str, _Reader] = {}
+    for spec in run.data.train:
+        source = open_source(spec, split=run.data.split)
+        used = _limited(len(source), run.data.max_samples)
+        held = held_out(source.name, used, fraction=run.eval.fraction, seed=run.seed)
+        if run.eval.max_samples is not None:
+            held &= np.cumsum(held) <= run.eval.max_samples
+        if held.any():
+            reader = readers.setdefault(
+                source.name, _Reader(run, renderer, "eval.fraction", run.data.train)
+            )
+            reader.add(source, held)
+    if not readers:
+        raise DataError(
+            "eval.fraction: expected sets of at least 2 rows, to hold some out; got sets of 1. "
+            "Give held-out rows with --eval.data."
+        )
+    return {name: TaskSet(reader.parts(compact=True)) for name, reader in readers.items()}
+
+
+class _Reader:
+    """Collects the parts of a task set, and all bad rows of all its sources into one message."""
+
+    def __init__(
+        self, run: RunConfig, renderer: TokenizerRenderer, option: str, specs: Sequence[str]
+    ) -> None:
+        self._data = run.data
+        self._format = PromptFormat.of(run.data)
+        self._renderer = renderer
+        self._option = option
+        self._specs = specs
+        self._read: list[tuple[Source, Prompts, int]] = []
+        self._total = 0
+
+    def add(self, source: Source, wanted: NDArray[np.bool_], start: int = 0) -> None:
+        """Tokenise the wanted rows of a source whose first row has index ``start``."""
+        prompts = tokenize_prompts(
+            source, wanted, self._format, self._renderer, self._data.max_prompt_tokens
+        )
+        self._read.append((source, prompts, start))
+        self._total += int(wanted.sum())
+
+    def parts(self, *, compact: bool = False) -> list[Part]:
+        """Return what was read, if it may be used; ``compact`` numbers the tasks from 0 without gaps."""
+        bad = [row for _, prompts, _ in self._read for row in prompts.bad]
+        if bad and (self._data.on_bad_row == "fail" or len(bad) == self._total):
+            raise bad_row_error(bad, self._total, self._option, self._specs)
+        if bad:
+            log.warning("%s", describe_skipped(bad, self._total, self._option))
+        parts = []
+        count = 0
+        for source, prompts, start in self._read:
+            if not len(prompts):
+                raise DataError(
+                    f"{self._option}: no row of {source.where(0).rpartition(':')[0]} is left to use"
+                )
+            ids = np.arange(count, count + len(prompts)) if compact else prompts.rows + start
+            count += len(prompts)
+            parts.append(
+                Part(
+                    source=source,
+                    format=self._format,
+                    prompts=prompts,
+                    dataset=source.name,
+                    ids=ids.astype(np.int64),
+                )
+            )
+        return parts
+
+
+def _limited(size: int, limit: int | None) -> int:
+    return size if limit is None else min(size, limit)

@@ -1,0 +1,67 @@
+"""From a loss per token to one number, in a way that does not depend on how a step is cut.
+
+The normalizers are given: they are totals over the whole optimizer step, so the results of its micro-batches, on
+all ranks, add up to the result of the undivided step. Normalizing within each micro-batch instead would weight a
+token by how full its micro-batch happens to be.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..contracts.backend import Aggregation
+
+
+def aggregate(
+    loss: Float[Tensor, "b a"],
+    mask: Bool[Tensor, "b a"],
+    mode: Aggregation,
+    *,
+    num_actions: int,
+    num_sequences: int,
+    max_actions: int,
+) -> Float[Tensor, ""]:
+    """Return this part's share of the step's loss.
+
+    - ``token-mean``: ``sum(loss) / num_actions``. Every token weighs the same (DAPO, arXiv:2503.14476).
+    - ``seq-mean-token-mean``: ``sum over rows of mean(loss of the row) / num_sequences``. Every sequence weighs
+      the same, so tokens of long ones count less (GRPO, arXiv:2402.03300). Rows without actions add 0.
+    - ``seq-mean-token-sum-norm``: ``sum(loss) / (num_sequences * max_actions)``. A constant divisor in place of the
+      length, which removes that length bias (Dr. GRPO, arXiv:2503.20783).
+
+    With all rows of length ``max_actions`` the three are equal. Half-precision losses are summed in float32.
+
+    Args:
+        loss: anything, also nan, at padding.
+        num_actions: action tokens of the whole optimizer step.
+        num_sequences: sequences of the whole optimizer step.
+        max_actions: the longest response that the run allows.
+
+    Raises:
+        ValueError: the mode is unknown, or a normalizer that it uses is not positive.
+    """
+    match mode:
+        case "token-mean":
+            divisor = num_actions
+        case "seq-mean-token-mean":
+            divisor = num_sequences
+        case "seq-mean-token-sum-norm":
+            divisor = num_sequences * max_actions
+        case _:
+            raise ValueError(
+                f"aggregation {mode!r}: expected one of {', '.join(get_args(Aggregation))}"
+            )
+    if divisor <= 0:
+        raise ValueError(
+            f"{mode} divides by totals of the step, which must be positive; got num_actions={num_actions}, "
+            f"num_sequences={num_sequences}, max_actions={max_actions}"
+        )
+    kept = torch.where(mask, loss, 0.0)  # (B, A)
+    kept = kept.to(torch.promote_types(kept.dtype, torch.float32))
+    if mode == "seq-mean-token-mean":
+        kept = kept.sum(dim=1) / mask.sum(dim=1).clamp(min=1)  # (B,)
+    return kept.sum() / divisor

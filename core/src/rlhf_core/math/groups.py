@@ -1,0 +1,128 @@
+"""Statistics over groups of rows that an index names: the samples of one prompt.
+
+Groups are an index, not a reshape, so their sizes may differ and their rows need not be adjacent. Rows that share an
+episode (several training sequences of one rollout) count once, as their mean.
+
+Sums run in float64 on differences from each group's smallest value, so a group of equal values has exactly that mean
+and standard deviation 0, also for values such as 0.1 that are not exact in binary.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def group_size(
+    group: Int[Tensor, " b"], episode: Int[Tensor, " b"] | None = None
+) -> Int[Tensor, " b"]:
+    """Return, at each row, the number of episodes in its group; of rows when ``episode`` is None."""
+    members, row = _members(group, episode)
+    return _counts(members)[row]
+
+
+def group_mean(
+    values: Float[Tensor, " b *k"],
+    group: Int[Tensor, " b"],
+    episode: Int[Tensor, " b"] | None = None,
+) -> Float[Tensor, " b *k"]:
+    """Return the mean of its group at each row: the baseline of GRPO and its relatives.
+
+    Args:
+        values: one or more numbers per row; trailing axes are treated separately.
+        group: dense index 0..P-1.
+        episode: dense index 0..E-1, each within one group. None: each row is an episode.
+    """
+    members, row = _members(group, episode)
+    lowest, offset = _above_lowest(_once_per_episode(values, episode), members)
+    mean = lowest + _divide(_sums(offset, members)[members], _counts(members))
+    return mean[row].to(values.dtype)
+
+
+def group_std(
+    values: Float[Tensor, " b *k"],
+    group: Int[Tensor, " b"],
+    episode: Int[Tensor, " b"] | None = None,
+    *,
+    correction: int = 1,
+) -> Float[Tensor, " b *k"]:
+    """Return the standard deviation of its group at each row; 0 for a group of one.
+
+    ``sqrt(sum (x - mean)^2 / (n - correction))``.
+
+    Args:
+        correction: 1 for the sample's (as in OpenRLHF, TRL and verl), 0 for the population's.
+    """
+    members, row = _members(group, episode)
+    _, offset = _above_lowest(_once_per_episode(values, episode), members)
+    count = _counts(members)
+    deviation = offset - _divide(_sums(offset, members)[members], count)
+    squares = _sums(deviation.square(), members)[members]
+    return _divide(squares, (count - correction).clamp(min=1)).sqrt()[row].to(values.dtype)
+
+
+def leave_one_out_mean(
+    values: Float[Tensor, " b *k"],
+    group: Int[Tensor, " b"],
+    episode: Int[Tensor, " b"] | None = None,
+) -> Float[Tensor, " b *k"]:
+    """Return, at each row, the mean of the *other* episodes of its group: the baseline of RLOO.
+
+    ``(sum_j x_j - x_i) / (n - 1)``. A group of one has no others: its own value is returned, so value minus baseline
+    is 0 and the sample teaches nothing.
+    """
+    members, row = _members(group, episode)
+    lowest, offset = _above_lowest(_once_per_episode(values, episode), members)
+    count = _counts(members)
+    others = _divide(_sums(offset, members)[members] - offset, (count - 1).clamp(min=1))
+    alone = _align(count == 1, offset)
+    return (lowest + torch.where(alone, offset, others))[row].to(values.dtype)
+
+
+def _members(group: Tensor, episode: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The group of each member (E,), and the member of each row (B,)."""
+    if episode is None:
+        return group, torch.arange(len(group), device=group.device)
+    return group.new_zeros(_size(episode)).scatter(0, episode, group), episode
+
+
+def _once_per_episode(values: Tensor, episode: Tensor | None) -> Tensor:
+    """(B, ...) -> (E, ...) in float64: the mean of each episode's rows."""
+    exact = values.to(torch.float64)
+    if episode is None:
+        return exact
+    lowest, offset = _above_lowest(exact, episode)
+    means = lowest + _divide(_sums(offset, episode)[episode], _counts(episode))
+    # All rows of an episode hold the same mean, so it does not matter which one is written last.
+    return means.new_zeros(_size(episode), *means.shape[1:]).index_copy(0, episode, means)
+
+
+def _above_lowest(values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's lowest value of its group, and how far above it the row is."""
+    start = values.new_full((_size(index), *values.shape[1:]), torch.inf)
+    lowest = start.scatter_reduce(0, _align(index, values).expand_as(values), values, "amin")[index]
+    return lowest, values - lowest
+
+
+def _sums(values: Tensor, index: Tensor) -> Tensor:
+    return values.new_zeros(_size(index), *values.shape[1:]).index_add(0, index, values)
+
+
+def _counts(index: Tensor) -> Tensor:
+    """(B,) members of each row's group."""
+    return _sums(torch.ones_like(index), index)[index]
+
+
+def _size(index: Tensor) -> int:
+    return int(index.max()) + 1 if len(index) else 0
+
+
+def _divide(values: Tensor, divisor: Tensor) -> Tensor:
+    """``values (B, ...) / divisor (B,)``."""
+    return values / _align(divisor, values)
+
+
+def _align(column: Tensor, values: Tensor) -> Tensor:
+    """(B,) -> (B, 1, ...), to broadcast against ``values``."""
+    return column.reshape(-1, *[1] * (values.dim() - 1))

@@ -1,0 +1,90 @@
+"""KL divergence to a reference, estimated from the log-probs of sampled tokens, and its adaptive coefficient."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..errors import NonFiniteError
+
+MAX_ESTIMATE = 10.0
+"""Estimates are kept in [-10, 10] nats per token, as in OpenRLHF and verl: one token to which the reference gives
+almost no probability must not outweigh the rewards of a whole batch."""
+
+
+def kl_estimate(
+    policy_logprobs: Float[Tensor, "*n"],
+    ref_logprobs: Float[Tensor, "*n"],
+    estimator: str,
+    *,
+    action_mask: Bool[Tensor, "*n"] | None = None,
+) -> Float[Tensor, "*n"]:
+    """Return a per-token estimate of KL(policy || reference) for tokens sampled from the policy.
+
+    With ``l = policy - reference`` (log-probs, nats):
+
+    - ``k1``: ``l``. Unbiased, any sign; its gradient as a loss says nothing about the reference.
+    - ``k2``: ``l^2 / 2``. Biased, small variance; its gradient as a loss is that of the KL.
+    - ``k3``: ``exp(-l) - 1 + l``. Unbiased and never negative.
+
+    All are 0 for equal log-probs. Each is clamped to [-10, 10] and has no gradient beyond. The result is at least
+    float32.
+
+    Args:
+        estimator: ``k1``, ``k2`` or ``k3``.
+        action_mask: where it is False the result is 0 and gets no gradient, whatever stands there, nan included.
+            Without it, nan gives nan.
+
+    Raises:
+        ValueError: the estimator is unknown.
+
+    Source: Schulman 2020, "Approximating KL Divergence", http://joschu.net/blog/kl-approx.html. The clamps are not
+    his.
+    """
+    dtype = torch.promote_types(policy_logprobs.dtype, torch.float32)
+    log_ratio = policy_logprobs.to(dtype) - ref_logprobs.to(dtype)
+    if action_mask is not None:
+        log_ratio = torch.where(action_mask, log_ratio, 0.0)
+    match estimator:
+        case "k1":
+            estimate = log_ratio
+        case "k2":
+            # Bounded before the square too: an infinite square would come back in the backward pass as 0 * inf.
+            estimate = log_ratio.clamp(-MAX_ESTIMATE, MAX_ESTIMATE).square() / 2
+        case "k3":
+            # expm1 keeps digits near 0, where k3 is a difference of nearly equal numbers.
+            floored = log_ratio.clamp(min=-MAX_ESTIMATE)
+            estimate = torch.expm1(-floored) + floored
+        case _:
+            raise ValueError(f"KL estimator {estimator!r}: expected 'k1', 'k2' or 'k3'")
+    return estimate.clamp(-MAX_ESTIMATE, MAX_ESTIMATE)
+
+
+def adapted_kl_coef(
+    coef: float, kl: float, *, target: float, num_samples: int, horizon: int
+) -> float:
+    """Return the coefficient for the next step: raised when the KL is above the target, lowered when below.
+
+    ``coef' = coef * (1 + clip(kl / target - 1, -0.2, 0.2) * min(num_samples / horizon, 1))``. At the target it
+    stays. A fixed coefficient is one that is never passed through here.
+
+    Args:
+        coef: the coefficient in force, positive.
+        kl: mean KL of the step, in the unit of ``target`` (nats per token in this framework).
+        target: positive.
+        num_samples: sequences of the step.
+        horizon: sequences over which the coefficient can change by about a factor e^0.2 = 1.22.
+
+    Raises:
+        NonFiniteError: the KL is nan or infinite.
+
+    Source: Ziegler et al. 2019, arXiv:1909.08593, section 2.2. There the factor is ``num_samples / horizon`` without
+    a bound; beyond 5 it can turn the coefficient negative, which would reward leaving the reference.
+    """
+    if not math.isfinite(kl):
+        raise NonFiniteError(f"the KL to the reference is {kl}; the coefficient cannot follow it")
+    error = max(-0.2, min(0.2, kl / target - 1))
+    return coef * (1 + error * min(num_samples / horizon, 1.0))

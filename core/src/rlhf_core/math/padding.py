@@ -1,0 +1,41 @@
+"""Between flat columns, one entry per action token of all sequences, and right-padded (B, A) tensors.
+
+Both directions are one gather or scatter, without a loop over sequences, and gradients flow through both.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int, Shaped
+from torch import Tensor
+
+
+class Padded(NamedTuple):
+    """A right-padded column and where it holds data."""
+
+    values: Shaped[Tensor, "b a"]
+    mask: Bool[Tensor, "b a"]
+
+
+def pad_columns(flat: Shaped[Tensor, " n"], lengths: Int[Tensor, " b"]) -> Padded:
+    """Lay a flat column out in rows: row b holds the next ``lengths[b]`` entries, then zeros.
+
+    ``A`` is the longest length. Lengths of 0 give rows of padding. Any dtype.
+
+    Raises:
+        ValueError: the lengths do not add up to the size of ``flat``.
+    """
+    total = int(lengths.sum())
+    if total != len(flat):
+        raise ValueError(f"the lengths add up to {total}, but the column has {len(flat)} entries")
+    width = int(lengths.max()) if len(lengths) else 0
+    mask = torch.arange(width, device=lengths.device) < lengths[:, None]  # (B, A)
+    values = flat.new_zeros(mask.shape).masked_scatter(mask, flat)  # (B, A)
+    return Padded(values, mask)
+
+
+def unpad(padded: Shaped[Tensor, "b a"], mask: Bool[Tensor, "b a"]) -> Shaped[Tensor, " n"]:
+    """Invert ``pad_columns``: the entries where ``mask``, row after row."""
+    return padded[mask]

@@ -1,0 +1,54 @@
+"""Rewards by turn, so that a turn is judged by what was earned from it on and not by what was earned before."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from .returns import reward_to_go
+
+
+def remaining_rewards(
+    rewards: Float[Tensor, " b"],
+    token_rewards: Float[Tensor, "b a"],
+    action_mask: Bool[Tensor, "b a"],
+    turn: Int[Tensor, "b a"],
+    kl_penalty: Float[Tensor, "b a"] | None = None,
+) -> Float[Tensor, "b k"]:
+    """Return what each row still earned from the start of turn k on: its reward minus that of the turns before k.
+
+    A row that ended before turn k counts with its last turn, on which the score of the episode lands too. So with one
+    reward at the end every entry of a row is that reward, to the bit, whatever the number of its turns; and column 0 is
+    always ``rewards``. ``K`` is the largest number of turns.
+
+    Args:
+        rewards: whole reward of the row, without KL.
+        token_rewards: the same by token; only tokens before a row's last turn are read.
+        turn: which turn of its row a token belongs to, from 0, not decreasing.
+        kl_penalty: the part of ``token_rewards`` that is no reward and is left out.
+    """
+    turn = torch.where(action_mask, turn, 0)  # (B, A)
+    last_turn = turn.amax(dim=1, keepdim=True)  # (B, 1)
+    earned = token_rewards if kl_penalty is None else token_rewards - kl_penalty
+    earned = torch.where(action_mask & (turn < last_turn), earned, 0.0)  # (B, A)
+    by_turn = earned.new_zeros(len(rewards), int(last_turn.max()) + 1)
+    by_turn = by_turn.scatter_add(1, turn, earned)  # (B, K)
+    return rewards[:, None] - (by_turn.cumsum(dim=1) - by_turn)
+
+
+def token_advantages(
+    by_turn: Float[Tensor, "b k"],
+    action_mask: Bool[Tensor, "b a"],
+    turn: Int[Tensor, "b a"],
+    kl_penalty: Float[Tensor, "b a"] | None = None,
+) -> Float[Tensor, "b a"]:
+    """Return each turn's advantage at all of its action tokens, plus the KL penalty still to come; 0 at padding.
+
+    ``A_t = by_turn[turn of t] + sum over s >= t of kl_penalty_s``. A turn's reward is credited to the whole turn, a
+    token's penalty to that token and those before it.
+    """
+    advantages = by_turn.gather(1, torch.where(action_mask, turn, 0))  # (B, A)
+    if kl_penalty is not None:
+        advantages = advantages + reward_to_go(kl_penalty, action_mask)
+    return torch.where(action_mask, advantages, 0.0)

@@ -1,0 +1,41 @@
+"""The critic's loss."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def value_loss(
+    values: Float[Tensor, "*n"],
+    old_values: Float[Tensor, "*n"],
+    returns: Float[Tensor, "*n"],
+    clip: float | None,
+    *,
+    action_mask: Bool[Tensor, "*n"] | None = None,
+) -> Float[Tensor, "*n"]:
+    """Return half the squared error to the returns, per token, not rewarded for leaving the old values quickly.
+
+    ``0.5 * max((V - G)^2, (V_clip - G)^2)`` with ``V_clip = V_old + clip(V - V_old, -clip, clip)``. Without a clip,
+    and with one that is never reached, it is ``0.5 * (V - G)^2``.
+
+    Args:
+        values: of the critic being trained; the only argument with a gradient.
+        old_values: of the critic when the batch was scored.
+        returns: targets.
+        clip: in units of the reward, positive; None: do not clip.
+        action_mask: where it is False the result is 0 and gets no gradient, whatever stands there, nan included.
+
+    Source: the clipped value loss of OpenAI's PPO implementation (baselines, ``ppo2``), described in Engstrom et al.
+    2020, arXiv:2005.12729; it is not in the PPO paper.
+    """
+    if action_mask is not None:
+        values, old_values, returns = (
+            torch.where(action_mask, tensor, 0.0) for tensor in (values, old_values, returns)
+        )
+    error = (values - returns).square()
+    if clip is not None:
+        clipped = old_values + (values - old_values).clamp(-clip, clip)
+        error = torch.maximum(error, (clipped - returns).square())
+    return 0.5 * error

@@ -1,0 +1,158 @@
+"""All rewards of a run: asked at the same time, added with their weights, errors by each one's policy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ..config.resolved import Selection
+from ..contracts.reward import RewardRequest
+from ..errors import RewardError
+from .host import RewardHost
+from .outcome import Outcome, Problem, ProblemKind
+
+ResultT = TypeVar("ResultT")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleScore:
+    """One sample's rewards together."""
+
+    reward: float | None
+    """Sum of weight times reward; None if and only if the sample is dropped."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """The single rewards, unweighted, by name."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """``name/metric`` of each reward. With ``on_error = value`` also ``name/failed``, 0 or 1."""
+    dropped: str | None = None
+    """``name_failed`` of the reward because of which the sample's group has to be dropped."""
+
+
+class RewardPanel:
+    """Several rewards as one. ``start``, ``score`` any number of times, ``close`` always.
+
+    The score of a sample is ``sum_k weight_k * reward_k``, added in the order of the selections, and depends on no
+    other sample.
+    """
+
+    def __init__(self, selections: Sequence[Selection]) -> None:
+        self._hosts = [RewardHost(selection) for selection in selections]
+        names = [host.name for host in self._hosts]
+        if len(set(names)) < len(names):
+            raise RewardError(f"two rewards have the same name: {', '.join(sorted(names))}")
+
+    async def start(self) -> None:
+        """Start all rewards.
+
+        Raises:
+            RewardError: one of them cannot be built; all have been stopped.
+        """
+        try:
+            await _all(host.start() for host in self._hosts)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def score(self, requests: Sequence[RewardRequest]) -> list[SampleScore]:
+        """Return one score per request, in order.
+
+        Raises:
+            RewardError: a sample could not be scored by a reward with ``on_error = fail``, or see
+                ``RewardHost.score``.
+        """
+        if not requests:
+            return []
+        outcomes_by_host = await _all(
+            host.score(requests, stop_at_problem=host.options.on_error == "fail")
+            for host in self._hosts
+        )
+        parts = [
+            _by_policy(host, requests, outcomes)
+            for host, outcomes in zip(self._hosts, outcomes_by_host, strict=True)
+        ]
+        return [_sum(samples) for samples in zip(*parts, strict=True)]
+
+    async def close(self) -> None:
+        """Stop all rewards; no process of theirs is left."""
+        await asyncio.gather(*(host.close() for host in self._hosts))
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
+    """Do everything at the same time. After the first error nothing is left running, and that error is raised."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _by_policy(
+    host: RewardHost, requests: Sequence[RewardRequest], outcomes: Sequence[Outcome]
+) -> list[SampleScore]:
+    """One reward's part in each sample's score, weighted."""
+    failed = [
+        (request.uid, outcome.problem)
+        for request, outcome in zip(requests, outcomes, strict=True)
+        if outcome.problem is not None
+    ]
+    if failed:
+        message = _describe(host, failed)
+        if host.options.on_error == "fail":
+            raise RewardError(message)
+        log.warning("%s", message)
+    return [_part(host, outcome) for outcome in outcomes]
+
+
+def _part(host: RewardHost, outcome: Outcome) -> SampleScore:
+    options = host.options
+    if outcome.problem is not None and options.on_error == "drop":
+        return SampleScore(reward=None, dropped=f"{host.name}_failed")
+    reward = options.error_value if outcome.reward is None else outcome.reward
+    metrics = {f"{host.name}/{key}": value for key, value in outcome.metrics.items()}
+    if options.on_error == "value":
+        metrics[f"{host.name}/failed"] = float(outcome.problem is not None)
+    return SampleScore(reward=options.weight * reward, rewards={host.name: reward}, metrics=metrics)
+
+
+def _sum(parts: Sequence[SampleScore]) -> SampleScore:
+    dropped = next((part.dropped for part in parts if part.dropped is not None), None)
+    return SampleScore(
+        reward=None if dropped else sum(part.reward or 0.0 for part in parts),
+        rewards={name: reward for part in parts for name, reward in part.rewards.items()},
+        metrics={name: value for part in parts for name, value in part.metrics.items()},
+        dropped=dropped,
+    )
+
+
+def _describe(host: RewardHost, failed: Sequence[tuple[str, Problem]]) -> str:
+    """What failed, where, and what to do about it. The first guilty sample stands for all of them."""
+    uid, problem = failed[0]
+    registered = host.selection.registered
+    others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+    lines = [
+        f"reward {host.name} ({registered.qualified}, {registered.origin}) could not score {uid}{others}: "
+        f"it {problem.text}",
+        *(f"  {line}" for line in problem.where),
+        _advice(host, problem),
+    ]
+    return "\n".join(f"  {line}" if index else line for index, line in enumerate(lines))
+
+
+def _advice(host: RewardHost, problem: Problem) -> str:
+    section, options = host.selection.section, host.options
+    if options.on_error == "drop":
+        return f"The groups of these samples are dropped, as --{section}.on_error says."
+    if options.on_error == "value":
+        return f"They get {options.error_value:g}, as --{section}.on_error says."
+    policies = f"or set --{section}.on_error to drop (leave out the sample's group) or value."
+    if problem.kind in (ProblemKind.TIMED_OUT, ProblemKind.NOT_REACHED):
+        return f"Raise --{section}.timeout_s (it is {options.timeout_s:g}), {policies}"
+    return f"Correct the reward, {policies}"

@@ -1,0 +1,207 @@
+"""Requests and outcomes as lines of JSON: columns, not objects, since hundreds of samples cross at once.
+
+No pickle. Values of a data row that JSON lacks (bytes, dates, NumPy arrays) are marked and restored; anything else is
+refused by name.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import datetime
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+import numpy as np
+
+from ..contracts.reward import RewardRequest
+from ..contracts.trajectory import Stop, Turn
+from ..errors import RewardError
+from .outcome import Outcome, Problem, ProblemKind
+
+_MARK = "\0rlhf"
+_DATES = {cls.__name__: cls for cls in (datetime.datetime, datetime.date, datetime.time)}
+_ATOMS = frozenset({str, int, float, bool, type(None), bytes})
+_BITS = bytes.maketrans(b"\0\1", b"01")
+
+
+def requests_line(call: int, requests: Sequence[RewardRequest]) -> bytes:
+    """Encode a batch. Samples of one group share their row object; it is sent once.
+
+    Raises:
+        RewardError: a row holds something that cannot be sent; the message names uid and column.
+    """
+    rows: dict[int, Mapping[str, Any]] = {id(request.row): request.row for request in requests}
+    position = {key: index for index, key in enumerate(rows)}
+    message = {
+        "call": call,
+        "uid": [request.uid for request in requests],
+        "rows": list(rows.values()),
+        "row": [position[id(request.row)] for request in requests],
+        "prompt": [request.prompt for request in requests],
+        "response": [request.response for request in requests],
+        "tokens": _pack_ints(request.token_ids for request in requests),
+        "num_tokens": [len(request.token_ids) for request in requests],
+        "mask": "".join(_bits(request.action_mask) for request in requests),
+        "turns": [
+            [(turn.start, turn.end, turn.reward, turn.stop) for turn in request.turns]
+            for request in requests
+        ],
+        "truncated": [request.truncated for request in requests],
+    }
+    try:
+        return encode(message)
+    except (TypeError, ValueError) as error:
+        raise _unsendable(requests, error) from error
+
+
+def requests_of(message: Mapping[str, Any]) -> list[RewardRequest]:
+    """Invert ``requests_line``. Each request gets a row of its own."""
+    offsets = [0, *accumulate(message["num_tokens"])]
+    tokens = _unpack_ints(message["tokens"])
+    mask = np.frombuffer(message["mask"].encode("ascii"), dtype=np.uint8).__eq__(ord("1")).tolist()
+    rows = message["rows"]
+    columns = zip(
+        message["uid"],
+        message["row"],
+        message["prompt"],
+        message["response"],
+        pairwise(offsets),
+        message["turns"],
+        message["truncated"],
+        strict=True,
+    )
+    return [
+        RewardRequest(
+            uid=uid,
+            row=copied(rows[row]),
+            prompt=prompt,
+            response=response,
+            token_ids=tuple(tokens[start:end]),
+            action_mask=tuple(mask[start:end]),
+            turns=tuple(
+                Turn(start=first, end=last, reward=reward, stop=Stop(stop))
+                for first, last, reward, stop in turns
+            ),
+            truncated=truncated,
+        )
+        for uid, row, prompt, response, (start, end), turns, truncated in columns
+    ]
+
+
+def answer_line(call: int, answer: Sequence[Outcome] | Problem) -> bytes:
+    """Encode what became of a batch."""
+    if isinstance(answer, Problem):
+        return encode({"call": call, "problem": _problem_fields(answer)})
+    return encode(
+        {
+            "call": call,
+            "reward": [outcome.reward for outcome in answer],
+            "metrics": [dict(outcome.metrics) or None for outcome in answer],
+            "problems": {
+                str(index): _problem_fields(outcome.problem)
+                for index, outcome in enumerate(answer)
+                if outcome.problem is not None
+            },
+        }
+    )
+
+
+def answer_of(message: Mapping[str, Any]) -> list[Outcome] | Problem:
+    """Invert ``answer_line``."""
+    if "problem" in message:
+        return _problem(message["problem"])
+    problems = {int(index): _problem(fields) for index, fields in message["problems"].items()}
+    return [
+        Outcome(reward=reward, metrics=metrics or {}, problem=problems.get(index))
+        for index, (reward, metrics) in enumerate(
+            zip(message["reward"], message["metrics"], strict=True)
+        )
+    ]
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """One line of JSON. ASCII only, so lone surrogates survive."""
+    return json.dumps(message, default=_marked, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """Invert ``encode``."""
+    # The hook is called for every object, so it is used only where there is something to restore.
+    hook = _restored if b'{"\\u0000rlhf"' in line else None
+    message: dict[str, Any] = json.loads(line, object_hook=hook)
+    return message
+
+
+def copied(value: Any) -> Any:
+    """Copy a value of a data row; much faster than ``copy.deepcopy`` for what JSON can hold."""
+    if type(value) in _ATOMS:
+        return value
+    if isinstance(value, Mapping):
+        return {key: copied(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [copied(entry) for entry in value]
+    return copy.deepcopy(value)
+
+
+def _marked(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return {_MARK: "bytes", "value": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        # A subclass (such as a data-frame library's timestamp) comes back as the standard type.
+        name = next(name for name, cls in _DATES.items() if isinstance(value, cls))
+        return {_MARK: name, "value": value.isoformat()}
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(type(value).__name__)
+
+
+def _restored(value: dict[str, Any]) -> Any:
+    kind = value.get(_MARK)
+    if kind is None:
+        return value
+    if kind == "bytes":
+        return base64.b64decode(value["value"])
+    return _DATES[kind].fromisoformat(value["value"])
+
+
+def _bits(mask: Sequence[bool]) -> str:
+    return bytes(mask).translate(_BITS).decode("ascii")
+
+
+def _pack_ints(parts: Any) -> str:
+    return base64.b64encode(array("i", chain.from_iterable(parts)).tobytes()).decode("ascii")
+
+
+def _unpack_ints(text: str) -> list[int]:
+    return array("i", base64.b64decode(text)).tolist()
+
+
+def _problem_fields(problem: Problem) -> dict[str, Any]:
+    return {"kind": problem.kind, "text": problem.text, "where": problem.where}
+
+
+def _problem(fields: Mapping[str, Any]) -> Problem:
+    return Problem(
+        kind=ProblemKind(fields["kind"]), text=fields["text"], where=tuple(fields["where"])
+    )
+
+
+def _unsendable(requests: Sequence[RewardRequest], error: Exception) -> RewardError:
+    for request in requests:
+        for column, value in request.row.items():
+            try:
+                encode({"value": value})
+            except (TypeError, ValueError) as cause:
+                return RewardError(
+                    f"{request.uid}: column {column!r} of its row holds a {cause}, which cannot be sent to a reward's "
+                    "own process; expected text, numbers, booleans, lists, dicts, bytes or dates"
+                )
+    return RewardError(f"a request cannot be sent to a reward's own process: {error}")

@@ -1,0 +1,77 @@
+"""The process in which one reward runs: ``python -m rlhf_core.rewards.worker FD``, started by ``keeper.py``.
+
+It loads plugins itself, builds the reward from its reference, and answers lines of JSON on the socket ``FD``. Standard
+output is not part of the protocol, so user code may print. It imports torch only if the reward does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ..contracts.backend import ComponentRef
+from ..contracts.reward import Reward
+from ..plugins import load
+from . import wire
+from .checking import score_checked
+from .keeper import PR_SET_PDEATHSIG, SIGKILL, prctl
+from .outcome import problem_of
+
+
+def main(descriptor: int) -> int:
+    """Serve until the other end closes; return the exit code."""
+    prctl(PR_SET_PDEATHSIG, SIGKILL)
+    _volunteer_for_the_oom_killer()
+    faulthandler.enable()
+    # User code may print what no encoding holds, and its last line must be seen if the process dies.
+    sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    os.set_inheritable(descriptor, False)
+    with socket.socket(fileno=descriptor) as connection, connection.makefile("rb") as lines:
+        start = wire.decode(lines.readline())
+        sys.path[:] = start["path"]
+        send = _sender(connection)
+        try:
+            reward = _build(start["reward"])
+        except BaseException as error:
+            send(wire.answer_line(0, problem_of(error)))
+            return 1
+        send(wire.answer_line(0, []))
+        with asyncio.Runner() as runner:
+            for line in lines:
+                message = wire.decode(line)
+                answer = runner.run(score_checked(reward, wire.requests_of(message)))
+                send(wire.answer_line(message["call"], answer))
+    return 0
+
+
+def _build(reference: dict[str, Any]) -> Reward:
+    reward: Reward = load().build(ComponentRef(**reference))
+    return reward
+
+
+def _sender(connection: socket.socket) -> Callable[[bytes], None]:
+    owner = os.getpid()
+
+    def send(line: bytes) -> None:
+        if os.getpid() != owner:
+            # User code forked and let the child return; only one of the two may answer.
+            os._exit(0)
+        connection.sendall(line)
+
+    return send
+
+
+def _volunteer_for_the_oom_killer() -> None:
+    # When memory runs out, the reward has to go, not the training process: a reward can be replaced.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,118 @@
+"""A renderer over characters and an engine without a model, for tests of executors, environments and rewards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..contracts.engine import Completion, EngineSpec, GenerationRequest, WeightSource
+from ..contracts.task import Message
+from ..contracts.trajectory import Stop
+
+PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
+_NUM_SPECIAL = 3
+_SPECIAL_TEXT = {PAD_ID: "<pad>", BOS_ID: "<bos>", EOS_ID: "<eos>"}
+
+Script = Callable[[GenerationRequest, int], str]
+"""``script(request, index)``: what the engine writes for ``request.seeds[index]``, end-of-sequence aside."""
+
+
+class FakeRenderer:
+    """One token per character: its code point plus 3. Special tokens are 0, 1 and 2.
+
+    A chat is rendered as ``[role]content|`` per message and ``[assistant]`` at its end.
+    """
+
+    eos_id = EOS_ID
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) + _NUM_SPECIAL for character in text]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        special = {} if skip_special_tokens else _SPECIAL_TEXT
+        return "".join(
+            chr(token - _NUM_SPECIAL) if token >= _NUM_SPECIAL else special.get(token, "")
+            for token in map(int, token_ids)
+        )
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        turns = "".join(f"[{message['role']}]{message['content']}|" for message in messages)
+        return self.encode(turns + "[assistant]")
+
+    def render_next(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        rest = [] if ended else [EOS_ID]
+        return [*rest, *self.encode("|"), *self.render(messages)]
+
+
+class FakeEngine:
+    """Writes random lower-case letters, a function of the seed alone, or what a script says.
+
+    It keeps the requests that it got, honours stop strings and the token limit, and gives every token its own
+    log-prob (``-(index + 1) / 1024``, exact in float32), so that a test sees where each one ended up.
+    """
+
+    def __init__(
+        self, script: Script | None = None, *, mean_length: int = 8, delay_s: float = 0.0
+    ) -> None:
+        self.requests: list[GenerationRequest] = []
+        self.version = 0
+        self.in_flight = 0
+        self._script = script
+        self._mean_length = mean_length
+        self._delay_s = delay_s
+        self._renderer = FakeRenderer()
+
+    async def start(self, spec: EngineSpec, source: WeightSource) -> None: ...
+
+    async def generate(self, request: GenerationRequest) -> list[Completion]:
+        """Return one completion per seed, in the order of the seeds."""
+        self.requests.append(request)
+        self.in_flight += 1
+        try:
+            await asyncio.sleep(self._delay_s)
+            return [self._complete(request, index) for index in range(len(request.seeds))]
+        finally:
+            self.in_flight -= 1
+
+    async def update_weights(self, version: int, source: WeightSource) -> None:
+        self.version = version
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
+
+    async def checksum(self) -> str:
+        return f"fake-{self.version}"
+
+    async def close(self) -> None: ...
+
+    def _complete(self, request: GenerationRequest, index: int) -> Completion:
+        text = self._text(request, index)
+        stop = Stop.EOS
+        for mark in request.sampling.stop:
+            if (found := text.find(mark)) >= 0:
+                text, stop = text[: found + len(mark)], Stop.STRING
+        tokens = self._renderer.encode(text) + ([EOS_ID] if stop is Stop.EOS else [])
+        limit = request.sampling.max_new_tokens
+        if len(tokens) > limit:
+            tokens, stop = tokens[:limit], Stop.LENGTH
+        count = len(tokens)
+        return Completion(
+            token_ids=np.array(tokens, dtype=np.int32),
+            logprobs=-(np.arange(count, dtype=np.float32) + 1) / 1024,
+            weight_version=np.full(count, self.version, dtype=np.int32),
+            stop=stop,
+        )
+
+    def _text(self, request: GenerationRequest, index: int) -> str:
+        if self._script is not None:
+            return self._script(request, index)
+        draw = np.random.Generator(np.random.Philox(request.seeds[index]))
+        length = 1 + int(draw.geometric(1 / self._mean_length))
+        return "".join(map(chr, draw.integers(ord("a"), ord("z") + 1, size=length)))

@@ -1,0 +1,128 @@
+"""Writes docs/options.md from the options models of the core and of the plugins of this repository.
+
+Run with ``make docs`` after an option has changed; a test compares the file with what this would write.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rlhf_cli.train import DEFAULTS
+from rlhf_core import plugins as plugin_loader
+from rlhf_core.component import Registered
+from rlhf_core.config.annotations import model_of, type_name
+from rlhf_core.config.layers import lookup
+from rlhf_core.config.resolved import RewardOptions
+from rlhf_core.config.run import RunConfig
+from rlhf_core.config.sections import fields_of
+from rlhf_core.config.selectors import SHORT_NAMES, SLOTS
+from rlhf_core.hookspecs import COMPONENT_HOOKS
+from rlhf_core.plugins import Plugins
+
+ROOT = Path(__file__).parent.parent
+TARGET = ROOT / "docs/options.md"
+
+HEAD = """\
+# Options
+
+Written by `make docs` from the options models. How options are set: [configuration.md](configuration.md). Defaults of
+selectors are those of the command line. `...` after a type means a list.
+"""
+TABLE = ["| option | type | default | |", "| --- | --- | --- | --- |"]
+
+
+def page(plugins: Plugins, selected: dict[str, Any]) -> str:
+    """Return the page: the core's sections, then the components' by the selector that picks them.
+
+    Args:
+        selected: the command line's defaults, as a nested tree.
+    """
+    lines = [HEAD, "## Core"]
+    for section, fields in sections(RunConfig):
+        lines += ["", f"### {section or 'run'}", "", *TABLE]
+        for name, info in fields:
+            path = f"{section}.{name}" if section else name
+            lines.append(row(path, info, lookup(selected, path)))
+    lines += ["", "## Components", ""]
+    lines.append("In a section named after the component, beside the selector that picks it.")
+    for slot in SLOTS:
+        if slot.path == "critic.optim":
+            continue  # The same components as actor.optim, in the critic's section.
+        entries = [entry for entry in plugins.registries[slot.hook] if _is_ours(entry)]
+        for entry in entries:
+            lines += ["", *component(slot.section, COMPONENT_HOOKS[slot.hook], entry)]
+    lines += ["", "## Every reward", ""]
+    lines.append("Beside a reward's own options, in the same section.")
+    lines += ["", *TABLE, *(row(name, info) for name, info in fields_of(RewardOptions))]
+    return "\n".join(lines) + "\n"
+
+
+def sections(
+    model: type[BaseModel], prefix: str = ""
+) -> Iterator[tuple[str, list[tuple[str, FieldInfo]]]]:
+    """Yield each section with the options that stand directly in it."""
+    fields = model.model_fields.items()
+    if own := [(name, info) for name, info in fields if not model_of(info.annotation)]:
+        yield prefix, own
+    for name, info in fields:
+        if nested := model_of(info.annotation):
+            yield from sections(nested, f"{prefix}.{name}" if prefix else name)
+
+
+def component(section: str, kind: str, entry: Registered[Any]) -> list[str]:
+    """Heading, summary and options of one component."""
+    aliases = "".join(f", `{alias}`" for alias in entry.component.aliases)
+    lines = [f"### {section}.{entry.name}", ""]
+    lines.append(f"{kind} `{entry.name}`{aliases} of {entry.plugin}: {entry.component.summary}.")
+    if needs := sorted(entry.component.needs):
+        lines.append(f"Needs {', '.join(f'`{need}`' for need in needs)}.")
+    if fields := list(fields_of(entry.component.config)):
+        lines += ["", *TABLE, *(row(name, info) for name, info in fields)]
+    return lines
+
+
+def row(path: str, info: FieldInfo, selected: Any = None) -> str:
+    """One line of a table."""
+    short = [f"`--{name}`, " for name, long in SHORT_NAMES.items() if long == path]
+    default = _plain(info, selected)
+    cells = [
+        f"{''.join(short)}`{path}`",
+        f"`{type_name(info.annotation)}`",
+        f"`{default}`" if default else "",
+        info.description or "",
+    ]
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "\\n") for cell in cells) + " |"
+
+
+def _plain(info: FieldInfo, selected: Any) -> str:
+    if selected is not None:
+        return str(selected)
+    if info.is_required():
+        return "required"
+    value = info.get_default(call_default_factory=True)
+    if value is None:
+        return "none"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_ours(entry: Registered[Any]) -> bool:
+    if entry.distribution is None:
+        return False
+    return (ROOT / "plugins" / entry.distribution.metadata["Name"]).is_dir()
+
+
+def current() -> str:
+    """The page for what is installed."""
+    return page(plugin_loader.load(""), tomllib.loads(DEFAULTS.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    TARGET.write_text(current(), encoding="utf-8")

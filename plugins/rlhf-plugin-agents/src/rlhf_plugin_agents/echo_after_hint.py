@@ -1,0 +1,46 @@
+"""A toy that one turn cannot solve: the right answer is shown only after the first turn.
+
+    environment  ?          (only if the task has no prompt)
+    policy       anything                        reward 0
+    environment  hint:3=
+    policy       3                               reward 1; 0.1 for another digit, 0 else; done
+
+The hint is a function of the seed alone. With ``offset`` the answer is (hint + offset) modulo ``num_digits``. It needs
+no data: the run's tasks may be empty (no row, no prompt), and each task's seed makes its hint. With data, the task's
+own prompt comes first and the hint is drawn all the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlhf_core.contracts import Action, Observation, StepResult, Task
+
+from .config import EchoAfterHintConfig
+
+
+class EchoAfterHint:
+    """Two turns. Only the first character of the second answer that is not white space counts."""
+
+    def __init__(self, config: EchoAfterHintConfig) -> None:
+        self._config = config
+        self._hint = 0
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Draw the hint; the first observation is the task's prompt, or a question mark."""
+        draw = np.random.Generator(np.random.Philox(seed))
+        self._hint = int(draw.integers(self._config.num_digits))
+        return Observation() if task.prompt_ids else Observation(text="?")
+
+    async def step(self, action: Action) -> StepResult:
+        """Show the hint, then judge the answer."""
+        if action.turn == 0:
+            return StepResult(observation=Observation(text=f"hint:{self._hint}="))
+        written = action.text.strip()[:1]
+        right = written == str((self._hint + self._config.offset) % self._config.num_digits)
+        is_digit = written.isascii() and written.isdigit()
+        reward = 1.0 if right else self._config.wrong_digit_reward * is_digit
+        return StepResult(reward=reward, done=True, metrics={"right": float(right)})
+
+    async def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,58 @@
+"""One response per prompt. The group's samples go to the engine as one request, which can share the prompt's work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlhf_core import RolloutError
+from rlhf_core.contracts import GenerationRequest, RolloutContext, Task, Trajectory
+
+from .config import SingleTurnConfig
+from .recording import Recording, limited
+
+
+class SingleTurn:
+    """Prompt, response, end. Tokens are kept as they were sampled."""
+
+    def __init__(self, config: SingleTurnConfig) -> None:
+        pass
+
+    async def run(
+        self, task: Task, samples: Sequence[int], context: RolloutContext
+    ) -> list[Trajectory]:
+        """Return one trajectory per sample, in the order of ``samples``.
+
+        Raises:
+            RolloutError: the prompt is empty or leaves no room for a response, or the engine failed.
+        """
+        if not samples:
+            return []
+        if not task.prompt_ids:
+            raise RolloutError(
+                f"{task.uid}: the task has no prompt. Give --data, or choose --executor multi_turn with --env, where "
+                "the environment writes the first observation"
+            )
+        room = context.max_length - len(task.prompt_ids)
+        if room <= 0:
+            raise RolloutError(
+                f"{task.uid}: a prompt of {len(task.prompt_ids)} tokens leaves no room for a response within "
+                f"{context.max_length}; raise --rollout.max_length or lower --data.max_prompt_tokens"
+            )
+        completions = await context.engine.generate(
+            GenerationRequest(
+                uid=task.uid._replace(sample=samples[0]),
+                prompt_ids=task.prompt_ids,
+                seeds=tuple(context.seed(sample, 0) for sample in samples),
+                sampling=limited(context.sampling, room),
+            )
+        )
+        if len(completions) != len(samples):
+            raise RolloutError(
+                f"{task.uid}: the engine returned {len(completions)} completions for {len(samples)} seeds"
+            )
+        trajectories = []
+        for sample, completion in zip(samples, completions, strict=True):
+            recording = Recording(task.uid._replace(sample=sample), task.prompt_ids)
+            recording.add_turn(completion)
+            trajectories.append(recording.trajectory())
+        return trajectories

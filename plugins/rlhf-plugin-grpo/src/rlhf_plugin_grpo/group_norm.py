@@ -1,0 +1,34 @@
+"""GRPO's advantage: each prompt's rewards, normalized by their own mean and standard deviation."""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rlhf_core.math import group_mean, group_std
+
+
+def group_normalized_advantages(
+    rewards: Float[Tensor, "b k"],
+    group: Int[Tensor, " b"],
+    episode: Int[Tensor, " b"],
+    *,
+    eps: float,
+    correction: int,
+) -> Float[Tensor, "b k"]:
+    """Return, by turn, ``A_i = (r_i - mean(r)) / (std(r) + eps)`` within each group.
+
+    Equal rewards in a group give exactly 0, and so does a group of one. With a small eps, scaling or shifting the
+    rewards of a group changes nothing: prompts on which samples differ little weigh as much as others.
+
+    Args:
+        rewards: what each row earns from turn k on.
+        group: index of the prompt.
+        episode: index of the episode; rows of one episode count once.
+        eps: added to the standard deviation, in units of the reward.
+        correction: 1 for the sample's standard deviation, 0 for the population's.
+
+    Source: Shao et al. 2024 (GRPO), arXiv:2402.03300, section 4.1, which leaves eps and the correction open.
+    """
+    deviation = rewards - group_mean(rewards, group, episode)
+    return deviation / (group_std(rewards, group, episode, correction=correction) + eps)

@@ -1,0 +1,30 @@
+"""One read from the device for all metrics of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from rlhf_core.contracts import Metric, Metrics, merge_metrics
+
+
+def read_metrics(parts: Sequence[Mapping[str, Metric]]) -> Metrics:
+    """Merge the metrics of a step's micro-batches into plain numbers, waiting for the device once.
+
+    A read per metric and micro-batch would stop the host from running ahead of the device each time.
+    """
+    numbers = [
+        number
+        for part in parts
+        for metric in part.values()
+        for number in (metric.total, metric.count)
+    ]
+    tensors = [number.detach().double() for number in numbers if isinstance(number, Tensor)]
+    read = iter(torch.stack(tensors).tolist() if tensors else ())
+    plain = iter([next(read) if isinstance(number, Tensor) else number for number in numbers])
+    return merge_metrics(
+        {name: Metric(next(plain), next(plain), metric.reduction) for name, metric in part.items()}
+        for part in parts
+    )

@@ -1,0 +1,75 @@
+"""A micro-batch on the device: packed tokens, and which hidden state predicts which action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhf_core.contracts import TrajectoryColumns
+
+from ..packing import PackedLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionGrid:
+    """Where ``M`` flat values lie in right-padded rows (b, A).
+
+    ``rlhf_core.math.pad_columns`` reads sizes from the device for each column, which makes the host wait; here they
+    are known on the host.
+    """
+
+    mask: Tensor
+    """(b, A) True at actions."""
+    index: Tensor
+    """(M,) position of each value in the flattened grid."""
+
+    @classmethod
+    def of(cls, num_actions: NDArray[np.int64], device: torch.device) -> ActionGrid:
+        """Return the grid of sequences with the given numbers of actions."""
+        mask = np.arange(num_actions.max(initial=0)) < num_actions[:, None]
+        index = np.flatnonzero(mask)
+        return cls(mask=torch.from_numpy(mask).to(device), index=torch.from_numpy(index).to(device))
+
+    def pad(self, flat: Tensor) -> Tensor:
+        """Return (b, A) with 0 at padding; differentiable."""
+        zeros = flat.new_zeros(self.mask.numel())
+        return zeros.index_copy(0, self.index, flat).view(self.mask.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedRows:
+    """``N`` tokens of ``b`` sequences in one row, and their ``M`` action tokens."""
+
+    input_ids: Tensor
+    """(N,)"""
+    position_ids: Tensor
+    """(N,)"""
+    layout: PackedLayout
+    predictors: Tensor
+    """(M,) index in the row of the token before each action: its hidden state predicts the action."""
+    targets: Tensor
+    """(M,) the actions."""
+    grid: ActionGrid
+
+
+def pack_rows(
+    batch: TrajectoryColumns, rows: NDArray[np.int64], device: torch.device
+) -> PackedRows:
+    """Lay the given rows of a batch out on ``device``."""
+    part = batch if len(rows) == len(batch) else batch.select(rows)
+    layout = PackedLayout(torch.from_numpy(part.token_offsets), device)
+    tokens = torch.from_numpy(part.token_ids.astype(np.int64)).to(device)
+    # The first token of a sequence is never an action, so "the token before" lies in the same sequence.
+    actions = torch.from_numpy(np.flatnonzero(part.action_mask)).to(device)
+    return PackedRows(
+        input_ids=tokens,
+        position_ids=layout.positions(),
+        layout=layout,
+        predictors=actions - 1,
+        targets=tokens[actions],
+        grid=ActionGrid.of(part.num_actions, device),
+    )

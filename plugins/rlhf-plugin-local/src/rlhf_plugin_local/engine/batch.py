@@ -1,0 +1,298 @@
+"""The rows that are decoded together: admission, one step, release. Synchronous; knows nothing of requests' callers.
+
+Axes: ``R`` active rows, ``S`` rows there is room for, ``P`` distinct prompts, ``A`` tokens of a completion, ``V``
+vocabulary. Active rows are the first R: the last one moves into a row that becomes free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhf_core import RolloutError
+from rlhf_core.contracts import Completion, SamplingParams, Stop
+
+from . import sampling
+from .cache import KVCache, round_up, storage_dtype
+from .counter import signed_seed, uniforms
+from .decode import DecodeLayout
+from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout
+from .sequence import Finished, Sequence
+
+if TYPE_CHECKING:
+    from ..modeling import CausalLM
+
+INTEGERS = ("token", "position", "index", "seed", "limit", "min_new", "top_k")
+FLOATS = ("temperature", "top_p", "min_p")
+FEWEST_POSITIONS = 64
+"""Positions of the cache that a step reads at least. torch computes batched products of less than 400 multiplications
+by another method, with other last bits; a sequence must not notice when the batch's longest one crosses that."""
+
+
+class Batch:
+    """Sequences in rows of a KV cache.
+
+    Args:
+        num_slots: sequences decoded together at most.
+        block: the part of the cache that is read grows by this many positions.
+        share_prefixes: compute equal prompts that are admitted together once.
+    """
+
+    def __init__(
+        self,
+        lm: CausalLM,
+        eos_token_ids: tuple[int, ...],
+        *,
+        num_slots: int,
+        block: int,
+        share_prefixes: bool,
+    ) -> None:
+        self.lm = lm
+        self.num_slots = num_slots
+        self.version = 0
+        self.active: list[Sequence] = []
+        """(R,) by row."""
+        self._block = block
+        self._share_prefixes = share_prefixes
+        self._num_rows = round_up(num_slots, ROW_MULTIPLE)
+        device = lm.device
+        self._device = device
+        self._cache = KVCache(
+            self._num_rows, block, storage_dtype(lm.compute_dtype, device), device
+        )
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
+        self._is_eos[list(eos_token_ids)] = True
+        self._integers = torch.zeros(
+            self._num_rows, len(INTEGERS), dtype=torch.int64, device=device
+        )
+        self._floats = torch.zeros(self._num_rows, len(FLOATS), device=device)
+        columns = dict(zip(INTEGERS, self._integers.unbind(1), strict=True))
+        columns |= dict(zip(FLOATS, self._floats.unbind(1), strict=True))
+        self._column: dict[str, Tensor] = columns
+        self._tokens = torch.zeros(self._num_rows, 0, dtype=torch.int32, device=device)
+        self._logprobs = torch.zeros(self._num_rows, 0, device=device)
+        self._longest = 0
+        """Cache positions that the next step needs."""
+        self._kinds: Counter[SamplingParams] = Counter()
+        self._watched: list[int] = []
+        """Rows with stop strings."""
+
+    @property
+    def num_free(self) -> int:
+        return self.num_slots - len(self.active)
+
+    def set_version(self, version: int) -> None:
+        """Label the tokens from here on."""
+        self.version = version
+        if self.active:
+            indices = self._column["index"][: len(self.active)].tolist()
+            for sequence, index in zip(self.active, indices, strict=True):
+                sequence.versions.append((index, version))
+
+    @torch.inference_mode()
+    def admit(self, sequences: list[Sequence]) -> list[Finished]:
+        """Compute the prompts, sample every sequence's first token, and return those that are finished already."""
+        first = len(self.active)
+        prompts, owner = _distinct([s.prompt_ids for s in sequences], share=self._share_prefixes)
+        lengths = [len(sequence.prompt_ids) for sequence in sequences]
+        self._cache.reserve(max(lengths) + 1)
+        packed = PackedPrompts.pack(prompts, self._device)
+        starts = [packed.starts[prompt] for prompt in owner]
+        targets = CacheTargets.of(starts, lengths, first, self._device)
+        layout = PrefillLayout(packed, targets, self._cache, self.lm.compute_dtype)
+        hidden = self.lm.hidden(packed.tokens, packed.positions, layout)  # (N, D)
+        last = [
+            start + len(prompt) - 1 for start, prompt in zip(packed.starts, prompts, strict=True)
+        ]
+        last += last[-1:] * (-len(last) % ROW_MULTIPLE)
+        logits = self.lm.logits(hidden[torch.tensor(last, device=self._device)])  # (P, V)
+        self._seat(sequences)
+        return self._sample(first, logits[torch.tensor(owner, device=self._device)])
+
+    @torch.inference_mode()
+    def step(self) -> list[Finished]:
+        """Sample one token for every active row and return the sequences that this finished."""
+        R = round_up(len(self.active), ROW_MULTIPLE)
+        used = round_up(max(self._longest, FEWEST_POSITIONS), self._block)
+        self._cache.reserve(used)
+        positions = self._column["position"][:R].contiguous()
+        layout = DecodeLayout(self._cache, positions, used, self.lm.compute_dtype)
+        hidden = self.lm.hidden(self._column["token"][:R].contiguous(), positions, layout)  # (R, D)
+        self._longest += 1
+        return self._sample(0, self.lm.logits(hidden)[: len(self.active)])
+
+    @torch.inference_mode()
+    def drop(self, unwanted: Callable[[Sequence], bool]) -> None:
+        """Free the rows of the sequences for which ``unwanted`` holds."""
+        self._release([row for row, sequence in enumerate(self.active) if unwanted(sequence)])
+
+    @torch.inference_mode()
+    def clear(self) -> None:
+        """Forget all sequences and free the cache."""
+        self.active.clear()
+        self._kinds.clear()
+        self._watched.clear()
+        self._longest = 0
+        self._integers.zero_()
+        self._cache.clear()
+        self._tokens, self._logprobs = self._tokens[:, :0].clone(), self._logprobs[:, :0].clone()
+
+    def _seat(self, sequences: list[Sequence]) -> None:
+        """Fill the state of the rows behind the active ones."""
+        rows = slice(len(self.active), len(self.active) + len(sequences))
+        integers, floats = [], []
+        for sequence in sequences:
+            params, length = sequence.sampling, len(sequence.prompt_ids)
+            seed = signed_seed(sequence.request.seeds[sequence.sample])
+            sequence.versions.append((0, self.version))
+            # ``_sample`` advances position and index.
+            integers.append(
+                (0, length - 1, 0, seed, sequence.limit, params.min_new_tokens, params.top_k)
+            )
+            floats.append((params.temperature, params.top_p, params.min_p))
+            self._longest = max(self._longest, length + 1)
+        self._integers[rows] = torch.tensor(integers, device=self._device)
+        self._floats[rows] = torch.tensor(floats, device=self._device)
+        self._kinds.update(sequence.sampling for sequence in sequences)
+        self.active.extend(sequences)
+        self._find_watched()
+        self._reserve_output(max(sequence.limit for sequence in sequences))
+
+    def _find_watched(self) -> None:
+        if any(kind.stop for kind in self._kinds):
+            self._watched = [row for row, s in enumerate(self.active) if s.watcher is not None]
+        else:
+            self._watched = []
+
+    def _reserve_output(self, length: int) -> None:
+        missing = length - self._tokens.shape[1]
+        if missing > 0:
+            self._tokens, self._logprobs = (
+                torch.nn.functional.pad(kept, (0, missing))
+                for kept in (self._tokens, self._logprobs)
+            )
+
+    def _sample(self, first: int, logits: Tensor) -> list[Finished]:
+        """Draw one token for each row from ``first`` on and release the rows that it finishes."""
+        rows = slice(first, first + len(logits))
+        tokens, logprobs = self._draw(logits, rows)  # (R,)
+        count = self._column["index"][rows]
+        index = count[:, None]
+        self._tokens[rows].scatter_(1, index, tokens[:, None].int())
+        self._logprobs[rows].scatter_(1, index, logprobs[:, None])
+        self._column["token"][rows] = tokens
+        self._integers[rows, 1:3] += 1  # position and index
+        done = self._is_eos[tokens] | (count >= self._column["limit"][rows]) | ~logprobs.isfinite()
+        if self._watched:
+            self._watch(first, done)
+        finished_rows = [first + row for row in done.nonzero()[:, 0].tolist()]
+        finished = [self._finish(row) for row in finished_rows]
+        self._release(finished_rows)
+        return finished
+
+    def _draw(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        """Tokens (R,) and their log-probabilities (R,)."""
+        column = {name: values[rows] for name, values in self._column.items()}
+        if any(kind.min_new_tokens for kind in self._kinds):
+            early = (column["index"] < column["min_new"])[:, None]  # (R, 1)
+            logits = logits.masked_fill(early & self._is_eos, -torch.inf)
+        greedy = [kind.temperature == 0 for kind in self._kinds]
+        if all(greedy):
+            return sampling.argmax(logits)
+        temperature = column["temperature"]
+        is_greedy = temperature == 0
+        scaled = logits / torch.where(is_greedy, 1.0, temperature)[:, None]
+        if any(kind.renormalizes for kind in self._kinds):
+            scaled = sampling.truncate(scaled, column["top_k"], column["top_p"], column["min_p"])
+        tokens, logprobs = sampling.draw(scaled, uniforms(column["seed"], column["index"]))
+        if any(greedy):
+            best, best_logprobs = sampling.argmax(logits)
+            tokens = torch.where(is_greedy, best, tokens)
+            logprobs = torch.where(is_greedy, best_logprobs, logprobs)
+        return tokens, logprobs
+
+    def _watch(self, first: int, done: Tensor) -> None:
+        """Set ``done`` for the rows whose text contains one of their stop strings."""
+        rows = [row for row in self._watched if first <= row < first + len(done)]
+        new = self._integers[rows][:, :3].tolist()  # token, position, index
+        stopped = []
+        for row, (token, _, count) in zip(rows, new, strict=True):
+            sequence = self.active[row]
+            assert sequence.watcher is not None
+            if sequence.watcher.push(token) and count >= sequence.sampling.min_new_tokens:
+                stopped.append(row - first)
+        done[stopped] = True
+
+    def _finish(self, row: int) -> Finished:
+        sequence = self.active[row]
+        count = int(self._column["index"][row])
+        tokens = self._tokens[row, :count].cpu().numpy().copy()
+        logprobs = self._logprobs[row, :count].cpu().numpy().copy()
+        if not np.isfinite(logprobs[-1]):
+            return Finished(sequence, _not_finite(sequence, count))
+        if int(tokens[-1]) in self._eos_token_ids:
+            stop = Stop.EOS
+        elif sequence.watcher is not None and sequence.watcher.found:
+            stop = Stop.STRING
+        else:
+            stop = Stop.LENGTH
+        completion = Completion(
+            token_ids=tokens,
+            logprobs=logprobs,
+            weight_version=sequence.weight_version(count),
+            stop=stop,
+        )
+        return Finished(sequence, completion)
+
+    def _release(self, rows: list[int]) -> None:
+        """Free rows, closing the gaps with the last active ones."""
+        if not rows:
+            return
+        self._kinds.subtract(self.active[row].sampling for row in rows)
+        self._kinds += Counter()  # drops the kinds that no row has any more
+        kept = len(self.active) - len(rows)
+        freed = set(rows)
+        target = [row for row in rows if row < kept]
+        source = [row for row in range(kept, len(self.active)) if row not in freed]
+        for gap, last in zip(target, source, strict=True):
+            self.active[gap] = self.active[last]
+        del self.active[kept:]
+        if target:
+            self._move(source, target)
+        # Rows that are computed only to fill up a multiple of 8 then hold valid state.
+        self._integers[kept:, :2] = 0
+        self._find_watched()
+        longest = self._column["position"][:kept].max().item() if kept else -1
+        self._longest = int(longest) + 1
+
+    def _move(self, source: list[int], target: list[int]) -> None:
+        from_rows = torch.tensor(source, device=self._device)
+        to_rows = torch.tensor(target, device=self._device)
+        for kept in (self._integers, self._floats, self._tokens, self._logprobs):
+            kept[to_rows] = kept[from_rows]
+        self._cache.move(from_rows, to_rows, self._longest)
+
+
+def _distinct(
+    prompts: Iterable[tuple[int, ...]], *, share: bool
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return the prompts to compute, and for each given prompt which of them it is."""
+    prompts = list(prompts)
+    if not share:
+        return prompts, list(range(len(prompts)))
+    number: dict[tuple[int, ...], int] = {}
+    owner = [number.setdefault(prompt, len(number)) for prompt in prompts]
+    return list(number), owner
+
+
+def _not_finite(sequence: Sequence, count: int) -> RolloutError:
+    return RolloutError(
+        f"request {sequence.request.uid}: the log-probability of token {count} is not a finite number, so the model's "
+        "logits are not either. Check the weights: a step with too large a learning rate may have destroyed them."
+    )

@@ -1,0 +1,312 @@
+"""The engine as the loop sees it: coroutines that wait for one synchronous batch to be stepped.
+
+The step runs in the thread of the event loop, not in a worker: the model is the trainer's own, and nothing may change
+its weights or its mode halfway through a forward pass. Between two steps the loop runs whatever else is ready
+(rewards, environments, executors), which therefore waits for at most one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rlhf_core import ConfigError, RolloutError
+from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource
+
+from ..checksum import checksum_of
+from .batch import Batch
+from .config import EmbeddedEngineConfig
+from .memory import keep_freed_memory
+from .sequence import Finished, Sequence
+from .stop import Decode, StopWatcher, decoder_of
+from .weights import ServedWeights
+
+
+class State(StrEnum):
+    """What the engine may be asked for. ``NEW`` -> ``SERVING`` <-> ``PAUSED``, ``ASLEEP``; ``CLOSED`` is final."""
+
+    NEW = "not started"
+    SERVING = "serving"
+    PAUSED = "paused"
+    ASLEEP = "asleep"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A ``generate`` in flight."""
+
+    request: GenerationRequest
+    future: asyncio.Future[list[Completion]]
+    done: dict[int, Completion] = field(default_factory=dict)
+    """By sample."""
+
+
+class EmbeddedEngine:
+    """Continuous batching in this process; implements ``rlhf_core.contracts.Engine``.
+
+    Tokens depend on seed, prompt and weights alone. On a CPU that holds to the bit for dense models, because the rows
+    of every product are independent of their number (see ``prefill.ROW_MULTIPLE``). Log-probs of a mixture of
+    experts, and everything on a GPU, may differ in their last bits with the batch, because kernels are chosen by size;
+    a token then changes only if its uniform number falls within that rounding of a boundary.
+
+    After weights are updated under running requests (``pause``, ``update_weights``, ``resume``), their keys and values
+    in the cache stay those of the older weights.
+    """
+
+    def __init__(self, config: EmbeddedEngineConfig) -> None:
+        self._config = config
+        self._state = State.NEW
+        self._spec: EngineSpec
+        self._weights: ServedWeights
+        self._batch: Batch
+        self._decode: Decode | None = None
+        self._calls: dict[int, _Call] = {}
+        """In flight, by number, in order of arrival."""
+        self._num_calls = 0
+        self._queue: deque[Sequence] = deque()
+        """Not in the batch yet."""
+        self._driver: asyncio.Task[None] | None = None
+
+    async def start(self, spec: EngineSpec, source: WeightSource) -> None:
+        """Share or load the weights; see ``ServedWeights``.
+
+        Raises:
+            ConfigError: the model cannot be loaded, or an end-of-sequence id is not in its vocabulary.
+            RolloutError: the engine was started before.
+        """
+        self._require("start", State.NEW)
+        keep_freed_memory()
+        self._spec = spec
+        self._weights = ServedWeights(spec, self._config, source)
+        lm = self._weights.lm
+        if wrong := [token for token in spec.eos_token_ids if not 0 <= token < lm.vocab_size]:
+            raise ConfigError(
+                f"end-of-sequence ids {wrong} are outside of the model's vocabulary of {lm.vocab_size}; the tokenizer "
+                f"of {spec.model_path} does not belong to its weights"
+            )
+        self._batch = Batch(
+            lm,
+            spec.eos_token_ids,
+            num_slots=max(1, min(self._config.slots, spec.max_concurrency)),
+            block=self._config.block,
+            share_prefixes=self._config.share_prefixes,
+        )
+        self._state = State.SERVING
+
+    async def generate(self, request: GenerationRequest) -> list[Completion]:
+        """Return one completion per seed, in the order of the seeds; while paused, wait.
+
+        Where the model's maximal length leaves fewer tokens than asked for, the completions end there with
+        ``Stop.LENGTH``. Cancelling the call frees its slots.
+
+        Raises:
+            RolloutError: the request cannot be served, the engine is not serving, or computing failed.
+        """
+        self._require(f"generate for {request.uid}", State.SERVING, State.PAUSED)
+        limit = self._checked_limit(request)
+        number = self._num_calls = self._num_calls + 1
+        call = _Call(request, asyncio.get_running_loop().create_future())
+        self._calls[number] = call
+        self._queue.extend(
+            Sequence(
+                request=request,
+                call=number,
+                sample=sample,
+                limit=limit,
+                watcher=self._watcher(request),
+            )
+            for sample in range(len(request.seeds))
+        )
+        self._drive()
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            self._withdraw(number)
+            raise
+        finally:
+            self._calls.pop(number, None)
+
+    async def update_weights(self, version: int, source: WeightSource) -> None:
+        """Label tokens with ``version`` from now on, and copy the weights unless they are shared.
+
+        Raises:
+            RolloutError: requests are running and ``pause`` was not called.
+        """
+        self._require("update_weights", State.SERVING, State.PAUSED, State.ASLEEP)
+        if self._state is State.SERVING and self._calls:
+            raise RolloutError(
+                f"update_weights while {len(self._calls)} requests run ({self._uids()}); call pause first"
+            )
+        self._weights.update(source)
+        self._batch.lm = self._weights.lm
+        self._batch.set_version(version)
+
+    async def pause(self) -> None:
+        """Stop before the next token, keeping what is in flight; new requests wait."""
+        self._require("pause", State.SERVING)
+        self._state = State.PAUSED
+
+    async def resume(self) -> None:
+        """Go on after ``pause``."""
+        self._require("resume", State.PAUSED)
+        self._state = State.SERVING
+        self._drive()
+
+    async def sleep(self) -> None:
+        """Free the KV cache. Requests are refused until ``wake``."""
+        self._require("sleep", State.SERVING, State.PAUSED)
+        if self._calls:
+            raise RolloutError(
+                f"sleep while {len(self._calls)} requests are in flight ({self._uids()}); wait for them first"
+            )
+        self._batch.clear()
+        self._state = State.ASLEEP
+
+    async def wake(self) -> None:
+        """Serve again; the cache grows anew with the first requests."""
+        self._require("wake", State.ASLEEP)
+        self._state = State.SERVING
+
+    async def checksum(self) -> str:
+        """Digest of the served weights; see ``checksum_of``."""
+        self._require("checksum", State.SERVING, State.PAUSED, State.ASLEEP)
+        return checksum_of(self._weights.lm.model.state_dict())
+
+    async def close(self) -> None:
+        """Fail what is in flight, free everything. Closing twice is fine."""
+        if self._state in (State.NEW, State.CLOSED):
+            self._state = State.CLOSED
+            return
+        self._state = State.CLOSED
+        self._fail("the engine was closed", None)
+        del self._batch, self._weights
+
+    def _require(self, what: str, *states: State) -> None:
+        if self._state not in states:
+            raise RolloutError(
+                f"{what}: the engine is {self._state.value}; expected it to be "
+                f"{' or '.join(state.value for state in states)}"
+            )
+
+    def _checked_limit(self, request: GenerationRequest) -> int:
+        """Return how many tokens may be written, after refusing what cannot be served."""
+        length, max_length = len(request.prompt_ids), self._spec.max_length
+        vocab_size = self._weights.lm.vocab_size
+        problem = None
+        if not request.prompt_ids:
+            problem = "the prompt is empty; at least one token is needed to predict the next from"
+        elif min(request.prompt_ids) < 0 or max(request.prompt_ids) >= vocab_size:
+            wrong = next(token for token in request.prompt_ids if not 0 <= token < vocab_size)
+            problem = f"token id {wrong} is outside of the model's vocabulary of {vocab_size}"
+        elif length >= max_length:
+            problem = (
+                f"the prompt has {length} tokens, which leaves no room for an answer within the engine's "
+                f"max_length of {max_length}"
+            )
+        elif not request.seeds:
+            problem = "there are no seeds; one is needed for each completion"
+        elif request.sampling.max_new_tokens < 1:
+            problem = f"max_new_tokens is {request.sampling.max_new_tokens}; expected at least 1"
+        elif "" in request.sampling.stop:
+            problem = "a stop string is empty, which every text contains"
+        if problem is not None:
+            raise RolloutError(f"request {request.uid}: {problem}")
+        return min(request.sampling.max_new_tokens, max_length - length)
+
+    def _watcher(self, request: GenerationRequest) -> StopWatcher | None:
+        if not request.sampling.stop:
+            return None
+        if self._decode is None:
+            self._decode = decoder_of(
+                self._spec.model_path, trust_remote_code=self._spec.trust_remote_code
+            )
+        return StopWatcher(self._decode, request.sampling.stop)
+
+    def _drive(self) -> None:
+        """Have the batch stepped as long as there is work."""
+        if self._driver is None or self._driver.done():
+            self._driver = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._state is State.SERVING and self._calls:
+            try:
+                finished = self._step()
+            except (
+                Exception
+            ) as error:  # whatever the model raises belongs to the requests that caused it
+                self._fail(f"computing the next tokens failed: {error}", error)
+                return
+            for item in finished:
+                self._deliver(item)
+            await asyncio.sleep(0)
+
+    def _step(self) -> list[Finished]:
+        lm = self._weights.lm
+        if lm.training:
+            lm.eval()
+        if self._batch.active:
+            self._weights.check_unchanged()
+        finished: list[Finished] = []
+        if wave := self._next_wave():
+            finished += self._batch.admit(wave)
+        if self._batch.active:
+            finished += self._batch.step()
+        return finished
+
+    def _next_wave(self) -> list[Sequence]:
+        """Take from the queue what is to be admitted now."""
+        free = self._batch.num_free
+        # A prefill for each slot that falls free would cost as much as a step of the whole batch; so some gather first.
+        enough = min(len(self._queue), max(1, self._batch.num_slots // 16))
+        if not self._queue or (self._batch.active and free < enough):
+            return []
+        wave: list[Sequence] = []
+        prompts: set[tuple[int, ...]] = set()
+        num_tokens = 0
+        while self._queue and len(wave) < free:
+            prompt = self._queue[0].prompt_ids
+            if prompt not in prompts or not self._config.share_prefixes:
+                num_tokens += len(prompt)
+                if wave and num_tokens > self._config.prefill_tokens:
+                    break
+                prompts.add(prompt)
+            wave.append(self._queue.popleft())
+        return wave
+
+    def _deliver(self, item: Finished) -> None:
+        call = self._calls.get(item.sequence.call)
+        if call is None or call.future.done():
+            return
+        if isinstance(item.outcome, RolloutError):
+            self._withdraw(item.sequence.call)
+            call.future.set_exception(item.outcome)
+            return
+        call.done[item.sequence.sample] = item.outcome
+        if len(call.done) == len(call.request.seeds):
+            call.future.set_result([call.done[sample] for sample in range(len(call.done))])
+
+    def _withdraw(self, number: int) -> None:
+        """Forget the sequences of one call."""
+        self._queue = deque(sequence for sequence in self._queue if sequence.call != number)
+        if self._state is not State.CLOSED:
+            self._batch.drop(lambda sequence: sequence.call == number)
+
+    def _fail(self, reason: str, cause: Exception | None) -> None:
+        """Fail every request in flight; the engine takes new ones afterwards."""
+        uids = self._uids()
+        for call in self._calls.values():
+            if not call.future.done():
+                error = RolloutError(f"request {call.request.uid}: {reason} (in flight: {uids})")
+                error.__cause__ = cause
+                call.future.set_exception(error)
+        self._queue.clear()
+        self._batch.clear()
+
+    def _uids(self, most: int = 8) -> str:
+        uids = [str(call.request.uid) for call in self._calls.values()]
+        return ", ".join(uids[:most]) + (
+            f" and {len(uids) - most} more" if len(uids) > most else ""
+        )

@@ -1,0 +1,140 @@
+"""Prompts: packed into one row, computed once each, their keys and values copied to the slots that start from them.
+
+Axes: ``P`` distinct prompts, ``N`` tokens of the packed row, ``M`` tokens copied to the cache, ``K`` head dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+
+import torch
+from torch import Tensor
+
+from ..packing import PackedLayout
+from .cache import KVCache, round_up
+
+ROW_MULTIPLE = 8
+"""Rows of a matrix product come in multiples of this. With it the CPU kernels give each row the same bits whatever
+the other rows are (measured for float32 and bfloat16, 1 to 16 threads); with fewer than 4 rows, or some odd numbers
+of them, they do not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedPrompts:
+    """Prompts one after the other, shortest first, each padded at its end to a multiple of ``ROW_MULTIPLE``."""
+
+    tokens: Tensor
+    """(N,)"""
+    positions: Tensor
+    """(N,) of each token in its prompt."""
+    starts: list[int]
+    """(P,) where each prompt begins, in the order in which the prompts were given."""
+    padded_lengths: list[int]
+    """(P,) in the order of the row: not decreasing."""
+
+    @classmethod
+    def pack(cls, prompts: Sequence[tuple[int, ...]], device: torch.device) -> PackedPrompts:
+        """Pack prompts, none of them empty."""
+        order = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt]))
+        tokens: list[int] = []
+        positions: list[int] = []
+        starts = [0] * len(prompts)
+        lengths = [round_up(len(prompts[prompt]), ROW_MULTIPLE) for prompt in order]
+        for prompt, length in zip(order, lengths, strict=True):
+            ids = prompts[prompt]
+            starts[prompt] = len(tokens)
+            tokens.extend(ids)
+            # Padding follows its prompt, so causality alone hides it; any valid token does.
+            tokens.extend(ids[-1:] * (length - len(ids)))
+            positions.extend(range(length))
+        return cls(
+            tokens=torch.tensor(tokens, device=device),
+            positions=torch.tensor(positions, device=device),
+            starts=starts,
+            padded_lengths=lengths,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheTargets:
+    """Which token of the packed row goes where in the cache."""
+
+    source: Tensor
+    """(M,) index in the packed row."""
+    rows: Tensor
+    """(M,)"""
+    positions: Tensor
+    """(M,)"""
+
+    @classmethod
+    def of(
+        cls, starts: Sequence[int], lengths: Sequence[int], first_row: int, device: torch.device
+    ) -> CacheTargets:
+        """Send prompt i, which begins at ``starts[i]``, to row ``first_row + i``; starts may repeat."""
+        length = torch.tensor(lengths)
+        rows = torch.repeat_interleave(torch.arange(first_row, first_row + len(lengths)), length)
+        ends = length.cumsum(0)
+        positions = torch.arange(int(ends[-1])) - torch.repeat_interleave(ends - length, length)
+        source = torch.repeat_interleave(torch.tensor(starts), length) + positions
+        return cls(source=source.to(device), rows=rows.to(device), positions=positions.to(device))
+
+
+class PrefillLayout:
+    """Causal attention within each packed prompt; keys and values also go to the cache.
+
+    On a CPU, prompts of different padded lengths are attended to in separate calls: the fused kernel cuts a batch by
+    its longest sequence, and the last bits of a prompt would depend on what it was packed with.
+    """
+
+    def __init__(
+        self,
+        prompts: PackedPrompts,
+        targets: CacheTargets,
+        cache: KVCache,
+        compute_dtype: torch.dtype,
+    ) -> None:
+        self.cache = cache
+        self.compute_dtype = compute_dtype
+        self.targets = targets
+        device = prompts.tokens.device
+        lengths = prompts.padded_lengths
+        parts = (
+            [list(group) for _, group in groupby(lengths)] if device.type == "cpu" else [lengths]
+        )
+        self.parts = [PackedLayout([0, *accumulate(part)], device) for part in parts]
+        self.sizes = [sum(part) for part in parts]
+        self._index: dict[int, Tensor] = {}
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float,
+        sliding_window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
+        targets, num_heads = self.targets, key.shape[1]
+        if num_heads not in self._index:
+            self._index[num_heads] = self.cache.index(num_heads, targets.rows, targets.positions)
+        copied = [
+            part[0].transpose(0, 1)[targets.source].to(self.compute_dtype) for part in (key, value)
+        ]  # (M, H_kv, K)
+        self.cache.write(layer, *copied, self._index[num_heads])
+        pieces = zip(
+            self.parts,
+            *(part.split(self.sizes, dim=2) for part in (query, key, value)),
+            strict=True,
+        )
+        outputs = [
+            layout.attend(
+                layer, q, k, v, scaling=scaling, sliding_window=sliding_window, softcap=softcap
+            )
+            for layout, q, k, v in pieces
+        ]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)

@@ -1,0 +1,99 @@
+"""Whose weights the engine computes with: the trainer's own tensors, or a copy that follows them."""
+
+from __future__ import annotations
+
+import torch
+
+from rlhf_core import RolloutError
+from rlhf_core.contracts import EngineSpec, WeightSource
+
+from ..modeling import CausalLM, load_causal_lm
+from .config import EmbeddedEngineConfig
+
+
+class ServedWeights:
+    """The model that is served.
+
+    It shares ``source.module()`` where that is a ``CausalLM`` and the options allow it; else it loads the model of
+    the spec and copies the source's buckets into it.
+    """
+
+    def __init__(
+        self, spec: EngineSpec, config: EmbeddedEngineConfig, source: WeightSource
+    ) -> None:
+        module = source.module()
+        self._may_share = config.weights == "shared"
+        self.is_shared = self._may_share and isinstance(module, CausalLM)
+        if self.is_shared:
+            assert isinstance(module, CausalLM)
+            self.lm = module
+        else:
+            compute_dtype = module.compute_dtype if isinstance(module, CausalLM) else None
+            lm = load_causal_lm(
+                spec.model_path,
+                dtype=spec.dtype,
+                compute_dtype=compute_dtype,
+                trust_remote_code=spec.trust_remote_code,
+            )
+            self.lm = lm.to(_device(config))
+            _copy_buckets(self.lm, source)
+        self._seen = self._count_changes()
+
+    def update(self, source: WeightSource) -> None:
+        """Take over what ``source`` holds now.
+
+        Raises:
+            RolloutError: its names or shapes are not this model's.
+        """
+        module = source.module()
+        if not self.is_shared:
+            _copy_buckets(self.lm, source)
+        elif isinstance(module, CausalLM):
+            self.lm = module
+        else:
+            raise RolloutError(
+                "the engine shares the trainer's weights, but the source of this update has no module in this process"
+            )
+        self._seen = self._count_changes()
+
+    def check_unchanged(self) -> None:
+        """Raise if somebody changed the shared tensors without ``update``: versions would be wrong.
+
+        Raises:
+            RolloutError: says which option keeps running requests and training apart.
+        """
+        if self._count_changes() != self._seen:
+            raise RolloutError(
+                "the weights changed under running requests, so their tokens would be labeled with the wrong version. "
+                "Call pause and update_weights around training, or set --engine.embedded.weights copy"
+            )
+
+    def _count_changes(self) -> int:
+        """In-place changes of a few parameters, as autograd counts them: enough to notice an optimizer step."""
+        parameters = list(self.lm.parameters())
+        return sum(parameter._version for parameter in (parameters[0], parameters[-1]))
+
+
+@torch.no_grad()
+def _copy_buckets(lm: CausalLM, source: WeightSource) -> None:
+    state = lm.model.state_dict()
+    missing = {tensor.data_ptr() for tensor in state.values()}
+    for bucket in source.buckets():
+        for name, tensor in bucket.items():
+            if name not in state or state[name].shape != tensor.shape:
+                expected = tuple(state[name].shape) if name in state else "no such name"
+                raise RolloutError(
+                    f"weight {name} of shape {tuple(tensor.shape)} does not fit the engine's model ({expected}): "
+                    "trainer and engine were started from different models"
+                )
+            state[name].copy_(tensor)
+            missing.discard(state[name].data_ptr())
+    # By address: one of two tied names is enough.
+    if lacking := [name for name, tensor in state.items() if tensor.data_ptr() in missing]:
+        raise RolloutError(f"the trainer sent no {lacking[0]} ({len(lacking)} weights are missing)")
+
+
+def _device(config: EmbeddedEngineConfig) -> torch.device:
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(config.device)

@@ -1,0 +1,103 @@
+"""The local runtime: every role and the engine in this process, called directly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlhf_core.contracts import (
+    Engine,
+    Metrics,
+    Placement,
+    RoleHandle,
+    RuntimeSpec,
+    StepPlan,
+    TrainBackend,
+    TrainBatch,
+    TrajectoryColumns,
+    WeightSource,
+)
+from rlhf_core.plugins import Plugins
+
+from .config import LocalRuntimeConfig
+
+
+class LocalRole:
+    """A backend of this process as a ``RoleHandle``. Calls block the event loop: the device is busy anyway."""
+
+    def __init__(self, backend: TrainBackend) -> None:
+        self._backend = backend
+
+    async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
+        return self._backend.logprobs(batch)
+
+    async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
+        return self._backend.values(batch)
+
+    async def train_step(self, batch: TrainBatch, plan: StepPlan) -> Metrics:
+        return self._backend.train_step(batch, plan)
+
+    async def checksum(self) -> str:
+        return self._backend.checksum()
+
+    async def save(self, folder: Path) -> None:
+        self._backend.save(folder)
+
+    async def load(self, folder: Path) -> None:
+        self._backend.load(folder)
+
+    async def export(self, folder: Path, *, ema: bool = False) -> None:
+        self._backend.export(folder, ema=ema)
+
+    def weights(self) -> WeightSource:
+        """The backend itself: the engine may share its module."""
+        return self._backend
+
+
+class LocalRuntime:
+    """Builds roles and engine in the order of the spec; the engine is fed by the ``policy`` role."""
+
+    def __init__(self, config: LocalRuntimeConfig) -> None:
+        self._config = config
+        self._backends: dict[str, TrainBackend] = {}
+        self._engine: Engine | None = None
+
+    async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
+        """Build everything; the engine serves version 0 of the policy's weights."""
+        torch.set_num_threads(self._config.threads or _available_cores())
+        for name, role in spec.roles.items():
+            backend: TrainBackend = plugins.build(spec.backend)
+            self._backends[name] = backend
+            backend.setup(role, plugins)
+        engine: Engine = plugins.build(spec.engine)
+        self._engine = engine
+        policy = self._backends["policy"]
+        await engine.start(spec.engine_spec, policy)
+        await engine.update_weights(0, policy)
+        roles: Mapping[str, RoleHandle] = {
+            name: LocalRole(backend) for name, backend in self._backends.items()
+        }
+        return Placement(roles=roles, engine=engine)
+
+    async def close(self) -> None:
+        """Take engine and roles down; also after a failed start."""
+        try:
+            if self._engine is not None:
+                await self._engine.close()
+        finally:
+            for backend in self._backends.values():
+                backend.close()
+            self._engine = None
+            self._backends.clear()
+
+
+def _available_cores() -> int:
+    """Cores that this process may use, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,114 @@
+"""Does packing compute this architecture rightly? Asked once, at load, with a few tokens.
+
+Layers that carry state along the sequence, attention that ignores its layout, or heads that scale logits in ways
+unknown here would train silently on wrong numbers. They are refused by comparing with the model's own forward.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlhf_core import PluginError
+
+from . import attention
+from .attention import Layout
+from .packing import PackedLayout
+
+if TYPE_CHECKING:
+    from .modeling import CausalLM
+
+KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+LONGEST_PROBE = 64
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
+"""Largest difference of logits, relative to their largest size. Wrong attention differs by the order of 1."""
+
+
+class _Witness:
+    """A layout that also notes which layers asked for which window."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.windows: dict[int, int | None] = {}
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
+    ) -> Tensor:
+        self.windows[layer] = options["sliding_window"]
+        return self.layout.attend(layer, query, key, value, **options)
+
+
+@torch.inference_mode()
+def verify(lm: CausalLM) -> None:
+    """Compare packed logits of two short sequences with the model's own, each alone under its default attention.
+
+    Raises:
+        PluginError: they differ, or a layer is of a kind that is not computed here.
+    """
+    config = lm.model.config.get_text_config()
+    family = type(lm.model).__name__
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if unknown := sorted(kinds - KNOWN_LAYERS):
+        raise PluginError(
+            f"{family} has layers of kind {', '.join(unknown)}; the torch backend and the embedded engine compute "
+            f"{' and '.join(sorted(KNOWN_LAYERS))}. Choose another model, or another engine and backend."
+        )
+    lengths = (_probe_length(config), 7)
+    rows = [_probe_tokens(length, lm.vocab_size).to(lm.device) for length in lengths]
+    witness = _Witness(PackedLayout([0, lengths[0], sum(lengths)], lm.device))
+    try:
+        layout = witness.layout
+        assert isinstance(layout, PackedLayout)
+        actual = lm.logits(lm.hidden(torch.cat(rows), layout.positions(), witness))
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise PluginError(f"{family} cannot be run by the torch backend: {error}") from error
+    _check_windows(witness, config, family)
+    expected = torch.cat([_own_logits(lm, row) for row in rows])
+    scale = expected.abs().max().clamp_min(1e-6)
+    difference = float((actual - expected).abs().max() / scale)
+    allowed = TOLERANCE[lm.compute_dtype]
+    if not difference <= allowed:
+        raise PluginError(
+            f"{family}: logits of packed sequences differ from the model's own by {difference:.2g} of the largest "
+            f"logit (allowed: {allowed:g}), so this architecture would be trained wrongly by the torch backend. "
+            "Choose another model, or another engine and backend."
+        )
+
+
+def _probe_length(config: Any) -> int:
+    """Longer than the sliding window where that is cheap, so that a wrong window shows."""
+    window = getattr(config, "sliding_window", None) or 0
+    return window + 5 if window + 5 <= LONGEST_PROBE else 12
+
+
+def _probe_tokens(length: int, vocab_size: int) -> Tensor:
+    return (torch.arange(length) * 7919 + 13) % vocab_size
+
+
+def _own_logits(lm: CausalLM, row: Tensor) -> Tensor:
+    """(T, V) of one sequence, by the model's own forward pass and attention."""
+    default = "sdpa" if lm.model._supports_sdpa else "eager"
+    lm.model.set_attn_implementation(default)
+    try:
+        with lm.autocast():
+            logits: Tensor = lm.model(input_ids=row[None], use_cache=False).logits[0].float()
+    finally:
+        lm.model.set_attn_implementation(attention.NAME)
+    return logits
+
+
+def _check_windows(witness: _Witness, config: Any, family: str) -> None:
+    if len(witness.windows) != config.num_hidden_layers:
+        raise PluginError(
+            f"{family}: {len(witness.windows)} of {config.num_hidden_layers} layers used the packed attention; the "
+            "torch backend cannot compute the others."
+        )
+    kinds = getattr(config, "layer_types", None) or ()
+    for layer, kind in enumerate(kinds):
+        if (kind == "sliding_attention") != (witness.windows[layer] is not None):
+            raise PluginError(
+                f"{family}: layer {layer} is {kind} but asked for window {witness.windows[layer]}; the torch backend "
+                "would attend to other tokens than the model does."
+            )

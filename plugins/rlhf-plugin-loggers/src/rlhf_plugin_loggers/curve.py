@@ -1,0 +1,70 @@
+"""``learning_curve.png``: reward and evaluations of the whole run, over steps and over seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite, nan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .history import History, Series, read_history
+from .wording import eval_label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from rlhf_core.contracts import RunResult
+
+FILE_NAME = "learning_curve.png"
+FEW_POINTS = 40
+"""Fewer than these are marked one by one."""
+
+
+class LearningCurve:
+    """Draws at the end of the run, however it ended."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+
+    def run_end(self, result: RunResult) -> None:
+        history = read_history(self._output / "metrics.jsonl")
+        if history.reward.steps:
+            save_curve(history, self._output / FILE_NAME, title=self._output.name)
+
+
+def save_curve(history: History, path: Path, *, title: str) -> None:
+    """Draw ``history`` to a PNG file: one column over steps, one over seconds, rewards above evaluations."""
+    # Figure and canvas directly: pyplot would pick a window system and keep global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows: list[tuple[str, Mapping[str, Series]]] = [
+        ("mean reward of rollouts", {"": history.reward})
+    ]
+    if history.evals:
+        labels = {eval_label(name): series for name, series in history.evals.items()}
+        rows.append(("held-out evaluation", labels))
+    figure = Figure(figsize=(10, 3.2 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    # A run's name is no formula: without this, "$" in it would start one.
+    figure.suptitle(title, parse_math=False)
+    axes = figure.subplots(len(rows), 2, sharey="row", squeeze=False)
+    for (label, series), (over_steps, over_seconds) in zip(rows, axes, strict=True):
+        over_steps.set_ylabel(label)
+        _draw(over_steps, "step", {name: (s.steps, s.values) for name, s in series.items()})
+        _draw(over_seconds, "seconds", {name: (s.seconds, s.values) for name, s in series.items()})
+    figure.savefig(path, dpi=120)
+
+
+def _draw(
+    axes: Axes, xlabel: str, lines: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+) -> None:
+    for label, (x, y) in lines.items():
+        # An infinite value has no place on an axis; as NaN it is a gap in the line.
+        drawn = [value if isfinite(value) else nan for value in y]
+        marker = "o" if len(x) < FEW_POINTS else ""
+        axes.plot(x, drawn, label=label, linewidth=1.2, marker=marker, markersize=3)
+    axes.set_xlabel(xlabel)
+    axes.grid(alpha=0.3)
+    if any(lines):
+        axes.legend(loc="best", fontsize="small")

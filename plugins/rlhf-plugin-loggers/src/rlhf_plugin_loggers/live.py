@@ -1,0 +1,83 @@
+"""Progress as one line that is rewritten in place. Evaluations and checkpoints stay above it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from .pace import Pace
+from .wording import duration, eval_words, step_words
+
+if TYPE_CHECKING:
+    from rlhf_core.contracts import RunInfo, RunResult
+
+BAR_WIDTH = 16
+REFRESHES_PER_S = 4
+
+
+class LiveProgress:
+    """Draws the line from its first step to the end of the run; the clock runs on between steps."""
+
+    def __init__(
+        self,
+        console: Console,
+        start_step: int,
+        total_steps: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self._total = total_steps
+        self._clock = clock
+        self._began = clock()
+        self._pace = Pace(start_step, total_steps, clock)
+        self._step = start_step
+        self._words: list[str] = []
+        self._live = Live(
+            self, console=console, refresh_per_second=REFRESHES_PER_S, vertical_overflow="visible"
+        )
+
+    def run_start(self, run: RunInfo) -> None:
+        self._live.start()
+
+    def step_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._pace.step(step)
+        self._step = step
+        self._words = step_words(metrics)
+
+    def eval_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        if words := eval_words(metrics):
+            self._console.print(Text(f"step {step}  evaluation: {', '.join(words)}"))
+
+    def checkpoint_saved(self, step: int, path: Path) -> None:
+        self._console.print(Text(f"step {step}  checkpoint: {path}"), soft_wrap=True)
+
+    def run_end(self, result: RunResult) -> None:
+        self._live.stop()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._line(options.max_width, ascii_only=options.ascii_only)
+
+    def _line(self, width: int, *, ascii_only: bool = False) -> Text:
+        """The line at this width: what does not fit is left out, the least important first."""
+        done, todo = ("#", "-") if ascii_only else ("━", "─")
+        filled = BAR_WIDTH * self._step // max(self._total, 1)
+        line = Text(no_wrap=True, overflow="crop")
+        line.append(f"{self._step}/{self._total} ")
+        line.append(done * filled, style="green").append(todo * (BAR_WIDTH - filled), style="dim")
+        for index, word in enumerate([self._clock_words(), *self._words]):
+            if line.cell_len + 2 + len(word) > width:
+                break
+            line.append("  ").append(word, style="cyan" if index == 0 else "")
+        return line
+
+    def _clock_words(self) -> str:
+        left = self._pace.seconds_left()
+        if left is None:
+            return f"{duration(self._clock() - self._began)}, first step is running"
+        return f"{duration(left)} left"

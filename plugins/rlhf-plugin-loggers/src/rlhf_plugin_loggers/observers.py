@@ -1,0 +1,54 @@
+"""Which observers a run gets, from its ``log`` section."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rlhf_core.contracts import RunInfo
+
+
+def observers_of(run: RunInfo) -> list[object]:
+    """Return the run's observers, in the order in which they are told of an event.
+
+    ``log.progress`` off silences the closing summary as well: such a run prints nothing.
+    """
+    log = run.config["log"]
+    observers: list[object] = []
+    if log["progress"] != "off":
+        observers.append(_progress(log["progress"], run))
+    if log["tensorboard"]:
+        from .tensorboard_events import TensorBoardEvents
+
+        observers.append(TensorBoardEvents(run.output / "tensorboard", run.start_step))
+    if log["curve"]:
+        from .curve import LearningCurve
+
+        observers.append(LearningCurve(run.output))
+    if log["progress"] != "off":
+        from .summary import Summary
+
+        # Last, because it tells where the others have left their files.
+        observers.append(Summary(run.output, _console(), run.total_steps))
+    return observers
+
+
+def _progress(mode: str, run: RunInfo) -> object:
+    console = _console()
+    if mode == "live" or (mode == "auto" and console.is_terminal and not console.is_dumb_terminal):
+        from .live import LiveProgress
+
+        return LiveProgress(console, run.start_step, run.total_steps)
+    from .plain import PlainProgress
+
+    # Flushed line by line: a log file is watched while the run goes on.
+    return PlainProgress(partial(print, flush=True), run.start_step, run.total_steps)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False)

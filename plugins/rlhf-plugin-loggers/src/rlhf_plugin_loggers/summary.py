@@ -1,0 +1,99 @@
+"""What a run says at its end: how it ended, what it reached, where things are, what to try next."""
+
+from __future__ import annotations
+
+import shlex
+from math import isfinite, nan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .curve import FILE_NAME as CURVE
+from .history import History, Series, read_history
+from .wording import duration, eval_label, number
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rlhf_core.contracts import RunResult
+
+Rows = list[tuple[str, str]]
+
+STYLES = {"finished": "green", "interrupted": "yellow", "failed": "red"}
+
+
+class Summary:
+    """Prints a panel on a terminal, plain lines elsewhere."""
+
+    def __init__(self, output: Path, console: Console, total_steps: int) -> None:
+        self._output = output
+        self._console = console
+        self._total = total_steps
+
+    def run_end(self, result: RunResult) -> None:
+        history = read_history(self._output / "metrics.jsonl")
+        rows = summary_rows(self._output, result, history, self._total)
+        if self._console.is_terminal:
+            _print_panel(self._console, rows, result.status)
+        else:
+            width = max(len(label) for label, _ in rows) + 2
+            print("\n".join(f"{label:{width}}{text}" for label, text in rows))
+
+
+def summary_rows(output: Path, result: RunResult, history: History, total_steps: int) -> Rows:
+    """Return labels and texts, a label only at the first of several lines that belong together."""
+    end = f": {result.message}" if result.message else ""
+    rows = [("status", f"{result.status}{end}")]
+    rows.append(("steps", f"{result.steps} of {total_steps} in {duration(result.seconds)}"))
+    if history.reward.values:
+        rows.append(("reward", _first_to_last(history.reward)))
+    rows += [(eval_label(name), _with_best(series)) for name, series in history.evals.items()]
+    rows += [(label, str(path)) for label, path in _files(output, result)]
+    commands = next_commands(output, result)
+    rows += [("next" if index == 0 else "", text) for index, text in enumerate(commands)]
+    return rows
+
+
+def next_commands(output: Path, result: RunResult) -> list[str]:
+    """Commands that can be typed as they are, from the folder in which the run was started."""
+    folder = shlex.quote(str(output))
+    commands = []
+    if result.status != "finished":
+        config = shlex.quote(str(output / "config.toml"))
+        commands.append(f"rlhf train -c {config} --resume auto")
+    if (output / "samples.jsonl").exists():
+        commands.append(f"rlhf show {folder}")
+    if (output / "tensorboard").exists():
+        commands.append(f"tensorboard --logdir {folder}")
+    return commands
+
+
+def _files(output: Path, result: RunResult) -> Rows:
+    files = [("model", result.model)] if result.model else []
+    files += [("metrics", output / "metrics.jsonl"), ("curve", output / CURVE)]
+    return [(label, str(path)) for label, path in files if path.exists()]
+
+
+def _first_to_last(series: Series) -> str:
+    return f"{number(series.values[0])} -> {number(series.values[-1])}"
+
+
+def _with_best(series: Series) -> str:
+    if len(series.values) == 1:
+        return f"{number(series.values[0])} at step {series.steps[0]}"
+    finite = [pair for pair in zip(series.values, series.steps, strict=True) if isfinite(pair[0])]
+    best, step = max(finite, key=lambda pair: pair[0], default=(nan, series.steps[0]))
+    return f"{_first_to_last(series)}, best {number(best)} at step {step}"
+
+
+def _print_panel(console: Console, rows: Rows, status: str) -> None:
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    style = STYLES[status]
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in rows:
+        table.add_row(label, Text(text, style=style if label == "status" else ""))
+    console.print(Panel(table, border_style=style, expand=False))

@@ -1,0 +1,59 @@
+"""Metrics as TensorBoard event files, without torch and without TensorFlow.
+
+Written synchronously with TensorBoard's own record format. Its ``EventFileWriter`` is not used: it goes through
+``tf.io.gfile``, which imports the whole of TensorFlow where that happens to be installed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+if TYPE_CHECKING:
+    from rlhf_core.contracts import RunResult
+
+
+class TensorBoardEvents:
+    """Appends one event per step and evaluation to a new file in ``folder``.
+
+    A resumed run writes a file of its own that begins by discarding what earlier files say of steps after
+    ``start_step``: they are done again.
+    """
+
+    def __init__(self, folder: Path, start_step: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Files are read in the order of their names, so the time comes first.
+        name = f"events.out.tfevents.{time.time_ns():019}.{os.getpid()}"
+        self._file = (folder / name).open("xb")
+        self._records = RecordWriter(self._file)
+        self._write(Event(file_version="brain.Event:2"))
+        if start_step:
+            restart = SessionLog(status=SessionLog.START)
+            self._write(Event(step=start_step + 1, session_log=restart))
+
+    def step_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._write_scalars(step, metrics)
+
+    def eval_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._write_scalars(step, metrics)
+
+    def run_end(self, result: RunResult) -> None:
+        self._file.close()
+
+    def _write_scalars(self, step: int, metrics: Mapping[str, float]) -> None:
+        values = [
+            Summary.Value(tag=name, simple_value=value) for name, value in sorted(metrics.items())
+        ]
+        self._write(Event(step=step, summary=Summary(value=values)))
+
+    def _write(self, event: Event) -> None:
+        event.wall_time = time.time()
+        self._records.write(event.SerializeToString())
+        self._file.flush()

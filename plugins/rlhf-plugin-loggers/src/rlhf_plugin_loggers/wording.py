@@ -1,0 +1,98 @@
+"""Numbers as people read them, and the metrics that a progress line shows, the most important first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+
+def number(value: float) -> str:
+    """Four digits or so, always as wide: ``0.0031``, ``0.512``, ``1.250``, ``12.35``, ``1234``, ``1.2e-05``."""
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if value and not 1e-3 <= size < 1e5:
+        return f"{value:.2g}"
+    decimals = next((n for n, limit in ((4, 0.1), (3, 10), (2, 100), (1, 1000)) if size < limit), 0)
+    return f"{value:.{decimals if value else 3}f}"
+
+
+def rate(value: float) -> str:
+    """Tokens per second: ``950 tok/s``, ``8.1k tok/s``, ``1.2M tok/s``."""
+    for limit, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.1f}{unit} tok/s"
+    return f"{value:.0f} tok/s"
+
+
+def duration(seconds: float) -> str:
+    """``8 s``, ``1:02 min``, ``1:02:03 h``, ``2 d 03:04 h``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, seconds_left = divmod(whole, 60)
+    hours, minutes_left = divmod(minutes, 60)
+    days, hours_left = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours_left:02}:{minutes_left:02} h"
+    if hours:
+        return f"{hours}:{minutes_left:02}:{seconds_left:02} h"
+    return f"{minutes}:{seconds_left:02} min"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One figure of the progress line."""
+
+    label: str
+    metric: str
+    text: Callable[[float], str] = number
+
+
+FIELDS = (
+    Field("reward", "reward/mean"),
+    Field("KL(ref)", "kl/ref"),
+    Field("KL(old)", "policy/approx_kl"),
+    Field("entropy", "policy/entropy"),
+    Field("length", "response/length_mean"),
+    Field("generate", "timing/generate_tokens_per_s", rate),
+    Field("train", "timing/train_tokens_per_s", rate),
+)
+
+
+def step_words(metrics: Mapping[str, float]) -> list[str]:
+    """``label value`` for each field of which there is a metric; without a reference, KL is to the old policy."""
+    hidden = {"policy/approx_kl"} if "kl/ref" in metrics else set()
+    return [
+        f"{field.label} {field.text(metrics[field.metric])}"
+        for field in FIELDS
+        if field.metric in metrics and field.metric not in hidden
+    ]
+
+
+def headlines(names: Iterable[str]) -> list[str]:
+    """The evaluation metric to show of each set and temperature: ``pass@1``, else ``reward``.
+
+    Args:
+        names: ``eval/<set>/T<temperature>/<metric>``; others are ignored.
+    """
+    by_prefix: dict[str, set[str]] = {}
+    for name in names:
+        prefix, _, metric = name.rpartition("/")
+        if prefix.startswith("eval/"):
+            by_prefix.setdefault(prefix, set()).add(metric)
+    chosen = []
+    for prefix, metrics in sorted(by_prefix.items()):
+        chosen += [f"{prefix}/{m}" for m in ("pass@1", "reward") if m in metrics][:1]
+    return chosen
+
+
+def eval_label(name: str) -> str:
+    """``eval/test/T0/pass@1`` -> ``test T0 pass@1``."""
+    return " ".join(name.removeprefix("eval/").rsplit("/", 2))
+
+
+def eval_words(metrics: Mapping[str, float]) -> list[str]:
+    """``test T0 pass@1 0.953`` for each set and temperature."""
+    return [f"{eval_label(name)} {number(metrics[name])}" for name in headlines(metrics)]

@@ -1,0 +1,78 @@
+"""The components: holders of their options that call the formulas and report what they did."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from rlhf_core.contracts import Advantages, Metric, Metrics, RewardBatch
+from rlhf_core.math import group_size, group_std, remaining_rewards, token_advantages, whiten
+
+from .config import ReinforceBaselineConfig, ReinforceConfig, RlooConfig
+from .reinforce import reinforce_advantages
+from .reinforce_baseline import group_baseline_advantages
+from .rloo import leave_one_out_advantages
+
+
+class Reinforce:
+    """Discounted returns of single tokens, whitened over the batch."""
+
+    def __init__(self, config: ReinforceConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        advantages = reinforce_advantages(
+            batch.token_rewards,
+            batch.action_mask,
+            gamma=self.config.gamma,
+            whitening=self.config.whiten,
+        )
+        return Advantages(advantages=advantages)
+
+
+class ReinforceBaseline:
+    """Rewards against the group's mean, whitened over the batch."""
+
+    def __init__(self, config: ReinforceBaselineConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        by_turn = group_baseline_advantages(_remaining(batch), batch.group, batch.episode)
+        advantages = _at_tokens(by_turn, batch)
+        if self.config.whiten != "none":
+            full = self.config.whiten == "full"
+            advantages = whiten(advantages, batch.action_mask, divide_by_std=full)
+        return Advantages(advantages=advantages, metrics=_group_metrics(batch))
+
+
+class Rloo:
+    """Rewards against the mean of the group's other samples."""
+
+    def __init__(self, config: RlooConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        by_turn = leave_one_out_advantages(_remaining(batch), batch.group, batch.episode)
+        return Advantages(advantages=_at_tokens(by_turn, batch), metrics=_group_metrics(batch))
+
+
+def _remaining(batch: RewardBatch) -> Tensor:
+    """(B, K)"""
+    return remaining_rewards(
+        batch.rewards, batch.token_rewards, batch.action_mask, batch.turn, batch.kl_penalty
+    )
+
+
+def _at_tokens(by_turn: Tensor, batch: RewardBatch) -> Tensor:
+    """(B, K) -> (B, A)"""
+    return token_advantages(by_turn, batch.action_mask, batch.turn, batch.kl_penalty)
+
+
+def _group_metrics(batch: RewardBatch) -> Metrics:
+    """Spread of the episodes' rewards in a group, and the share of groups in which all earned the same."""
+    std = group_std(batch.rewards, batch.group, batch.episode, correction=0)  # (B,)
+    share = 1.0 / group_size(batch.group)  # (B,) each group's rows add up to 1
+    num_groups = share.sum()
+    return {
+        "group/reward_std": Metric((std * share).sum(), num_groups),
+        "group/no_signal": Metric(((std == 0) * share).sum(), num_groups),
+    }

@@ -1,0 +1,131 @@
+"""From the names of a function's parameters to the arguments that it is called with."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core import PluginError, RewardError
+from rlhf_core.contracts import RewardRequest
+
+_FIELDS = ("prompt", "response", "row", "uid", "turns", "token_ids", "action_mask", "truncated")
+_SINGULARS = {
+    "prompts": "prompt",
+    "responses": "response",
+    "rows": "row",
+    "uids": "uid",
+    "requests": "request",
+}
+"""One of these as a parameter marks a function of a whole batch."""
+
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How one function is called."""
+
+    written: str
+    """The function as the user wrote it, for messages."""
+    parameters: tuple[inspect.Parameter, ...]
+    batch: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], written: str, batch: bool | None) -> Binding:
+        """Read the signature.
+
+        Args:
+            batch: whether it takes lists; None decides by the names.
+
+        Raises:
+            PluginError: it has no signature, no parameters, or some that cannot be passed by name.
+        """
+        try:
+            parameters = tuple(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError) as error:
+            raise PluginError(f"{written} has no signature that can be read: {error}") from error
+        parameters = tuple(p for p in parameters if p.kind is not p.VAR_POSITIONAL)
+        if not parameters:
+            raise PluginError(
+                f"{written} takes no arguments; expected some of {', '.join(_FIELDS)}, or columns of the data"
+            )
+        if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
+            raise PluginError(
+                f"{written} takes arguments by position only; arguments are passed by name, so remove the '/'"
+            )
+        if batch is None:
+            batch = any(parameter.name in _SINGULARS for parameter in parameters)
+        return cls(written, parameters, batch)
+
+    def arguments(self, request: RewardRequest) -> dict[str, Any]:
+        """Arguments by name, for one sample.
+
+        Raises:
+            RewardError: a parameter is neither a field nor a column; the message lists the columns that exist.
+        """
+        arguments: dict[str, Any] = {}
+        for parameter in self.parameters:
+            if parameter.kind is parameter.VAR_KEYWORD:
+                everything = {**request.row, **{name: getattr(request, name) for name in _FIELDS}}
+                arguments |= self._not_named(everything)
+                continue
+            value = _value(request, parameter.name)
+            if value is not _MISSING:
+                arguments[parameter.name] = value
+            elif parameter.default is parameter.empty:
+                raise self._unknown(parameter.name, request)
+        return arguments
+
+    def lists(self, requests: Sequence[RewardRequest]) -> dict[str, Any]:
+        """As ``arguments``, for a batch: each value is a list with one entry per sample."""
+        arguments: dict[str, Any] = {}
+        for parameter in self.parameters:
+            if parameter.kind is parameter.VAR_KEYWORD:
+                arguments |= self._not_named(_all_lists(requests))
+                continue
+            name = _SINGULARS.get(parameter.name, parameter.name)
+            values = [_value(request, name) for request in requests]
+            missing = next((i for i, value in enumerate(values) if value is _MISSING), None)
+            if missing is None:
+                arguments[parameter.name] = values
+            elif parameter.default is parameter.empty:
+                raise self._unknown(parameter.name, requests[missing])
+        return arguments
+
+    def _not_named(self, everything: Mapping[str, Any]) -> dict[str, Any]:
+        """What goes into ``**extra``."""
+        named = {parameter.name for parameter in self.parameters}
+        return {key: value for key, value in everything.items() if key not in named}
+
+    def _unknown(self, name: str, request: RewardRequest) -> RewardError:
+        near = difflib.get_close_matches(name, [*request.row, *_FIELDS], n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        return RewardError(
+            f"{self.written} takes {name!r}, which is no column of this row.{hint} "
+            f"Columns: {_listed(request.row)}. Also: {', '.join(_FIELDS)}, request"
+        )
+
+
+def _all_lists(requests: Sequence[RewardRequest]) -> dict[str, Any]:
+    """Every column and field; a column that a row lacks is None there."""
+    columns = dict.fromkeys(key for request in requests for key in request.row)
+    plurals = {field: name for name, field in _SINGULARS.items()}
+    return {key: [request.row.get(key) for request in requests] for key in columns} | {
+        plurals.get(field, field): [getattr(request, field) for request in requests]
+        for field in _FIELDS
+    }
+
+
+def _value(request: RewardRequest, name: str) -> Any:
+    if name in _FIELDS:
+        return getattr(request, name)
+    if name == "request":
+        return request
+    return request.row.get(name, _MISSING)
+
+
+def _listed(row: Mapping[str, Any]) -> str:
+    return ", ".join(row) or "none (the task has no data row)"

@@ -1,0 +1,62 @@
+"""1 if the response's final answer is mathematically equal to the row's answer, else 0, by math-verify.
+
+Answers are taken from ``\\boxed{}``, from LaTeX between dollars, or from the last number or expression of the text.
+Limits per parse and comparison need the main thread, where a worker process runs rewards; elsewhere the batch's
+``timeout_s`` is what remains.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from math_verify import parse, verify
+
+from rlhf_core import RewardError
+from rlhf_core.contracts import RewardRequest, RewardResult
+
+from .config import MathConfig
+from .labels import label_of
+
+
+class MathEquivalence:
+    """Compares with SymPy. A comparison that takes too long counts as not equal."""
+
+    def __init__(self, config: MathConfig) -> None:
+        self._config = config
+        # The samples of a group share their label.
+        self._gold = lru_cache(maxsize=4096)(self._parse_label)
+
+    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult]:
+        """Return 0 or 1 per sample, and the metric ``extracted``: whether an answer was found in the response."""
+        results: list[Any] = []
+        for request in requests:
+            try:
+                results.append(self._score(request))
+            except (
+                Exception
+            ) as error:  # stands in the place of this sample's result; the others keep theirs
+                results.append(error)
+        return results
+
+    def _score(self, request: RewardRequest) -> RewardResult:
+        gold = self._gold(str(label_of(request, self._config.label_key)))
+        answer = parse(request.response, parsing_timeout=self._limit())
+        right = bool(answer) and verify(list(gold), answer, timeout_seconds=self._limit())
+        return RewardResult(reward=float(right), metrics={"extracted": float(bool(answer))})
+
+    def _parse_label(self, label: str) -> tuple[Any, ...]:
+        # Plain text first ("1,234"); what is only valid as LaTeX, such as "(1,2)" or "x", then.
+        for text in (label, f"${label}$"):
+            if parsed := parse(text, parsing_timeout=self._limit()):
+                return tuple(parsed)
+        raise RewardError(
+            f"the label {label!r} in column {self._config.label_key!r} is no mathematical expression; "
+            "use exact_match for text"
+        )
+
+    def _limit(self) -> int | None:
+        in_main = threading.current_thread() is threading.main_thread()
+        return self._config.step_timeout_s if in_main else None

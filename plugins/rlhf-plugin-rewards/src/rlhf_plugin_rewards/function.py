@@ -1,0 +1,127 @@
+"""A reward from a function in a user's file.
+
+What the function gets is decided by the names of its parameters. For one sample:
+
+    def score(prompt, response, row, uid, turns, token_ids, action_mask, truncated, request): ...
+
+Any other name is a column of the data row (``def score(response, answer)``); ``**extra`` gets all of these and all
+columns. A parameter with a default may be missing. With a parameter called ``prompts``, ``responses``, ``rows``,
+``uids`` or ``requests`` (or with ``batch = true``) the function is called once for many samples and everything is a
+list. It may be async. It returns a number per sample, or a dict ``{"reward": number, "any_metric": number}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from rlhf_core import PluginError, RewardError
+from rlhf_core.code_reference import parse
+from rlhf_core.contracts import Reward, RewardRequest, RewardResult
+
+from .binding import Binding
+from .config import FunctionConfig
+
+
+def make_function_reward(config: FunctionConfig) -> Reward:
+    """Import the function and return it as a reward. A class with a ``score`` method is used as it is.
+
+    Raises:
+        ConfigError: no such file or name, or the file cannot be imported.
+        PluginError: what the name stands for cannot be called, or is a generator.
+    """
+    reference = parse(config.path)
+    loaded = reference.load()
+    if isinstance(loaded, type):
+        loaded = reference(config)
+    if hasattr(loaded, "score"):
+        reward: Reward = loaded
+        return reward
+    if not callable(loaded):
+        raise PluginError(
+            f"{config.path} is a {type(loaded).__name__}; expected a function that returns a number"
+        )
+    if inspect.isgeneratorfunction(loaded) or inspect.isasyncgenfunction(loaded):
+        raise PluginError(f"{config.path} is a generator; return the score instead of yielding it")
+    binding = Binding.of(loaded, config.path, config.batch)
+    if binding.batch:
+        return BatchFunctionReward(loaded, binding)
+    return FunctionReward(loaded, binding, config.concurrency)
+
+
+class FunctionReward:
+    """Calls a function once per sample. An exception concerns its sample alone."""
+
+    def __init__(self, function: Callable[..., Any], binding: Binding, concurrency: int) -> None:
+        self._function = function
+        self._binding = binding
+        self._concurrency = concurrency
+
+    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult]:
+        """Return a result per sample; in the place of one that failed stands its exception."""
+        results: list[Any] = [self._start(request) for request in requests]
+        waiting = [index for index, result in enumerate(results) if inspect.isawaitable(result)]
+        slots = asyncio.Semaphore(self._concurrency)
+        finished = await asyncio.gather(*(_finish(results[index], slots) for index in waiting))
+        for index, result in zip(waiting, finished, strict=True):
+            results[index] = result
+        return [_result(result) for result in results]
+
+    def _start(self, request: RewardRequest) -> Any:
+        try:
+            return self._function(**self._binding.arguments(request))
+        except (Exception, SystemExit) as error:
+            return error
+
+
+class BatchFunctionReward:
+    """Calls a function once per batch, with lists."""
+
+    def __init__(self, function: Callable[..., Any], binding: Binding) -> None:
+        self._function = function
+        self._binding = binding
+
+    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult]:
+        """Return a result per sample.
+
+        Raises:
+            RewardError: the function did not return one value per sample.
+        """
+        binding = self._binding
+        returned = self._function(**binding.lists(requests))
+        values = await returned if inspect.isawaitable(returned) else returned
+        if hasattr(values, "tolist") and getattr(values, "ndim", 0) == 1:
+            values = values.tolist()
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise RewardError(
+                f"{binding.written} returned a {type(values).__name__}; expected a list of {len(requests)} numbers "
+                "or dicts, one for each response"
+            )
+        if len(values) != len(requests):
+            raise RewardError(
+                f"{binding.written} returned {len(values)} values for {len(requests)} responses"
+            )
+        return [_result(value) for value in values]
+
+
+async def _finish(started: Awaitable[Any], slots: asyncio.Semaphore) -> Any:
+    async with slots:
+        try:
+            return await started
+        except (Exception, SystemExit) as error:
+            return error
+
+
+def _result(value: Any) -> Any:
+    """A RewardResult, whose number the core checks; exceptions pass through."""
+    if isinstance(value, BaseException | RewardResult):
+        return value
+    if not isinstance(value, Mapping):
+        return RewardResult(reward=value)
+    if "reward" not in value:
+        found = ", ".join(map(str, value)) or "nothing"
+        return RewardError(f"the dict that was returned has no 'reward', only {found}")
+    metrics = {key: entry for key, entry in value.items() if key != "reward"}
+    return RewardResult(reward=value["reward"], metrics=metrics)

@@ -1,0 +1,77 @@
+"""1 if a regular expression matches the response, else 0. Each match has a time limit, so no pattern can hang."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import regex
+
+from rlhf_core import RewardError
+from rlhf_core.contracts import RewardRequest, RewardResult
+
+from .config import RegexConfig
+
+
+class Pattern:
+    """Matches with the ``regex`` package."""
+
+    def __init__(self, config: RegexConfig) -> None:
+        self._config = config
+        # Many rows of a data set give the same expression; the samples of one group always do.
+        self._compiled = lru_cache(maxsize=1024)(self._compile)
+        if not config.columns:
+            self._compiled(config.pattern)
+
+    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult]:
+        """Return 0 or 1 per sample."""
+        results: list[Any] = []
+        for request in requests:
+            try:
+                results.append(RewardResult(reward=float(self._matches(request))))
+            except (
+                Exception
+            ) as error:  # stands in the place of this sample's result; the others keep theirs
+                results.append(error)
+        return results
+
+    def _matches(self, request: RewardRequest) -> bool:
+        text = self._config.pattern
+        if self._config.columns:
+            text = filled(text, request.row)
+        compiled = self._compiled(text)
+        find = compiled.search if self._config.mode == "search" else compiled.fullmatch
+        try:
+            return find(request.response, timeout=self._config.match_timeout_s) is not None
+        except TimeoutError:
+            raise RewardError(
+                f"the pattern took longer than match_timeout_s = {self._config.match_timeout_s:g} on a response of "
+                f"{len(request.response)} characters; write it with less backtracking"
+            ) from None
+
+    def _compile(self, text: str) -> Any:
+        flags = regex.IGNORECASE if self._config.ignore_case else 0
+        try:
+            return regex.compile(text, flags)
+        except regex.error as error:
+            raise RewardError(f"{text!r} is not a regular expression: {error}") from error
+
+
+def filled(pattern: str, row: Mapping[str, Any]) -> str:
+    """Put the row's columns, escaped, in the place of ``{column}``; ``{{`` and ``}}`` are literal braces.
+
+    Raises:
+        RewardError: a name in braces is no column, or the braces do not pair.
+    """
+    try:
+        return pattern.format_map({key: regex.escape(str(value)) for key, value in row.items()})
+    except KeyError as error:
+        raise RewardError(
+            f"the pattern names {error.args[0]!r} in braces, which is no column; columns: {', '.join(row) or 'none'}. "
+            "A literal brace is written twice"
+        ) from None
+    except (ValueError, IndexError, AttributeError) as error:
+        raise RewardError(
+            f"the braces of {pattern!r} cannot be filled: {error}. A literal brace is written twice"
+        ) from None

@@ -1,0 +1,151 @@
+import json
+
+import pytest
+
+from rlhf_cli.show import read_samples, show
+from rlhf_core import ConfigError
+
+
+def sample(step, index, **changes):
+    return {
+        "step": step,
+        "uid": f"0.{index}.0.0",
+        "prompt": f"prompt {index}",
+        "response": f"response {index} of step {step}",
+        "reward": 0.75,
+        "rewards": {"exact": 1.0, "length": -0.25},
+        "truncated": False,
+    } | changes
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    """Write a run folder with the given samples."""
+
+    def write(*samples, tail=""):
+        text = "".join(json.dumps(line) + "\n" for line in samples)
+        (tmp_path / "samples.jsonl").write_text(text + tail)
+        return tmp_path
+
+    return write
+
+
+def test_the_latest_step_is_shown(run_of, capsys):
+    run = run_of(sample(1, 0), sample(2, 0), sample(2, 1))
+
+    show(run)
+
+    text = capsys.readouterr().out
+    assert "step 2: 2 samples" in text
+    assert "response 1 of step 2" in text
+    assert "of step 1" not in text
+
+
+def test_prompt_response_and_each_reward_are_shown(run_of, capsys):
+    show(run_of(sample(3, 0, truncated=True)), step=3)
+
+    text = capsys.readouterr().out
+    assert "0.0.0.0  reward 0.75 (exact 1, length -0.25)  truncated" in text
+    assert "prompt:\nprompt 0\nresponse:\nresponse 0 of step 3\n" in text
+
+
+def test_a_single_reward_of_weight_one_is_not_written_twice(run_of, capsys):
+    show(run_of(sample(1, 0, reward=1.0, rewards={"exact": 1.0})))
+
+    assert "exact" not in capsys.readouterr().out
+
+
+def test_a_weighted_single_reward_is_written_beside_the_sum(run_of, capsys):
+    show(run_of(sample(1, 0, reward=0.5, rewards={"exact": 1.0})))
+
+    assert "reward 0.5 (exact 1)" in capsys.readouterr().out
+
+
+def test_a_missing_step_lists_those_that_there_are(run_of):
+    steps = [1, 2, 3, 7, 9, 10]
+
+    with pytest.raises(ConfigError, match=r"--step 5: .* has samples of steps 1-3, 7, 9-10\."):
+        read_samples(run_of(*(sample(step, 0) for step in steps)), 5)
+
+
+def test_many_scattered_steps_are_listed_in_short(run_of):
+    steps = range(10, 1010, 10)
+
+    with pytest.raises(ConfigError, match=r"steps 10, 20, 30, 40, 50, \.\.\., 980, 990, 1000\."):
+        read_samples(run_of(*(sample(step, 0) for step in steps)), 5)
+
+
+def test_a_folder_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere: no such folder"):
+        read_samples(tmp_path / "nowhere", None)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"is not a run folder: it has no samples\.jsonl"):
+        read_samples(tmp_path, None)
+
+
+def test_a_file_instead_of_a_folder_is_refused(tmp_path):
+    (tmp_path / "run.toml").touch()
+
+    with pytest.raises(ConfigError, match="no such folder"):
+        read_samples(tmp_path / "run.toml", None)
+
+
+def test_a_run_that_kept_no_samples_says_which_option_keeps_them(tmp_path):
+    (tmp_path / "metrics.jsonl").touch()
+
+    with pytest.raises(ConfigError, match=r"--log\.samples 4"):
+        read_samples(tmp_path, None)
+
+
+def test_a_run_before_its_first_step_says_so(run_of):
+    with pytest.raises(ConfigError, match="not finished its first step"):
+        read_samples(run_of(), None)
+
+
+def test_half_a_last_line_is_left_out(run_of):
+    run = run_of(sample(1, 0), tail='{"step": 2, "uid": "0.')
+
+    assert read_samples(run, None) == (1, [sample(1, 0)])
+
+
+def test_a_damaged_line_is_named(run_of):
+    run = run_of(sample(1, 0), tail="{broken}\n")
+
+    with pytest.raises(ConfigError, match=r"samples\.jsonl:2: expected a JSON object"):
+        read_samples(run, None)
+
+
+def test_limit_shows_the_first_ones(run_of, capsys):
+    show(run_of(*(sample(1, index) for index in range(4))), limit=2)
+
+    text = capsys.readouterr().out
+    assert "response 1" in text
+    assert "response 2" not in text
+
+
+def test_json_gives_back_the_records(run_of, capsys):
+    samples = [sample(1, 0, response="lone \ud800 surrogate"), sample(1, 1)]
+
+    show(run_of(*samples), as_json=True)
+
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == samples
+
+
+def test_text_is_neither_markup_nor_terminal_commands(run_of, capsys):
+    """A policy may sample anything: brackets, escape sequences, halves of characters."""
+    response = "[bold]x[/nope] \x1b[31mred\x07 \x9b2J \ud83d tab\there\nnext :smile:"
+
+    show(run_of(sample(1, 0, response=response)))
+
+    text = capsys.readouterr().out
+    assert "[bold]x[/nope] \\x1b[31mred\\x07 \\x9b2J \\ud83d tab" in text
+    assert "\nnext :smile:\n" in text
+    assert "\x1b" not in text
+
+
+def test_long_lines_are_not_cut_or_wrapped(run_of, capsys):
+    show(run_of(sample(1, 0, response="word " * 100 + "end")))
+
+    assert "word " * 100 + "end" in capsys.readouterr().out

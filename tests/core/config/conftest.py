@@ -1,0 +1,144 @@
+"""A plugin with a few components of most kinds, so that configuration is tested without any real one."""
+
+import sys
+import types
+from importlib.metadata import EntryPoint
+
+import pytest
+from pydantic import Field, model_validator
+
+from rlhf_core import Component, Config, hookimpl
+from rlhf_core.config import Layer, parse_flags, resolve
+from rlhf_core.plugins import GROUP, Candidate, empty, register
+
+
+class Discount(Config):
+    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount")
+    lambda_: float = Field(0.95, ge=0.0, le=1.0, description="bias against variance")
+    mode: str = Field("full", description="a word")
+
+
+class Inner(Config):
+    lr: float = Field(1e-3, gt=0.0, description="for vectors")
+
+
+class Momentum(Config):
+    lr: float = Field(0.02, gt=0.0, description="learning rate")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="decay rates")
+    limits: dict[str, float] = Field({}, description="by layer")
+    inner: Inner = Field(Inner(), description="options of the inner optimizer")
+    cap: float | None = Field(2.0, gt=0.0, description="none: no cap")
+
+
+class Bounds(Config):
+    low: float = Field(0.0, description="lower end")
+    high: float = Field(1.0, description="upper end")
+
+    @model_validator(mode="after")
+    def ordered(self):
+        if self.low >= self.high:
+            raise ValueError(f"low is {self.low}; expected less than high = {self.high}")
+        return self
+
+
+class Pattern(Config):
+    pattern: str = Field("x", min_length=1, description="what to look for")
+
+
+class Wrapped(Config):
+    path: str = Field(description="FILE.py:NAME")
+    batch: bool = Field(False, description="score many at once")
+
+
+class Clashing(Config):
+    weight: float = Field(1.0, description="clashes with the core's option")
+
+
+class Exploding(Config):
+    depth: int = Field(1, description="too deep raises")
+
+    @model_validator(mode="after")
+    def explode(self):
+        if self.depth > 1:
+            raise RuntimeError("boom")
+        return self
+
+
+def component(name, **keywords):
+    return Component(name=name, factory=keywords.pop("factory", lambda config: config), **keywords)
+
+
+COMPONENTS = {
+    "rlhf_runtimes": [component("here")],
+    "rlhf_engines": [component("fake_engine", provides={"rollout_logprobs"})],
+    "rlhf_train_backends": [component("table")],
+    "rlhf_rollout_executors": [
+        component("one_turn"),
+        component("turns", needs={"environment"}, provides={"multi_turn"}),
+    ],
+    "rlhf_environments": [component("maze", config=Discount)],
+    "rlhf_sample_filters": [component("spread"), component("length")],
+    "rlhf_rewards": [
+        component("pattern", config=Pattern),
+        component("code", config=Wrapped, provides={"wraps_code"}),
+        component("clashing", config=Clashing),
+    ],
+    "rlhf_reward_shapers": [component("bounds", config=Bounds), component("exploding", config=Exploding)],
+    "rlhf_advantage_estimators": [
+        component("discounted", config=Discount, needs={"values"}, summary="uses a critic"),
+        component("mean_baseline", needs={"group>=2"}, aliases=("baseline",), config=Discount),
+        component("temperature", config=Discount),
+    ],
+    "rlhf_policy_losses": [component("clip"), component("needs_is", needs={"is_correction"})],
+    "rlhf_is_corrections": [
+        component("cut", config=Bounds, conflicts={"renormalized_sampling"}, needs={"rollout_logprobs"})
+    ],
+    "rlhf_optimizers": [
+        component("momentum", config=Momentum),
+        component("plain", config=Inner, aliases=("simple",)),
+        component("picky", needs={"kl_in_loss"}),
+    ],
+    "rlhf_model_adapters": [component("thin")],
+}
+
+DEFAULTS = {
+    "runtime": {"name": "here"},
+    "engine": {"name": "fake_engine"},
+    "backend": {"name": "table"},
+    "rollout": {"executor": "one_turn"},
+    "algo": {"advantage": {"estimator": "mean_baseline"}, "loss": {"policy": "clip"}},
+    "actor": {"optim": "plain"},
+    "critic": {"optim": "plain"},
+}
+ENOUGH = ["--model", "some/model", "--data", "org/set", "--reward", "pattern"]
+"""Flags that make the defaults a complete run."""
+
+
+@pytest.fixture
+def plugins(monkeypatch):
+    """Only the components above."""
+    module = types.ModuleType("sample_plugin")
+    for hook, found in COMPONENTS.items():
+        setattr(module, hook, hookimpl(_returning(found)))
+    monkeypatch.setitem(sys.modules, "sample_plugin", module)
+    loaded = empty()
+    register(loaded, Candidate("sample", EntryPoint("sample", "sample_plugin", GROUP), None))
+    return loaded
+
+
+@pytest.fixture
+def resolved(plugins):
+    """Resolve flags on top of the defaults and what makes a run complete."""
+
+    def run(*words, files=(), enough=True):
+        typed = [*(ENOUGH if enough else ()), *words]
+        return resolve([Layer.of(DEFAULTS, "defaults"), *files, parse_flags(typed)], plugins)
+
+    return run
+
+
+def _returning(found):
+    def implementation():
+        return found
+
+    return implementation

@@ -1,0 +1,70 @@
+"""What a run does when a reward misbehaves: the configured policy, and no harm to other groups."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+BAD = """
+def score(response, row, uid):
+    if row["prompt"].startswith("037"):
+        {body}
+    return float(len(response))
+"""
+
+
+@pytest.fixture
+def bad_reward(workspace):
+    def write(body: str) -> list[str]:
+        (workspace / "bad.py").write_text(BAD.format(body=body))
+        return ["--reward", "bad.py:score", "--data.shuffle", "false"]
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "body", ["raise KeyError('x')", "return None", "return float('nan')", "import sys; sys.exit(3)"]
+)
+def test_fail_stops_the_run_and_names_the_sample(train, bad_reward, capfd, body):
+    train("run", *bad_reward(body), code=1)
+
+    message = capfd.readouterr().err
+    assert "0.1." in message  # row 1 of epoch 0
+    assert "score" in message
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["raise KeyError('x')", "return None", "return float('inf')", "import time; time.sleep(60)"],
+)
+def test_drop_leaves_the_other_groups_as_they_were(train, workspace, bad_reward, body):
+    """Bit for bit: the ledger trains on the same groups as a run whose data lacks the bad row."""
+    flags = bad_reward(body)
+    train(
+        "with",
+        *flags,
+        "--reward.score.on_error",
+        "drop",
+        "--reward.score.timeout_s",
+        "3",
+        "--steps",
+        "1",
+    )
+
+    events = [
+        json.loads(line) for line in Path("with/ledger.jsonl").read_text().splitlines() if line
+    ]
+    trained = next(event["groups"] for event in events if event["event"] == "trained")
+    dropped = next(event["groups"] for event in events if event["event"] == "dropped")
+    assert list(dropped) == ["0.1"]
+    assert list(trained) == ["0.0", "0.2"]
+
+
+def test_value_takes_the_place_of_a_failed_score(train, bad_reward):
+    metrics = train(
+        "run",
+        *bad_reward("return None"),
+        *["--reward.score.on_error", "value", "--reward.score.error_value", "-5", "--steps", "1"],
+    )
+
+    assert metrics[-1]["metrics"]["reward/mean"] < 4

@@ -1,0 +1,56 @@
+"""Every first algorithm learns the quickstart's task from random weights, through the command that users type."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "reverse_digits"
+LIMIT_S = 180
+
+ESTIMATORS = ("gae", "reinforce", "reinforce_baseline", "rloo", "group_norm", "dr_grpo")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """The example's data and model, in a folder of their own."""
+    folder = tmp_path_factory.mktemp("reverse_digits")
+    subprocess.run([sys.executable, EXAMPLE / "prepare.py", "--output", folder], check=True)
+    return folder
+
+
+def learn(prepared: Path, output: Path, *flags: str) -> list[dict]:
+    """Run ``rlhf train`` on the example and return its evaluations."""
+    command = [sys.executable, "-m", "rlhf_cli", "train", "-c", str(EXAMPLE / "run.toml")]
+    command += ["--model", str(prepared / "model"), "--data", str(prepared / "train.jsonl")]
+    command += ["--eval.data", f"held_out={prepared / 'test.jsonl'}", "--output", str(output)]
+    command += ["--log.progress", "plain", *flags]
+    subprocess.run(command, check=True, cwd=ROOT)
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "eval" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_estimator_learns_to_reverse_digits(prepared, tmp_path, estimator):
+    evaluations = learn(prepared, tmp_path / "run", "--estimator", estimator)
+
+    accuracy = [line["eval"]["eval/held_out/T0/pass@1"] for line in evaluations]
+    seconds = [line["time_s"] for line in evaluations]
+    reached = [s for a, s in zip(accuracy, seconds, strict=True) if a >= 0.90]
+    print(f"{estimator}: {accuracy[0]:.3f} -> {accuracy[-1]:.3f} in {seconds[-1]:.0f} s, >= 0.90 after {reached[:1]} s")
+    assert accuracy[0] < 0.10
+    assert accuracy[-1] >= 0.90
+    assert seconds[-1] <= LIMIT_S
+
+
+@pytest.mark.slow
+def test_the_critic_of_gae_learns_values(prepared, tmp_path):
+    learn(prepared, tmp_path / "run", "--estimator", "gae", "--steps", "60")
+
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    explained = [line["metrics"]["critic/explained_variance"] for line in lines if "metrics" in line]
+    assert sum(explained[-10:]) / 10 > sum(explained[:5]) / 5 + 0.1

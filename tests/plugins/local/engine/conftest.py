@@ -1,0 +1,142 @@
+"""Tiny models behind the engine, and a weight source that shares them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, SamplingParams, Uid
+from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
+from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_plugin_local.modeling import CausalLM, load_causal_lm
+from rlhf_plugin_local.packing import PackedLayout
+
+EOS = 2
+
+
+class Source:
+    """A training backend, as far as an engine can see."""
+
+    def __init__(self, lm: CausalLM | None, state: dict[str, torch.Tensor] | None = None) -> None:
+        self.lm = lm
+        self.state = state if state is not None else dict(lm.model.state_dict())
+
+    def module(self) -> torch.nn.Module | None:
+        return self.lm
+
+    def buckets(self) -> Iterator[dict[str, torch.Tensor]]:
+        for name, tensor in self.state.items():
+            yield {name: tensor}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folders: dict[str, Path] = {}
+
+    def folder_of(family: str) -> Path:
+        if family not in folders:
+            folders[family] = write_tiny_model(tmp_path_factory.mktemp(family), family)
+        return folders[family]
+
+    return folder_of
+
+
+@pytest.fixture(scope="session")
+def lm_of(model_folder: Callable[[str], Path]) -> Callable[[str], CausalLM]:
+    """The model of a family, with logits sharp enough for choices to matter."""
+    models: dict[str, CausalLM] = {}
+
+    def lm(family: str) -> CausalLM:
+        if family not in models:
+            models[family] = load_causal_lm(str(model_folder(family)), dtype="float32")
+            with torch.no_grad():
+                models[family].model.get_output_embeddings().weight.mul_(20.0)
+        return models[family]
+
+    return lm
+
+
+@pytest.fixture
+def lm(lm_of: Callable[[str], CausalLM]) -> CausalLM:
+    return lm_of("qwen3")
+
+
+@pytest.fixture
+def start(model_folder: Callable[[str], Path]) -> Callable[..., EmbeddedEngine]:
+    """Coroutine function: start an engine on a model."""
+
+    async def start_engine(
+        lm: CausalLM | None,
+        *,
+        source: Source | None = None,
+        family: str = "qwen3",
+        eos: tuple[int, ...] = (),
+        max_length: int = 128,
+        max_concurrency: int = 256,
+        **options: object,
+    ) -> EmbeddedEngine:
+        engine = EmbeddedEngine(EmbeddedEngineConfig(**options))
+        spec = EngineSpec(
+            model_path=str(model_folder(family)),
+            dtype="float32",
+            max_length=max_length,
+            max_concurrency=max_concurrency,
+            eos_token_ids=eos,
+        )
+        await engine.start(spec, source or Source(lm))
+        return engine
+
+    return start_engine
+
+
+@pytest.fixture
+def make_request() -> Callable[..., GenerationRequest]:
+    def make(
+        prompt: tuple[int, ...], *, seeds: tuple[int, ...] = (1,), number: int = 0, **params: object
+    ) -> GenerationRequest:
+        return GenerationRequest(
+            uid=Uid(0, number),
+            prompt_ids=prompt,
+            seeds=seeds,
+            sampling=SamplingParams(**{"max_new_tokens": 12, **params}),
+        )
+
+    return make
+
+
+@pytest.fixture
+def run() -> Callable[..., object]:
+    """Run a coroutine, with a deadline so that a hanging engine fails the test."""
+
+    def run_it(coroutine: object, timeout_s: float = 60.0) -> object:
+        async def bounded() -> object:
+            async with asyncio.timeout(timeout_s):
+                return await coroutine
+
+        return asyncio.run(bounded())
+
+    return run_it
+
+
+@pytest.fixture
+def full_logits() -> Callable[..., torch.Tensor]:
+    """(A, V) logits that predict a completion's tokens, from one forward pass without a cache."""
+
+    @torch.inference_mode()
+    def compute(lm: CausalLM, prompt: tuple[int, ...], completion: Completion) -> torch.Tensor:
+        tokens = torch.tensor(np.concatenate([prompt, completion.token_ids]))
+        layout = PackedLayout([0, len(tokens)], torch.device("cpu"))
+        logits = lm.logits(lm.hidden(tokens, torch.arange(len(tokens)), layout))
+        return logits[len(prompt) - 1 : -1]
+
+    return compute

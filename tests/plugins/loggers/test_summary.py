@@ -1,0 +1,136 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from rlhf_core.contracts import RunResult
+from rlhf_plugin_loggers.curve import LearningCurve
+from rlhf_plugin_loggers.history import read_history
+from rlhf_plugin_loggers.summary import Summary, summary_rows
+
+FINISHED = RunResult(status="finished", steps=3, seconds=65.0)
+
+
+def rows_of(output, result, total_steps=3):
+    return summary_rows(output, result, read_history(output / "metrics.jsonl"), total_steps)
+
+
+def test_a_finished_run_shows_where_it_began_and_ended(write_metrics):
+    output = write_metrics(evals=(0.0, 0.5))
+
+    rows = rows_of(output, FINISHED)
+
+    assert rows == [
+        ("status", "finished"),
+        ("steps", "3 of 3 in 1:05 min"),
+        ("reward", "0.100 -> 0.400"),
+        ("test T0 pass@1", "0.000 -> 0.500, best 0.500 at step 3"),
+        ("metrics", str(output / "metrics.jsonl")),
+    ]
+
+
+def test_the_best_evaluation_need_not_be_the_last(write_metrics):
+    output = write_metrics(evals=(0.75, 0.5))
+
+    assert ("test T0 pass@1", "0.750 -> 0.500, best 0.750 at step 0") in rows_of(output, FINISHED)
+
+
+def test_an_evaluation_that_became_nan_is_not_the_best(write_metrics):
+    output = write_metrics(evals=(0.25, float("nan")))
+
+    assert ("test T0 pass@1", "0.250 -> nan, best 0.250 at step 0") in rows_of(output, FINISHED)
+
+
+def test_an_interrupted_run_shows_the_command_that_goes_on(write_metrics):
+    output = write_metrics()
+    result = RunResult(status="interrupted", steps=2, seconds=1.0, message="stopped by SIGTERM")
+
+    rows = rows_of(output, result)
+
+    assert ("status", "interrupted: stopped by SIGTERM") in rows
+    assert ("next", f"rlhf train -c {output}/config.toml --resume auto") in rows
+
+
+def test_only_files_that_exist_are_shown(write_metrics):
+    output = write_metrics()
+    (output / "samples.jsonl").touch()
+    (output / "tensorboard").mkdir()
+    (output / "model").mkdir()
+    (output / "learning_curve.png").touch()
+    result = RunResult(status="finished", steps=3, seconds=1.0, model=output / "model")
+
+    rows = rows_of(output, result)
+
+    assert rows[-5:] == [
+        ("model", str(output / "model")),
+        ("metrics", str(output / "metrics.jsonl")),
+        ("curve", str(output / "learning_curve.png")),
+        ("next", f"rlhf show {output}"),
+        ("", f"tensorboard --logdir {output}"),
+    ]
+
+
+def test_a_run_that_failed_before_its_first_step_has_a_summary(tmp_path):
+    result = RunResult(status="failed", steps=0, seconds=0.5, message="no such model")
+
+    rows = rows_of(tmp_path, result)
+
+    assert rows[:2] == [("status", "failed: no such model"), ("steps", "0 of 3 in 0 s")]
+
+
+def test_folders_with_spaces_are_quoted_in_commands(tmp_path):
+    output = tmp_path / "my run"
+    output.mkdir()
+    (output / "samples.jsonl").touch()
+
+    assert ("next", f"rlhf show '{output}'") in rows_of(output, FINISHED)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_summary_is_printed(write_metrics, capsys, terminal):
+    output = write_metrics()
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=70, color_system=None)
+
+    Summary(output, console, 3).run_end(FINISHED)
+
+    text = file.getvalue() if terminal else capsys.readouterr().out
+    assert "0.000 -> 0.500, best 0.500 at step 3" in text
+    assert ("╭" in text) == terminal
+
+
+def test_a_message_with_brackets_is_no_markup(write_metrics, capsys):
+    output = write_metrics()
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=200, color_system=None)
+    result = RunResult(status="failed", steps=1, seconds=1.0, message="bad value [/x] [red]")
+
+    Summary(output, console, 3).run_end(result)
+
+    assert "bad value [/x] [red]" in file.getvalue()
+
+
+def test_the_curve_is_a_png_of_the_whole_run(write_metrics):
+    output = write_metrics(rewards=(0.1, float("nan"), float("inf"), 0.4))
+
+    LearningCurve(output).run_end(FINISHED)
+
+    image = (output / "learning_curve.png").read_bytes()
+    assert image.startswith(b"\x89PNG")
+    assert len(image) > 10_000
+
+
+def test_a_run_without_steps_has_no_curve(tmp_path):
+    LearningCurve(tmp_path).run_end(FINISHED)
+
+    assert not (tmp_path / "learning_curve.png").exists()
+
+
+def test_history_keeps_steps_seconds_and_values_together(write_metrics):
+    history = read_history(write_metrics(rewards=(0.1, 0.2), evals=(0.0, 0.5)) / "metrics.jsonl")
+
+    assert history.reward.steps == (1, 2)
+    assert history.reward.seconds == (2.0, 4.0)
+    assert history.reward.values == (0.1, 0.2)
+    assert list(history.evals) == ["eval/test/T0/pass@1"]
+    assert history.evals["eval/test/T0/pass@1"].steps == (0, 2)

@@ -1,0 +1,91 @@
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rlhf_core.contracts import RunResult
+from rlhf_plugin_loggers.tensorboard_events import TensorBoardEvents
+
+END = RunResult(status="finished", steps=1, seconds=1.0)
+
+
+def scalars(folder, tag):
+    """What TensorBoard itself reads back: (step, value) pairs."""
+    reader = EventAccumulator(str(folder)).Reload()
+    return [(event.step, event.value) for event in reader.Scalars(tag)]
+
+
+def test_tensorboard_reads_back_what_was_written(tmp_path):
+    events = TensorBoardEvents(tmp_path / "tensorboard", 0)
+    events.eval_end(0, {"eval/test/T0/pass@1": 0.25})
+    events.step_end(1, {"reward/mean": 0.5, "timing/step_s": 2.0})
+    events.step_end(2, {"reward/mean": 0.75})
+    events.run_end(END)
+
+    assert scalars(tmp_path / "tensorboard", "reward/mean") == [(1, 0.5), (2, 0.75)]
+    assert scalars(tmp_path / "tensorboard", "timing/step_s") == [(1, 2.0)]
+    assert scalars(tmp_path / "tensorboard", "eval/test/T0/pass@1") == [(0, 0.25)]
+
+
+def test_a_resumed_run_replaces_the_steps_that_it_does_again(tmp_path):
+    killed = TensorBoardEvents(tmp_path, 0)
+    for step in range(1, 6):
+        killed.step_end(step, {"reward/mean": -1.0})
+
+    resumed = TensorBoardEvents(tmp_path, 3)
+    for step in range(4, 7):
+        resumed.step_end(step, {"reward/mean": 1.0})
+    resumed.run_end(END)
+
+    assert scalars(tmp_path, "reward/mean") == [
+        (1, -1.0),
+        (2, -1.0),
+        (3, -1.0),
+        (4, 1.0),
+        (5, 1.0),
+        (6, 1.0),
+    ]
+    killed.run_end(END)
+
+
+def test_each_step_is_in_the_file_at_once(tmp_path):
+    events = TensorBoardEvents(tmp_path, 0)
+    events.step_end(1, {"reward/mean": 0.5})
+
+    assert scalars(tmp_path, "reward/mean") == [(1, 0.5)]
+    events.run_end(END)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e300])
+def test_values_that_are_no_float32_are_recorded_too(tmp_path, value):
+    events = TensorBoardEvents(tmp_path, 0)
+    events.step_end(1, {"reward/mean": value})
+    events.run_end(END)
+
+    ((step, read),) = scalars(tmp_path, "reward/mean")
+
+    assert step == 1
+    # As float32: NaN stays NaN, what is too large becomes infinite.
+    expected = value if abs(value) < 1e38 or value != value else float("inf") * (value > 0 or -1)
+    assert struct.pack("d", read) == struct.pack("d", expected)
+
+
+def test_writing_events_imports_neither_torch_nor_tensorflow(tmp_path):
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from rlhf_plugin_loggers.tensorboard_events import TensorBoardEvents\n"
+        "TensorBoardEvents(Path(sys.argv[1]), 0).step_end(1, {'a': 1.0})\n"
+        "print({'torch', 'tensorflow'} & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONWARNINGS": "ignore"},  # an open file at exit warns
+    )
+
+    assert done.stdout.strip() == "set()"

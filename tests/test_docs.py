@@ -1,0 +1,77 @@
+"""docs/ against the source: hooks, needs, options, what may change on resume, and the index."""
+
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+
+from rlhf_core import capabilities, hookspecs
+from rlhf_core.loop import resume
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+
+def section_of(page: str, heading: str) -> str:
+    """The text below ``## heading``, up to the next heading of that level."""
+    found = (DOCS / page).read_text().partition(f"\n## {heading}\n")[2]
+    assert found, f"{page} has no section {heading!r}"
+    return found.partition("\n## ")[0]
+
+
+def signature_of(hook: str) -> str:
+    # Annotations are strings here, which inspect shows in quotes.
+    return f"{hook}{inspect.signature(getattr(hookspecs, hook))}".replace("'", "")
+
+
+def test_the_plugin_page_has_a_heading_for_each_hook_equal_to_its_signature():
+    text = (DOCS / "plugins.md").read_text()
+
+    headings = re.findall(r"^### (rlhf_.*)$", text, flags=re.MULTILINE)
+
+    assert headings == [
+        signature_of(hook) for hook in (*hookspecs.COMPONENT_HOOKS, *hookspecs.OBSERVER_HOOKS)
+    ]
+
+
+def test_every_declared_hook_is_in_one_of_the_two_families():
+    declared = {name for name in vars(hookspecs) if name.startswith("rlhf_")}
+
+    assert declared == {*hookspecs.COMPONENT_HOOKS, *hookspecs.OBSERVER_HOOKS}
+
+
+def test_the_plugin_page_lists_the_needs_that_the_core_knows():
+    table = section_of("plugins.md", "Components")
+
+    listed = set(
+        re.findall(r"`([a-z_]+(?:>=\d)?)`", "".join(re.findall(r"^\| `.*?\|", table, re.M)))
+    )
+
+    known = {*capabilities.SUPPLIED_BY_THE_LOOP, *capabilities.FIX, "group>=2"}
+    assert listed == known
+
+
+def test_the_resume_page_lists_what_may_change():
+    table = section_of("checkpoints-and-resume.md", "What may change on resume")
+    freely, refused = (re.findall(r"`([^`]+)`", line) for line in table.splitlines()[3:5])
+
+    assert {*freely, "resume"} == set(resume.FREE)
+    assert set(refused) == set(resume.BINDING)
+
+
+def test_the_page_of_options_is_up_to_date():
+    """`make docs` rewrites it."""
+    spec = importlib.util.spec_from_file_location("generate_options", DOCS / "generate_options.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    assert (DOCS / "options.md").read_text() == module.current()
+
+
+def test_the_index_lists_every_page():
+    listed = set(re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "README.md").read_text()))
+
+    pages = {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+    assert listed == pages | {"algorithms/README.md"}

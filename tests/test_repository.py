@@ -1,0 +1,230 @@
+"""Rules that hold for the whole source: size, isolation of the core, safety, and public API only in plugins."""
+
+import ast
+import inspect
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from rlhf_core import plugins as plugin_loader
+from rlhf_core.config.resolved import RewardOptions
+from rlhf_core.config.run import RunConfig
+
+ROOT = Path(__file__).parent.parent
+CORE = sorted((ROOT / "core/src").rglob("*.py"))
+CLI = sorted((ROOT / "cli/src").rglob("*.py"))
+PLUGINS = sorted((ROOT / "plugins").glob("*/src/**/*.py"))
+SOURCE = [*CORE, *CLI, *PLUGINS]
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 80
+
+PUBLIC = {
+    "rlhf_core",
+    "rlhf_core.code_reference",  # FILE.py:NAME in a component's own options
+    "rlhf_core.contracts",
+    "rlhf_core.math",
+    "rlhf_core.plugins",  # Plugins, which a runtime is given
+}
+"""What plugins may import, besides everything in rlhf_core.testing; docs/plugins.md lists the same."""
+
+UNSAFE_MODULES = {"pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"}
+UNSAFE_CALLS = {"eval", "exec", "torch.load", "yaml.load", "numpy.load", "np.load", "os.system"}
+REVIEWED: set[tuple[str, str]] = set()
+"""(path, what) of uses that somebody looked at and found safe; each with its reason beside it."""
+
+WORDS_OF_THE_LANGUAGE = {
+    ("core/src/rlhf_core/fingerprint.py", "torch"),  # the library, whose version is recorded
+    ("core/src/rlhf_core/testing/checks.py", "torch"),  # the library, which is heavy
+}
+"""(path, constant) where core code means something else than the component of that name."""
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def dotted(node: ast.expr) -> str:
+    """``a.b.c`` of a name or attribute, else an empty string."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join(reversed([*parts, node.id])) if isinstance(node, ast.Name) else ""
+
+
+def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.lineno, node.module
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    """Ids of the constants that are documentation: bare strings as statements."""
+    return {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+
+
+def test_no_file_is_longer_than_400_lines():
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in SOURCE}
+
+    assert {name: n for name, n in lengths.items() if n > MAX_FILE_LINES} == {}
+
+
+def test_no_function_is_longer_than_80_lines():
+    too_long = [
+        f"{name_of(path)}:{node.lineno} {node.name}"
+        for path in SOURCE
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or node.lineno) - node.lineno + 1 > MAX_FUNCTION_LINES
+    ]
+
+    assert too_long == []
+
+
+def first_party_components() -> list:
+    loaded = plugin_loader.load("")
+    ours = {f"rlhf-plugin-{name.replace('_', '-')}" for name in loaded.loaded}
+    ours &= {path.name for path in (ROOT / "plugins").iterdir()}
+    return [
+        entry
+        for registry in loaded.registries.values()
+        for entry in registry
+        if entry.distribution is not None and entry.distribution.metadata["Name"] in ours
+    ]
+
+
+def test_every_first_party_plugin_loads():
+    loaded = plugin_loader.load("")
+    expected = {
+        path.name.removeprefix("rlhf-plugin-") for path in (ROOT / "plugins").glob("rlhf-*")
+    }
+
+    assert [str(failure) for failure in loaded.failed if failure.name in expected] == []
+    assert expected <= set(loaded.loaded)
+
+
+def test_the_core_never_compares_a_components_name():
+    """The core's code has no string that equals the name or an alias of a component."""
+    names = {
+        name
+        for entry in first_party_components()
+        for name in (entry.name, *entry.component.aliases, entry.qualified)
+    }
+    assert len(names) > 10, "the first-party plugins are installed"
+    found = []
+    for path in CORE:
+        tree = parsed(path)
+        skip = docstrings(tree)
+        found += [
+            f"{name_of(path)}:{node.lineno} {node.value!r}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant)
+            and node.value in names
+            and id(node) not in skip
+            and (name_of(path), node.value) not in WORDS_OF_THE_LANGUAGE
+        ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize("path", SOURCE, ids=name_of)
+def test_nothing_that_runs_code_from_data_is_used(path):
+    """No pickle in any guise, no eval or exec, no loaders that unpickle."""
+    tree = parsed(path)
+    found = [
+        (line, module)
+        for line, module in imported_modules(tree)
+        if module.partition(".")[0] in UNSAFE_MODULES
+    ]
+    found += [
+        (node.lineno, dotted(node.func))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and dotted(node.func) in UNSAFE_CALLS
+    ]
+
+    assert [what for what in found if (name_of(path), what[1]) not in REVIEWED] == []
+
+
+def test_no_exception_is_swallowed():
+    swallowed = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in SOURCE
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or dotted(node.type) in ("Exception", "BaseException"))
+        and all(isinstance(line, ast.Pass | ast.Continue | ast.Expr) for line in node.body)
+        and not any(isinstance(inner, ast.Call) for line in node.body for inner in ast.walk(line))
+    ]
+
+    assert swallowed == []
+
+
+@pytest.mark.parametrize("path", PLUGINS, ids=name_of)
+def test_plugins_use_public_api_only(path):
+    """A plugin can do whatever a first-party package does, because those are held to the same imports."""
+    own = path.relative_to(ROOT).parts[3]
+    found = [
+        f"line {line}: {module}"
+        for line, module in imported_modules(parsed(path))
+        if module.startswith("rlhf_")
+        and module.partition(".")[0] != own
+        and module not in PUBLIC
+        and not module.startswith("rlhf_core.testing")
+    ]
+
+    assert found == []
+
+
+def test_the_documentation_lists_the_public_modules():
+    text = (ROOT / "docs/plugins.md").read_text()
+    section = text.partition("## What a plugin may import")[2].partition("\n## ")[0]
+
+    listed = {
+        word for word in section.split("`") if word.startswith("rlhf_core") and " " not in word
+    }
+
+    assert listed == PUBLIC | {"rlhf_core.testing"}
+
+
+def models_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """``model`` and the models of its fields, at any depth."""
+    yield model
+    for field in model.model_fields.values():
+        for part in (field.annotation, *typing.get_args(field.annotation)):
+            if inspect.isclass(part) and issubclass(part, BaseModel):
+                yield from models_of(part)
+
+
+def test_every_option_has_a_description():
+    """Sections have none: what they hold is described field by field."""
+    roots = [RunConfig, RewardOptions, *(e.component.config for e in first_party_components())]
+    missing = [
+        f"{model.__name__}.{name}"
+        for root in roots
+        for model in models_of(root)
+        for name, field in model.model_fields.items()
+        if not field.description
+        and not (inspect.isclass(field.annotation) and issubclass(field.annotation, BaseModel))
+    ]
+
+    assert missing == []
+
+
+def test_every_component_has_a_summary():
+    assert [
+        entry.qualified for entry in first_party_components() if not entry.component.summary
+    ] == []
