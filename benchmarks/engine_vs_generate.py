@@ -128,7 +128,9 @@ def run_generate(model: PreTrainedModel, work: Workload) -> None:
     )
 
 
-def engine_runner(lm: CausalLM, folder: Path, batch: int, max_length: int) -> Callable[[Workload], None]:
+def engine_runner(
+    lm: CausalLM, folder: Path, batch: int, max_length: int
+) -> Callable[[Workload], None]:
     """Start an engine and return what sends it a whole workload."""
     engine = EmbeddedEngine(EmbeddedEngineConfig(slots=batch))
     spec = EngineSpec(

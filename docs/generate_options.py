@@ -51,9 +51,10 @@ def page(plugins: Plugins, selected: dict[str, Any]) -> str:
             lines.append(row(path, info, lookup(selected, path)))
     lines += ["", "## Components", ""]
     lines.append("In a section named after the component, beside the selector that picks it.")
+    lines.append("Optimizers stand in `critic.<name>` likewise.")
     for slot in SLOTS:
         if slot.path == "critic.optim":
-            continue  # The same components as actor.optim, in the critic's section.
+            continue  # The same components as actor.optim.
         entries = [entry for entry in plugins.registries[slot.hook] if _is_ours(entry)]
         for entry in entries:
             lines += ["", *component(slot.section, COMPONENT_HOOKS[slot.hook], entry)]

@@ -99,6 +99,7 @@ def train_in_a_fork(workspace: Path, output: str, *flags: str, fault: str = "") 
             log = os.open(f"{output}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 1)
             os.dup2(log, 2)
+            sys.stdout = sys.stderr = os.fdopen(log, "w", buffering=1)
             from rlhf_cli.main import main
 
             code = main(["train", "-c", "run.toml", "--output", output, *flags])

@@ -41,7 +41,9 @@ def test_the_estimator_learns_to_reverse_digits(prepared, tmp_path, estimator):
     accuracy = [line["eval"]["eval/held_out/T0/pass@1"] for line in evaluations]
     seconds = [line["time_s"] for line in evaluations]
     reached = [s for a, s in zip(accuracy, seconds, strict=True) if a >= 0.90]
-    print(f"{estimator}: {accuracy[0]:.3f} -> {accuracy[-1]:.3f} in {seconds[-1]:.0f} s, >= 0.90 after {reached[:1]} s")
+    print(
+        f"{estimator}: {accuracy[0]:.3f} -> {accuracy[-1]:.3f} in {seconds[-1]:.0f} s, >= 0.90 after {reached[:1]} s"
+    )
     assert accuracy[0] < 0.10
     assert accuracy[-1] >= 0.90
     assert seconds[-1] <= LIMIT_S
@@ -51,6 +53,10 @@ def test_the_estimator_learns_to_reverse_digits(prepared, tmp_path, estimator):
 def test_the_critic_of_gae_learns_values(prepared, tmp_path):
     learn(prepared, tmp_path / "run", "--estimator", "gae", "--steps", "60")
 
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    explained = [line["metrics"]["critic/explained_variance"] for line in lines if "metrics" in line]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    explained = [
+        line["metrics"]["critic/explained_variance"] for line in lines if "metrics" in line
+    ]
     assert sum(explained[-10:]) / 10 > sum(explained[:5]) / 5 + 0.1

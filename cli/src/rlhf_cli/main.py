@@ -99,7 +99,7 @@ def _add_plugin_commands(app: typer.Typer, plugins: Plugins) -> None:
             )
             continue
         taken.add(entry.name)
-        summary = f"{entry.component.summary} [{entry.origin}]".strip()
+        summary = f"{entry.component.summary} ({entry.origin})".strip()
         app.command(
             entry.name, add_help_option=False, context_settings=_OWN_ARGUMENTS, help=summary
         )(_runner(entry))

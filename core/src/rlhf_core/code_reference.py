@@ -76,8 +76,9 @@ class CodeReference:
         Raises:
             ConfigError: no such file, not Python, or no such name in it.
         """
+        source = self._bytes()
         try:
-            tree = ast.parse(self._bytes(), filename=str(self.path))
+            tree = ast.parse(source, filename=str(self.path))
         except (SyntaxError, ValueError) as error:
             raise ConfigError(f"{self.path} is not valid Python: {error}") from error
         defined = {name: node for node in tree.body for name in _names(node)}
@@ -87,9 +88,8 @@ class CodeReference:
         if len(same) == 1:
             return defined[same[0]]
         near = difflib.get_close_matches(self.attribute, defined, n=1)
-        hint = (
-            f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(defined) or 'nothing'}"
-        )
+        own = [name for name, node in defined.items() if not isinstance(node, ast.ImportFrom)]
+        hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(own) or 'nothing'}"
         raise ConfigError(f"{self.path} defines no {self.attribute!r}. {hint}")
 
     def register(self, hook: str) -> Registered[Any]:
@@ -140,7 +140,9 @@ class CodeReference:
 
     def _registered(self, config: type[Config], doc: str | None) -> Registered[Any]:
         summary = (doc or "").strip().partition("\n")[0]
-        component: Component[Any] = Component(name=self.name, factory=self, config=config, summary=summary)
+        component: Component[Any] = Component(
+            name=self.name, factory=self, config=config, summary=summary
+        )
         return Registered(component, str(self.path))
 
     def _bytes(self) -> bytes:

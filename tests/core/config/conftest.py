@@ -27,6 +27,7 @@ class Momentum(Config):
     betas: tuple[float, float] = Field((0.9, 0.95), description="decay rates")
     limits: dict[str, float] = Field({}, description="by layer")
     inner: Inner = Field(Inner(), description="options of the inner optimizer")
+    outer: Inner | None = Field(Inner(), description="a section that may be unset")
     cap: float | None = Field(2.0, gt=0.0, description="none: no cap")
 
 
@@ -83,7 +84,10 @@ COMPONENTS = {
         component("code", config=Wrapped, provides={"wraps_code"}),
         component("clashing", config=Clashing),
     ],
-    "rlhf_reward_shapers": [component("bounds", config=Bounds), component("exploding", config=Exploding)],
+    "rlhf_reward_shapers": [
+        component("bounds", config=Bounds),
+        component("exploding", config=Exploding),
+    ],
     "rlhf_advantage_estimators": [
         component("discounted", config=Discount, needs={"values"}, summary="uses a critic"),
         component("mean_baseline", needs={"group>=2"}, aliases=("baseline",), config=Discount),
@@ -91,7 +95,9 @@ COMPONENTS = {
     ],
     "rlhf_policy_losses": [component("clip"), component("needs_is", needs={"is_correction"})],
     "rlhf_is_corrections": [
-        component("cut", config=Bounds, conflicts={"renormalized_sampling"}, needs={"rollout_logprobs"})
+        component(
+            "cut", config=Bounds, conflicts={"renormalized_sampling"}, needs={"rollout_logprobs"}
+        )
     ],
     "rlhf_optimizers": [
         component("momentum", config=Momentum),

@@ -63,7 +63,9 @@ def test_words_that_are_no_options_are_refused(words, part):
 paths = st.from_regex(r"[a-z]{1,3}(\.[a-z]{1,3}){0,2}", fullmatch=True)
 
 
-@given(st.dictionaries(paths, st.lists(st.text(st.characters(codec="ascii"), min_size=1), max_size=3)))
+@given(
+    st.dictionaries(paths, st.lists(st.text(st.characters(codec="ascii"), min_size=1), max_size=3))
+)
 def test_every_word_is_kept_or_refused(options):
     """Nothing that was typed disappears."""
     words = [word for path, values in options.items() for word in (f"--{path}", *values)]

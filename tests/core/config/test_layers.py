@@ -32,7 +32,11 @@ def test_merging_leaves_the_layers_as_they_were():
 @pytest.mark.parametrize(
     ("below", "above", "part"),
     [
-        ({"actor": {"optim": "adam"}}, {"actor": {"optim": {"lr": 1}}}, "is an option, not a section"),
+        (
+            {"actor": {"optim": "adam"}},
+            {"actor": {"optim": {"lr": 1}}},
+            "is an option, not a section",
+        ),
         ({"train": {"steps": 1}}, {"train": 3}, "is a section, not an option"),
     ],
 )
@@ -51,7 +55,11 @@ def test_lookup_finds_values_and_tables_and_nothing():
 
 
 def test_leaves_are_everything_that_is_no_table():
-    assert dict(leaves({"a": {"b": 1, "c": {"d": [2]}}, "e": {}})) == {"a.b": 1, "a.c.d": [2], "e": {}}
+    assert dict(leaves({"a": {"b": 1, "c": {"d": [2]}}, "e": {}})) == {
+        "a.b": 1,
+        "a.c.d": [2],
+        "e": {},
+    }
 
 
 def test_a_file_names_itself_in_its_origins(tmp_path):

@@ -64,13 +64,45 @@ def test_the_same_path_means_the_same_in_every_layer(plugins, tmp_path):
         optim = "plain"
         """
     )
-    flags = (
-        "--model some/model --data org/set --reward pattern --reward.pattern.pattern y "
-        "--reward.pattern.weight 2 --runtime here --engine fake_engine --backend table --executor one_turn "
-        "--estimator discounted --algo.advantage.discounted.gamma 0.5 --loss clip --optim momentum "
-        "--actor.max_norm none --actor.momentum.betas 0.5 0.6 --actor.momentum.inner.lr 0.25 "
-        "--actor.momentum.limits.head 3 --critic.optim plain"
-    ).split()
+    flags = [
+        "--model",
+        "some/model",
+        "--data",
+        "org/set",
+        "--reward",
+        "pattern",
+        "--reward.pattern.pattern",
+        "y",
+        "--reward.pattern.weight",
+        "2",
+        "--runtime",
+        "here",
+        "--engine",
+        "fake_engine",
+        "--backend",
+        "table",
+        "--executor",
+        "one_turn",
+        "--estimator",
+        "discounted",
+        "--algo.advantage.discounted.gamma",
+        "0.5",
+        "--loss",
+        "clip",
+        "--optim",
+        "momentum",
+        "--actor.max_norm",
+        "none",
+        "--actor.momentum.betas",
+        "0.5",
+        "0.6",
+        "--actor.momentum.inner.lr",
+        "0.25",
+        "--actor.momentum.limits.head",
+        "3",
+        "--critic.optim",
+        "plain",
+    ]
 
     from_file = resolve([read_toml(path)], plugins)
     from_flags = resolve([parse_flags(flags)], plugins)
@@ -90,8 +122,20 @@ def test_a_list_of_words_and_a_repeated_flag_are_the_same(resolved):
     assert words.tree == repeated.tree
 
 
+def test_a_whole_section_may_be_unset(resolved, plugins, tmp_path):
+    result = resolved("--optim", "momentum", "--actor.momentum.outer", "none")
+    assert result.one("actor.optim").options.outer is None
+
+    write_toml(result, tmp_path / "config.toml")
+    again = resolve([read_toml(tmp_path / "config.toml")], plugins)
+    assert again.one("actor.optim").options.outer is None
+
+
 def test_a_list_on_the_command_line_replaces_that_of_a_file(resolved):
-    files = [Layer.of({"rollout": {"stop": ["a", "b"]}}), Layer.of({"rollout": {"filters": ["spread"]}})]
+    files = [
+        Layer.of({"rollout": {"stop": ["a", "b"]}}),
+        Layer.of({"rollout": {"filters": ["spread"]}}),
+    ]
 
     result = resolved("--rollout.stop", "c", "--rollout.filters", "none", files=files)
 
@@ -151,7 +195,9 @@ def test_a_section_of_an_unselected_component_is_refused_on_the_command_line(res
 
 def test_every_problem_is_named_and_the_first_is_explained(resolved):
     with pytest.raises(ConfigError) as caught:
-        resolved("--train.steps", "0", "--train.epochs", "x", "--actor.plain.lr", "-1", "--nonsense", "1")
+        resolved(
+            "--train.steps", "0", "--train.epochs", "x", "--actor.plain.lr", "-1", "--nonsense", "1"
+        )
 
     message = str(caught.value)
     assert message.startswith("--nonsense: there is no such option")
@@ -203,7 +249,7 @@ def test_a_component_called_like_an_option_beside_it_is_the_plugins_fault(resolv
 
 
 def test_validation_that_crashes_is_the_plugins_fault(resolved):
-    with pytest.raises(PluginError, match="exploding.*boom"):
+    with pytest.raises(PluginError, match=r"exploding.*boom"):
         resolved("--reward.shapers", "exploding", "--reward.exploding.depth", "2")
 
 
@@ -213,7 +259,7 @@ def test_a_plugins_own_check_of_its_options_reaches_the_user(resolved):
 
 
 def test_two_components_cannot_share_a_section(resolved):
-    with pytest.raises(ConfigError, match="would stand in the section 'rollout.spread'"):
+    with pytest.raises(ConfigError, match=r"would stand in the section 'rollout.spread'"):
         resolved("--rollout.filters", "spread", "spread")
 
 
@@ -232,7 +278,17 @@ def test_the_tree_is_plain_and_complete(resolved):
         ("--actor.max_norm", "none", "--rollout.stop", "a b", "", "--resume", "auto"),
         ("--optim", "momentum", "--actor.momentum.limits.x=1", "--actor.momentum.cap", "none"),
         ("--estimator", "discounted", "--reward.pattern.pattern", 'quote " and \\ and ü'),
-        ("--executor", "turns", "--env", "maze", "--eval.temperatures", "0", "1", "--eval.data", "x"),
+        (
+            "--executor",
+            "turns",
+            "--env",
+            "maze",
+            "--eval.temperatures",
+            "0",
+            "1",
+            "--eval.data",
+            "x",
+        ),
     ],
 )
 def test_what_a_run_records_repeats_it(resolved, plugins, tmp_path, words):

@@ -34,7 +34,7 @@ def test_a_mix_repeats_no_row_in_an_epoch(mix, epoch, shuffle):
     order = order_of(sizes, shares, epoch=epoch, shuffle=shuffle)
 
     assert len(set(order)) == len(order) == sum(epoch_counts(sizes, shares))
-    assert 0 <= min(order)
+    assert min(order) >= 0
     assert max(order) < sum(sizes)
 
 
@@ -42,7 +42,9 @@ def test_a_mix_repeats_no_row_in_an_epoch(mix, epoch, shuffle):
 def test_some_set_of_a_mix_is_used_up(mix):
     sizes, shares = mix
 
-    assert any(count == size for count, size in zip(epoch_counts(sizes, shares), sizes, strict=True))
+    assert any(
+        count == size for count, size in zip(epoch_counts(sizes, shares), sizes, strict=True)
+    )
 
 
 def test_shares_by_hand():
@@ -101,7 +103,10 @@ def test_appending_rows_moves_no_row_between_the_sides():
 
 def test_sets_and_seeds_are_split_independently():
     base = held_out("set", 1000, fraction=0.5, seed=1)
-    for other in (held_out("other", 1000, fraction=0.5, seed=1), held_out("set", 1000, fraction=0.5, seed=2)):
+    for other in (
+        held_out("other", 1000, fraction=0.5, seed=1),
+        held_out("set", 1000, fraction=0.5, seed=2),
+    ):
         # two independent halves agree on half of the rows, give or take 4 standard deviations
         assert (base == other).mean() == pytest.approx(0.5, abs=0.064)
 

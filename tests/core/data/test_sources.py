@@ -9,7 +9,11 @@ import pytest
 from rlhf_core.data.sources import Unreadable, open_source, short_name, split_name
 from rlhf_core.errors import DataError
 
-ROWS = [{"prompt": "a b", "answer": "7"}, {"prompt": "c", "answer": "007"}, {"prompt": "é", "answer": ""}]
+ROWS = [
+    {"prompt": "a b", "answer": "7"},
+    {"prompt": "c", "answer": "007"},
+    {"prompt": "é", "answer": ""},
+]
 
 
 def rows_of(source):

@@ -34,7 +34,8 @@ def test_numbers_are_short(value, text):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(950, "950 tok/s"), (8120, "8.1k tok/s"), (1.25e6, "1.2M tok/s")]
+    ("value", "text"),
+    [(950, "950 tok/s"), (8120, "8.1k tok/s"), (34_400, "34k tok/s"), (1.25e6, "1.2M tok/s")],
 )
 def test_rates_have_a_unit(value, text):
     assert rate(value) == text

@@ -22,10 +22,10 @@ _EXPECTED = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
     "string_type": "text",
-    "greater_than": "a value above {gt}",
-    "greater_than_equal": "at least {ge}",
-    "less_than": "a value below {lt}",
-    "less_than_equal": "at most {le}",
+    "greater_than": "a value above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "a value below {lt:g}",
+    "less_than_equal": "at most {le:g}",
     "literal_error": "{expected}",
     "string_too_short": "at least {min_length} character(s)",
     "too_short": "at least {min_length} value(s)",
@@ -107,6 +107,11 @@ def explain(error: Mapping[str, Any], value: Any) -> str:
         else str(error["msg"]).replace("Input should be", "expected", 1)
     )
     return f"{wanted}, got {show(value)}{_near_choice(kind, context, value)}"
+
+
+def with_article(noun: str) -> str:
+    """``an estimator``, ``a loss``."""
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def show(value: Any) -> str:

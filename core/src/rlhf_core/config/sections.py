@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from ..errors import PluginError
-from .annotations import Mismatch, convert, is_table, model_of
+from .annotations import NONE, Mismatch, admits_none, convert, is_table, model_of
 from .layers import Words, leaves, lookup
 from .problems import Labels, Report, explain, show, unknown_option
 
@@ -78,6 +78,9 @@ class Validator:
             nested = model_of(info.annotation)
             if isinstance(value, Mapping) and nested is not None:
                 shaped[key] = self._shape(nested, value, here, owner)
+            elif nested is not None and not _unsets(info.annotation, value):
+                text = f"{here!r} is a section, not an option; write {here}.OPTION"
+                self._report.add(self._labels(here), text, owner)
             elif isinstance(value, Mapping) and not is_table(info.annotation):
                 for deeper, _ in leaves(value, here):
                     text = f"{here!r} is an option, not a section"
@@ -111,18 +114,29 @@ class Validator:
         for item in error.errors():
             keys = [part for part in item["loc"] if isinstance(part, str)]
             below = ".".join(keys)
-            here = ".".join(part for part in (path, below) if part)
-            label = self._labels(here)
+            label = self._labels(_join(path, below))
             if item["type"] == "missing":
-                self._report.add(label, _missing(model, below), owner)
+                self._note_missing(model, path, below, owner)
                 continue
             written = lookup(values, below) if below else None
             self._report.add(
                 label, explain(item, item["input"] if written is None else written), owner
             )
 
+    def _note_missing(self, model: type[BaseModel], path: str, below: str, owner: str) -> None:
+        """Ask for an option, or for those of a missing section that have no default."""
+        for name, info in fields_of(model):
+            if info.is_required() and (name == below or name.startswith(f"{below}.")):
+                text = (
+                    f"is required, and nothing sets it; expected: {info.description or 'a value'}"
+                )
+                self._report.add(self._labels(_join(path, name)), text, owner)
 
-def _missing(model: type[BaseModel], below: str) -> str:
-    description = dict(fields_of(model)).get(below)
-    wanted = (description.description or "a value") if description else "a section"
-    return f"is required, and nothing sets it; expected: {wanted}"
+
+def _unsets(annotation: Any, value: Any) -> bool:
+    """True for ``none`` where a whole section may be unset."""
+    return admits_none(annotation) and value in (NONE, Words((NONE,)))
+
+
+def _join(path: str, below: str) -> str:
+    return ".".join(part for part in (path, below) if part)

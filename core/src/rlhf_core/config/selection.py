@@ -15,7 +15,7 @@ from ..plugins import Plugins
 from ..registry import AnyRegistry
 from .annotations import Mismatch, convert, model_of
 from .layers import Layer, lookup
-from .problems import Labels, show
+from .problems import Labels, show, with_article
 from .run import RunConfig
 from .selectors import SLOTS, Slot
 
@@ -95,11 +95,13 @@ def select_slot(slot: Slot, tree: Layer, labels: Labels, plugins: Plugins) -> li
         named = [named]
     if not named:
         if info.is_required():
-            raise ConfigError(f"{label}: expected a {registry.kind}; {_installed(registry)}")
+            raise ConfigError(
+                f"{label}: expected {with_article(registry.kind)}; {_installed(registry)}"
+            )
         return []
     if not isinstance(named, list) or any(not isinstance(name, str) or not name for name in named):
         raise ConfigError(
-            f"{label}: expected the name of a {registry.kind}, got {show(value)}; {_installed(registry)}"
+            f"{label}: expected the name of {with_article(registry.kind)}, got {show(value)}; {_installed(registry)}"
         )
     return [_choose(slot, name, label, plugins) for name in named]
 
@@ -166,5 +168,5 @@ def _installed(registry: AnyRegistry) -> str:
     return (
         f"installed: {', '.join(names)}"
         if names
-        else f"no plugin with a {registry.kind} is installed"
+        else f"no plugin with {with_article(registry.kind)} is installed"
     )

@@ -24,8 +24,12 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(_reason(path, error)) from error
-    if not len(tokenizer):
-        raise ConfigError(f"model {path}: its tokenizer has an empty vocabulary")
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        # Transformers makes up an empty tokenizer for a folder that has only a model
+        raise ConfigError(
+            f"model {path}: its tokenizer has no ordinary tokens; is tokenizer.json missing? "
+            "Copy the tokenizer's files there, or name its folder with --model.tokenizer"
+        )
     return tokenizer
 
 

@@ -138,8 +138,9 @@ class RewardHost:
                 text = f"{answer.text}, alone, after its batch {batch.text}"
                 answer = replace(answer, text=text)
             outcomes += answer if isinstance(answer, list) else [Outcome(problem=answer)]
-        reason = budget.spent or "an earlier sample of its batch failed"
-        problem = Problem(kind=ProblemKind.NOT_REACHED, text=f"was not asked: {reason}")
+        reason = budget.spent or "an earlier sample failed too"
+        text = f"was not asked again: its batch {batch.text}, and {reason}"
+        problem = Problem(kind=ProblemKind.NOT_REACHED, text=text)
         return outcomes + [Outcome(problem=problem)] * (len(requests) - len(outcomes))
 
     async def _call(
@@ -178,7 +179,7 @@ class _Budget:
     def spent(self) -> str | None:
         """Why no more calls may be made, if so."""
         if self.left_s <= 0:
-            return "other samples of its batch had used up the time"
+            return "then the time was used up"
         if self.num_ended >= MAX_ENDED:
-            return f"other samples of its batch had ended {MAX_ENDED} processes"
+            return f"then {MAX_ENDED} processes had ended"
         return None

@@ -134,9 +134,12 @@ def _sum(parts: Sequence[SampleScore]) -> SampleScore:
 
 def _describe(host: RewardHost, failed: Sequence[tuple[str, Problem]]) -> str:
     """What failed, where, and what to do about it. The first guilty sample stands for all of them."""
-    uid, problem = failed[0]
+    guilty = [one for one in failed if one[1].kind is not ProblemKind.NOT_REACHED] or failed
+    uid, problem = guilty[0]
     registered = host.selection.registered
-    others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+    others = f" and {len(guilty) - 1} more" if len(guilty) > 1 else ""
+    if len(guilty) < len(failed):
+        others += f" ({len(failed) - len(guilty)} others were not asked again)"
     lines = [
         f"reward {host.name} ({registered.qualified}, {registered.origin}) could not score {uid}{others}: "
         f"it {problem.text}",

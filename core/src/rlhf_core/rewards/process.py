@@ -25,6 +25,8 @@ MAX_LOGGED_BYTES = 64 * 2**10
 """Of what user code prints during one call; the rest is dropped."""
 
 _STOP_LIMIT_S = 3.0
+_DEATH_LIMIT_S = 0.5
+"""A worker that closed its connection has ended, or user code has closed its files."""
 _TAIL_LINES = 5
 
 log = logging.getLogger(__name__)
@@ -151,8 +153,9 @@ class WorkerProcess:
         if process is None or printing is None:
             return Problem(kind=ProblemKind.DIED, text="was stopped, because the run ends")
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _STOP_LIMIT_S)
-            await asyncio.wait_for(asyncio.shield(printing), 0.5)
+            async with asyncio.timeout(_DEATH_LIMIT_S):
+                await process.wait()
+                await asyncio.shield(printing)
         return Problem(
             kind=ProblemKind.DIED,
             text=f"ended its process ({_how(process.returncode)})",

@@ -105,7 +105,7 @@ class FakeEngine:
         count = len(tokens)
         return Completion(
             token_ids=np.array(tokens, dtype=np.int32),
-            logprobs=-(np.arange(count, dtype=np.float32) + 1) / 1024,
+            logprobs=np.arange(-1, -count - 1, -1, dtype=np.float32) / np.float32(1024),
             weight_version=np.full(count, self.version, dtype=np.int32),
             stop=stop,
         )

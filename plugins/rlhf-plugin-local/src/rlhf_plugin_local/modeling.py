@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -18,6 +20,17 @@ from rlhf_core import ConfigError
 from . import attention
 from .attention import Layout
 from .verification import verify
+
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    ImportError,
+    KeyError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+)
+"""What Transformers lets through for a folder that is not a usable model."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -130,7 +143,7 @@ def load_causal_lm(
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError, KeyError) as error:
+    except _UNREADABLE as error:
         raise _why_not(path, error, trust_remote_code) from error
     if lacking := sorted(info["missing_keys"]) + sorted(map(str, info["mismatched_keys"])):
         raise ConfigError(
@@ -171,7 +184,7 @@ def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigErro
             f"model {path}: no such folder, and not available as a hub name ({first_line}). Give --model a folder "
             "with config.json and weights, or the name of a model that is in the cache or can be downloaded."
         )
-    if isinstance(error, OSError):
+    if isinstance(error, OSError | SafetensorError):
         return ConfigError(f"model {path}: cannot be read: {first_line}")
     hint = (
         ""

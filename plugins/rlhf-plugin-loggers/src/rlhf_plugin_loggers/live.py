@@ -17,7 +17,7 @@ from .wording import duration, eval_words, step_words
 if TYPE_CHECKING:
     from rlhf_core.contracts import RunInfo, RunResult
 
-BAR_WIDTH = 16
+BAR_WIDTH = 10
 REFRESHES_PER_S = 4
 
 

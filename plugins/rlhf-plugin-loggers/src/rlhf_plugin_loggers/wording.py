@@ -19,10 +19,11 @@ def number(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Tokens per second: ``950 tok/s``, ``8.1k tok/s``, ``1.2M tok/s``."""
+    """Tokens per second: ``950 tok/s``, ``8.1k tok/s``, ``34k tok/s``, ``1.2M tok/s``."""
     for limit, unit in ((1e6, "M"), (1e3, "k")):
         if value >= limit:
-            return f"{value / limit:.1f}{unit} tok/s"
+            size = value / limit
+            return f"{size:.{1 if size < 10 else 0}f}{unit} tok/s"
     return f"{value:.0f} tok/s"
 
 

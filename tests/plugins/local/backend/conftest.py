@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,6 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.plugins import Plugins, empty
-from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
 from rlhf_plugin_local.backend.torch_backend import TorchBackend
 from rlhf_plugin_local.config import TorchBackendConfig
 
@@ -76,6 +77,7 @@ class Sgd(PlainAdamW):
         return torch.optim.SGD([p for group in groups for _, p in group.named_parameters], lr=1.0)
 
 
+# Names by which roles refer to the components above.
 LOSS = ComponentRef(kind="rlhf_policy_losses", name="test:policy_gradient")
 OWN_WEIGHTS = ComponentRef(kind="rlhf_policy_losses", name="test:own_weights")
 HALF = ComponentRef(kind="rlhf_is_corrections", name="test:half")
@@ -98,20 +100,6 @@ def plugins() -> Plugins:
         )
         loaded.registries[ref.kind].add(Registered(component, "test"))
     return loaded
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    return {family: write_tiny_model(root / family, family) for family in FAMILIES}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make_trajectories(num: int = 6, seed: int = 0) -> TrajectoryColumns:
@@ -176,6 +164,31 @@ def make_spec(path: Path, **changes: Any) -> RoleSpec:
         optimizer=ADAMW,
     )
     return replace(spec, **changes)
+
+
+@pytest.fixture(name="refs", scope="session")
+def _refs() -> SimpleNamespace:
+    return SimpleNamespace(loss=LOSS, own_weights=OWN_WEIGHTS, half=HALF, adamw=ADAMW, sgd=SGD)
+
+
+@pytest.fixture(name="make_trajectories", scope="session")
+def _make_trajectories() -> Callable[..., TrajectoryColumns]:
+    return make_trajectories
+
+
+@pytest.fixture(name="make_batch", scope="session")
+def _make_batch() -> Callable[..., TrainBatch]:
+    return make_batch
+
+
+@pytest.fixture(name="make_plan", scope="session")
+def _make_plan() -> Callable[..., StepPlan]:
+    return make_plan
+
+
+@pytest.fixture(name="make_spec", scope="session")
+def _make_spec() -> Callable[..., RoleSpec]:
+    return make_spec
 
 
 @pytest.fixture

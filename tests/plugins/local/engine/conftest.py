@@ -53,14 +53,18 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
 @pytest.fixture(scope="session")
 def lm_of(model_folder: Callable[[str], Path]) -> Callable[[str], CausalLM]:
-    """The model of a family, with logits sharp enough for choices to matter."""
+    """The model of a family, its weights enlarged so that attention and choices matter."""
     models: dict[str, CausalLM] = {}
 
     def lm(family: str) -> CausalLM:
         if family not in models:
             models[family] = load_causal_lm(str(model_folder(family)), dtype="float32")
             with torch.no_grad():
-                models[family].model.get_output_embeddings().weight.mul_(20.0)
+                for name, parameter in models[family].named_parameters():
+                    if parameter.dim() > 1:
+                        parameter.mul_(6.0)
+                    elif name.endswith("model.norm.weight"):
+                        parameter.add_(2.0)
         return models[family]
 
     return lm
@@ -69,6 +73,12 @@ def lm_of(model_folder: Callable[[str], Path]) -> Callable[[str], CausalLM]:
 @pytest.fixture
 def lm(lm_of: Callable[[str], CausalLM]) -> CausalLM:
     return lm_of("qwen3")
+
+
+@pytest.fixture(scope="session")
+def source_of() -> type[Source]:
+    """Call it with a model to share, or with None and a state to copy."""
+    return Source
 
 
 @pytest.fixture
@@ -132,7 +142,7 @@ def run() -> Callable[..., object]:
 def full_logits() -> Callable[..., torch.Tensor]:
     """(A, V) logits that predict a completion's tokens, from one forward pass without a cache."""
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def compute(lm: CausalLM, prompt: tuple[int, ...], completion: Completion) -> torch.Tensor:
         tokens = torch.tensor(np.concatenate([prompt, completion.token_ids]))
         layout = PackedLayout([0, len(tokens)], torch.device("cpu"))

@@ -33,12 +33,19 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     if model.value_head is not None:
         head = {name: tensor.contiguous() for name, tensor in model.value_head.state_dict().items()}
         save_file(head, folder / VALUE_HEAD_FILE)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        log.warning("%s has no tokenizer that could be copied into %s: %s", source, folder, error)
+    if _lacks_tokenizer(source):
+        log.warning("%s has no tokenizer to copy into %s", source, folder)
         return
+    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     tokenizer.save_pretrained(folder)
+
+
+def _lacks_tokenizer(source: str) -> bool:
+    """True for a folder without any tokenizer file: Transformers would make up an empty one from config.json."""
+    folder = Path(source)
+    return folder.is_dir() and not any(
+        path for pattern in ("tokenizer*", "vocab*", "*.model") for path in folder.glob(pattern)
+    )
 
 
 @contextmanager

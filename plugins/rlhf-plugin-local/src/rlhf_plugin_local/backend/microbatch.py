@@ -19,7 +19,7 @@ def micro_batches(lengths: NDArray[np.int64], max_tokens: int) -> list[NDArray[n
     """
     if not len(lengths):
         return []
-    count = -(-int(lengths.sum()) // max_tokens)
+    count = -(-int(lengths.clip(max=max_tokens).sum()) // max_tokens)
     while (bins := _place(lengths, max_tokens, count)) is None:
         count += 1
     parts = [np.sort(np.array(rows, dtype=np.int64)) for rows in bins if rows]

@@ -143,7 +143,18 @@ def policy_objective(
     log_ratio = policy.detach() - old
     metrics["policy/entropy"] = _mean(entropy.detach(), mask)
     metrics["policy/approx_kl"] = _mean(torch.expm1(log_ratio) - log_ratio, mask)
+    if plan.on_policy and rollout is not None:
+        metrics |= _mismatch(policy.detach() - rollout, mask)
     return parts.total, result.metrics | metrics | parts.metrics
+
+
+def _mismatch(difference: Tensor, mask: Tensor) -> Metrics:
+    """How far the trainer's log-probs are from the sampler's before any update: what the two compute differently."""
+    size = torch.where(mask, difference.abs(), 0.0)  # (b, A)
+    return {
+        "rollout/logprob_diff_mean": Metric(size.sum(), mask.sum()),
+        "rollout/logprob_diff_max": Metric(size.max(), reduction="max"),
+    }
 
 
 def value_objective(

@@ -99,9 +99,11 @@ def _wrapped(adapter: ModelAdapter, model: PreTrainedModel) -> PreTrainedModel:
 
 def _value_head(spec: RoleSpec, lm: CausalLM) -> nn.Linear:
     """The head saved with the model if there is one, else zeros: the first values are 0, whatever the seed."""
-    head = nn.Linear(lm.hidden_size, 1, dtype=torch.float32)
+    # skip_init: the usual one would draw from the global random state.
+    head = nn.utils.skip_init(nn.Linear, lm.hidden_size, 1, dtype=torch.float32)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
+    assert isinstance(head, nn.Linear)
     saved = Path(spec.model_path) / VALUE_HEAD_FILE
     if saved.exists():
         head.load_state_dict(load_file(saved))

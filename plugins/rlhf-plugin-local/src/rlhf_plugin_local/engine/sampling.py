@@ -30,12 +30,12 @@ def truncate(
     V = logits.shape[-1]
     sorted_logits, order = logits.sort(dim=-1, descending=True, stable=True)  # (R, V)
     rank = torch.arange(V, device=logits.device)
-    limit = torch.where(top_k > 0, top_k, V)[:, None]  # (R, 1)
-    sorted_logits = sorted_logits.masked_fill(rank >= limit, -torch.inf)
+    keep = rank < torch.where(top_k > 0, top_k, V)[:, None]  # (R, V)
+    sorted_logits = sorted_logits.masked_fill(~keep, -torch.inf)
     probs = sorted_logits.double().softmax(dim=-1)  # (R, V)
     before = probs.cumsum(dim=-1) - probs  # (R, V) mass of the more probable tokens
     # Mass 1 of rounded numbers may sum to less or more than 1: top_p = 1 is therefore said, not computed.
-    keep = (before < top_p[:, None]) | (top_p >= 1.0)[:, None]
+    keep &= (before < top_p[:, None]) | (top_p >= 1.0)[:, None]
     keep &= probs >= min_p[:, None] * probs[:, :1]
     keep |= rank == 0
     kept = torch.empty_like(keep).scatter_(

@@ -1,0 +1,112 @@
+"""Each kind of plugin is generated, installed, found and tested, as its author would do."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rlhf_cli.new import KINDS, write_package
+
+FAST = ("advantage_estimator", "reward", "environment")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
+def test_a_new_plugin_works_at_once(tmp_path, kind):
+    folder = write_package("my-thing", kind, tmp_path)
+    target = tmp_path / "installed"
+    run("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
+        "--disable-pip-version-check", "--target", target, folder)  # fmt: skip
+    environment = {"PYTHONPATH": str(target), "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+
+    tested = run("-m", "pytest", "-q", folder, environment=environment)
+    listed = run("-m", "rlhf_cli.main", "plugins", "--json", "--strict", environment=environment)
+
+    assert " passed" in tested
+    rows = [row for row in json.loads(listed) if row["plugin"] in ("my_thing", "env_my_thing")]
+    assert [row["kind"] for row in rows] == [kind]
+    assert rows[0]["status"] == "ok"
+    assert rows[0]["component"] == ("" if kind == "observer" else "my_thing")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_complete(tmp_path, kind):
+    folder = write_package("my-thing", kind, tmp_path)
+
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    module = "rlhf_env_my_thing" if kind == "environment" else "rlhf_plugin_my_thing"
+    assert {
+        "pyproject.toml",
+        "README.md",
+        f"src/{module}/__init__.py",
+        "tests/test_my_thing.py",
+    } <= set(files)
+    texts = [path.read_text() for path in folder.rglob("*") if path.is_file()]
+    assert not [text for text in texts if "$" in text]
+    for path in folder.rglob("*.py"):
+        compile(path.read_text(), str(path), "exec")
+
+
+def test_the_command_says_what_to_do_next(rlhf, tmp_path):
+    code, out, _ = rlhf("new", "plugin", "my-loss", "--kind", "policy-loss", "--output", tmp_path)
+
+    assert code == 0
+    assert (tmp_path / "rlhf-plugin-my-loss" / "pyproject.toml").exists()
+    assert f"pip install -e {tmp_path / 'rlhf-plugin-my-loss'}" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "distribution"),
+    [
+        ("mine", "rlhf-plugin-mine"),
+        ("rlhf-plugin-mine", "rlhf-plugin-mine"),
+        ("my_own", "rlhf-plugin-my-own"),
+    ],
+)
+def test_names_become_distributions(tmp_path, name, distribution):
+    assert write_package(name, "reward", tmp_path).name == distribution
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["mine", "--kind", "nope"], "--kind nope: expected one of"),
+        (["My Thing", "--kind", "reward"], "expected lower case words"),
+        (["1st", "--kind", "reward"], "expected lower case words"),
+        (["mine", "--kind", "reward", "--output", "file"], "cannot write"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(rlhf, tmp_path, monkeypatch, words, part):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+
+    code, _, err = rlhf("new", "plugin", *words)
+
+    assert code == 2
+    assert part in err
+
+
+def test_an_existing_folder_is_left_alone(rlhf, tmp_path):
+    (tmp_path / "rlhf-plugin-mine").mkdir()
+
+    code, _, err = rlhf("new", "plugin", "mine", "--kind", "reward", "--output", tmp_path)
+
+    assert code == 2
+    assert "exists already" in err
+    assert not list((tmp_path / "rlhf-plugin-mine").iterdir())
+
+
+def run(*words, environment=None):
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, **(environment or {})},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,0 +1,161 @@
+import json
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from rlhf_cli import main as main_module
+from rlhf_cli.plugins_command import kind_word
+from rlhf_core import Component, Registered
+from rlhf_core.hookspecs import COMPONENT_HOOKS
+from rlhf_core.plugins import Candidate, Failure, empty
+
+
+@pytest.fixture
+def with_plugins(monkeypatch):
+    """Run the command line with a given set of plugins instead of the installed ones."""
+
+    def use(plugins):
+        monkeypatch.setattr(main_module.plugin_loader, "load", lambda: plugins)
+        return plugins
+
+    return use
+
+
+def test_every_component_is_a_row(rlhf):
+    code, out, _ = rlhf("plugins", "--json")
+
+    rows = json.loads(out)
+    assert code == 0
+    assert {row["status"] for row in rows} == {"ok"}
+    (row,) = [row for row in rows if row["component"] == "gae"]
+    assert (row["plugin"], row["kind"], row["distribution"]) == (
+        "ppo",
+        "advantage_estimator",
+        "rlhf-plugin-ppo",
+    )
+    assert row["version"]
+    assert row["summary"]
+
+
+def test_the_table_has_every_component(rlhf):
+    code, out, _ = rlhf("plugins")
+
+    assert code == 0
+    assert all(
+        name in out for name in ("plugin", "reinforce_baseline", "rlhf-plugin-optim", "single_turn")
+    )
+
+
+def test_rows_can_be_limited_to_a_kind(rlhf):
+    _, out, _ = rlhf("plugins", "--kind", "policy_loss", "--json")
+
+    assert {row["kind"] for row in json.loads(out)} == {"policy_loss"}
+
+
+def test_an_unknown_kind_lists_the_kinds(rlhf):
+    code, _, err = rlhf("plugins", "--kind", "loss")
+
+    assert code == 2
+    assert "--kind loss: expected one of rollout_executor, reward," in err
+
+
+def test_kinds_are_hooks_in_the_singular():
+    words = [kind_word(hook) for hook in COMPONENT_HOOKS]
+
+    assert {"policy_loss", "is_correction", "environment", "train_backend", "command"} <= set(words)
+    assert not [word for word in words if word.endswith("e_s") or word.startswith("rlhf")]
+
+
+def test_failures_are_rows_and_strict_makes_them_an_error(rlhf, with_plugins):
+    plugins = with_plugins(empty())
+    plugins.failed.append(Failure("acme", "rlhf-plugin-acme 1.0", ImportError("no module x")))
+
+    code, out, _ = rlhf("plugins", "--json")
+    assert code == 0
+    assert json.loads(out)[0]["status"] == "failed: no module x"
+    assert json.loads(out)[0]["version"] == "1.0"
+
+    code, out, err = rlhf("plugins", "--strict")
+    assert code == 1
+    assert "failed: no module x" in out
+    assert "1 plugin(s) could not be loaded: acme" in err
+
+
+def test_show_tells_everything_of_a_component(rlhf):
+    code, out, _ = rlhf("plugins", "show", "gae")
+
+    assert code == 0
+    assert "ppo:gae  (advantage estimator, rlhf-plugin-ppo" in out
+    assert "needs: values" in out
+    assert "lambda_ NUMBER (default 0.95)" in out
+    assert "rlhf_plugin_ppo" in out.partition("source: ")[2].partition("\n")[0]
+
+
+def test_show_finds_qualified_names_and_aliases(rlhf):
+    assert "grpo:group_norm" in rlhf("plugins", "show", "grpo")[1]
+    assert "ppo:ppo" in rlhf("plugins", "show", "ppo:ppo")[1]
+
+
+def test_show_of_nothing_suggests(rlhf):
+    code, _, err = rlhf("plugins", "show", "reinforce_baselin")
+
+    assert code == 2
+    assert (
+        "no installed plugin has a component 'reinforce_baselin'. Did you mean 'reinforce_baseline'?"
+        in err
+    )
+
+
+def test_a_plugins_command_gets_its_words_and_gives_the_exit_code(rlhf, with_plugins):
+    plugins = with_plugins(empty())
+    seen = []
+
+    def factory(arguments):
+        seen.append(arguments)
+        return 7
+
+    component = Component(name="greet", factory=factory, summary="Say hello.")
+    plugins.registries["rlhf_commands"].add(Registered(component, "acme"))
+
+    assert rlhf("greet", "--name", "you", "-x", "more")[0] == 7
+    assert seen == [["--name", "you", "-x", "more"]]
+    assert "Say hello. (acme)" in rlhf("--help")[1]
+
+
+def test_a_plugins_command_that_raises_names_the_plugin(with_plugins):
+    plugins = with_plugins(empty())
+
+    def factory(arguments):
+        raise ZeroDivisionError
+
+    plugins.registries["rlhf_commands"].add(
+        Registered(Component(name="boom", factory=factory), "acme")
+    )
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        main_module.main(["boom"])
+
+    assert caught.value.__notes__ == ["in plugin acme (acme), command boom"]
+
+
+def test_a_plugin_cannot_take_the_name_of_a_command_of_ours(rlhf, with_plugins):
+    plugins = with_plugins(empty())
+    entry = Registered(Component(name="train", factory=lambda arguments: 9), "acme")
+    plugins.registries["rlhf_commands"].add(entry)
+
+    code, _, err = rlhf("plugins", "--json")
+
+    assert code == 0
+    assert "the command acme:train (acme) is not available" in err
+
+
+def test_a_misspelled_command_is_exit_code_two(rlhf):
+    code, _, err = rlhf("trian")
+
+    assert code == 2
+    assert "train" in err
+    assert "Traceback" not in err
+
+
+def test_candidates_of_modules_have_an_origin():
+    assert Candidate("m", EntryPoint("m", "m", "g"), None).origin == "module m"

@@ -1,0 +1,187 @@
+import subprocess
+import sys
+
+import pytest
+
+from rlhf_cli import train
+from rlhf_core import ConfigError
+from rlhf_core.contracts import RunResult
+from rlhf_core.plugins import Failure, load
+
+COMPLETE = ["--model", "./model", "--data", "rows.jsonl", "--reward", "reward.py:score"]
+
+
+def test_switches_are_told_from_options():
+    arguments = train.split_arguments(
+        ["-c", "a.toml", "--seed", "1", "--config=b.toml", "--check", "--dry-run", "-h", "--resume"]
+    )
+
+    assert arguments.files == ("a.toml", "b.toml")
+    assert arguments.options == ("--seed", "1", "--resume", "auto")
+    assert (arguments.check, arguments.dry_run, arguments.help) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["--resume"], ("--resume", "auto")),
+        (["--resume", "--seed", "1"], ("--resume", "auto", "--seed", "1")),
+        (["--resume", "runs/x"], ("--resume", "runs/x")),
+        (["--resume=auto"], ("--resume=auto",)),
+    ],
+)
+def test_a_bare_resume_means_the_newest_checkpoint(words, options):
+    assert train.split_arguments(words).options == options
+
+
+@pytest.mark.parametrize("words", [["-c"], ["-c", "--seed", "1"], ["--config"]])
+def test_config_needs_a_file(words):
+    with pytest.raises(ConfigError, match=r"expected a TOML file"):
+        train.split_arguments(words)
+
+
+def test_a_valid_configuration_is_valid(folder, rlhf):
+    assert rlhf("train", *COMPLETE, "--check") == (0, "The configuration is valid.\n", "")
+
+
+def test_later_files_and_flags_win(folder, rlhf):
+    (folder / "a.toml").write_text(
+        "[train]\nsteps = 1\nbatch_size = 8\n[rollout]\nbatch_size = 4\n"
+    )
+    (folder / "b.toml").write_text("[train]\nsteps = 2\n")
+
+    code, out, err = rlhf("train", "-c", "a.toml", "-c", "b.toml", *COMPLETE, "--dry-run")
+    assert (code, err) == (0, "")
+    assert "steps: 2" in out
+    assert "4 prompts x 8 samples" in out
+
+    _, out, _ = rlhf("train", "-c", "a.toml", *COMPLETE, "--dry-run", "--steps", "9")
+    assert "steps: 9" in out
+
+
+def test_a_dry_run_needs_no_weights_and_says_so(folder, rlhf):
+    (folder / "rows.jsonl").unlink()
+
+    code, out, err = rlhf("train", *COMPLETE, "--dry-run", "--model", "org/model")[0:3]
+    assert code == 2  # the model is given twice
+
+    words = [*COMPLETE, "--dry-run"]
+    words[1] = "./not/there"
+    code, out, err = rlhf("train", *words)
+    assert code == 0
+    assert "reinforce:reinforce_baseline (rlhf-plugin-reinforce" in out
+    assert "not ready to run: --model ./not/there: expected a Transformers folder" in err
+    assert "not ready to run: --data rows.jsonl: there is no such file" in err
+
+
+def test_help_follows_the_selection(folder, rlhf):
+    _, out, err = rlhf("train", "--help")
+    assert err == ""
+    assert "--algo.advantage.reinforce_baseline" in out
+    assert "--algo.advantage.gae.gamma" not in out
+
+    code, out, _ = rlhf("train", "--estimator", "gae", "--help")
+    assert code == 0
+    assert "--algo.advantage.gae.gamma" in out
+    assert "rlhf-plugin-ppo" in out
+    assert "also: " in out
+
+
+def test_help_survives_what_cannot_be_selected(folder, rlhf):
+    code, out, _ = rlhf("train", "--estimator", "nope", "--help")
+
+    assert code == 0
+    assert "note: --estimator nope: no advantage estimator 'nope'" in out
+    assert "--actor.adam.lr" in out
+
+
+def test_what_a_file_says_in_vain_is_listed(folder, rlhf, monkeypatch):
+    (folder / "run.toml").write_text("[algo.advantage.gae]\ngamma = 0.9\n")
+    seen = run_instead(monkeypatch, "finished")
+
+    code, _, err = rlhf("train", "-c", "run.toml", *COMPLETE)
+
+    assert code == 0
+    assert "not used by this run: algo.advantage.gae" in err
+    assert seen[0].unused == ("algo.advantage.gae",)
+
+
+@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("failed", 1), ("interrupted", 130)])
+def test_the_exit_code_tells_how_the_run_ended(folder, rlhf, monkeypatch, status, code):
+    run_instead(monkeypatch, status)
+
+    found, _, err = rlhf("train", *COMPLETE)
+
+    assert found == code
+    assert ("what happened" in err) == (status != "finished")
+
+
+def test_an_interrupt_is_130(folder, rlhf, monkeypatch):
+    def interrupt(resolved, plugins):
+        raise KeyboardInterrupt
+
+    replace_run(monkeypatch, interrupt)
+
+    assert rlhf("train", *COMPLETE)[0] == 130
+
+
+def test_plugins_that_failed_are_a_warning_each_and_an_error_if_named(folder, capsys):
+    plugins = load("")
+    plugins.failed.append(Failure("acme", "rlhf-plugin-acme 1.0", ImportError("no module x\nmore")))
+
+    assert train.execute([*COMPLETE, "--check"], plugins) == 0
+    err = capsys.readouterr().err
+    assert err == "warning: plugin 'acme' (rlhf-plugin-acme 1.0) is not usable: no module x\n"
+
+    with pytest.raises(
+        ConfigError, match=r"(?s)no policy loss 'acme:x'.*plugin 'acme'.*no module x"
+    ):
+        train.execute([*COMPLETE, "--loss", "acme:x"], plugins)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["plugins"],
+        ["new", "--help"],
+        ["train", "--steps", "0", *COMPLETE],
+    ],
+    ids=["help", "train help", "plugins", "new help", "bad option"],
+)
+def test_nothing_heavy_is_imported(folder, words):
+    """Importing torch alone would take longer than all of these may."""
+    code = (
+        "import sys\nfrom rlhf_cli.main import main\n"
+        f"code = main({words!r})\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'ray', 'vllm', 'deepspeed', 'matplotlib'}\n"
+        "print('imported:', *sorted(heavy & sys.modules.keys()), file=sys.stderr)\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.stderr.splitlines()[-1].strip() == "imported:"
+    assert done.returncode == (2 if "--steps" in words else 0)
+
+
+def run_instead(monkeypatch, status):
+    """Replace the training loop by one that ends at once; returns what it was called with."""
+    seen = []
+
+    def run(resolved, plugins):
+        seen.append(resolved)
+        return RunResult(status=status, steps=0, seconds=0.0, message="what happened")
+
+    replace_run(monkeypatch, run)
+    return seen
+
+
+def replace_run(monkeypatch, run):
+    import types
+
+    module = types.ModuleType("rlhf_core.loop.run")
+    module.run = run
+    monkeypatch.setitem(sys.modules, "rlhf_core.loop.run", module)

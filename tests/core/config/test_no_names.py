@@ -1,0 +1,80 @@
+"""The core never names a component: the defaults of the command line are the only place that does."""
+
+import ast
+import tomllib
+from pathlib import Path
+
+import rlhf_core
+from rlhf_core.config.layers import lookup
+from rlhf_core.config.selectors import SLOTS
+from rlhf_core.plugins import load
+
+CORE = Path(rlhf_core.__file__).parent
+
+ALLOWED = {
+    ("capabilities.py", "multi_turn"): "a capability",
+    ("fingerprint.py", "torch"): "a library",
+    ("testing/checks.py", "torch"): "a library",
+}
+"""Words that happen to be names of components too, and what they are here."""
+
+
+def first_party_names():
+    names = {
+        name
+        for registry in load("").registries.values()
+        for entry in registry
+        if entry.distribution is not None
+        and entry.distribution.metadata["Name"].startswith("rlhf-plugin-")
+        for name in (entry.name, *entry.component.aliases)
+    }
+    defaults = Path(__file__).parents[3] / "cli" / "src" / "rlhf_cli" / "defaults.toml"
+    chosen = tomllib.loads(defaults.read_text())
+    return names | {lookup(chosen, slot.path) for slot in SLOTS} - {None}
+
+
+def constants(path):
+    """Strings in the code, docstrings left out."""
+    tree = ast.parse(path.read_text())
+    prose = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
+    ]
+
+
+def test_there_are_names_to_look_for():
+    assert {"ppo", "gae", "reinforce_baseline", "adam"} <= first_party_names()
+
+
+def test_the_core_names_no_component():
+    names = first_party_names()
+    found = {
+        (str(path.relative_to(CORE)), text)
+        for path in CORE.rglob("*.py")
+        for text in constants(path)
+        if text in names
+    }
+
+    assert found - ALLOWED.keys() == set()
+
+
+def test_every_required_selector_has_a_default():
+    defaults = Path(__file__).parents[3] / "cli" / "src" / "rlhf_cli" / "defaults.toml"
+    values = tomllib.loads(defaults.read_text())
+
+    assert [slot.path for slot in SLOTS if lookup(values, slot.path)] == [
+        "runtime.name",
+        "engine.name",
+        "backend.name",
+        "rollout.executor",
+        "algo.advantage.estimator",
+        "algo.loss.policy",
+        "actor.optim",
+        "critic.optim",
+    ]

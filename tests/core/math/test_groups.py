@@ -1,0 +1,113 @@
+"""Statistics over groups of any sizes, in any order."""
+
+import statistics
+
+import pytest
+import torch
+
+from rlhf_core.math import group_mean, group_size, group_std, leave_one_out_mean
+
+GROUP = torch.tensor([0, 1, 0, 2, 1, 0])
+VALUES = torch.tensor([1.0, 5.0, 2.0, 7.0, 9.0, 6.0])
+
+
+def test_group_statistics_by_hand():
+    # group 0: 1, 2, 6 (mean 3, squares 4 + 1 + 9 = 14); group 1: 5, 9 (mean 7, squares 4 + 4 = 8); group 2: 7
+    torch.testing.assert_close(
+        group_mean(VALUES, GROUP), torch.tensor([3.0, 7.0, 3.0, 7.0, 7.0, 3.0])
+    )
+    sample = torch.tensor([7.0, 8.0, 7.0, 0.0, 8.0, 7.0]).sqrt()
+    torch.testing.assert_close(group_std(VALUES, GROUP), sample)
+    population = torch.tensor([14 / 3, 4.0, 14 / 3, 0.0, 4.0, 14 / 3]).sqrt()
+    torch.testing.assert_close(group_std(VALUES, GROUP, correction=0), population)
+    # group 0: (2 + 6) / 2, (1 + 6) / 2, (1 + 2) / 2; the group of one keeps its own value
+    torch.testing.assert_close(
+        leave_one_out_mean(VALUES, GROUP), torch.tensor([4.0, 9.0, 3.5, 7.0, 5.0, 1.5])
+    )
+    assert group_size(GROUP).tolist() == [3, 2, 3, 1, 2, 3]
+
+
+def test_rows_of_one_episode_count_once():
+    # Group 0 has episodes {1, 3} (mean 2) and {8}; its mean is 5, not 4. Group 1 has one episode.
+    values = torch.tensor([1.0, 8.0, 3.0, 4.0])
+    group, episode = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 0, 2])
+
+    assert group_size(group, episode).tolist() == [2, 2, 2, 1]
+    assert group_mean(values, group, episode).tolist() == [5.0, 5.0, 5.0, 4.0]
+    assert leave_one_out_mean(values, group, episode).tolist() == [8.0, 2.0, 8.0, 4.0]
+    assert group_std(values, group, episode, correction=0).tolist() == [3.0, 3.0, 3.0, 0.0]
+
+
+def test_splitting_an_episode_into_equal_rows_changes_nothing():
+    values, group, episode = VALUES, GROUP, torch.arange(6)
+    twice = torch.tensor([0, 0, 1, 2, 2, 2, 3, 4, 5])
+
+    for statistic in (group_mean, group_std, leave_one_out_mean):
+        split = statistic(values[twice], group[twice], episode[twice])
+        torch.testing.assert_close(split, statistic(values, group, episode)[twice])
+
+
+def test_every_row_an_episode_is_the_default():
+    for statistic in (
+        group_mean,
+        group_std,
+        leave_one_out_mean,
+        lambda _, *index: group_size(*index),
+    ):
+        torch.testing.assert_close(
+            statistic(VALUES, GROUP, torch.tensor([3, 0, 5, 1, 4, 2])), statistic(VALUES, GROUP)
+        )
+
+
+def test_it_equals_a_loop_over_groups():
+    generator = torch.Generator().manual_seed(0)
+    group = torch.randint(0, 6, (40,), generator=generator)
+    group[:6] = torch.arange(6)
+    values = torch.randn(40, dtype=torch.float64, generator=generator)
+
+    for row in range(40):
+        members = [values[j].item() for j in range(40) if group[j] == group[row]]
+        others = [values[j].item() for j in range(40) if group[j] == group[row] and j != row]
+        mean, std = statistics.fmean(members), statistics.stdev(members)
+        assert group_mean(values, group)[row].item() == pytest.approx(mean, abs=1e-12)
+        assert group_std(values, group)[row].item() == pytest.approx(std, abs=1e-12)
+        loo = statistics.fmean(others)
+        assert leave_one_out_mean(values, group)[row].item() == pytest.approx(loo, abs=1e-12)
+
+
+@pytest.mark.parametrize(("value", "size"), [(0.1, 8), (0.3, 7), (0.9, 16), (-1e4 / 3, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_values_that_are_not_exact_in_binary_have_no_spread(value, size, dtype):
+    values, group = torch.full((size,), value, dtype=dtype), torch.zeros(size, dtype=torch.int64)
+
+    for correction in (0, 1):
+        assert (group_std(values, group, correction=correction) == 0).all()
+    assert (values - group_mean(values, group) == 0).all()
+    assert (values - leave_one_out_mean(values, group) == 0).all()
+
+
+def test_columns_are_separate():
+    columns = torch.stack([VALUES, VALUES * 2 - 3], dim=1)
+
+    for statistic in (group_mean, group_std, leave_one_out_mean):
+        expected = torch.stack([statistic(column, GROUP) for column in columns.T], dim=1)
+        torch.testing.assert_close(statistic(columns, GROUP), expected)
+
+
+def test_the_order_of_rows_does_not_matter():
+    order = torch.tensor([4, 0, 5, 3, 1, 2])
+
+    for statistic in (group_mean, group_std, leave_one_out_mean):
+        torch.testing.assert_close(
+            statistic(VALUES[order], GROUP[order]), statistic(VALUES, GROUP)[order]
+        )
+
+
+def test_arguments_are_left_as_they_are():
+    values, group, episode = VALUES.clone(), GROUP.clone(), torch.tensor([0, 1, 0, 2, 3, 4])
+
+    for statistic in (group_mean, group_std, leave_one_out_mean):
+        statistic(values, group, episode)
+
+    assert torch.equal(values, VALUES)
+    assert torch.equal(group, GROUP)

@@ -1,0 +1,146 @@
+import asyncio
+import fractions
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_core import RewardError
+from rlhf_core.contracts import RewardResult
+from rlhf_core.rewards.checking import NotANumber, finite_number, outcome_of, score_checked
+from rlhf_core.rewards.outcome import MAX_TEXT, ProblemKind, problem_of
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1, 1.0),
+        (True, 1.0),
+        (False, 0.0),
+        (-0.5, -0.5),
+        (fractions.Fraction(1, 4), 0.25),
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3.0),
+        (np.bool_(True), 1.0),
+        (np.array(2.0), 2.0),
+        (torch.tensor(1.5), 1.5),
+        (torch.tensor(1.5, requires_grad=True) * 2, 3.0),
+        (torch.tensor(1.5, dtype=torch.bfloat16), 1.5),
+        (torch.tensor(True), 1.0),
+    ],
+)
+def test_one_finite_number_is_accepted(value, expected):
+    number = finite_number(value)
+
+    assert number == expected
+    assert type(number) is float
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "None"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        (torch.tensor(float("nan")), "nan"),
+        ("1.0", r"'1\.0' \(str\)"),
+        ([1.0], r"\[1\.0\] \(list\)"),
+        (1j, r"1j \(complex\)"),
+        (10**400, "an integer beyond the range of a float"),
+        (torch.tensor([1.0]), r"a Tensor of shape \(1,\)"),
+        (np.zeros((2, 3)), r"a ndarray of shape \(2, 3\)"),
+        (object, r"<class 'object'> \(type\)"),
+    ],
+)
+def test_anything_else_is_refused_by_what_it_is(value, text):
+    with pytest.raises(NotANumber, match=f"^{text}"):
+        finite_number(value)
+
+
+def test_a_value_whose_repr_raises_is_refused_too():
+    class Hostile:
+        def __repr__(self):
+            raise RuntimeError("no")
+
+    with pytest.raises(NotANumber, match="<Hostile, whose repr raised RuntimeError>"):
+        finite_number(Hostile())
+
+
+def check(returned, count=2):
+    class Returning:
+        async def score(self, requests):
+            return returned
+
+    return asyncio.run(score_checked(Returning(), [None] * count))
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        (None, "returned None; expected a list of 2 RewardResult"),
+        ("ab", "returned 'ab' (str); expected a list"),
+        ((RewardResult(reward=1) for _ in range(2)), "(generator); expected a list"),
+        ([], "returned 0 results for 2 samples"),
+        ([RewardResult(reward=1)] * 3, "returned 3 results for 2 samples"),
+    ],
+)
+def test_a_wrong_collection_is_a_problem_of_the_batch(returned, text):
+    problem = check(returned)
+
+    assert problem.kind is ProblemKind.RETURNED
+    assert text in problem.text
+
+
+def test_a_bad_result_does_not_touch_its_neighbor():
+    first, second = check([RewardResult(reward=None), RewardResult(reward=2)])
+
+    assert first.problem.text == "returned None; expected one finite number"
+    assert second.reward == 2.0
+
+
+def test_a_bare_number_is_no_result():
+    assert "expected a RewardResult" in outcome_of(1.0).problem.text
+
+
+def test_an_exception_in_the_place_of_a_result_is_that_sample_s():
+    assert outcome_of(ValueError("x")).problem.text == "raised ValueError: x"
+
+
+def test_the_text_of_an_exception_is_cut():
+    assert len(problem_of(ValueError("x" * 10**6)).text) < MAX_TEXT + 100
+
+
+def test_the_line_that_raised_is_kept_also_behind_a_translation():
+    def fails():
+        raise KeyError("label")
+
+    def translates():
+        try:
+            fails()
+        except KeyError as error:
+            raise RewardError("no label") from error
+
+    with pytest.raises(RewardError) as caught:
+        translates()
+    problem = problem_of(caught.value)
+
+    assert problem.text == "raised RewardError: no label"
+    assert problem.where[-1].endswith('in fails: raise KeyError("label")')
+
+
+def test_a_recursion_is_told_in_a_few_lines():
+    def recurse():
+        recurse()
+
+    with pytest.raises(RecursionError) as caught:
+        recurse()
+
+    assert len(problem_of(caught.value).where) == 3
+
+
+def test_a_synchronous_score_is_accepted():
+    class Plain:
+        def score(self, requests):
+            return [RewardResult(reward=1)] * len(requests)
+
+    assert [one.reward for one in asyncio.run(score_checked(Plain(), [None, None]))] == [1.0, 1.0]

@@ -1,0 +1,209 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from rlhf_core import RewardError
+from rlhf_core.rewards import host as host_module
+from rlhf_core.rewards.host import RewardHost
+from rlhf_core.rewards.outcome import ProblemKind
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+def score(selection, requests, **options):
+    async def all_of_it():
+        host = RewardHost(selection)
+        await host.start()
+        try:
+            return await host.score(requests, **options)
+        finally:
+            await host.close()
+
+    return asyncio.run(all_of_it())
+
+
+@pytest.mark.parametrize(
+    ("behavior", "isolate", "kind", "text"),
+    [
+        ("sleeps", True, ProblemKind.TIMED_OUT, "and was stopped, alone, after its batch did not"),
+        ("awaits_forever", True, ProblemKind.TIMED_OUT, "was stopped"),
+        ("awaits_forever", False, ProblemKind.TIMED_OUT, "was abandoned"),
+        ("exits", True, ProblemKind.DIED, "ended its process (exit code 7)"),
+        ("exits_in_a_task", True, ProblemKind.DIED, "exit code 3"),
+        ("exits_in_a_task", False, ProblemKind.RAISED, "raised SystemExit: 3"),
+    ],
+)
+def test_only_the_guilty_sample_has_no_score(probe, requests_for, behavior, isolate, kind, text):
+    requests = requests_for([{}, {}, {"bad": True}, {}, {}])
+
+    outcomes = score(probe(behavior, isolate=isolate, timeout_s=2.0), requests)
+
+    assert [one.reward for one in outcomes] == [0.0, 1.0, None, 3.0, 4.0]
+    assert outcomes[2].problem.kind is kind
+    assert text in outcomes[2].problem.text
+
+
+def test_the_last_words_of_a_dead_process_are_kept(probe, requests_for):
+    (outcome,) = score(probe("exits"), requests_for([{"bad": True}]))
+
+    assert outcome.problem.where == ("printed: last words",)
+
+
+def test_a_batch_that_hangs_costs_no_more_than_its_time_and_the_restarts(probe, requests_for):
+    """Every sample hangs. The calls share 1 s; at most 16 processes are started, about half a second each."""
+    outcomes = score(
+        probe("awaits_forever", timeout_s=1.0, isolate=False), requests_for([{"bad": True}] * 40)
+    )
+
+    kinds = [one.problem.kind for one in outcomes]
+    num_tried = kinds.count(ProblemKind.TIMED_OUT)
+    assert 1 <= num_tried < host_module.MAX_ENDED
+    assert kinds == [ProblemKind.TIMED_OUT] * num_tried + [ProblemKind.NOT_REACHED] * (
+        40 - num_tried
+    )
+
+
+def test_restarts_are_bounded(probe, requests_for, monkeypatch):
+    monkeypatch.setattr(host_module, "MAX_ENDED", 2)
+
+    outcomes = score(probe("exits"), requests_for([{"bad": True}] * 4))
+
+    # One process ended by the batch, one by the first sample.
+    assert [one.problem.kind for one in outcomes] == [ProblemKind.DIED] + [
+        ProblemKind.NOT_REACHED
+    ] * 3
+    assert "then 2 processes had ended" in outcomes[1].problem.text
+
+
+def test_stopping_at_the_first_problem_asks_for_no_more(probe, requests_for):
+    outcomes = score(
+        probe("raises", isolate=False), requests_for([{}, {"bad": True}, {}]), stop_at_problem=True
+    )
+
+    kinds = [one.problem and one.problem.kind for one in outcomes]
+    assert kinds == [None, ProblemKind.RAISED, ProblemKind.NOT_REACHED]
+
+
+def test_a_killed_worker_is_replaced(probe, requests_for):
+    async def kill_and_score():
+        host = RewardHost(probe())
+        await host.start()
+        try:
+            (first,) = await host.score(requests_for([{}]))
+            os.kill(int(first.metrics["pid"]), signal.SIGKILL)
+            # The batch during which the death is noticed may have no score.
+            await host.score(requests_for([{}]))
+            return first, (await host.score(requests_for([{}])))[0]
+        finally:
+            await host.close()
+
+    first, second = asyncio.run(kill_and_score())
+
+    assert second.reward == first.reward
+    assert second.metrics["pid"] != first.metrics["pid"]
+
+
+def test_cancelling_stops_what_the_worker_does_and_the_next_batch_works(probe, requests_for):
+    async def cancel_and_score():
+        host = RewardHost(probe("sleeps"))
+        await host.start()
+        try:
+            hanging = asyncio.create_task(host.score(requests_for([{"bad": True}])))
+            await asyncio.sleep(0.2)
+            hanging.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await hanging
+            return await host.score(requests_for([{}, {}]))
+        finally:
+            await host.close()
+
+    assert [one.reward for one in asyncio.run(cancel_and_score())] == [0.0, 1.0]
+
+
+def test_closing_in_the_middle_of_a_batch_ends_it(probe, requests_for):
+    async def close_meanwhile():
+        host = RewardHost(probe("sleeps"))
+        await host.start()
+        hanging = asyncio.create_task(host.score(requests_for([{"bad": True}, {}])))
+        await asyncio.sleep(0.2)
+        await host.close()
+        await hanging
+
+    with pytest.raises(RewardError, match="is closed"):
+        asyncio.run(close_meanwhile())
+
+
+def alive(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pids, limit_s=5.0):
+    give_up = time.monotonic() + limit_s
+    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < give_up:
+        time.sleep(0.02)
+    return left
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_nothing_that_user_code_started_outlives_the_worker(probe, requests_for, tmp_path, bad):
+    """A child, a detached child and a forked one; the worker answers and is closed, or hangs and is stopped."""
+    file = tmp_path / "pids"
+
+    score(probe("leaves_children", file=file, timeout_s=2.0), requests_for([{"bad": bad}]))
+
+    pids = [int(word) for word in file.read_text().split()]
+    assert len(pids) == 4
+    assert wait_until_gone(pids) == []
+
+
+def test_nothing_outlives_a_run_that_is_killed(tmp_path):
+    """SIGKILL of the run while the reward hangs: neither the worker nor what it started is left."""
+    file = tmp_path / "pids"
+    script = textwrap.dedent(f"""
+        import asyncio
+        from rlhf_core.config.resolved import RewardOptions, Selection
+        from rlhf_core.contracts import RewardRequest
+        from rlhf_core.plugins import load
+        from rlhf_core.rewards.host import RewardHost
+
+        registered = load().get("rlhf_rewards", "probe")
+        selection = Selection(
+            slot="reward.use", section="reward.probe", registered=registered, reward=RewardOptions(),
+            options=registered.validate({{"behavior": "leaves_children", "file": {str(file)!r}}}),
+        )
+        request = RewardRequest(
+            uid="0.0.0.0", row={{"bad": True}}, prompt="", response="", token_ids=(), action_mask=(), turns=(),
+            truncated=False,
+        )
+
+        async def main():
+            host = RewardHost(selection)
+            await host.start()
+            await host.score([request])
+
+        asyncio.run(main())
+    """)
+    environment = {
+        **os.environ,
+        "RLHF_PLUGINS": "probe_rewards",
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
+    with subprocess.Popen([sys.executable, "-c", script], env=environment) as run:
+        give_up = time.monotonic() + 20
+        while not file.exists() and time.monotonic() < give_up:
+            time.sleep(0.05)
+        time.sleep(0.1)
+        run.kill()
+    pids = [int(word) for word in file.read_text().split()]
+    assert wait_until_gone(pids) == []

@@ -1,0 +1,102 @@
+import datetime
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_core import RewardError
+from rlhf_core.contracts import RewardRequest, Stop, Turn
+from rlhf_core.rewards import wire
+from rlhf_core.rewards.outcome import Outcome, Problem, ProblemKind
+
+
+def request(row=None, response="", num_tokens=3, uid="0.0.0.0"):
+    return RewardRequest(
+        uid=uid,
+        row=row or {},
+        prompt="p",
+        response=response,
+        token_ids=tuple(range(num_tokens)),
+        action_mask=tuple(index % 2 == 1 for index in range(num_tokens)),
+        turns=(Turn(start=1, end=2, reward=0.1, stop=Stop.LENGTH), Turn(start=3, end=4)),
+        truncated=True,
+    )
+
+
+def there_and_back(requests):
+    return wire.requests_of(wire.decode(wire.requests_line(1, requests)))
+
+
+TEXTS = st.text(st.characters(codec=None), max_size=20)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | TEXTS
+    | st.binary(max_size=8)
+    | st.datetimes()
+    | st.dates()
+    | st.times(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(st.tuples(st.dictionaries(TEXTS, VALUES, max_size=3), TEXTS, st.integers(0, 9))))
+def test_requests_arrive_as_they_were(drawn):
+    requests = [request(row, response, count) for row, response, count in drawn]
+
+    assert there_and_back(requests) == requests
+
+
+@pytest.mark.parametrize(
+    "text", ["🙂", "\ud800", "a\0b", 'x\n{"call": 1}\n', "é" * 200_000, "\u2028"]
+)
+def test_odd_text_arrives_as_it_was(text):
+    assert there_and_back([request({"text": text}, text)])[0].response == text
+
+
+def test_samples_of_a_group_share_one_row_on_the_wire_but_not_at_the_other_end():
+    row = {"answer": "x" * 1000, "list": [1]}
+
+    line = wire.requests_line(1, [request(row)] * 8)
+    first, second, *_ = wire.requests_of(wire.decode(line))
+
+    assert line.count(b"x" * 1000) == 1
+    assert first.row is not second.row
+    assert first.row["list"] is not second.row["list"]
+
+
+def test_numpy_values_arrive_as_plain_ones():
+    row = {"scalar": np.float32(0.5), "array": np.array([[1, 2]])}
+
+    assert there_and_back([request(row)])[0].row == {"scalar": 0.5, "array": [[1, 2]]}
+
+
+def test_a_moment_with_a_time_zone_keeps_it():
+    moment = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
+
+    assert there_and_back([request({"at": moment})])[0].row == {"at": moment}
+
+
+def test_what_cannot_be_sent_is_named_by_uid_and_column():
+    requests = [request({"fine": 1}), request({"fine": 1, "image": object()}, uid="0.4.1.0")]
+
+    with pytest.raises(RewardError, match=r"0\.4\.1\.0: column 'image' of its row holds a object"):
+        wire.requests_line(1, requests)
+
+
+def test_answers_arrive_as_they_were():
+    problem = Problem(kind=ProblemKind.RAISED, text="raised X", where=("a.py:1 in f: x",))
+    answer = [
+        Outcome(reward=0.1, metrics={"a": 1.5}),
+        Outcome(problem=problem),
+        Outcome(reward=-0.0),
+    ]
+
+    for sent in (answer, problem):
+        message = wire.decode(wire.answer_line(3, sent))
+        assert message["call"] == 3
+        assert wire.answer_of(message) == sent

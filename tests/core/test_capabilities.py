@@ -1,0 +1,90 @@
+import pytest
+
+from rlhf_core import CapabilityError, Component, Registered
+from rlhf_core.capabilities import Chosen, check, needs_of
+
+
+def chosen(flag="--loss", name="mine", **keywords):
+    return Chosen(flag, Registered(Component(name=name, factory=dict, **keywords), "plugin"))
+
+
+def test_needs_of_all_components_are_collected():
+    found = needs_of([chosen(needs={"values"}), chosen(needs={"values", "entropy"}), chosen()])
+
+    assert found == {"values", "entropy"}
+    assert needs_of([]) == frozenset()
+
+
+def test_what_the_loop_supplies_is_met_by_asking():
+    check([chosen(needs={"values", "ref_logprobs", "old_logprobs"})], frozenset(), 1)
+
+
+def test_what_another_component_provides_is_met():
+    check([chosen(needs={"multi_turn"}), chosen(provides={"multi_turn"})], frozenset(), 1)
+
+
+def test_what_an_option_brings_is_met():
+    check([chosen(needs={"kl_in_loss"})], frozenset({"kl_in_loss"}), 1)
+
+
+@pytest.mark.parametrize(
+    ("need", "fix"),
+    [
+        ("environment", "choose one with --env"),
+        ("is_correction", "set --algo.correction.kind"),
+        ("something_new", "no chosen component provides it"),
+    ],
+)
+def test_an_unmet_need_names_component_need_and_fix(need, fix):
+    with pytest.raises(CapabilityError) as caught:
+        check([chosen(needs={need})], frozenset(), 1)
+
+    assert str(caught.value) == f"--loss mine needs {need!r}: {fix}."
+
+
+@pytest.mark.parametrize(
+    ("samples", "need", "fails"),
+    [(1, "group>=2", True), (2, "group>=2", False), (3, "group>=4", True)],
+)
+def test_groups_have_a_smallest_size(samples, need, fails):
+    if not fails:
+        check([chosen(needs={need})], frozenset(), samples)
+        return
+    with pytest.raises(
+        CapabilityError, match=f"rollout.n_samples_per_prompt is {samples}.*Set --rollout"
+    ):
+        check([chosen(needs={need})], frozenset(), samples)
+
+
+def test_a_conflict_with_a_component_names_both():
+    with pytest.raises(
+        CapabilityError, match=r"--loss mine cannot be combined with 'multi_turn'.*--executor turns"
+    ):
+        check(
+            [
+                chosen(conflicts={"multi_turn"}),
+                chosen("--executor", "turns", provides={"multi_turn"}),
+            ],
+            frozenset(),
+            1,
+        )
+
+
+def test_a_conflict_with_an_option_says_so():
+    with pytest.raises(CapabilityError, match="comes from an option of this run"):
+        check(
+            [chosen(conflicts={"renormalized_sampling"})], frozenset({"renormalized_sampling"}), 1
+        )
+
+
+def test_a_need_that_nobody_has_conflicts_with_nothing():
+    check([chosen(conflicts={"values"})], frozenset(), 1)
+
+
+def test_a_conflict_with_what_the_loop_supplies_for_another_component_counts():
+    with pytest.raises(CapabilityError, match="'values', which comes from --estimator critic"):
+        check(
+            [chosen(conflicts={"values"}), chosen("--estimator", "critic", needs={"values"})],
+            frozenset(),
+            1,
+        )

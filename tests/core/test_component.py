@@ -1,0 +1,136 @@
+import pickle
+from importlib.metadata import PathDistribution
+
+import pytest
+from pydantic import Field, ValidationError
+
+from rlhf_core import Component, Config, MissingDependency, PluginError, Registered, errors
+from rlhf_core.component import missing_requirements
+
+
+class Options(Config):
+    share: float = Field(0.5, ge=0.0, le=1.0, description="a share")
+
+
+@pytest.fixture
+def distribution(tmp_path):
+    """An installed distribution with an extra."""
+
+    def make(*requirements):
+        info = tmp_path / "acme-1.0.dist-info"
+        info.mkdir()
+        lines = ["Metadata-Version: 2.1", "Name: acme", "Version: 1.0", "Provides-Extra: fast"]
+        lines += [f"Requires-Dist: {requirement}" for requirement in requirements]
+        (info / "METADATA").write_text("\n".join(lines) + "\n")
+        return PathDistribution(info)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Upper", "1st", "with-dash", "with space", "plugin:name", "_x"]
+)
+def test_names_are_lower_case_words(name):
+    with pytest.raises(PluginError, match="expected lower case letters"):
+        Component(name=name, factory="a:b")
+
+
+def test_aliases_are_names_too():
+    with pytest.raises(PluginError, match="'Bad'"):
+        Component(name="good", factory="a:b", aliases=("Bad",))
+
+
+@pytest.mark.parametrize("factory", ["", "module", "module:", ":name", "a b:c", "module:name()"])
+def test_factories_are_written_as_module_and_name(factory):
+    with pytest.raises(PluginError, match=r"expected 'package.module:callable'"):
+        Component(name="x", factory=factory)
+
+
+def test_needs_can_be_any_collection():
+    assert Component(name="x", factory="a:b", needs={"values"}).needs == frozenset({"values"})
+
+
+def test_configs_are_frozen_closed_and_finite():
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Options(shares=1)
+    with pytest.raises(ValidationError, match="finite"):
+        Options(share=float("nan"))
+    with pytest.raises(ValidationError, match="frozen"):
+        Options().share = 0.1
+
+
+def test_the_factory_is_imported_when_it_is_built():
+    entry = Registered(Component(name="x", factory="collections:OrderedDict"), "plugin")
+
+    assert type(entry.build()).__name__ == "OrderedDict"
+
+
+def test_a_factory_without_its_name_is_the_plugins_fault():
+    entry = Registered(Component(name="x", factory="collections:NoSuchThing"), "acme")
+
+    with pytest.raises(PluginError, match=r"acme:x.*'collections' has no 'NoSuchThing'"):
+        entry.load()
+
+
+def test_errors_while_building_name_the_plugin():
+    def explode(config):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        Registered(Component(name="x", factory=explode), "acme").build()
+
+    assert caught.value.__notes__ == ["in plugin acme (acme), component x"]
+
+
+def test_the_source_is_found_without_importing():
+    entry = Registered(
+        Component(name="x", factory="rlhf_core.testing.tiny:write_tiny_model"), "core"
+    )
+
+    path, _, line = entry.source().rpartition(":")
+    assert path.endswith("rlhf_core/testing/tiny.py")
+    assert int(line) > 1
+
+
+def test_the_source_of_what_is_not_there_is_unknown():
+    assert (
+        Registered(Component(name="x", factory="no_such_module_at_all.x:y"), "p").source() is None
+    )
+
+
+def test_requirements_of_an_extra_are_checked(distribution):
+    found = distribution(
+        "pydantic>=1; extra == 'fast'",
+        "pydantic>=999; extra == 'fast'",
+        "surely-not-installed>=2; extra == 'fast'",
+        "also-not-installed; extra == 'slow'",
+        "nor-this-one",
+    )
+
+    missing = missing_requirements(found, "fast")
+
+    assert len(missing) == 2
+    assert missing[0].startswith("pydantic>=999 (found ")
+    assert missing[1] == "surely-not-installed>=2 (not installed)"
+
+
+def test_a_missing_extra_says_how_to_install_it(distribution):
+    component = Component(name="x", factory="collections:OrderedDict", extra="fast")
+    entry = Registered(component, "acme", distribution("surely-not-installed; extra == 'fast'"))
+
+    with pytest.raises(MissingDependency, match=r"pip install 'acme\[fast\]'"):
+        entry.load()
+
+
+def test_without_an_extra_nothing_is_missing(distribution):
+    assert missing_requirements(distribution("surely-not-installed; extra == 'fast'"), None) == []
+    assert missing_requirements(None, "fast") == []
+
+
+def test_every_error_pickles():
+    """They cross process boundaries."""
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, errors.RLHFError):
+            again = pickle.loads(pickle.dumps(kind("what happened")))
+            assert type(again).__name__ == name
+            assert str(again) == "what happened"

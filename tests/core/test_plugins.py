@@ -1,0 +1,274 @@
+"""The loader among plugins that are broken in every way we could think of: the others still work."""
+
+import logging
+import sys
+
+import pytest
+
+from rlhf_core import AmbiguousComponent, PluginError, UnknownComponent, plugins
+from rlhf_core.contracts import ComponentRef
+from rlhf_core.plugins import GROUP, load
+
+LOSSES = "rlhf_policy_losses"
+
+GOOD = """
+from rlhf_core import Component, hookimpl
+
+@hookimpl
+def rlhf_policy_losses():
+    return [Component(name="{name}_loss", factory=dict, summary="good")]
+"""
+
+HOSTILE = {
+    "import_error": ("import no_such_module_anywhere", "No module named 'no_such_module_anywhere'"),
+    "raises": ("raise RuntimeError('at import')", "at import"),
+    "syntax": ("def broken(:", "invalid syntax"),
+    "wrong_argument": (
+        "from rlhf_core import hookimpl\n@hookimpl\ndef rlhf_step_end(step, nonsense): pass",
+        "nonsense",
+    ),
+    "unknown_hook": (
+        "from rlhf_core import hookimpl\n@hookimpl\ndef rlhf_policy_loses(): return []",
+        "unknown hook 'rlhf_policy_loses'",
+    ),
+    "hook_raises": (
+        "from rlhf_core import hookimpl\n@hookimpl\ndef rlhf_policy_losses(): raise OSError('disk')",
+        "disk",
+    ),
+    "returns_none": (
+        "from rlhf_core import hookimpl\n@hookimpl\ndef rlhf_policy_losses(): pass",
+        "returned NoneType; expected a list of Component",
+    ),
+    "returns_text": (
+        "from rlhf_core import hookimpl\n@hookimpl\ndef rlhf_policy_losses(): return ['ppo']",
+        "returned a str in its list",
+    ),
+    "returns_generator": (
+        "from rlhf_core import hookimpl\n@hookimpl\ndef rlhf_policy_losses(): yield",
+        "returned generator",
+    ),
+    "bad_config": (
+        "from rlhf_core import hookimpl, Component\n@hookimpl\ndef rlhf_policy_losses(): "
+        "return [Component(name='x', factory=dict, config=dict)]",
+        "must be a subclass of rlhf_core.Config",
+    ),
+    "bad_name": (
+        "from rlhf_core import hookimpl, Component\n@hookimpl\ndef rlhf_policy_losses(): "
+        "return [Component(name='My Loss', factory=dict)]",
+        "component name 'My Loss'",
+    ),
+    "twice": (
+        "from rlhf_core import hookimpl, Component\n@hookimpl\ndef rlhf_policy_losses(): "
+        "return [Component(name='x', factory=dict), Component(name='y', factory=dict, aliases=('x',))]",
+        "returns two components called 'x'",
+    ),
+    "half_good": (
+        GOOD.format(name="half")
+        + "\n@hookimpl\ndef rlhf_rewards(): raise ValueError('second hook')",
+        "second hook",
+    ),
+}
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a distribution: a module, and the metadata by which it is found."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("RLHF_PLUGINS", raising=False)
+
+    def run(distribution, source, *, group=GROUP, entry_point=None, version="1.2"):
+        module = distribution.replace("-", "_").replace(".", "_")
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        (tmp_path / f"{module}.py").write_text(source)
+        info = tmp_path / f"{module}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+        )
+        name = entry_point or distribution.removeprefix("rlhf-plugin-").removeprefix(
+            "rlhf-"
+        ).replace("-", "_")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}\n")
+
+    return run
+
+
+def failure_of(loaded, name):
+    (failure,) = [failure for failure in loaded.failed if failure.name == name]
+    return failure
+
+
+def test_a_good_plugin_is_found_by_its_metadata(install):
+    install("rlhf-plugin-acme", GOOD.format(name="acme"))
+
+    loaded = load()
+
+    entry = loaded.get(LOSSES, "acme_loss")
+    assert entry.qualified == "acme:acme_loss"
+    assert entry.origin == "rlhf-plugin-acme 1.2"
+    assert loaded.loaded["acme"] == "rlhf-plugin-acme 1.2"
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_broken_plugin_is_attributed_and_the_others_work(install, kind):
+    source, part = HOSTILE[kind]
+    install("rlhf-plugin-acme", GOOD.format(name="acme"))
+    install("rlhf-plugin-bad", source)
+    install("rlhf-plugin-zeta", GOOD.format(name="zeta"))
+
+    loaded = load()
+
+    failure = failure_of(loaded, "bad")
+    assert part in str(failure)
+    assert "rlhf-plugin-bad 1.2" in str(failure)
+    assert {"acme", "zeta"} <= loaded.loaded.keys()
+    assert "bad" not in loaded.loaded
+    assert not [
+        entry
+        for registry in loaded.registries.values()
+        for entry in registry
+        if entry.plugin == "bad"
+    ]
+    assert not loaded.manager.has_plugin("bad")
+
+
+def test_all_of_them_together_leave_the_good_one(install):
+    for kind, (source, _) in HOSTILE.items():
+        install(f"rlhf-plugin-{kind.replace('_', '-')}", source)
+    install("rlhf-plugin-acme", GOOD.format(name="acme"))
+
+    loaded = load()
+
+    assert loaded.get(LOSSES, "acme_loss").plugin == "acme"
+    assert {failure.name for failure in loaded.failed} >= HOSTILE.keys()
+
+
+def test_a_plugin_for_another_hook_api_is_not_even_imported(install):
+    install("rlhf-plugin-old", "raise SystemError('imported')", group="rlhf.plugins.v0")
+
+    failure = failure_of(load(), "old")
+
+    assert "it is written for hook API 0, this core has 1" in str(failure)
+
+
+def test_an_entry_point_that_does_not_fit_the_distribution_is_refused(install):
+    install("rlhf-plugin-acme", GOOD.format(name="acme"), entry_point="ppo")
+
+    assert "the name that fits the distribution is 'acme'" in str(failure_of(load(), "acme"))
+
+
+def test_of_two_plugins_with_one_name_neither_is_loaded(install):
+    install("rlhf-plugin-acme", GOOD.format(name="acme"))
+    install("rlhf-acme", GOOD.format(name="other"))
+
+    loaded = load()
+
+    clashing = [failure for failure in loaded.failed if failure.name == "acme"]
+    assert len(clashing) == 2
+    assert all("both use this name; uninstall one of them" in str(failure) for failure in clashing)
+    assert "acme" not in loaded.loaded
+
+
+def test_one_component_name_in_two_plugins_needs_the_qualified_name(install):
+    install("rlhf-plugin-acme", GOOD.format(name="same"))
+    install("rlhf-plugin-zeta", GOOD.format(name="same"))
+    loaded = load()
+
+    with pytest.raises(AmbiguousComponent) as caught:
+        loaded.get(LOSSES, "same_loss")
+
+    assert "acme:same_loss (rlhf-plugin-acme 1.2)" in str(caught.value)
+    assert "zeta:same_loss (rlhf-plugin-zeta 1.2)" in str(caught.value)
+    assert loaded.get(LOSSES, "zeta:same_loss").plugin == "zeta"
+
+
+def test_an_observer_that_raises_is_switched_off_and_the_others_go_on(install, caplog):
+    install(
+        "rlhf-plugin-raises",
+        "from rlhf_core import hookimpl\nseen = []\n@hookimpl\ndef rlhf_step_end(step):\n"
+        "    seen.append(step)\n    raise ValueError('cannot log')",
+    )
+    install(
+        "rlhf-plugin-watches",
+        "from rlhf_core import hookimpl\nseen = []\n@hookimpl\ndef rlhf_step_end(step, metrics):\n"
+        "    seen.append(step)",
+    )
+    loaded = load("no:loggers")
+    modules = {name: loaded.manager.get_plugin(name) for name in ("raises", "watches")}
+
+    with caplog.at_level(logging.ERROR):
+        for step in (1, 2, 3):
+            loaded.observe("rlhf_step_end", step=step, metrics={})
+
+    assert modules["raises"].seen == [1]
+    assert modules["watches"].seen == [1, 2, 3]
+    assert len(caplog.records) == 1
+    assert "plugin raises failed in rlhf_step_end" in caplog.text
+    assert "cannot log" in caplog.text
+
+
+def test_an_unknown_name_mentions_the_plugins_that_failed(install):
+    install("rlhf-plugin-bad", "import no_such_module_anywhere")
+    loaded = load()
+
+    with pytest.raises(UnknownComponent, match=r"plugin 'bad'.*no_such_module_anywhere"):
+        loaded.get(LOSSES, "bad_loss")
+
+
+def test_many_failures_do_not_flood_the_message(install):
+    for index in range(5):
+        install(f"rlhf-plugin-bad{index}", "raise ValueError('line one\\nline two')")
+
+    with pytest.raises(UnknownComponent) as caught:
+        load().get(LOSSES, "bad_loss")
+
+    assert len(str(caught.value).splitlines()) <= 4
+    assert "and 3 more, see: rlhf plugins" in str(caught.value)
+
+
+def test_a_plugin_can_be_left_out(install):
+    install("rlhf-plugin-acme", GOOD.format(name="acme"))
+
+    loaded = load("no:acme")
+
+    assert "acme" not in loaded.loaded
+    assert not [failure for failure in loaded.failed if failure.name == "acme"]
+
+
+def test_a_module_that_is_not_installed_can_be_named(install, tmp_path, monkeypatch):
+    (tmp_path / "loose_module.py").write_text(GOOD.format(name="loose"))
+    monkeypatch.delitem(sys.modules, "loose_module", raising=False)
+    monkeypatch.setenv("RLHF_PLUGINS", "loose_module")
+
+    entry = load().get(LOSSES, "loose_loss")
+
+    assert entry.origin == "loose_module"
+
+
+def test_a_named_module_that_is_missing_is_a_failure():
+    assert "no_such_module" in str(failure_of(load("no_such_module"), "no_such_module"))
+
+
+def test_a_reference_builds_the_component_with_its_options(install):
+    install(
+        "rlhf-plugin-acme",
+        "from rlhf_core import hookimpl, Component, Config\nclass C(Config):\n    x: int = 1\n"
+        "@hookimpl\ndef rlhf_policy_losses():\n    return [Component(name='p', factory=lambda c: c.x, config=C)]",
+    )
+
+    assert load().build(ComponentRef(kind=LOSSES, name="acme:p", options={"x": 5})) == 5
+
+
+def test_distribution_names_become_plugin_names():
+    assert plugins._plugin_name("rlhf-plugin-My.Tools") == "my_tools"
+    assert plugins._plugin_name("rlhf_env_maze") == "env_maze"
+    assert plugins._plugin_name("other") == "other"
+
+
+def test_registering_twice_is_refused(install):
+    install("rlhf-plugin-acme", GOOD.format(name="acme"))
+    loaded = load()
+    (candidate,) = [found for found in plugins.find() if found.name == "acme"]
+
+    with pytest.raises((ValueError, PluginError)):
+        plugins.register(loaded, candidate)

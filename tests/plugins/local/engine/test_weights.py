@@ -1,0 +1,162 @@
+"""Shared and copied weights, and their checksum."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+
+import pytest
+import torch
+from rlhf_core import RolloutError
+from rlhf_plugin_local.checksum import checksum_of
+
+PROMPT = (5, 6, 7, 8)
+
+
+@pytest.fixture
+def own(lm):
+    """A model that the test may change."""
+    return copy.deepcopy(lm)
+
+
+def change(lm) -> None:
+    with torch.no_grad():
+        for parameter in lm.parameters():
+            parameter.mul_(1.5)
+
+
+async def first_of(engine, request):
+    (completion,) = await engine.generate(request)
+    return completion
+
+
+def test_shared_weights_are_the_trainers_own_tensors(own, run, start, make_request, source_of):
+    async def serve():
+        engine = await start(own)
+        before = await first_of(engine, make_request(PROMPT))
+        change(own)
+        await engine.update_weights(1, source_of(own))
+        after = await first_of(engine, make_request(PROMPT))
+        return before, after, await engine.checksum()
+
+    before, after, checksum = run(serve())
+    assert before.logprobs.tolist() != after.logprobs.tolist()
+    assert checksum == checksum_of(own.model.state_dict())
+
+
+def test_a_copy_keeps_its_weights_until_it_is_updated(own, run, start, make_request, source_of):
+    async def serve():
+        engine = await start(own, weights="copy")
+        request = make_request(PROMPT, max_new_tokens=30)
+        expected = await first_of(engine, request)
+        task = asyncio.create_task(engine.generate(request))
+        await asyncio.sleep(0)
+        change(own)
+        assert (await task)[0].logprobs.tolist() == expected.logprobs.tolist()
+        assert await engine.checksum() != checksum_of(own.model.state_dict())
+        await engine.update_weights(1, source_of(own))
+        after = await first_of(engine, request)
+        shared = await first_of(await start(own), request)
+        return after, shared, await engine.checksum()
+
+    after, shared, checksum = run(serve())
+    assert after.logprobs.tolist() == shared.logprobs.tolist()
+    assert checksum == checksum_of(own.model.state_dict())
+
+
+def test_a_source_in_another_process_is_copied_from_its_buckets(
+    own, run, start, make_request, source_of
+):
+    change(own)
+
+    async def serve():
+        engine = await start(None, source=source_of(None, own.model.state_dict()))
+        return await engine.checksum()
+
+    assert run(serve()) == checksum_of(own.model.state_dict())
+
+
+def test_one_of_two_tied_names_is_enough(own, run, start, source_of):
+    state = {name: t for name, t in own.model.state_dict().items() if name != "lm_head.weight"}
+
+    async def serve():
+        engine = await start(None, source=source_of(None, state))
+        return await engine.checksum()
+
+    assert run(serve()) == checksum_of(own.model.state_dict())
+
+
+def test_training_under_running_requests_is_noticed(own, run, start, make_request):
+    async def serve():
+        engine = await start(own)
+        task = asyncio.create_task(engine.generate(make_request(PROMPT, max_new_tokens=50)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        change(own)
+        with pytest.raises(RolloutError, match="weights changed under running requests"):
+            await task
+
+    run(serve())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda state: state.pop("model.norm.weight"), "sent no model.norm.weight"),
+        (lambda state: state.update(extra=torch.zeros(2)), "weight extra of shape"),
+        (lambda state: state.update({"model.norm.weight": torch.zeros(3)}), r"shape \(3,\)"),
+    ],
+)
+def test_weights_of_another_model_are_refused(spoil, message, own, run, start, source_of):
+    state = dict(own.model.state_dict())
+    spoil(state)
+
+    with pytest.raises(RolloutError, match=message):
+        run(start(None, source=source_of(None, state)))
+
+
+def test_a_shared_engine_refuses_a_source_without_a_module(own, run, start, source_of):
+    async def update():
+        engine = await start(own)
+        with pytest.raises(RolloutError, match="no module in this process"):
+            await engine.update_weights(1, source_of(None, own.model.state_dict()))
+
+    run(update())
+
+
+def test_checksum_is_sha256_of_name_dtype_shape_and_bytes():
+    state = {"b": torch.tensor([[1.0, 2.0]]), "a": torch.tensor(3, dtype=torch.int16)}
+
+    expected = hashlib.sha256(
+        b"a|torch.int16|\0" + b"\x03\x00" + b"b|torch.float32|1,2\0" + b"\0\0\x80?" + b"\0\0\0@"
+    ).hexdigest()
+    assert checksum_of(state) == expected
+
+
+def test_checksum_ignores_order_and_strides():
+    square = torch.arange(6.0).reshape(2, 3)
+    one = {"a": square, "b": torch.ones(2)}
+    other = {"b": torch.ones(2), "a": square.T.contiguous().T}
+
+    assert checksum_of(one) == checksum_of(other)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"a": torch.tensor([1.0, 2.0000002])},
+        {"a": torch.tensor([[1.0, 2.0]])},
+        {"b": torch.tensor([1.0, 2.0])},
+        {"a": torch.tensor([1.0, 2.0]).view(torch.int32)},
+        {"a": torch.tensor([1.0, 2.0]), "b": torch.zeros(0)},
+    ],
+)
+def test_checksum_changes_with_a_bit_a_shape_a_name_or_a_dtype(other):
+    assert checksum_of({"a": torch.tensor([1.0, 2.0])}) != checksum_of(other)
+
+
+def test_checksum_takes_bfloat16():
+    assert checksum_of({"a": torch.ones(3, dtype=torch.bfloat16)}) != checksum_of(
+        {"a": torch.zeros(3, dtype=torch.bfloat16)}
+    )

@@ -1,0 +1,203 @@
+"""Generalized advantage estimation."""
+
+import pytest
+import torch
+
+from rlhf_core.contracts import RewardBatch
+from rlhf_core.math import masked_mean, masked_var, reward_to_go
+from rlhf_plugin_ppo.components import GaeEstimator
+from rlhf_plugin_ppo.config import GaeConfig
+from rlhf_plugin_ppo.gae import gae_advantages
+
+NAN = float("nan")
+
+
+def random_case(seed: int, width: int = 8) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rewards and values in float64, and a mask with rows of different lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.tensor([width, width // 2, 1])
+    mask = torch.arange(width) < lengths[:, None]
+    rewards, values = torch.randn(2, 3, width, dtype=torch.float64, generator=generator)
+    return torch.where(mask, rewards, 0.0), torch.where(mask, values, 0.0), mask
+
+
+def batch_of(
+    rewards: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    turn: torch.Tensor | None = None,
+) -> RewardBatch:
+    rows = torch.arange(len(rewards))
+    return RewardBatch(
+        token_rewards=rewards,
+        rewards=torch.where(mask, rewards, 0.0).sum(dim=1),
+        action_mask=mask,
+        group=rows,
+        episode=rows,
+        turn=torch.zeros_like(mask, dtype=torch.int64) if turn is None else turn,
+        truncated=torch.zeros(len(rewards), dtype=torch.bool),
+        values=values,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gamma", "lambda_", "expected"),
+    [
+        # Return minus value: 1 - 0.5, 1 - 0.4, 1 - 0.3
+        (1.0, 1.0, [0.5, 0.6, 0.7]),
+        # delta = (0.99 * 0.4 - 0.5, 0.99 * 0.3 - 0.4, 1 - 0.3) = (-0.104, -0.103, 0.7), discount 0.9405:
+        # A_3 = 0.7, A_2 = -0.103 + 0.9405 * 0.7 = 0.55535, A_1 = -0.104 + 0.9405 * 0.55535 = 0.418307
+        (0.99, 0.95, [0.418307, 0.55535, 0.7]),
+    ],
+)
+def test_advantages_by_hand(gamma, lambda_, expected):
+    """The numbers are also those of OpenRLHF 0.11.2."""
+    rewards, values = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.5, 0.4, 0.3]])
+    mask = torch.ones(1, 3, dtype=torch.bool)
+
+    actual = gae_advantages(rewards, values, mask, gamma=gamma, lambda_=lambda_)
+
+    torch.testing.assert_close(actual, torch.tensor([expected]), atol=1e-6, rtol=0.0)
+
+
+def test_environment_text_between_turns_takes_no_time():
+    """OpenRLHF 0.11.2 keeps the environment's token as a column with value 0 and gets (0.41675, 0.7) here."""
+    rewards, values = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.3]])
+    mask = torch.ones(1, 2, dtype=torch.bool)
+
+    actual = gae_advantages(rewards, values, mask, gamma=1.0, lambda_=0.95)
+
+    # A_2 = 1 - 0.3 = 0.7, A_1 = 0.3 - 0.5 + 0.95 * 0.7 = 0.465
+    torch.testing.assert_close(actual, torch.tensor([[0.465, 0.7]]), atol=1e-6, rtol=0.0)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_lambda_one_is_the_return_minus_the_value(gamma):
+    rewards, values, mask = random_case(0)
+
+    actual = gae_advantages(rewards, values, mask, gamma=gamma, lambda_=1.0)
+
+    expected = torch.where(mask, reward_to_go(rewards, mask, gamma) - values, 0.0)
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0.0)
+
+
+def test_lambda_zero_is_the_td_error():
+    rewards, values, mask = random_case(1)
+
+    actual = gae_advantages(rewards, values, mask, gamma=0.9, lambda_=0.0)
+
+    following = torch.cat([values[:, 1:], torch.zeros(3, 1, dtype=torch.float64)], dim=1)
+    expected = torch.where(mask, rewards + 0.9 * following - values, 0.0)
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0.0)
+
+
+@pytest.mark.parametrize("width", [1, 5, 8, 33])
+def test_it_equals_the_recurrence(width):
+    rewards, values, mask = random_case(width, width)
+    gamma, lambda_ = 0.97, 0.9
+
+    expected = torch.zeros_like(rewards)
+    for row in range(3):
+        advantage = following = 0.0
+        for token in reversed(range(int(mask[row].sum()))):
+            value = values[row, token].item()
+            delta = rewards[row, token].item() + gamma * following - value
+            advantage = delta + gamma * lambda_ * advantage
+            expected[row, token], following = advantage, value
+
+    actual = gae_advantages(rewards, values, mask, gamma=gamma, lambda_=lambda_)
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
+
+
+def test_several_rewards_add_up_linearly():
+    rewards, values, mask = random_case(2)
+    other, nothing = random_case(3)[0], torch.zeros_like(values)
+
+    def estimate(r: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return gae_advantages(r, v, mask, gamma=0.9, lambda_=0.8)
+
+    torch.testing.assert_close(
+        estimate(rewards + other, values), estimate(rewards, values) + estimate(other, nothing)
+    )
+
+
+def test_a_critic_that_knows_the_returns_leaves_no_advantage():
+    rewards, _, mask = random_case(4)
+
+    actual = gae_advantages(rewards, reward_to_go(rewards, mask, 0.9), mask, gamma=0.9, lambda_=0.7)
+
+    torch.testing.assert_close(actual, torch.zeros_like(actual), atol=1e-12, rtol=0.0)
+
+
+def test_returns_are_unwhitened_advantages_plus_values():
+    rewards, values, mask = random_case(5)
+    batch = batch_of(rewards, values, mask)
+
+    result = GaeEstimator(GaeConfig(whiten="full"))(batch)
+    raw = GaeEstimator(GaeConfig(whiten="none"))(batch)
+
+    torch.testing.assert_close(raw.returns, torch.where(mask, raw.advantages + values, 0.0))
+    torch.testing.assert_close(result.returns, raw.returns)
+    assert masked_mean(result.advantages, mask).item() == pytest.approx(0.0, abs=1e-9)
+    assert masked_var(result.advantages, mask).item() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_whitening_the_mean_keeps_differences():
+    rewards, values, mask = random_case(6)
+    batch = batch_of(rewards, values, mask)
+
+    centered = GaeEstimator(GaeConfig(whiten="mean"))(batch).advantages
+    raw = GaeEstimator(GaeConfig(whiten="none"))(batch).advantages
+
+    shift = (raw - centered)[mask]
+    torch.testing.assert_close(shift, shift[:1].expand_as(shift))
+    assert masked_mean(centered, mask).item() == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("whiten", ["full", "mean", "none"])
+def test_what_stands_at_padding_does_not_matter(whiten):
+    rewards, values, mask = random_case(7)
+    estimator = GaeEstimator(GaeConfig(whiten=whiten))
+    clean = estimator(batch_of(rewards, values, mask))
+
+    dirty = estimator(
+        batch_of(torch.where(mask, rewards, NAN), torch.where(mask, values, NAN), mask)
+    )
+
+    assert torch.equal(dirty.advantages, clean.advantages)
+    assert torch.equal(dirty.returns, clean.returns)
+    assert (dirty.advantages[~mask] == 0).all()
+    assert (dirty.returns[~mask] == 0).all()
+
+
+def test_the_order_of_rows_does_not_matter():
+    rewards, values, mask = random_case(8)
+    order = torch.tensor([2, 0, 1])
+    estimator = GaeEstimator(GaeConfig())
+
+    whole = estimator(batch_of(rewards, values, mask))
+    shuffled = estimator(batch_of(rewards[order], values[order], mask[order]))
+
+    torch.testing.assert_close(shuffled.advantages, whole.advantages[order])
+    torch.testing.assert_close(shuffled.returns, whole.returns[order])
+
+
+def test_how_actions_are_grouped_into_turns_does_not_matter():
+    """Rewards and values say all; turns are a matter of bookkeeping for the critic's estimates."""
+    rewards, values, mask = random_case(9)
+    turn = torch.where(mask, torch.arange(8) // 2, 0)
+
+    one = GaeEstimator(GaeConfig())(batch_of(rewards, values, mask))
+    many = GaeEstimator(GaeConfig())(batch_of(rewards, values, mask, turn))
+
+    assert torch.equal(one.advantages, many.advantages)
+
+
+def test_arguments_are_left_as_they_are():
+    rewards, values, mask = random_case(10)
+    before = rewards.clone(), values.clone(), mask.clone()
+
+    GaeEstimator(GaeConfig())(batch_of(rewards, values, mask))
+
+    for old, new in zip(before, (rewards, values, mask), strict=True):
+        assert torch.equal(old, new)

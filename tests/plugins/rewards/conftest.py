@@ -1,0 +1,118 @@
+import asyncio
+import contextlib
+import os
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.config.resolved import RewardOptions, Selection
+from rlhf_core.contracts import RewardRequest, Turn
+from rlhf_core.plugins import load
+from rlhf_core.rewards.panel import RewardPanel
+
+REQUEST = RewardRequest(
+    uid="0.0.0.0",
+    row={},
+    prompt="p",
+    response="r",
+    token_ids=(1, 2, 3),
+    action_mask=(False, True, True),
+    turns=(Turn(start=1, end=3),),
+    truncated=False,
+)
+
+
+@pytest.fixture(scope="session")
+def plugins():
+    return load("")
+
+
+@pytest.fixture
+def request_for():
+    """``request_for(response, index, **row)``: one finished sample."""
+
+    def make(response="r", index=0, **row):
+        return replace(REQUEST, uid=f"0.{index}.0.0", response=response, row=row)
+
+    return make
+
+
+@pytest.fixture
+def reward(plugins):
+    """``reward(name, **options)``: the component itself, as a worker builds it."""
+
+    def build(name, **options):
+        registered = plugins.get("rlhf_rewards", name)
+        return registered.build(registered.validate(options))
+
+    return build
+
+
+@pytest.fixture
+def results(reward):
+    """``results(name, requests, **options)``: what the component returns."""
+
+    def run(name, requests, **options):
+        return asyncio.run(reward(name, **options).score(requests))
+
+    return run
+
+
+@pytest.fixture
+def panel_scores(plugins):
+    """``panel_scores(options, requests, **reward_options)``: scores of a function, the way that a run gets them."""
+
+    def run(options, requests, *, component="function", **reward_options):
+        registered = plugins.get("rlhf_rewards", component)
+        selection = Selection(
+            slot="reward.use",
+            section="reward.mine",
+            registered=registered,
+            options=registered.validate(options),
+            reward=RewardOptions(**reward_options),
+        )
+
+        async def all_of_it():
+            panel = RewardPanel([selection])
+            await panel.start()
+            try:
+                return await panel.score(requests)
+            finally:
+                await panel.close()
+
+        return asyncio.run(all_of_it())
+
+    return run
+
+
+@pytest.fixture
+def no_process_left():
+    """Fail when a process that was started during the test is still there after it."""
+    before = _family(os.getpid())
+    yield
+    give_up = time.monotonic() + 3
+    while (left := _family(os.getpid()) - before) and time.monotonic() < give_up:
+        time.sleep(0.02)
+    assert not left, [_command(pid) for pid in left]
+
+
+def _family(root):
+    """Processes below ``root``, children of children included."""
+    table = subprocess.run(
+        ["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    )
+    parents = dict(map(int, line.split()) for line in table.stdout.splitlines())
+    below = {root}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    # ps itself was one of them.
+    return {pid for pid in below - {root} if Path(f"/proc/{pid}").exists()}
+
+
+def _command(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    return pid

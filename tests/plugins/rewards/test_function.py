@@ -1,0 +1,233 @@
+import asyncio
+
+import pytest
+
+from rlhf_core import ConfigError, PluginError, RewardError
+from rlhf_core.contracts import RewardResult, Turn
+
+
+@pytest.fixture
+def file(tmp_path):
+    """``file(source)``: a file with this source; returns a function from a name to its path option."""
+
+    def write(source):
+        path = tmp_path / "mine.py"
+        path.write_text(source, encoding="utf-8")
+        return lambda name="score": f"{path}:{name}"
+
+    return write
+
+
+@pytest.fixture
+def values(results, file):
+    """``values(source, requests, **options)``: the rewards of ``score`` in a file with this source."""
+
+    def run(source, requests, **options):
+        return [one.reward for one in results("function", requests, path=file(source)(), **options)]
+
+    return run
+
+
+def test_arguments_are_passed_by_the_names_of_fields_and_columns(values, request_for):
+    source = """
+def score(uid, prompt, response, row, turns, token_ids, action_mask, truncated, request, answer, missing="default"):
+    return [uid, prompt, response, row, turns, token_ids, action_mask, truncated, request.uid, answer, missing]
+"""
+    (seen,) = values(source, [request_for("hello", 3, answer="42")])
+
+    turns = (Turn(start=1, end=3),)
+    assert seen == [
+        *("0.3.0.0", "p", "hello", {"answer": "42"}, turns, (1, 2, 3), (False, True, True)),
+        *(False, "0.3.0.0", "42", "default"),
+    ]
+
+
+def test_extra_gets_everything_that_no_parameter_names(values, request_for):
+    source = "def score(response, **extra): return sorted(extra)"
+
+    (seen,) = values(source, [request_for(answer="42", level=1)])
+
+    assert seen == sorted(
+        [
+            "prompt",
+            "row",
+            "uid",
+            "turns",
+            "token_ids",
+            "action_mask",
+            "truncated",
+            "answer",
+            "level",
+        ]
+    )
+
+
+def test_a_field_wins_over_a_column_of_its_name(values, request_for):
+    source = "def score(prompt, row): return [prompt, row['prompt']]"
+
+    assert values(source, [request_for(prompt="column")]) == [["p", "column"]]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def score(responses): return [len(r) for r in responses]",
+        "async def score(responses): return [len(r) for r in responses]",
+        "def score(requests): return [len(r.response) for r in requests]",
+        "def score(uids, **lists): return [len(r) for r in lists['responses']]",
+        "def score(response): return len(response)",
+        "async def score(response): return len(response)",
+        "def score(response): return {'reward': len(response)}",
+        "score = lambda response: len(response)",
+        "import functools\nscore = functools.partial(lambda unit, response: len(response) * unit, unit=1)",
+        "class score:\n    def __call__(self, response): return len(response)",
+        "import numpy as np\ndef score(responses): return np.array([len(r) for r in responses])",
+        "import torch\ndef score(responses): return torch.tensor([len(r) for r in responses])",
+    ],
+)
+def test_all_ways_to_write_a_function_give_the_same_scores_in_order(values, request_for, source):
+    requests = [request_for("x" * length) for length in (3, 1, 2, 0)]
+
+    assert values(source, requests) == [3, 1, 2, 0]
+
+
+def test_batch_can_be_set_for_functions_whose_names_do_not_tell(values, request_for):
+    requests = [request_for("a", answer="b"), request_for("bb", answer="c")]
+    source = "def score(response, answer): return [r + a for r, a in zip(response, answer)]"
+
+    assert values(source, requests, batch=True) == ["ab", "bbc"]
+
+
+def test_batch_can_be_unset_when_a_column_has_one_of_the_names(values, request_for):
+    source = "def score(rows): return [repr(rows)] if isinstance(rows, list) else rows"
+
+    assert values(source, [request_for(rows=5)]) == ["[{'rows': 5}]"]
+    assert values(source, [request_for(rows=5)], batch=False) == [5]
+
+
+def test_a_batch_gets_columns_as_lists(values, request_for):
+    requests = [request_for(answer="a"), request_for(answer="b")]
+    source = "def score(responses, answer, note=None): return [str(answer) + str(note)] * 2"
+
+    assert values(source, requests) == ["['a', 'b']None"] * 2
+
+
+def test_metrics_come_from_the_dict(results, file, request_for):
+    path = file("def score(response): return {'reward': 0.5, 'words': len(response.split())}")()
+
+    (one,) = results("function", [request_for("a b c")], path=path)
+
+    assert one == RewardResult(reward=0.5, metrics={"words": 3})
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_an_unknown_parameter_is_told_with_the_columns_that_exist(
+    results, file, request_for, batch
+):
+    name = "responses" if batch else "response"
+    path = file(f"def score({name}, anwser): return 1")()
+
+    with pytest.raises(RewardError) as caught:
+        raise_first(results("function", [request_for(answer="42", level=1)], path=path))
+
+    text = str(caught.value)
+    assert "takes 'anwser', which is no column of this row. Did you mean 'answer'?" in text
+    assert "Columns: answer, level." in text
+
+
+def raise_first(results):
+    raise results[0]
+
+
+def test_async_functions_run_at_the_same_time_up_to_the_limit(reward, file, request_for):
+    path = file("""
+import asyncio
+running = most = 0
+async def score(response):
+    global running, most
+    running += 1
+    most = max(most, running)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    running -= 1
+    return most
+""")()
+    component = reward("function", path=path, concurrency=3)
+
+    for _ in range(2):  # with an event loop each, as after a cancelled call
+        results = asyncio.run(component.score([request_for() for _ in range(10)]))
+
+    assert max(one.reward for one in results) == 3
+
+
+def test_a_class_with_a_score_method_is_used_as_it_is(results, file, request_for):
+    path = file("""
+from rlhf_core.contracts import RewardResult
+class Judge:
+    async def score(self, requests):
+        return [RewardResult(reward=7.0) for _ in requests]
+""")("Judge")
+
+    assert [one.reward for one in results("function", [request_for()] * 2, path=path)] == [7.0, 7.0]
+
+
+def test_a_helper_beside_the_file_can_be_imported(values, request_for, tmp_path):
+    (tmp_path / "helper_of_mine.py").write_text("FACTOR = 3")
+    source = "from helper_of_mine import FACTOR\ndef score(response): return len(response) * FACTOR"
+
+    assert values(source, [request_for("ab")]) == [6]
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "text"),
+    [
+        ("import nothing_like_this\ndef score(response): ...", ConfigError, "ModuleNotFoundError"),
+        ("def score(response:", ConfigError, "not valid Python"),
+        ("def scores(response): ...", ConfigError, "Did you mean 'scores'"),
+        ("score = 3", PluginError, "is a int; expected a function"),
+        ("def score(response): yield 1", PluginError, "is a generator"),
+        ("async def score(response): yield 1", PluginError, "is a generator"),
+        ("def score(): return 1", PluginError, "takes no arguments"),
+        ("def score(response, /): return 1", PluginError, "by position only"),
+        ("score = dict.fromkeys", PluginError, "by position only|no signature"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_when_the_reward_is_built(
+    reward, file, source, error, text
+):
+    with pytest.raises(error, match=text):
+        reward("function", path=file(source)())
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_a_broken_file_stops_the_run_at_start_with_its_line(panel_scores, file):
+    path = file("x = 1\nimport nothing_like_this\ndef score(response): ...")()
+
+    with pytest.raises(RewardError) as caught:
+        panel_scores({"path": path}, [])
+
+    assert "could not be built" in str(caught.value)
+    assert "mine.py:2 in <module>: import nothing_like_this" in str(caught.value)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_odd_text_gets_through_unharmed(panel_scores, file, request_for, isolate):
+    texts = ["🙂", "\ud800", "a\0b", "\u2028\n", "é" * 300_000]
+    path = file("def score(response, text): return len(response) if response == text else -1.0")()
+
+    scores = panel_scores(
+        {"path": path},
+        [request_for(text, index, text=text) for index, text in enumerate(texts)],
+        isolate=isolate,
+    )
+
+    assert [one.reward for one in scores] == [1.0, 1.0, 3.0, 2.0, 300_000.0]
+
+
+def test_a_relative_path_starts_at_the_working_directory(
+    panel_scores, file, request_for, monkeypatch, tmp_path
+):
+    file("def score(response): return 1")
+    monkeypatch.chdir(tmp_path)
+
+    assert panel_scores({"path": "mine.py:score"}, [request_for()])[0].reward == 1.0

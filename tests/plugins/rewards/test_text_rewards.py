@@ -1,0 +1,156 @@
+import pytest
+from pydantic import ValidationError
+
+from rlhf_core import RewardError
+
+
+@pytest.fixture
+def one(results):
+    """``one(name, request, **options)``: the result of one sample; raises the exception that stands in its place."""
+
+    def run(name, request, **options):
+        (result,) = results(name, [request], **options)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "options", "expected"),
+    [
+        ("42", "42", {}, 1.0),
+        (" 42\n", "42", {}, 1.0),
+        (" 42", "42", {"strip": False}, 0.0),
+        ("42", 42, {}, 1.0),
+        ("43", "42", {}, 0.0),
+        ("Paris", "paris", {}, 0.0),
+        ("Paris", "paris", {"lowercase": True}, 1.0),
+        ("Straße", "STRASSE", {"lowercase": True}, 1.0),
+        ("a city", ["town", "a city"], {}, 1.0),
+        ("", "", {}, 1.0),
+        ("the answer is 3, no: 42.", "42", {"extract": r"\d+"}, 1.0),
+        ("<a>1</a> <a> 42 </a>", "42", {"extract": r"<a>(.*?)</a>"}, 1.0),
+        ("no number", "42", {"extract": r"\d+"}, 0.0),
+        ("(x)", "", {"extract": r"(y)?\(x\)"}, 0.0),
+    ],
+)
+def test_exact_match(one, request_for, response, answer, options, expected):
+    assert one("exact_match", request_for(response, answer=answer), **options).reward == expected
+
+
+def test_exact_match_tells_whether_something_was_extracted(one, request_for):
+    options = {"extract": r"\d+", "label_key": "label"}
+
+    assert one("exact_match", request_for("a 1", label=2), **options).metrics == {"extracted": 1.0}
+    assert one("exact_match", request_for("a", label=2), **options).metrics == {"extracted": 0.0}
+    assert one("exact_match", request_for("a", label=2), label_key="label").metrics == {}
+
+
+@pytest.mark.parametrize("name", ["exact_match", "math"])
+def test_a_missing_label_names_the_columns(one, request_for, name):
+    with pytest.raises(
+        RewardError, match=r"no column 'answer'.* mean 'answers'\? Columns: answers"
+    ):
+        one(name, request_for("1", answers="1"))
+    with pytest.raises(RewardError, match="column 'answer' of this row is empty"):
+        one(name, request_for("1", answer=None))
+
+
+@pytest.mark.parametrize("name", ["exact_match", "math"])
+def test_a_missing_label_concerns_its_sample_alone(results, request_for, name):
+    bad, good = results(name, [request_for("1"), request_for("1", answer="1")])
+
+    assert isinstance(bad, RewardError)
+    assert good.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("response", "options", "expected"),
+    [
+        ("say yes", {"pattern": "yes|no"}, 1.0),
+        ("say yes", {"pattern": "yes|no", "mode": "full"}, 0.0),
+        ("yes", {"pattern": "yes|no", "mode": "full"}, 1.0),
+        ("YES", {"pattern": "yes"}, 0.0),
+        ("YES", {"pattern": "yes", "ignore_case": True}, 1.0),
+        ("aaa", {"pattern": "^a{3}$"}, 1.0),
+        ("it is 1+1", {"pattern": "is {answer}$", "columns": True}, 1.0),
+        ("it is 111", {"pattern": "is {answer}$", "columns": True}, 0.0),
+        ("x 1+1", {"pattern": r"x{{1}} {answer}", "columns": True}, 1.0),
+    ],
+)
+def test_regex(one, request_for, response, options, expected):
+    assert one("regex", request_for(response, answer="1+1"), **options).reward == expected
+
+
+def test_a_pattern_that_backtracks_for_ever_is_given_up(one, request_for):
+    with pytest.raises(RewardError, match=r"took longer than match_timeout_s = 0\.05"):
+        one("regex", request_for("a" * 40 + "!"), pattern=r"(a|aa|b?)+$", match_timeout_s=0.05)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("{label}", "names 'label' in braces, which is no column; columns: answer"),
+        ("a{2", "cannot be filled"),
+        ("{answer.x}", "cannot be filled"),
+        ("({answer}", "is not a regular expression"),
+    ],
+)
+def test_a_pattern_that_the_row_cannot_fill_is_told(one, request_for, pattern, text):
+    with pytest.raises(RewardError, match=text):
+        one("regex", request_for(answer="1"), pattern=pattern, columns=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("regex", {"pattern": "(a"}), ("regex", {"pattern": ""}), ("exact_match", {"extract": "*"})],
+)
+def test_an_invalid_expression_is_found_with_the_options(reward, name, options):
+    with pytest.raises(ValidationError):
+        reward(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "expected", "extracted"),
+    [
+        (r"so \boxed{0.5}", "1/2", 1.0, 1.0),
+        (r"so \boxed{\frac12}", "0.5", 1.0, 1.0),
+        (r"\boxed{1+x^2}", "$x^2+1$", 1.0, 1.0),
+        (r"\boxed{x}", "x", 1.0, 1.0),
+        (r"\boxed{(1,2)}", "(1,2)", 1.0, 1.0),
+        ("first 41, then 42", 42, 1.0, 1.0),
+        ("42 it is not, but 41", "42", 0.0, 1.0),
+        ("1234", "1,234", 1.0, 1.0),
+        (r"\boxed{4} and 3", "3", 0.0, 1.0),
+        ("I do not know", "42", 0.0, 0.0),
+        ("", "42", 0.0, 0.0),
+        ("3 \ud800", "3", 1.0, 1.0),
+    ],
+)
+def test_math(one, request_for, response, answer, expected, extracted):
+    result = one("math", request_for(response, answer=answer))
+
+    assert (result.reward, result.metrics) == (expected, {"extracted": extracted})
+
+
+def test_math_refuses_a_label_that_is_no_expression(one, request_for):
+    with pytest.raises(RewardError, match="the label '' in column 'answer'"):
+        one("math", request_for("1", answer=""))
+
+
+def test_math_gives_up_on_a_comparison_that_takes_for_ever(one, request_for):
+    result = one("math", request_for(r"\boxed{9^{9^{9^9}}}", answer="1000000"), step_timeout_s=1)
+
+    assert result.reward == 0.0
+
+
+@pytest.mark.usefixtures("no_process_left")
+@pytest.mark.parametrize("isolate", [False, True])
+def test_math_works_in_a_worker_s_main_thread_and_in_a_thread(panel_scores, request_for, isolate):
+    requests = [request_for(r"\boxed{0.5}", 0, answer="1/2"), request_for("3", 1, answer="4")]
+
+    scores = panel_scores({}, requests, component="math", isolate=isolate)
+
+    assert [one.reward for one in scores] == [1.0, 0.0]

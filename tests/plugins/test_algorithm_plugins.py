@@ -1,0 +1,97 @@
+"""The plugins of algorithms as a run sees them: light to import, complete, with options in range."""
+
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from rlhf_core import plugins
+from rlhf_core.errors import CapabilityError
+from rlhf_plugin_grpo.config import GroupNormConfig
+from rlhf_plugin_ppo.config import GaeConfig, PpoLossConfig
+from rlhf_plugin_reinforce.config import ReinforceBaselineConfig, ReinforceConfig
+
+COMPONENTS = {
+    ("rlhf_advantage_estimators", "ppo:gae"): {"values"},
+    ("rlhf_advantage_estimators", "reinforce:reinforce"): set(),
+    ("rlhf_advantage_estimators", "reinforce:reinforce_baseline"): {"group>=2"},
+    ("rlhf_advantage_estimators", "reinforce:rloo"): {"group>=2"},
+    ("rlhf_advantage_estimators", "grpo:group_norm"): {"group>=2"},
+    ("rlhf_advantage_estimators", "grpo:dr_grpo"): {"group>=2"},
+    ("rlhf_policy_losses", "ppo:ppo"): set(),
+    ("rlhf_optimizers", "optim:adam"): set(),
+}
+
+
+@pytest.fixture(scope="module")
+def installed():
+    return plugins.load()
+
+
+@pytest.mark.parametrize(
+    "module", ["rlhf_plugin_ppo", "rlhf_plugin_reinforce", "rlhf_plugin_grpo", "rlhf_plugin_optim"]
+)
+def test_importing_a_plugin_and_its_options_imports_nothing_heavy(module):
+    code = (
+        f"import sys, {module}, {module}.config\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'jaxtyping'} & set(sys.modules)\n"
+        "sys.exit(f'imported {sorted(heavy)}' if heavy else 0)"
+    )
+
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(("hook", "name"), COMPONENTS)
+def test_each_component_is_registered_with_its_needs_and_builds_with_defaults(
+    installed, hook, name
+):
+    registered = installed.get(hook, name)
+
+    assert registered.component.needs == COMPONENTS[hook, name]
+    assert callable(registered.build()) or hasattr(registered.build(), "create")
+    assert registered.component.summary
+    for field in registered.component.config.model_fields.values():
+        assert field.description
+
+
+def test_grpo_is_another_name_of_group_norm(installed):
+    registered = installed.get("rlhf_advantage_estimators", "grpo")
+
+    assert registered.qualified == "grpo:group_norm"
+
+
+@pytest.mark.parametrize("name", ["reinforce_baseline", "rloo", "group_norm", "dr_grpo"])
+def test_one_sample_per_prompt_is_refused_before_a_model_loads(installed, name):
+    from rlhf_core.capabilities import Chosen, check
+
+    chosen = [Chosen("--estimator", installed.get("rlhf_advantage_estimators", name))]
+
+    with pytest.raises(CapabilityError, match=f"{name} needs at least 2"):
+        check(chosen, frozenset(), samples_per_prompt=1)
+    check(chosen, frozenset(), samples_per_prompt=2)
+
+
+@pytest.mark.parametrize(
+    ("config", "wrong"),
+    [
+        (GaeConfig, {"gamma": 1.01}),
+        (GaeConfig, {"lambda_": -0.1}),
+        (GaeConfig, {"whiten": "yes"}),
+        (PpoLossConfig, {"clip_low": 0.0}),
+        (PpoLossConfig, {"clip_low": 1.1}),
+        (PpoLossConfig, {"clip_high": 20.0}),
+        (PpoLossConfig, {"dual_clip": 1.0}),
+        (ReinforceConfig, {"gamma": float("nan")}),
+        (ReinforceBaselineConfig, {"gamma": 0.9}),
+        (GroupNormConfig, {"eps": 1e-9}),
+        (GroupNormConfig, {"std": "both"}),
+    ],
+)
+def test_options_out_of_range_are_refused(config, wrong):
+    with pytest.raises(ValidationError):
+        config(**wrong)
