@@ -2,9 +2,9 @@
 
     python benchmarks/engine_vs_generate.py [--models 0.85M,11M] [--batches 64,256] [--json FILE]
 
-Both sample (temperature 1, no truncation) from the whole batch of one call. In mode ``fixed`` every response has the same
-length; in ``ragged`` prompts and responses differ, ``generate`` gets left-padded prompts and stops each row at its own
-length, and only the tokens asked for count. The engine also returns log-probabilities, ``generate`` does not.
+Both sample (temperature 1, no truncation) from the whole batch of one call. In mode ``fixed`` every response has the
+same length; in ``ragged`` prompts and responses differ, ``generate`` gets left-padded prompts and stops each row at its
+own length, and only the tokens asked for count. The engine also returns log-probabilities, ``generate`` does not.
 The two are timed in turns in one process, after one untimed round, and the median is printed.
 """
 
@@ -22,10 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
-from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
-from rlhf_plugin_local.engine.embedded import EmbeddedEngine
-from rlhf_plugin_local.modeling import CausalLM, load_causal_lm
 from transformers import (
     AutoModelForCausalLM,
     PreTrainedModel,
@@ -33,6 +29,11 @@ from transformers import (
     StoppingCriteria,
     StoppingCriteriaList,
 )
+
+from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
+from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
+from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_plugin_local.modeling import CausalLM, load_causal_lm
 
 SHAPES = {  # hidden, intermediate, layers, heads, vocabulary
     "0.85M": (128, 384, 4, 4, 512),
@@ -194,7 +195,8 @@ def seconds(action: Callable[[], None]) -> float:
 def measure(name: str, dtype: str, options: argparse.Namespace) -> Iterator[Row]:
     """All batches and modes of one model in one dtype.
 
-    The engine computes as in training: float32 weights, matmuls in ``dtype``. ``generate`` runs on weights in ``dtype``.
+    The engine computes as in training, with float32 weights and matmuls in ``dtype``; ``generate`` has weights in
+    ``dtype``.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with tempfile.TemporaryDirectory() as temporary:

@@ -88,13 +88,14 @@ def plugins(median, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory in which the Python files stand that the pages speak of."""
+    """A working directory with the examples, and the Python files that the pages speak of."""
     monkeypatch.chdir(tmp_path)
     text = "\n".join(page.read_text() for page in PAGES)
     for file, name in set(re.findall(r"([a-z_]+\.py):([A-Za-z_]+)\b", text)):
         block = next((b for _, b in PYTHON if re.search(rf"(def|class) {name}\b", b)), None)
         (tmp_path / file).write_text(block or f"def {name}(response):\n    return 0.0\n")
     (tmp_path / "run.toml").write_text(tomli_w.dumps(BASE))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     return tmp_path
 
 
@@ -104,7 +105,7 @@ def layer(values: dict) -> Layer:
 
 
 def resolve_words(words: list[str], plugins) -> None:
-    arguments = split_arguments(words)
+    arguments = split_arguments([word for word in words if word != "..."])
     files = [str(ROOT / name) for name in arguments.files if (ROOT / name).exists()]
     defaults, *others = layers_of(type(arguments)(files=tuple(files), options=arguments.options))
     layers = [defaults, layer(BASE), *others]

@@ -57,6 +57,7 @@ def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # importing rich would be a third of the time that help takes
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.command(
@@ -101,7 +102,11 @@ def _add_plugin_commands(app: typer.Typer, plugins: Plugins) -> None:
         taken.add(entry.name)
         summary = f"{entry.component.summary} ({entry.origin})".strip()
         app.command(
-            entry.name, add_help_option=False, context_settings=_OWN_ARGUMENTS, help=summary
+            entry.name,
+            add_help_option=False,
+            context_settings=_OWN_ARGUMENTS,
+            help=summary,
+            short_help=summary,
         )(_runner(entry))
 
 

@@ -41,7 +41,8 @@ def show(
             print(json.dumps(sample))
         return
     console = Console(highlight=False, markup=False, emoji=False)
-    console.print(Text(f"{run}, step {chosen}: {len(samples)} samples", style="bold"))
+    count = "1 sample" if len(samples) == 1 else f"{len(samples)} samples"
+    console.print(Text(f"{run}, step {chosen}: {count}", style="bold"))
     for sample in samples:
         _print_sample(console, sample)
 

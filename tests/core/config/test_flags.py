@@ -46,6 +46,7 @@ def test_negative_numbers_are_values(number):
     ("words", "part"),
     [
         (["stray"], "belongs to none"),
+        (["--output", "bad\udcff"], "expected UTF-8 text"),
         (["--seed=1", "stray"], "belongs to none"),
         (["-x", "1"], "-c FILE"),
         (["--"], "expected --section.option"),

@@ -62,6 +62,23 @@ def test_what_is_not_there_is_named(check, tmp_path, flag, value, part):
     assert part in str(caught.value)
 
 
+def test_a_file_may_have_an_equals_sign_in_its_name(check, tmp_path):
+    (tmp_path / "a=b.jsonl").write_text("{}")
+
+    check(**{"eval.data": "a=b.jsonl"})
+    check(**{"eval.data": "name=a=b.jsonl"})
+
+
+@pytest.mark.parametrize("flag", ["model", "data", "output", "resume"])
+@pytest.mark.parametrize("name", ["./" + 300 * "x", "./nul\0byte"])
+def test_names_that_no_file_can_have_are_refused_like_others(check, flag, name):
+    if flag == "output":
+        check(output=name)  # the loop says so when it makes the folder
+        return
+    with pytest.raises(ConfigError, match=f"--{flag}"):
+        check(**{flag: name})
+
+
 def test_a_used_folder_can_be_resumed(check, tmp_path):
     (tmp_path / "used" / "checkpoints").mkdir(parents=True)
 

@@ -233,6 +233,12 @@ def test_an_unknown_option_gets_the_nearest_one(resolved, word, near):
     assert str(caught.value) == f"{word}: there is no such option. Did you mean {near}?"
 
 
+@pytest.mark.parametrize("words", [(), ("0.9",), ("0.9", "0.9", "0.9"), ("none",)])
+def test_a_pair_takes_two_values(resolved, words):
+    with pytest.raises(ConfigError, match=r"^--actor\.momentum\.betas: expected"):
+        resolved("--optim", "momentum", "--actor.momentum.betas", *words)
+
+
 def test_a_reward_whose_options_clash_with_the_cores_is_the_plugins_fault(resolved):
     with pytest.raises(PluginError, match="'weight', which the core has for every reward"):
         resolved("--model", "m", "--data", "d", "--reward", "clashing", enough=False)

@@ -178,6 +178,10 @@ def test_an_environment_is_task_and_reward(resolved):
 
 
 def test_an_environment_without_data_has_no_epochs(resolved):
+    resolved(
+        *["--model", "m", "--env", "maze", "--executor", "turns", "--data.max_samples", "9"],
+        enough=False,
+    )
     with pytest.raises(ConfigError, match="no epochs to count"):
         resolved(*["--model", "m", "--env", "maze", "--executor", "turns"], enough=False)
 

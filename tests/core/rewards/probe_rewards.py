@@ -89,6 +89,11 @@ class Probe:
             time.sleep(1000)
         return await self.score_all(requests)
 
+    async def forks(self, requests, bad):
+        """Both processes return; only one of them may go on as the worker."""
+        os.fork()
+        return await self.score_all(requests)
+
     async def alters_rows(self, requests, bad):
         for request in requests:
             request.row["nested"]["list"].append(len(request.row["nested"]["list"]))

@@ -110,6 +110,40 @@ def test_a_killed_worker_is_replaced(probe, requests_for):
     assert second.metrics["pid"] != first.metrics["pid"]
 
 
+def test_a_fork_that_returns_does_not_become_a_second_worker(probe, requests_for):
+    async def score_often():
+        host = RewardHost(probe("forks"))
+        await host.start()
+        try:
+            return [(await host.score(requests_for([{}])))[0].metrics["pid"] for _ in range(20)]
+        finally:
+            await host.close()
+
+    assert len(set(asyncio.run(score_often()))) == 1
+
+
+def test_sigterm_to_everything_leaves_the_rewards_running(probe, requests_for):
+    """A scheduler signals the whole job; the run then wants to finish its step."""
+
+    async def signal_and_score():
+        host = RewardHost(probe())
+        await host.start()
+        try:
+            (first,) = await host.score(requests_for([{}]))
+            pid = int(first.metrics["pid"])
+            keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            for process in (keeper, pid):
+                os.kill(process, signal.SIGTERM)
+            await asyncio.sleep(0.1)
+            return first, (await host.score(requests_for([{}])))[0]
+        finally:
+            await host.close()
+
+    first, second = asyncio.run(signal_and_score())
+
+    assert second.metrics == first.metrics
+
+
 def test_cancelling_stops_what_the_worker_does_and_the_next_batch_works(probe, requests_for):
     async def cancel_and_score():
         host = RewardHost(probe("sleeps"))

@@ -63,9 +63,12 @@ def results(reward):
 
 @pytest.fixture
 def panel_scores(plugins):
-    """``panel_scores(options, requests, **reward_options)``: scores of a function, the way that a run gets them."""
+    """``panel_scores(options, requests, **reward_options)``: scores of a function, the way that a run gets them.
 
-    def run(options, requests, *, component="function", **reward_options):
+    Of the last of ``times`` calls.
+    """
+
+    def run(options, requests, *, component="function", times=1, **reward_options):
         registered = plugins.get("rlhf_rewards", component)
         selection = Selection(
             slot="reward.use",
@@ -79,7 +82,9 @@ def panel_scores(plugins):
             panel = RewardPanel([selection])
             await panel.start()
             try:
-                return await panel.score(requests)
+                for _ in range(times):
+                    scores = await panel.score(requests)
+                return scores
             finally:
                 await panel.close()
 

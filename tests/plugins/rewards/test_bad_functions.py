@@ -91,17 +91,17 @@ def test_an_error_concerns_its_sample_alone(panel_scores, request_for, function)
 
 
 @pytest.mark.usefixtures("no_process_left")
-@pytest.mark.parametrize("function", STOPPED)
+@pytest.mark.parametrize("function", ["allocates", "loops_in_c", "crashes"])
 def test_a_process_that_has_to_be_replaced_costs_only_the_guilty_sample(
     panel_scores, request_for, function
 ):
-    check_policies(panel_scores, request_for, function, STOPPED[function], ["value"], timeout_s=3.0)
+    check_policies(panel_scores, request_for, function, STOPPED[function], ["value"], timeout_s=2.0)
 
 
 @pytest.mark.usefixtures("no_process_left")
 @pytest.mark.parametrize("function", HARMLESS)
 def test_what_only_looks_dangerous_is_scored(panel_scores, request_for, function):
-    scores = panel_scores(options_of(function), four(request_for), timeout_s=20.0)
+    scores = panel_scores(options_of(function), four(request_for), timeout_s=20.0, times=3)
 
     assert [one.reward for one in scores] == [1.0] * 4
 

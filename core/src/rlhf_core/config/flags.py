@@ -29,6 +29,8 @@ def parse_flags(words: Sequence[str]) -> Layer:
     flags: dict[str, str] = {}
     current: list[str] | None = None
     for word in words:
+        if not _is_text(word):
+            raise ConfigError(f"{word!r}: expected UTF-8 text; this word has bytes that are not")
         if word.startswith("--"):
             flag, equals, value = word.partition("=")
             path = _path(flag)
@@ -48,6 +50,11 @@ def parse_flags(words: Sequence[str]) -> Layer:
         else:
             current.append(word)
     return _layer(typed, flags)
+
+
+def _is_text(word: str) -> bool:
+    """False for what the shell passed as bytes that Python could not decode, which no file could record."""
+    return not any("\ud800" <= character <= "\udfff" for character in word)
 
 
 def _path(flag: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# os.path, not Path, asks whether something exists: it answers no, instead of raising, for names that cannot exist.
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -44,7 +45,7 @@ def looks_like_path(name: str) -> bool:
         or name in (".", "..")
         or name.endswith("/")
         or name.count("/") > 1
-        or Path(name).exists()
+        or os.path.exists(name)
     )
 
 
@@ -60,13 +61,13 @@ def _model_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
             continue
         folder = Path(name)
         label = f"{labels(option)} {name}"
-        if not folder.exists():
+        if not os.path.exists(name):
             yield f"{label}: expected a Transformers folder or a hub name; there is no such folder{_looked_in(folder)}"
-        elif not folder.is_dir():
+        elif not os.path.isdir(name):
             yield f"{label}: expected a Transformers folder; this is a file"
         elif not os.access(folder, os.R_OK | os.X_OK):
             yield f"{label}: the folder cannot be read (permissions)"
-        elif not (folder / needed).is_file():
+        elif not os.path.isfile(folder / needed):
             yield f"{label}: expected a Transformers folder; it has no {needed}"
 
 
@@ -78,13 +79,13 @@ def _data_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
         path = Path(source)
         if not (looks_like_path(source) or path.suffix.lower() in _DATA_SUFFIXES):
             continue
-        if not path.exists():
+        if not os.path.exists(source):
             yield f"{labels(option)} {source}: there is no such file{_looked_in(path)}"
         elif not os.access(path, os.R_OK):
             yield f"{labels(option)} {source}: the file cannot be read (permissions)"
-        elif path.is_file() and path.stat().st_size == 0:
+        elif os.path.isfile(source) and os.path.getsize(source) == 0:
             yield f"{labels(option)} {source}: the file is empty"
-        elif path.is_file() and path.suffix.lower() not in _DATA_SUFFIXES:
+        elif os.path.isfile(source) and path.suffix.lower() not in _DATA_SUFFIXES:
             yield (
                 f"{labels(option)} {source}: expected a file that ends with {', '.join(sorted(_DATA_SUFFIXES))}, "
                 "or a folder written by save_to_disk"
@@ -98,24 +99,26 @@ def _output_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
     run = resolved.run
     output = Path(run.output)
     label = f"{labels('output')} {run.output}"
-    existing = next((folder for folder in (output, *output.parents) if folder.exists()), None)
+    existing = next(
+        (folder for folder in (output, *output.parents) if os.path.exists(folder)), None
+    )
     if existing is not None and not existing.is_dir():
         yield f"{label}: expected a folder; {existing} is a file"
     elif existing is not None and not os.access(existing, os.W_OK | os.X_OK):
         yield f"{label}: {existing} cannot be written to (permissions)"
-    if (output / "config.json").is_file():
+    if os.path.isfile(output / "config.json"):
         yield f"{label}: there is a model in this folder; choose another one for the run"
-    if run.resume is None and RunFolder(output).is_used():
+    if run.resume is None and os.path.isdir(output) and RunFolder(output).is_used():
         yield (
             f"{label}: a run is there already. Add --resume auto to go on with it, or choose another folder."
         )
-    if run.resume not in (None, "auto") and not Path(str(run.resume)).is_dir():
+    if run.resume not in (None, "auto") and not os.path.isdir(str(run.resume)):
         yield f"{labels('resume')} {run.resume}: expected auto or a checkpoint's folder; there is no such folder"
 
 
 def _without_name(source: str) -> str:
-    """``NAME=PATH`` -> ``PATH``."""
-    return source.partition("=")[2] or source
+    """``NAME=PATH`` -> ``PATH``; a file may have the sign in its own name."""
+    return source if os.path.exists(source) else source.partition("=")[2] or source
 
 
 def _looked_in(path: Path) -> str:

@@ -28,6 +28,7 @@ _EXPECTED = {
     "less_than_equal": "at most {le:g}",
     "literal_error": "{expected}",
     "string_too_short": "at least {min_length} character(s)",
+    "missing": "more values",
     "too_short": "at least {min_length} value(s)",
     "too_long": "at most {max_length} value(s)",
 }
@@ -96,8 +97,6 @@ class Report:
 def explain(error: Mapping[str, Any], value: Any) -> str:
     """Return ``expected ..., got ...`` for one of pydantic's errors and the value as it was written."""
     kind, context = error["type"], error.get("ctx", {})
-    if kind == "missing":
-        return "is required"
     if kind in ("value_error", "assertion_error"):
         return str(context.get("error", error["msg"]))
     expected = _EXPECTED.get(kind)

@@ -65,8 +65,11 @@ def _task_rules(
             f"{labels('rollout.executor')} {executor} never plays an environment.\n"
             f"  Choose one that does: {' or '.join(f'--executor {name}' for name in able) or 'none is installed'}."
         )
-    if not run.data.train and run.train.steps is None:
-        yield "--steps is required: an environment without a data set has no epochs to count. Set --steps 100."
+    if not run.data.train and run.train.steps is None and run.data.max_samples is None:
+        yield (
+            "--steps is required: an environment without a data set has no epochs to count. Set --steps 100, or "
+            "--data.max_samples to say how many tasks make an epoch."
+        )
 
 
 def _data_rules(run: RunConfig, labels: Labels) -> Iterator[str]:

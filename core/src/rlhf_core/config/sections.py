@@ -112,25 +112,26 @@ class Validator:
         owner: str,
     ) -> None:
         for item in error.errors():
-            keys = [part for part in item["loc"] if isinstance(part, str)]
-            below = ".".join(keys)
-            label = self._labels(_join(path, below))
-            if item["type"] == "missing":
-                self._note_missing(model, path, below, owner)
-                continue
-            written = lookup(values, below) if below else None
-            self._report.add(
-                label, explain(item, item["input"] if written is None else written), owner
-            )
-
-    def _note_missing(self, model: type[BaseModel], path: str, below: str, owner: str) -> None:
-        """Ask for an option, or for those of a missing section that have no default."""
-        for name, info in fields_of(model):
-            if info.is_required() and (name == below or name.startswith(f"{below}.")):
+            below = ".".join(part for part in item["loc"] if isinstance(part, str))
+            absent = self._absent(model, below) if item["type"] == "missing" else []
+            for name, info in absent:
                 text = (
                     f"is required, and nothing sets it; expected: {info.description or 'a value'}"
                 )
                 self._report.add(self._labels(_join(path, name)), text, owner)
+            if not absent:
+                written = lookup(values, below) if below else None
+                text = explain(item, item["input"] if written is None else written)
+                self._report.add(self._labels(_join(path, below)), text, owner)
+
+    @staticmethod
+    def _absent(model: type[BaseModel], below: str) -> list[tuple[str, FieldInfo]]:
+        """The option called ``below``, or those of a missing section, that have no default."""
+        return [
+            (name, info)
+            for name, info in fields_of(model)
+            if info.is_required() and (name == below or name.startswith(f"{below}."))
+        ]
 
 
 def _unsets(annotation: Any, value: Any) -> bool:

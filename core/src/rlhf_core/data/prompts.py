@@ -57,8 +57,8 @@ def tokenize_prompts(
     bad: list[BadRow] = []
     wanted_rows = _wanted_rows(source, wanted, format)
     while batch := list(islice(wanted_rows, _BATCH_ROWS)):
-        for (index, _), ids in zip(batch, _tokenize(batch, format, renderer), strict=True):
-            problem = ids if isinstance(ids, RowProblem) else _length_problem(len(ids), max_tokens)
+        for (index, _), ids in zip(batch, tokenize_rows(batch, format, renderer), strict=True):
+            problem = ids if isinstance(ids, RowProblem) else length_problem(len(ids), max_tokens)
             if problem is not None:
                 bad.append(BadRow(source.where(index), problem.kind, problem.reason))
                 continue
@@ -84,15 +84,7 @@ def read_prompt(row: Row | Unreadable, format: PromptFormat) -> Prompt | RowProb
         return problem
 
 
-def _wanted_rows(
-    source: Source, wanted: NDArray[np.bool_], format: PromptFormat
-) -> Iterator[tuple[int, Row | Unreadable]]:
-    for index, row in enumerate(islice(source.scan(format.columns), len(wanted))):
-        if wanted[index]:
-            yield index, row
-
-
-def _tokenize(
+def tokenize_rows(
     batch: list[tuple[int, Row | Unreadable]], format: PromptFormat, renderer: TokenizerRenderer
 ) -> list[list[int] | RowProblem]:
     """Return each row's tokens, or what is wrong with it; calls the tokenizer once for text and once for chats."""
@@ -118,7 +110,8 @@ def _tokenize(
     return results
 
 
-def _length_problem(length: int, max_tokens: int) -> RowProblem | None:
+def length_problem(length: int, max_tokens: int) -> RowProblem | None:
+    """Return what is wrong with a prompt of this many tokens, if anything."""
     if not length:
         return RowProblem("empty", "the prompt has no tokens")
     if length <= max_tokens:
@@ -127,3 +120,11 @@ def _length_problem(length: int, max_tokens: int) -> RowProblem | None:
         "too long",
         f"the prompt has {length} tokens, --data.max_prompt_tokens allows {max_tokens}",
     )
+
+
+def _wanted_rows(
+    source: Source, wanted: NDArray[np.bool_], format: PromptFormat
+) -> Iterator[tuple[int, Row | Unreadable]]:
+    for index, row in enumerate(islice(source.scan(format.columns), len(wanted))):
+        if wanted[index]:
+            yield index, row

@@ -148,7 +148,7 @@ def open_json(path: Path, name: str) -> Source:
 def parse_row(line: bytes) -> Row | Unreadable:
     """Return a line's JSON object, or why there is none."""
     try:
-        return _as_row(json.loads(line.decode("utf-8")))
+        return _as_row(json.loads(line.decode("utf-8").rstrip()))
     except UnicodeDecodeError as error:
         return Unreadable(f"expected UTF-8 text ({error.reason} at byte {error.start + 1})")
     except json.JSONDecodeError as error:

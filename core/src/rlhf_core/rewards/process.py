@@ -136,13 +136,13 @@ class WorkerProcess:
         assert self._writer is not None
         self._writer.write(line)
         await self._writer.drain()
-        while True:
-            answer = await self._reader.readline()
-            if not answer.endswith(b"\n"):
-                raise EOFError
-            message = wire.decode(answer)
-            if message["call"] == call:
-                return message
+        answer = await self._reader.readline()
+        if not answer.endswith(b"\n"):
+            raise EOFError
+        message = wire.decode(answer)
+        if message.get("call") != call:
+            raise ValueError(f"it belongs to call {message.get('call')}, not {call}")
+        return message
 
     async def _death(self, error: Exception) -> Problem:
         """Say how the process ended, with the last lines that it printed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -28,6 +29,7 @@ def main(descriptor: int) -> int:
     """Serve until the other end closes; return the exit code."""
     prctl(PR_SET_PDEATHSIG, SIGKILL)
     _volunteer_for_the_oom_killer()
+    _outlast_sigterm()
     faulthandler.enable()
     # User code may print what no encoding holds, and its last line must be seen if the process dies.
     sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
@@ -65,6 +67,13 @@ def _sender(connection: socket.socket) -> Callable[[bytes], None]:
         connection.sendall(line)
 
     return send
+
+
+def _outlast_sigterm() -> None:
+    """Leave it to the run what SIGTERM means: a scheduler sends it to every process of a job at once."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    # Children of user code end by SIGTERM as usual; those started by exec lose the handler anyway.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def _volunteer_for_the_oom_killer() -> None:

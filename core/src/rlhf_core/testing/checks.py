@@ -5,6 +5,7 @@ A plugin's whole test of its registration is ``check_plugin("rlhf_plugin_mine")`
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -88,6 +89,4 @@ def check_component(component: Component[Any]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

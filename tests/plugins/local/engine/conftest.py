@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, SamplingParams, Uid
 from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from rlhf_plugin_local.engine.cache import KVCache, round_up
 
 CPU = torch.device("cpu")

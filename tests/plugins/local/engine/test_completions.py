@@ -7,6 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 import torch
+
 from rlhf_core.contracts import Stop
 from rlhf_core.testing.tiny import FAMILIES, tiny_tokenizer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+
 from rlhf_plugin_local.engine.counter import signed_seed, uniforms
 
 MASK = (1 << 64) - 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import numpy as np
 import pytest
 import torch
+
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Stop
 
@@ -144,27 +144,33 @@ def test_an_error_in_the_model_fails_all_requests_by_name_and_the_engine_goes_on
 
 def test_logits_that_are_not_numbers_fail_their_request(lm, run, start, make_request, monkeypatch):
     poisoned = 77
-    true_hidden = type(lm).hidden
+    embedding = lm.model.get_input_embeddings().weight.detach().clone()
+    embedding[poisoned] = torch.nan
+    monkeypatch.setattr(
+        lm.model.get_input_embeddings(),
+        "forward",
+        lambda ids: torch.nn.functional.embedding(ids, embedding),
+    )
 
-    def hidden(self, input_ids, position_ids, layout):
-        result = true_hidden(self, input_ids, position_ids, layout)
-        return torch.where((input_ids == poisoned)[:, None], torch.nan, result)
-
-    monkeypatch.setattr(type(lm), "hidden", hidden)
-
-    async def both():
-        engine = await start(lm)
-        healthy = make_request((5, 6), number=1, max_new_tokens=1)
-        return await asyncio.gather(
-            engine.generate(make_request((5, poisoned), number=2)),
+    async def serve():
+        engine = await start(lm, slots=2, eos=())
+        healthy = make_request((5, 6), number=1, max_new_tokens=40)
+        (expected,) = await engine.generate(healthy)
+        # Long enough to leave keys that are not numbers behind the next prompt's end.
+        bad = make_request((5, 6, 7, poisoned, 8, 9), seeds=(1, 2), number=2)
+        error, *after = await asyncio.gather(
+            engine.generate(bad),
+            engine.generate(healthy),
             engine.generate(healthy),
             return_exceptions=True,
         )
+        return expected, error, after
 
-    error, (completion,) = run(both())
+    expected, error, after = run(serve())
     assert isinstance(error, RolloutError)
-    assert "request 0.2.0.0" in str(error)
-    assert np.isfinite(completion.logprobs).all()
+    assert "request 0.2.0.0: the log-probability of token 1 is not a finite number" in str(error)
+    for (completion,) in after:
+        assert completion.logprobs.tolist() == expected.logprobs.tolist()
 
 
 def test_pause_stops_between_tokens_and_resume_goes_on(lm, run, start, make_request):

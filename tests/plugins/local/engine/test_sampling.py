@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
-from rlhf_plugin_local.engine.sampling import argmax, draw, truncate
 from torch import Tensor
+
+from rlhf_plugin_local.engine.sampling import argmax, draw, truncate
 
 
 def kept_ids(logits: Tensor) -> list[list[int]]:

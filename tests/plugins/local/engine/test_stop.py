@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+
 from rlhf_plugin_local.engine.stop import LONGEST_CHARACTER, StopWatcher
 
 PIECES = {0: "hel", 1: "lo", 2: " w", 3: "orld", 4: ".", 5: "\n\n"}

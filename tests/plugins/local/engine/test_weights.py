@@ -8,6 +8,7 @@ import hashlib
 
 import pytest
 import torch
+
 from rlhf_core import RolloutError
 from rlhf_plugin_local.checksum import checksum_of
 

@@ -235,6 +235,7 @@ class Batch:
         tokens = self._tokens[row, :count].cpu().numpy().copy()
         logprobs = self._logprobs[row, :count].cpu().numpy().copy()
         if not np.isfinite(logprobs[-1]):
+            self._cache.erase(row)
             return Finished(sequence, _not_finite(sequence, count))
         if int(tokens[-1]) in self._eos_token_ids:
             stop = Stop.EOS

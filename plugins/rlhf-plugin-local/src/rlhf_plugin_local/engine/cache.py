@@ -66,6 +66,11 @@ class KVCache:
         for store in (*self.keys.values(), *self.values.values()):
             store[target, :, :used] = store[source, :, :used]
 
+    def erase(self, row: int) -> None:
+        """Set a row to zeros: what is not a number would get past the mask of the row's next sequence."""
+        for store in (*self.keys.values(), *self.values.values()):
+            store[row] = 0
+
     def clear(self) -> None:
         """Free the memory."""
         self.keys.clear()

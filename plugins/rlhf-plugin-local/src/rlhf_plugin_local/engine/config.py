@@ -14,7 +14,11 @@ class EmbeddedEngineConfig(Config):
 
     slots: int = Field(256, ge=1, le=8192, description="sequences decoded together at most")
     block: int = Field(
-        32, ge=8, le=4096, description="tokens by which the used part of the KV cache is rounded up"
+        16,
+        ge=8,
+        le=4096,
+        multiple_of=8,
+        description="tokens by which the part of the KV cache that is read grows",
     )
     prefill_tokens: int = Field(
         8192, ge=1, description="prompt tokens of one prefill pass; a longer prompt is one pass"

@@ -83,16 +83,16 @@ class DecodeLayout:
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None
 ) -> Tensor:
-    """softmax(cap(scaling q k^T) + mask) v by plain products.
+    """softmax(cap(scaling q k^T) + mask) v by plain products, in float32.
 
     With one query per row these take a quarter of the time of torch's fused CPU kernel (256 rows, 96 positions).
     Query (R, H_kv, G, K), key and value (R, H_kv, L, K), result (R, H_kv, G, K).
     """
     R, H_kv = query.shape[:2]
-    scores = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2))  # (R*H_kv, G, L)
+    queries, keys, values = (part.flatten(0, 1).float() for part in (query, key, value))
+    scores = torch.bmm(queries, keys.transpose(1, 2))  # (R*H_kv, G, L)
     scores.mul_(scaling)
     if softcap is not None:
         scores.div_(softcap).tanh_().mul_(softcap)
     scores.view(R, H_kv, *scores.shape[1:]).add_(mask)
-    weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
-    return torch.bmm(weights, value.flatten(0, 1)).unflatten(0, (R, H_kv))
+    return torch.bmm(scores.softmax(dim=-1), values).unflatten(0, (R, H_kv))

@@ -38,9 +38,8 @@ def truncate(
     keep &= (before < top_p[:, None]) | (top_p >= 1.0)[:, None]
     keep &= probs >= min_p[:, None] * probs[:, :1]
     keep |= rank == 0
-    kept = torch.empty_like(keep).scatter_(
-        1, order, keep
-    )  # (R, V) back in the order of the vocabulary
+    # Back in the order of the vocabulary.
+    kept = torch.empty_like(keep).scatter_(1, order, keep)  # (R, V)
     return logits.masked_fill(~kept, -torch.inf)
 
 

@@ -37,7 +37,7 @@ class ServedWeights:
             )
             self.lm = lm.to(_device(config))
             _copy_buckets(self.lm, source)
-        self._seen = self._count_changes()
+        self._note()
 
     def update(self, source: WeightSource) -> None:
         """Take over what ``source`` holds now.
@@ -54,7 +54,7 @@ class ServedWeights:
             raise RolloutError(
                 "the engine shares the trainer's weights, but the source of this update has no module in this process"
             )
-        self._seen = self._count_changes()
+        self._note()
 
     def check_unchanged(self) -> None:
         """Raise if somebody changed the shared tensors without ``update``: versions would be wrong.
@@ -62,16 +62,17 @@ class ServedWeights:
         Raises:
             RolloutError: says which option keeps running requests and training apart.
         """
-        if self._count_changes() != self._seen:
+        if [parameter._version for parameter in self._probes] != self._seen:
             raise RolloutError(
                 "the weights changed under running requests, so their tokens would be labeled with the wrong version. "
                 "Call pause and update_weights around training, or set --engine.embedded.weights copy"
             )
 
-    def _count_changes(self) -> int:
-        """In-place changes of a few parameters, as autograd counts them: enough to notice an optimizer step."""
+    def _note(self) -> None:
+        """Remember how often autograd has seen some parameters change: enough to notice an optimizer step."""
         parameters = list(self.lm.parameters())
-        return sum(parameter._version for parameter in (parameters[0], parameters[-1]))
+        self._probes = (parameters[0], parameters[-1])
+        self._seen = [parameter._version for parameter in self._probes]
 
 
 @torch.no_grad()

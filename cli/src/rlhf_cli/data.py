@@ -1,0 +1,208 @@
+"""``rlhf data``: look at data files and find every row that a run could not use, before any model is loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlhf_core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from rlhf_core.data.checking import Expectations, SourceReport
+    from rlhf_core.data.renderer import TokenizerRenderer
+    from rlhf_core.data.rows import Prompt, PromptFormat
+
+app = typer.Typer(help="Check and show data sets.", no_args_is_help=True)
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE...",
+        help="JSONL, JSON, CSV or Parquet files, save_to_disk folders, or hub names (NAME or NAME:CONFIG)",
+    ),
+]
+PromptKey = Annotated[str, typer.Option(help="column with the prompt, as --data.prompt_key")]
+Template = Annotated[
+    str | None, typer.Option(help="format string over the row's columns, as --data.template")
+]
+SystemPrompt = Annotated[str | None, typer.Option(help="as --data.system_prompt")]
+Chat = Annotated[bool, typer.Option("--chat", help="as --data.chat")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="model or tokenizer: tries its chat template and counts tokens"),
+]
+Split = Annotated[str, typer.Option(help="split of folders and hub sets that have several")]
+
+
+@app.command()
+def check(
+    files: Files,
+    prompt_key: PromptKey = "prompt",
+    template: Template = None,
+    system_prompt: SystemPrompt = None,
+    chat: Chat = False,
+    model: Model = None,
+    max_prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, help="longer prompts are bad; needs --model")
+    ] = None,
+    max_prompt_characters: Annotated[
+        int | None, typer.Option(min=1, help="longer prompts are bad; needs no model")
+    ] = None,
+    label_key: Annotated[
+        str | None, typer.Option(help="column that every row must have, for its reward")
+    ] = None,
+    id_key: Annotated[
+        str | None, typer.Option(help="column whose values must differ within a file")
+    ] = None,
+    split: Split = "train",
+) -> None:
+    """List every row that a run could not use, by file and line; exit code 1 if there is one."""
+    from rlhf_core.data.checking import Expectations
+
+    if max_prompt_tokens is not None and model is None:
+        raise ConfigError(
+            "--max-prompt-tokens needs --model to count tokens with. Add it, or use --max-prompt-characters."
+        )
+    expected = Expectations(
+        format=_format(prompt_key, template, system_prompt, chat),
+        label_key=label_key,
+        id_key=id_key,
+        renderer=_renderer(model),
+        max_tokens=max_prompt_tokens,
+        max_characters=max_prompt_characters,
+    )
+    reports = {spec: _report(spec, split, expected) for spec in dict.fromkeys(files)}
+    _print_summary(reports, "characters" if model is None else "tokens")
+    if any(report is None or report.bad for report in reports.values()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    files: Files,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="rows of each file")] = 3,
+    prompt_key: PromptKey = "prompt",
+    template: Template = None,
+    system_prompt: SystemPrompt = None,
+    chat: Chat = False,
+    model: Model = None,
+    split: Split = "train",
+) -> None:
+    """Print the first rows and the prompts made of them, as the model would read them."""
+    from rlhf_core.data.prompts import read_prompt
+    from rlhf_core.data.rows import RowProblem
+    from rlhf_core.data.sources import Unreadable, open_source
+
+    format = _format(prompt_key, template, system_prompt, chat)
+    renderer = _renderer(model)
+    for spec in files:
+        source = open_source(spec, split=split)
+        for index, row in zip(range(n), source.scan(), strict=False):
+            _print(f"--- {source.where(index)}")
+            prompt = read_prompt(row, format)
+            if isinstance(prompt, RowProblem):
+                _print(f"cannot be used: {prompt.reason}")
+            else:
+                _print(_rendered(prompt, renderer))
+            if not isinstance(row, Unreadable):
+                for name, value in row.items():
+                    _print(f"  {name}: {_shortened(value)}")
+        _print(f"{spec}: {len(source)} rows")
+
+
+def _format(
+    prompt_key: str, template: str | None, system_prompt: str | None, chat: bool
+) -> PromptFormat:
+    from rlhf_core.data.rows import PromptFormat
+
+    return PromptFormat(
+        prompt_key=prompt_key, template=template, system_prompt=system_prompt, chat=chat
+    )
+
+
+def _renderer(model: str | None) -> TokenizerRenderer | None:
+    """Load the model's tokenizer, if one was named."""
+    if model is None:
+        return None
+    from rlhf_core.data.renderer import TokenizerRenderer
+    from rlhf_core.data.tokenizer import load_tokenizer
+
+    return TokenizerRenderer(load_tokenizer(model))
+
+
+def _report(spec: str, split: str, expected: Expectations) -> SourceReport | None:
+    """Check one data set and print its bad rows; None if it cannot be read at all."""
+    from rlhf_core.data.checking import check_source
+    from rlhf_core.data.sources import open_source
+
+    try:
+        source = open_source(spec, split=split)
+    except DataError as error:
+        _print(str(error))
+        return None
+    report = check_source(source, expected)
+    for row in report.bad:
+        _print(f"{row.where}: {row.reason}")
+    if report.duplicates:
+        here, first = report.duplicates[0]
+        _print(
+            f"warning: {len(report.duplicates)} prompts of {spec} occur more than once; "
+            f"{here} repeats {first}"
+        )
+    return report
+
+
+def _print_summary(reports: dict[str, SourceReport | None], unit: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for column in ("data", "rows", "usable", "bad", f"prompt {unit}: min / median / max"):
+        table.add_column(column, justify="left" if column == "data" else "right")
+    kinds: Counter[str] = Counter()
+    for spec, report in reports.items():
+        if report is None:
+            table.add_row(Text(spec), "-", "-", "all", "cannot be read")
+            continue
+        kinds.update(row.kind for row in report.bad)
+        usable = report.total - report.num_bad
+        table.add_row(
+            Text(spec), str(report.total), str(usable), str(report.num_bad), _spread(report)
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    for kind, count in kinds.most_common():
+        console.print(f"{count:>8}  {kind}", markup=False)
+
+
+def _spread(report: SourceReport) -> str:
+    if not len(report.lengths):
+        return "-"
+    ordered = sorted(report.lengths.tolist())
+    return f"{ordered[0]} / {ordered[len(ordered) // 2]} / {ordered[-1]}"
+
+
+def _rendered(prompt: Prompt, renderer: TokenizerRenderer | None) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    if renderer is not None:
+        return renderer.render_text(prompt)
+    return "\n".join(f"[{message['role']}] {message.get('content', '')}" for message in prompt)
+
+
+def _shortened(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _print(text: str) -> None:
+    """Print text that may hold anything: what a terminal cannot show, or would obey, is escaped."""
+    encodable = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    typer.echo(_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", encodable))

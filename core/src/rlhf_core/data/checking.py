@@ -1,0 +1,159 @@
+"""Every row of a data set against what a run would ask of it: ``rlhf data check``."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .prompts import length_problem, read_prompt, tokenize_rows
+from .renderer import TokenizerRenderer
+from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
+from .sources import Row, Source, Unreadable
+
+_BATCH_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectations:
+    """What rows have to satisfy."""
+
+    format: PromptFormat
+    label_key: str | None = None
+    """A column that every row must have, for its reward."""
+    id_key: str | None = None
+    """A column whose values must not repeat."""
+    renderer: TokenizerRenderer | None = None
+    """Without it the chat template is not tried, and lengths are in characters."""
+    max_tokens: int | None = None
+    max_characters: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceReport:
+    """What was found in one source."""
+
+    total: int
+    bad: tuple[BadRow, ...]
+    """A row may have several entries."""
+    lengths: NDArray[np.int64]
+    """Of the usable prompts: tokens, or characters without a renderer."""
+    duplicates: tuple[tuple[str, str], ...]
+    """Places of rows whose prompt occurred before, with the place where it did."""
+
+    @property
+    def num_bad(self) -> int:
+        """Rows that cannot be used."""
+        return len({row.where for row in self.bad})
+
+
+def check_source(source: Source, expected: Expectations) -> SourceReport:
+    """Return everything that is wrong with the rows of a source."""
+    bad: list[BadRow] = []
+    lengths = array("q")
+    seen: dict[bytes, int] = {}
+    ids: dict[object, int] = {}
+    duplicates: list[tuple[str, str]] = []
+    rows = enumerate(source.scan())
+    while batch := list(islice(rows, _BATCH_ROWS)):
+        for (index, row), prompt, length in zip(batch, *_measured(batch, expected), strict=True):
+            where = source.where(index)
+            problems = [
+                *_prompt_problems(prompt, length, expected),
+                *_column_problems(row, expected),
+            ]
+            problems += _repeated_id(row, ids, index, source, expected.id_key)
+            bad += [BadRow(where, problem.kind, problem.reason) for problem in problems]
+            if problems or isinstance(prompt, RowProblem):
+                continue
+            lengths.append(length)
+            first = seen.setdefault(_digest(prompt), index)
+            if first != index:
+                duplicates.append((where, source.where(first)))
+    return SourceReport(
+        total=len(source),
+        bad=tuple(bad),
+        lengths=np.array(lengths, dtype=np.int64),
+        duplicates=tuple(duplicates),
+    )
+
+
+def _measured(
+    batch: list[tuple[int, Row | Unreadable]], expected: Expectations
+) -> tuple[list[Prompt | RowProblem], list[int]]:
+    """Return prompts and their lengths; a chat that the template refuses is a problem."""
+    prompts = [read_prompt(row, expected.format) for _, row in batch]
+    if expected.renderer is None:
+        return prompts, [_characters(prompt) for prompt in prompts]
+    tokens = tokenize_rows(batch, expected.format, expected.renderer)
+    found = [
+        ids if isinstance(ids, RowProblem) else p for p, ids in zip(prompts, tokens, strict=True)
+    ]
+    return found, [0 if isinstance(ids, RowProblem) else len(ids) for ids in tokens]
+
+
+def _prompt_problems(
+    prompt: Prompt | RowProblem, length: int, expected: Expectations
+) -> Iterator[RowProblem]:
+    if isinstance(prompt, RowProblem):
+        yield prompt
+        return
+    if expected.renderer is not None and expected.max_tokens is not None:
+        problem = length_problem(length, expected.max_tokens)
+        if problem is not None:
+            yield problem
+    characters = _characters(prompt)
+    if expected.max_characters is not None and characters > expected.max_characters:
+        yield RowProblem(
+            "too long",
+            f"the prompt has {characters} characters, --max-prompt-characters allows {expected.max_characters}",
+        )
+
+
+def _column_problems(row: Row | Unreadable, expected: Expectations) -> Iterator[RowProblem]:
+    key = expected.label_key
+    if key is None or isinstance(row, Unreadable):
+        return
+    if key not in row:
+        yield RowProblem(
+            "missing label", f"expected a column {key!r}; the row has {', '.join(row)}"
+        )
+    elif row[key] is None:
+        yield RowProblem("missing label", f"column {key!r} is null")
+    elif isinstance(row[key], str):
+        try:
+            check_text(row[key], f"column {key!r}")
+        except RowProblem as problem:
+            yield problem
+
+
+def _repeated_id(
+    row: Row | Unreadable, ids: dict[object, int], index: int, source: Source, key: str | None
+) -> list[RowProblem]:
+    if key is None or isinstance(row, Unreadable):
+        return []
+    if row.get(key) is None:
+        return [RowProblem("missing id", f"expected a value in column {key!r}")]
+    value = row[key] if isinstance(row[key], str | int) else repr(row[key])
+    first = ids.setdefault(value, index)
+    if first == index:
+        return []
+    return [RowProblem("repeated id", f"{key} {value!r} is that of {source.where(first)} too")]
+
+
+def _characters(prompt: Prompt | RowProblem) -> int:
+    if isinstance(prompt, RowProblem):
+        return 0
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(str(message.get("content", ""))) for message in prompt)
+
+
+def _digest(prompt: Prompt) -> bytes:
+    text = prompt if isinstance(prompt, str) else repr(prompt)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()

@@ -1,0 +1,65 @@
+"""Write what the quickstart needs: digit strings to reverse, and a tiny model with random weights.
+
+    python examples/reverse_digits/prepare.py
+
+No download. Held-out strings do not occur in the training data. Equal flags write equal files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+from rlhf_core.testing.tiny import write_tiny_model
+
+ALPHABET = "0123456789="
+
+
+def main() -> None:
+    arguments = parsed_arguments()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    strings = [f"{number:0{arguments.digits}d}" for number in range(10**arguments.digits)]
+    random.Random(arguments.seed).shuffle(strings)
+    held_out, train = strings[: arguments.held_out], strings[arguments.held_out :]
+    write_rows(arguments.output / "test.jsonl", held_out)
+    write_rows(arguments.output / "train.jsonl", train)
+    write_tiny_model(
+        arguments.output / "model",
+        alphabet=ALPHABET,
+        hidden_size=arguments.hidden_size,
+        num_layers=2,
+        num_heads=4,
+        seed=arguments.seed,
+    )
+    print(f"{arguments.output}: {len(train)} training and {len(held_out)} held-out rows, and a model")
+
+
+def parsed_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Write the quickstart's data and model.")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(__file__).parent / "data",
+        help="folder for train.jsonl, test.jsonl and model/",
+    )
+    parser.add_argument("--digits", type=int, default=4, help="length of the strings, 2 to 6")
+    parser.add_argument("--held-out", type=int, default=256, help="strings kept for evaluation")
+    parser.add_argument("--hidden-size", type=int, default=64, help="width of the model")
+    parser.add_argument("--seed", type=int, default=0, help="of the shuffle and of the weights")
+    arguments = parser.parse_args()
+    if not 2 <= arguments.digits <= 6:
+        parser.error(f"--digits is {arguments.digits}; expected 2 to 6")
+    if not 0 < arguments.held_out < 10**arguments.digits:
+        parser.error(f"--held-out is {arguments.held_out}; expected 1 to {10**arguments.digits - 1}")
+    return arguments
+
+
+def write_rows(path: Path, strings: list[str]) -> None:
+    rows = ({"prompt": f"{digits}=", "answer": digits[::-1]} for digits in strings)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""``rlhf data``: every bad row by file and line, and what prompts look like."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rlhf_cli.main import main
+from rlhf_core.testing.tiny import write_tiny_model
+
+GOOD = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "2+2=", "answer": "4"}]
+BAD = [
+    ('{"question": "x"}', "expected a column 'prompt'; the row has question"),
+    ('{"prompt": 5}', "expected text or a list of chat messages in column 'prompt', got int 5"),
+    ('{"prompt": ""}', "the prompt is empty"),
+    ('{"prompt": "x"', "broken JSON: Expecting ',' delimiter at column 15"),
+    ('["prompt"]', "expected a JSON object per row, got list"),
+    ('{"prompt": "a\\ud800"}', "the prompt has half of a surrogate pair (U+D800) at character 2"),
+    ('{"prompt": "a\\u0000"}', "the prompt has a NUL at character 2"),
+    ('{"prompt": [{"role": "user"}]}', "message 1: expected text as content, got NoneType"),
+]
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes lines into a file of the current directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name: str, *lines: str | dict) -> str:
+        texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+        (tmp_path / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
+        return name
+
+    return write
+
+
+def check(capsys, *arguments: str) -> tuple[int, str]:
+    code = main(["data", "check", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
+
+
+def test_good_files_pass_with_a_summary(write, capsys):
+    code, output = check(capsys, write("a.jsonl", *GOOD), write("b.jsonl", GOOD[0]))
+
+    assert code == 0
+    rows = [line.split() for line in output.splitlines() if "jsonl" in line]
+    assert [row[1:8:2] for row in rows] == [["a.jsonl", "2", "2", "0"], ["b.jsonl", "1", "1", "0"]]
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD, ids=[reason[:20] for _, reason in BAD])
+def test_a_bad_row_is_named_by_file_and_line(write, capsys, line, reason):
+    code, output = check(capsys, write("a.jsonl", GOOD[0], "", line, GOOD[1]))
+
+    assert code == 1
+    assert f"a.jsonl:3: {reason}" in output
+    assert sum(text.startswith("a.jsonl:") for text in output.splitlines()) == 1
+
+
+def test_every_bad_row_is_listed_and_counted(write, capsys):
+    code, output = check(capsys, write("a.jsonl", *(line for line, _ in BAD), *GOOD))
+
+    assert code == 1
+    for number, (_, reason) in enumerate(BAD, start=1):
+        assert f"a.jsonl:{number}: " in output
+        assert reason in output
+    (summary,) = [line.split() for line in output.splitlines() if line.startswith("│ a.jsonl")]
+    assert summary[3:8:2] == ["10", "2", "8"]
+
+
+def test_rows_of_csv_are_named_too(write, capsys):
+    code, output = check(capsys, write("a.csv", "prompt,answer", "1+1=,2", ",3", "x"))
+
+    assert code == 1
+    assert "a.csv:3: the prompt is empty" in output
+    assert "a.csv:4: expected 2 cells as in the header, got 1" in output
+
+
+def test_labels_are_checked_on_request(write, capsys):
+    path = write("a.jsonl", *GOOD, {"prompt": "x"}, {"prompt": "y", "answer": None})
+
+    assert check(capsys, path)[0] == 0
+    code, output = check(capsys, path, "--label-key", "answer")
+    assert code == 1
+    assert "a.jsonl:3: expected a column 'answer'; the row has prompt" in output
+    assert "a.jsonl:4: column 'answer' is null" in output
+
+
+def test_repeated_ids_are_bad_and_repeated_prompts_a_warning(write, capsys):
+    path = write("a.jsonl", *({"prompt": p, "n": n} for p, n in [("x", 1), ("y", 1), ("x", 2)]))
+
+    code, output = check(capsys, path)
+    assert code == 0
+    assert (
+        f"warning: 1 prompts of {path} occur more than once; a.jsonl:3 repeats a.jsonl:1" in output
+    )
+    code, output = check(capsys, path, "--id-key", "n")
+    assert code == 1
+    assert "a.jsonl:2: n 1 is that of a.jsonl:1 too" in output
+
+
+def test_a_template_is_tried(write, capsys):
+    path = write("a.jsonl", {"q": "x"}, {"p": "y"})
+
+    code, output = check(capsys, path, "--template", "Q: {q}")
+
+    assert code == 1
+    assert "a.jsonl:2: expected a column 'q'; the row has p" in output
+
+
+def test_lengths_are_in_characters_without_a_model(write, capsys):
+    path = write("a.jsonl", {"prompt": "abc"}, {"prompt": "abcdef"})
+
+    code, output = check(capsys, path, "--max-prompt-characters", "5")
+
+    assert code == 1
+    assert "a.jsonl:2: the prompt has 6 characters, --max-prompt-characters allows 5" in output
+    assert "prompt characters" in output
+
+
+def test_lengths_are_in_tokens_with_a_model(write, capsys, tmp_path):
+    write_tiny_model(tmp_path / "model", hidden_size=16, num_layers=1, num_heads=2)
+    path = write("a.jsonl", {"prompt": "abc"}, {"prompt": "abcdef"})
+
+    # as a chat: "user:" + text + new line + "assistant:" = 16 characters more
+    code, output = check(capsys, path, "--model", "model", "--chat", "--max-prompt-tokens", "20")
+
+    assert code == 1
+    assert "a.jsonl:2: the prompt has 22 tokens, --data.max_prompt_tokens allows 20" in output
+    assert "a.jsonl:1" not in output
+    assert "19 / 19 / 19" in output
+
+
+def test_a_token_limit_needs_a_model(write, capsys):
+    code, output = check(capsys, write("a.jsonl", *GOOD), "--max-prompt-tokens", "5")
+
+    assert code == 2
+    assert "--max-prompt-tokens needs --model" in output
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(write, capsys):
+    code, output = check(capsys, "missing.jsonl", write("a.jsonl", "{"))
+
+    assert code == 1
+    assert "missing.jsonl: no such file" in output
+    assert "a.jsonl:1: broken JSON" in output
+    assert "cannot be read" in output
+
+
+def test_a_malformed_template_is_a_mistake_of_the_user(write, capsys):
+    code, output = check(capsys, write("a.jsonl", *GOOD), "--template", "{")
+
+    assert code == 2
+    assert output.startswith("error: data.template")
+
+
+def test_text_cannot_steer_the_terminal(write, capsys):
+    main(["data", "show", write("a.jsonl", {"prompt": "\x1b[2Jclear"})])
+
+    output = capsys.readouterr().out
+    assert "\x1b" not in output
+    assert "\\x1b[2Jclear" in output
+
+
+def test_show_prints_prompts_and_columns(write, capsys, tmp_path):
+    path = write("a.jsonl", *GOOD, "{")
+
+    assert main(["data", "show", path, "-n", "2", "--template", "Q: {prompt}"]) == 0
+    output = capsys.readouterr().out
+    assert output.splitlines()[:4] == [
+        "--- a.jsonl:1",
+        "Q: 1+1=",
+        '  prompt: "1+1="',
+        '  answer: "2"',
+    ]
+    assert "--- a.jsonl:3" not in output
+    assert "a.jsonl: 3 rows" in output
+
+    assert main(["data", "show", path]) == 0
+    assert "cannot be used: broken JSON" in capsys.readouterr().out
+
+
+def test_show_renders_chats(write, capsys, tmp_path):
+    write_tiny_model(tmp_path / "model", hidden_size=16, num_layers=1, num_heads=2)
+    path = write("a.jsonl", {"prompt": "hi"})
+
+    main(["data", "show", path, "--chat", "--model", "model"])
+    assert "user:hi\nassistant:" in capsys.readouterr().out
+    main(["data", "show", path, "--chat", "--system-prompt", "be brief"])
+    assert "[system] be brief\n[user] hi" in capsys.readouterr().out
+
+
+def test_checking_imports_no_torch(write):
+    path = write("a.jsonl", *GOOD)
+    code = (
+        "import sys\nfrom rlhf_cli.main import main\n"
+        f"assert main(['data', 'check', {path!r}]) == 0\n"
+        "heavy = {'torch', 'transformers', 'datasets'} & sys.modules.keys()\nassert not heavy, heavy\n"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,  # the first example loads plugins
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.lists(st.sampled_from([*(line for line, _ in BAD), *map(json.dumps, GOOD), ""]), max_size=12)
+)
+def test_counts_add_up_for_any_mixture(write, capsys, lines):
+    rows = [line for line in lines if line]
+    bad = [number for number, line in enumerate(lines, 1) if line in dict(BAD)]
+    path = write("a.jsonl", *lines)
+
+    code, output = check(capsys, path)
+
+    if not rows:
+        assert code == 1
+        return
+    assert code == (1 if bad else 0)
+    listed = [
+        int(line.split(":")[1]) for line in output.splitlines() if line.startswith("a.jsonl:")
+    ]
+    assert listed == bad
+    (summary,) = [line.split() for line in output.splitlines() if line.startswith("│ a.jsonl")]
+    assert summary[3:8:2] == [str(len(rows)), str(len(rows) - len(bad)), str(len(bad))]
