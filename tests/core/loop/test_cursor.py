@@ -12,7 +12,7 @@ class FiveTasks:
         return 5
 
     def order(self, epoch, seed):
-        return generator_of(seed, "data", epoch).permutation(5).tolist()
+        return generator_of(seed, "data", epoch).permutation(5)
 
     def task(self, index, epoch):
         return Task(uid=Uid(epoch, index))

@@ -105,7 +105,7 @@ def test_weights_that_would_be_random_are_refused(tmp_path):
 def test_weights_of_another_shape_are_refused(tmp_path):
     folder = _edited(write_tiny_model(tmp_path / "m", "llama"), intermediate_size=64)
 
-    with pytest.raises(ConfigError, match="model .*edited"):
+    with pytest.raises(ConfigError, match=r"model .*edited"):
         load_causal_lm(str(folder), dtype="float32")
 
 

@@ -1,5 +1,6 @@
 """Packed attention equals each sequence on its own."""
 
+import itertools
 import math
 
 import pytest
@@ -51,7 +52,7 @@ def test_packed_attention_is_that_of_each_sequence_alone(lengths, window, softca
                 window=window,
                 softcap=softcap,
             )
-            for first, last in zip(offsets, offsets[1:], strict=False)
+            for first, last in itertools.pairwise(offsets)
         ]
     )
     torch.testing.assert_close(actual[0], expected.float(), atol=1e-6, rtol=1e-5)

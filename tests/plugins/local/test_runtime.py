@@ -47,7 +47,9 @@ class AdamW:
         return [ParameterGroup(name="all", named_parameters=tuple(named))]
 
     def create(self, groups):
-        return torch.optim.AdamW([p for group in groups for _, p in group.named_parameters], lr=1e-3)
+        return torch.optim.AdamW(
+            [p for group in groups for _, p in group.named_parameters], lr=1e-3
+        )
 
 
 class RecordingEngine:
@@ -108,7 +110,9 @@ def spec_for(folder, *, engine="local:embedded", **roles):
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3"])
-def test_the_trainer_gives_the_samplers_logprobs_before_and_after_an_update(plugins, models, family):
+def test_the_trainer_gives_the_samplers_logprobs_before_and_after_an_update(
+    plugins, models, family
+):
     """Token in, token out: what the engine sampled is scored alike by the trainer, whose weights it shares."""
 
     async def play():
@@ -133,7 +137,10 @@ def test_the_trainer_gives_the_samplers_logprobs_before_and_after_an_update(plug
 async def sample(engine, version):
     prompt = (5, 6, 7 + version)
     request = GenerationRequest(
-        uid=Uid(0, 0), prompt_ids=prompt, seeds=(1, 2, 3), sampling=SamplingParams(max_new_tokens=12)
+        uid=Uid(0, 0),
+        prompt_ids=prompt,
+        seeds=(1, 2, 3),
+        sampling=SamplingParams(max_new_tokens=12),
     )
     rows = []
     for index, completion in enumerate(await engine.generate(request)):
@@ -155,7 +162,9 @@ def update(batch):
     size = int(batch.num_actions.sum())
     totals = Normalizers(num_actions=size, num_sequences=len(batch), max_actions=12)
     columns = {"advantages": np.ones(size, dtype=np.float32)}
-    return TrainBatch(trajectories=batch, columns=columns), StepPlan(normalizers=totals, on_policy=True)
+    return TrainBatch(trajectories=batch, columns=columns), StepPlan(
+        normalizers=totals, on_policy=True
+    )
 
 
 def test_every_role_is_built_and_version_zero_is_served(plugins, models):

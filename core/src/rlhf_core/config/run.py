@@ -127,7 +127,7 @@ class KlSection(Config):
         None, gt=0.0, description="adapt the coefficient towards this mean KL per token"
     )
     horizon: Positive = Field(
-        10_000, description="samples over which the adaptive coefficient can change e-fold"
+        10_000, description="sequences over which the adaptive coefficient may change by a fifth"
     )
 
 

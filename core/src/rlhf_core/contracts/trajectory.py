@@ -321,4 +321,5 @@ def _ragged_index(offsets: NDArray[np.int64], rows: NDArray[np.integer]) -> NDAr
     """Indices of the elements of ``rows``, in order, without a loop over them."""
     lengths = np.diff(offsets)[rows]
     starts = np.repeat(offsets[:-1][rows] - _offsets(lengths)[:-1], lengths)
-    return np.arange(lengths.sum()) + starts
+    index: NDArray[np.int64] = np.arange(int(lengths.sum()), dtype=np.int64) + starts
+    return index

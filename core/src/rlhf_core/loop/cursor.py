@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..contracts.task import Task
 
@@ -13,7 +16,7 @@ class Tasks(Protocol):
 
     def __len__(self) -> int: ...
 
-    def order(self, epoch: int, seed: int) -> Sequence[int]:
+    def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
         """Positions of the rows in the order of this epoch."""
         ...
 
@@ -34,7 +37,7 @@ class Cursor:
         self._tasks = tasks
         self._seed = seed
         self._epochs = epochs
-        self._order: tuple[int, Sequence[int]] | None = None
+        self._order: tuple[int, NDArray[np.int64]] | None = None
         self.taken = taken
 
     def take(self, count: int) -> list[Task]:
@@ -49,7 +52,7 @@ class Cursor:
             self.taken += 1
             yield self._tasks.task(int(self._order_of(epoch)[position]), epoch)
 
-    def _order_of(self, epoch: int) -> Sequence[int]:
+    def _order_of(self, epoch: int) -> NDArray[np.int64]:
         if self._order is None or self._order[0] != epoch:
             self._order = epoch, self._tasks.order(epoch, self._seed)
         return self._order[1]

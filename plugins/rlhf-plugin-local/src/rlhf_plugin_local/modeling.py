@@ -19,6 +19,7 @@ from rlhf_core import ConfigError
 
 from . import attention
 from .attention import Layout
+from .quiet import no_progress_bars
 from .verification import verify
 
 _UNREADABLE = (
@@ -136,13 +137,14 @@ def load_causal_lm(
     """
     parameter_dtype = _as_dtype(dtype)
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=parameter_dtype,
-            attn_implementation=attention.NAME,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-        )
+        with no_progress_bars():
+            model, info = AutoModelForCausalLM.from_pretrained(
+                path,
+                dtype=parameter_dtype,
+                attn_implementation=attention.NAME,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+            )
     except _UNREADABLE as error:
         raise _why_not(path, error, trust_remote_code) from error
     if lacking := sorted(info["missing_keys"]) + sorted(map(str, info["mismatched_keys"])):

@@ -27,14 +27,14 @@ class PackedLayout:
         device: of the tokens.
     """
 
-    def __init__(self, offsets: Sequence[int], device: torch.device) -> None:
+    def __init__(self, offsets: Sequence[int] | Tensor, device: torch.device) -> None:
         self.offsets = torch.as_tensor(offsets, dtype=torch.int64)
         self.lengths = self.offsets.diff()  # (B,)
         self.longest = int(self.lengths.max())
         self.device = device
         self.cu_seqlens = self.offsets.to(device, torch.int32)
         self._padding: _Padding | None = None
-        self._masks: dict[int | None, Tensor | None] = {}
+        self._masks: dict[int | None, Tensor] = {}
 
     def positions(self) -> Tensor:
         """(N,) position of each token in its own sequence."""
@@ -58,18 +58,23 @@ class PackedLayout:
             return self._varlen(query, key, value, scaling, sliding_window)
         if self._padding is None:
             self._padding = _Padding(self.offsets, self.longest, self.device)
-        padded = [self._padding.pad(part) for part in (query, key, value)]  # (B, H, T, K)
+        query, key, value = (
+            self._padding.pad(part) for part in (query, key, value)
+        )  # (B, H, T, K)
         window = sliding_window if sliding_window and sliding_window < self.longest else None
         if softcap is not None or _prefers_materialized(query, self.longest):
-            mask = self._mask(window, always=True)
-            assert mask is not None
-            output = _materialized_attention(*padded, mask, scaling, softcap)
+            mask = self._mask(window)
+            output = _materialized_attention(query, key, value, mask, scaling, softcap)
         else:
-            mask = self._mask(window, always=False)
+            if query.device.type == "cuda":
+                # No fused GPU kernel for float32 shares heads; without one all scores would be kept.
+                key, value = _repeated(key, query), _repeated(value, query)
             output = F.scaled_dot_product_attention(
-                *padded,
-                attn_mask=mask,
-                is_causal=mask is None,
+                query,
+                key,
+                value,
+                attn_mask=None if window is None else self._mask(window),
+                is_causal=window is None,
                 scale=scaling,
                 enable_gqa=query.shape[1] != key.shape[1],
             )
@@ -85,24 +90,24 @@ class PackedLayout:
             if _varlen_takes_gqa():
                 options["enable_gqa"] = True
             else:
-                groups = query.shape[1] // key.shape[1]
-                key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
-        output: Tensor = varlen_attn(
-            *(part[0].transpose(0, 1) for part in (query, key, value)),  # (N, H, K)
+                key, value = _repeated(key, query), _repeated(value, query)
+        output = varlen_attn(
+            query[0].transpose(0, 1),  # (N, H, K)
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
             self.cu_seqlens,
             self.cu_seqlens,
             self.longest,
             self.longest,
             scale=scaling,
-            window_size=((sliding_window or 0) - 1, 0),
+            window_size=((sliding_window or 0) - 1, 0),  # -1: as far back as the sequence goes
             **options,
         )
+        assert isinstance(output, Tensor)
         return output[None]
 
-    def _mask(self, window: int | None, *, always: bool) -> Tensor | None:
-        """(T, T) True where a query may look; None when plain causality says it all."""
-        if window is None and not always:
-            return None
+    def _mask(self, window: int | None) -> Tensor:
+        """(T, T) True where a query may look."""
         if window not in self._masks:
             steps = torch.arange(self.longest, device=self.device)
             behind = steps[:, None] - steps  # (T, T)
@@ -148,6 +153,12 @@ def _materialized_attention(
     scores = scores.masked_fill(~mask, float("-inf"))
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
     return (weights @ value.unsqueeze(2)).flatten(1, 2)
+
+
+def _repeated(shared: Tensor, query: Tensor) -> Tensor:
+    """Give every query head its own copy of the key or value head that it shares."""
+    groups = query.shape[1] // shared.shape[1]
+    return shared.repeat_interleave(groups, dim=1) if groups > 1 else shared
 
 
 def _as_matmul_inputs(*parts: Tensor) -> tuple[Tensor, ...]:

@@ -6,7 +6,9 @@ import torch
 
 @pytest.mark.slow
 # Inductor itself uses what torch has deprecated.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 @pytest.mark.parametrize("family", ["gemma3"])  # has both kinds of layers
 def test_compiled_layers_train_alike(start, make_spec, make_batch, make_plan, models, family, refs):
     digests = []

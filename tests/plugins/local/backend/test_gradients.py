@@ -172,7 +172,9 @@ def test_on_policy_the_ratio_is_exactly_one(start, make_spec, make_batch, make_p
     assert metrics["policy/approx_kl"].value() == 0.0
 
 
-def test_off_policy_the_given_old_logprobs_are_used(start, make_spec, make_batch, make_plan, models):
+def test_off_policy_the_given_old_logprobs_are_used(
+    start, make_spec, make_batch, make_plan, models
+):
     batch = make_batch()
     backend = start(make_spec(models["qwen3"]))
 

@@ -56,7 +56,9 @@ def test_loading_undoes_later_steps(start, make_spec, make_batch, make_plan, mod
     assert steps(backend, make_batch, make_plan, [7, 8]) == expected
 
 
-def test_a_critic_is_restored_with_its_head(start, make_spec, make_batch, make_plan, models, tmp_path):
+def test_a_critic_is_restored_with_its_head(
+    start, make_spec, make_batch, make_plan, models, tmp_path
+):
     spec = make_spec(models["llama"], role="critic", head="value", objective=ValueObjective())
     straight = start(spec)
     steps(straight, make_batch, make_plan, range(2))
@@ -118,7 +120,9 @@ def test_the_state_of_another_role_is_refused(start, make_spec, models, tmp_path
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_export_is_a_plain_model(start, make_spec, make_batch, make_plan, models, tmp_path, family):
+def test_an_export_is_a_plain_model(
+    start, make_spec, make_batch, make_plan, models, tmp_path, family
+):
     backend = start(make_spec(models[family]))
     steps(backend, make_batch, make_plan, range(2))
 
@@ -164,7 +168,9 @@ def test_an_average_that_is_not_kept_cannot_be_exported(start, make_spec, models
         start(make_spec(models["qwen3"])).export(tmp_path, ema=True)
 
 
-def test_an_exported_critic_goes_on_with_its_head(start, make_spec, make_batch, make_plan, models, tmp_path):
+def test_an_exported_critic_goes_on_with_its_head(
+    start, make_spec, make_batch, make_plan, models, tmp_path
+):
     options = {"role": "critic", "head": "value", "objective": ValueObjective()}
     trained = start(make_spec(models["qwen3"], **options))
     steps(trained, make_batch, make_plan, range(2))
@@ -176,7 +182,9 @@ def test_an_exported_critic_goes_on_with_its_head(start, make_spec, make_batch, 
     np.testing.assert_array_equal(loaded.values(trajectories), trained.values(trajectories))
 
 
-def test_a_model_without_tokenizer_is_exported_without_one(start, make_spec, models, tmp_path, caplog):
+def test_a_model_without_tokenizer_is_exported_without_one(
+    start, make_spec, models, tmp_path, caplog
+):
     bare = tmp_path / "bare"
     bare.mkdir()
     for name in ("config.json", "model.safetensors"):

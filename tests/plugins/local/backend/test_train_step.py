@@ -58,12 +58,16 @@ def test_the_policy_learns_to_repeat_what_was_good(start, make_spec, make_batch,
 def test_the_critic_learns_its_returns(start, make_spec, make_batch, make_plan, models):
     spec = make_spec(models["qwen3"], role="critic", head="value", objective=ValueObjective())
     backend, batch = start(spec), make_batch()
-    errors = [backend.train_step(batch, make_plan(batch))["critic/abs_error"].value() for _ in range(60)]
+    errors = [
+        backend.train_step(batch, make_plan(batch))["critic/abs_error"].value() for _ in range(60)
+    ]
 
     assert errors[-1] < 0.5 * errors[0]
 
 
-def test_a_gradient_that_is_not_finite_is_not_applied(start, make_spec, make_batch, make_plan, models):
+def test_a_gradient_that_is_not_finite_is_not_applied(
+    start, make_spec, make_batch, make_plan, models
+):
     backend, batch = start(make_spec(models["qwen3"], ema_decay=0.5)), make_batch()
     backend.train_step(batch, make_plan(batch))
     before, digest = weights_of(backend), backend.checksum()
@@ -71,7 +75,9 @@ def test_a_gradient_that_is_not_finite_is_not_applied(start, make_spec, make_bat
     bad = batch.columns["advantages"].copy()
     bad[3] = np.nan
 
-    metrics = backend.train_step(replace(batch, columns=batch.columns | {"advantages": bad}), make_plan(batch))
+    metrics = backend.train_step(
+        replace(batch, columns=batch.columns | {"advantages": bad}), make_plan(batch)
+    )
 
     assert metrics["train/skipped_updates"].value() == 1.0
     assert "policy/grad_norm" not in metrics
@@ -125,7 +131,9 @@ def test_the_moving_average_is_that_of_the_weights(start, make_spec, make_batch,
     torch.testing.assert_close(backend._updater.ema, expected, atol=1e-6, rtol=1e-5)
 
 
-def test_small_updates_of_bfloat16_weights_are_not_lost(start, make_spec, make_batch, make_plan, models, refs):
+def test_small_updates_of_bfloat16_weights_are_not_lost(
+    start, make_spec, make_batch, make_plan, models, refs
+):
     """A step of 1e-5 is far below a bfloat16 weight's resolution; float32 copies add many of them up."""
     spec = make_spec(models["qwen3"], dtype="bfloat16", optimizer=refs.sgd, max_grad_norm=1e-5)
     backend, batch = start(spec), make_batch()
@@ -174,11 +182,17 @@ def test_an_optimizer_that_forgets_a_parameter_is_refused(start, make_spec, mode
         Updater(backend._model.named_trainable(), make_spec(models["qwen3"]), Forgetful(keep))
 
 
-def test_a_head_of_its_own_is_not_trained_in_a_critic(start, make_spec, tmp_path, make_batch, make_plan):
+def test_a_head_of_its_own_is_not_trained_in_a_critic(
+    start, make_spec, tmp_path, make_batch, make_plan
+):
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     config = LlamaConfig(
-        vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+        vocab_size=100,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     backend = start(make_spec(tmp_path, role="critic", head="value", objective=ValueObjective()))
@@ -207,7 +221,9 @@ class Frozen:
     def save(self, model, folder): ...
 
 
-def test_an_adapter_decides_what_is_trained_and_served(plugins, start, make_spec, make_batch, make_plan, models):
+def test_an_adapter_decides_what_is_trained_and_served(
+    plugins, start, make_spec, make_batch, make_plan, models
+):
     from rlhf_core import Component, Registered
 
     plugins.registries["rlhf_model_adapters"].add(
@@ -219,7 +235,11 @@ def test_an_adapter_decides_what_is_trained_and_served(plugins, start, make_spec
 
     backend.train_step(batch, make_plan(batch))
 
-    moved = {name for name, weight in weights_of(backend).items() if not torch.equal(weight, before[name])}
+    moved = {
+        name
+        for name, weight in weights_of(backend).items()
+        if not torch.equal(weight, before[name])
+    }
     assert moved == {"model.norm.weight"}
     assert backend.module() is None  # an engine must take the served weights
     served = {name: tensor for bucket in backend.buckets() for name, tensor in bucket.items()}

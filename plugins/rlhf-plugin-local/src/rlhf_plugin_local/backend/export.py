@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
+from ..quiet import no_progress_bars
 from .role_model import VALUE_HEAD_FILE, RoleModel
 
 log = logging.getLogger(__name__)
@@ -24,11 +25,12 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     head is a file beside the model, which a critic that is loaded from the folder starts from.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if model.adapter is None:
-        model.lm.model.save_pretrained(folder)
-    else:
+    merged = None
+    if model.adapter is not None:
         merged = dict(model.adapter.served_weights(model.lm.model))
+    with no_progress_bars():
         model.lm.model.save_pretrained(folder, state_dict=merged)
+    if model.adapter is not None:
         model.adapter.save(model.lm.model, str(folder / "adapter"))
     if model.value_head is not None:
         head = {name: tensor.contiguous() for name, tensor in model.value_head.state_dict().items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +22,20 @@ def read_metrics(parts: Sequence[Mapping[str, Metric]]) -> Metrics:
         for metric in part.values()
         for number in (metric.total, metric.count)
     ]
-    tensors = [number.detach().double() for number in numbers if isinstance(number, Tensor)]
-    read = iter(torch.stack(tensors).tolist() if tensors else ())
-    plain = iter([next(read) if isinstance(number, Tensor) else number for number in numbers])
+    remote = [number for number in numbers if _is_remote(number)]
+    read = iter(
+        torch.stack([number.detach().double() for number in remote]).tolist() if remote else ()
+    )
+    plain = iter([next(read) if _is_remote(number) else _plain(number) for number in numbers])
     return merge_metrics(
         {name: Metric(next(plain), next(plain), metric.reduction) for name, metric in part.items()}
         for part in parts
     )
+
+
+def _is_remote(number: Any) -> bool:
+    return isinstance(number, Tensor) and number.device.type != "cpu"
+
+
+def _plain(number: Any) -> Any:
+    return number.item() if isinstance(number, Tensor) else number
