@@ -37,7 +37,6 @@ REVIEWED: set[tuple[str, str]] = set()
 """(path, what) of uses that somebody looked at and found safe; each with its reason beside it."""
 
 WORDS_OF_THE_LANGUAGE = {
-    ("core/src/rlhf_core/capabilities.py", "multi_turn"),  # the capability
     ("core/src/rlhf_core/fingerprint.py", "torch"),  # the library, whose version is recorded
     ("core/src/rlhf_core/testing/checks.py", "torch"),  # the library, which is heavy
 }

@@ -20,7 +20,7 @@ def test_what_the_loop_supplies_is_met_by_asking():
 
 
 def test_what_another_component_provides_is_met():
-    check([chosen(needs={"multi_turn"}), chosen(provides={"multi_turn"})], frozenset(), 1)
+    check([chosen(needs={"several_turns"}), chosen(provides={"several_turns"})], frozenset(), 1)
 
 
 def test_what_an_option_brings_is_met():
@@ -58,12 +58,13 @@ def test_groups_have_a_smallest_size(samples, need, fails):
 
 def test_a_conflict_with_a_component_names_both():
     with pytest.raises(
-        CapabilityError, match=r"--loss mine cannot be combined with 'multi_turn'.*--executor turns"
+        CapabilityError,
+        match=r"--loss mine cannot be combined with 'several_turns'.*--executor turns",
     ):
         check(
             [
-                chosen(conflicts={"multi_turn"}),
-                chosen("--executor", "turns", provides={"multi_turn"}),
+                chosen(conflicts={"several_turns"}),
+                chosen("--executor", "turns", provides={"several_turns"}),
             ],
             frozenset(),
             1,

@@ -1,7 +1,7 @@
 """Capabilities: what components need of a run, instead of lists of names in the core.
 
 A need is a word. Some the loop supplies when asked (a need for ``values`` builds a critic); some the user supplies by
-an option (``group>=2``); some another component provides (``multi_turn``). All are checked before a model loads.
+an option (``group>=2``); some another component provides (``several_turns``). All are checked before a model loads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
 
 FIX: Mapping[str, str] = {
     "environment": "choose one with --env",
-    "multi_turn": "choose an executor with several turns, for example --executor multi_turn",
+    "several_turns": "choose an executor that plays several turns",
     "is_correction": "set --algo.correction.kind",
     "kl_in_loss": "set --algo.kl.mode loss and --algo.kl.coef",
     "kl_in_reward": "set --algo.kl.mode reward and --algo.kl.coef",

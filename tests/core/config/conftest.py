@@ -75,7 +75,7 @@ COMPONENTS = {
     "rlhf_train_backends": [component("table")],
     "rlhf_rollout_executors": [
         component("one_turn"),
-        component("turns", needs={"environment"}, provides={"multi_turn"}),
+        component("turns", needs={"environment"}, provides={"several_turns"}),
     ],
     "rlhf_environments": [component("maze", config=Discount)],
     "rlhf_sample_filters": [component("spread"), component("length")],

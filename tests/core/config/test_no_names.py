@@ -12,7 +12,6 @@ from rlhf_core.plugins import load
 CORE = Path(rlhf_core.__file__).parent
 
 ALLOWED = {
-    ("capabilities.py", "multi_turn"): "a capability",
     ("fingerprint.py", "torch"): "a library",
     ("testing/checks.py", "torch"): "a library",
 }

@@ -289,6 +289,7 @@ def test_the_tree_is_plain_and_complete(resolved):
             "turns",
             "--env",
             "maze",
+            "--rollout.max_length=64",
             "--eval.temperatures",
             "0",
             "1",

@@ -5,6 +5,8 @@ import pytest
 from rlhf_core import CapabilityError, ConfigError
 from rlhf_core.config import Layer
 
+ROOM = ["--rollout.max_length", "64"]
+
 CONTRADICTIONS = {
     "shares without sets": (
         ["--data.probabilities", "0.5", "0.5"],
@@ -81,6 +83,10 @@ CONTRADICTIONS = {
         "at temperature 0 all samples",
     ),
     "best of no evaluation": (["--checkpoint.best_metric", "x"], "there is no evaluation"),
+    "several turns without room": (
+        ["--env", "maze", "--executor", "turns"],
+        "--rollout.max_length is required",
+    ),
     "environment that nobody plays": (["--env", "maze"], "Choose one that does: --executor turns"),
 }
 
@@ -148,7 +154,7 @@ def test_components_that_cannot_work_together_are_refused(resolved, words, part)
         ("--algo.kl.coef", "0.1", "--ref.path", "other"),
         ("--reward.pattern.weight", "-1"),
         ("--eval.data", "a=x", "b=y", "--eval.temperatures", "0", "1", "--eval.n_samples", "4"),
-        ("--executor", "turns", "--env", "maze"),
+        ("--executor", "turns", "--env", "maze", "--rollout.max_length", "64"),
         ("--critic.value_clip", "none"),  # value options wait for an estimator with values
         ("--critic.optim", "picky"),  # no critic, so what its optimizer needs does not matter
         ("--rollout.n_samples_per_prompt", "1", "--estimator", "discounted"),
@@ -171,7 +177,8 @@ def test_a_run_needs_something_to_learn_from(resolved):
 
 def test_an_environment_is_task_and_reward(resolved):
     result = resolved(
-        *["--model", "m", "--env", "maze", "--executor", "turns", "--steps", "3"], enough=False
+        *["--model", "m", "--env", "maze", "--executor", "turns", *ROOM, "--steps", "3"],
+        enough=False,
     )
 
     assert result.one("rollout.environment").registered.name == "maze"
@@ -179,11 +186,11 @@ def test_an_environment_is_task_and_reward(resolved):
 
 def test_an_environment_without_data_has_no_epochs(resolved):
     resolved(
-        *["--model", "m", "--env", "maze", "--executor", "turns", "--data.max_samples", "9"],
+        *["--model", "m", "--env", "maze", "--executor", "turns", *ROOM, "--data.max_samples", "9"],
         enough=False,
     )
     with pytest.raises(ConfigError, match="no epochs to count"):
-        resolved(*["--model", "m", "--env", "maze", "--executor", "turns"], enough=False)
+        resolved(*["--model", "m", "--env", "maze", "--executor", "turns", *ROOM], enough=False)
 
 
 def test_what_changes_nothing_may_stand_in_a_file(resolved):

@@ -105,17 +105,10 @@ def test_more_padding_changes_nothing(mode):
 
 
 def test_half_precision_is_summed_in_single():
-    # bfloat16 cannot count past 256 in steps of 1.
-    loss = torch.ones(1, 1000, dtype=torch.bfloat16)
+    # 1001 is no bfloat16; the nearest one is 1000.
+    loss, mask = torch.ones(1, 1001, dtype=torch.bfloat16), torch.ones(1, 1001, dtype=torch.bool)
 
-    actual = aggregate(
-        loss,
-        torch.ones(1, 1000, dtype=torch.bool),
-        "token-mean",
-        num_actions=1000,
-        num_sequences=1,
-        max_actions=1,
-    )
+    actual = aggregate(loss, mask, "token-mean", num_actions=1001, num_sequences=1, max_actions=1)
 
     assert actual.item() == 1.0
 

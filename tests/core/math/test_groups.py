@@ -86,6 +86,15 @@ def test_equal_values_that_are_not_exact_in_binary_have_no_spread(value, size, d
     assert (values - leave_one_out_mean(values, group) == 0).all()
 
 
+def test_sums_keep_what_single_precision_would_lose():
+    # 2^24 + 1 is no float32, so eight ones after it would vanish: (2^24 + 8) / 10 = 1677722.4, not 1677721.6.
+    values = torch.tensor([0.0, 2.0**24, *[1.0] * 8])
+
+    mean = group_mean(values, torch.zeros(10, dtype=torch.int64))
+
+    assert mean[0].item() == pytest.approx(1677722.4, abs=0.1)
+
+
 def test_columns_are_separate():
     columns = torch.stack([VALUES, VALUES * 2 - 3], dim=1)
 

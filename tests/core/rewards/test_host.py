@@ -154,7 +154,8 @@ def test_cancelling_stops_what_the_worker_does_and_the_next_batch_works(probe, r
             hanging.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await hanging
-            return await host.score(requests_for([{}, {}]))
+            # Far less than the reward's time, which a worker that still hangs would use up.
+            return await asyncio.wait_for(host.score(requests_for([{}, {}])), 20)
         finally:
             await host.close()
 

@@ -10,7 +10,7 @@ def test_the_components_are_registered_with_what_they_need_and_provide():
     multi = plugins.get("rlhf_rollout_executors", "agents:multi_turn").component
     single = plugins.get("rlhf_rollout_executors", "agents:single_turn").component
 
-    assert (multi.needs, multi.provides) == ({"environment"}, {"multi_turn"})
+    assert (multi.needs, multi.provides) == ({"environment"}, {"several_turns"})
     assert single.conflicts == {"environment"}
     for hook, name in (
         ("rlhf_rollout_executors", "single_turn"),

@@ -106,13 +106,26 @@ def test_with_one_reward_at_the_end_turns_do_not_matter(make_reward_batch, estim
 
 @pytest.mark.parametrize("estimator", BOTH)
 def test_rows_of_one_episode_count_once(make_reward_batch, estimator):
-    single = make_reward_batch([[(2, 1.0)], [(2, 0.0)], [(2, 0.0)]], group=[0, 0, 0])
-    split = make_reward_batch(
-        [[(2, 1.0)], [(2, 1.0)], [(2, 0.0)], [(2, 0.0)]], group=[0] * 4, episode=[0, 0, 1, 2]
+    rewards, group = [1.0, 0.0, 0.0, 0.5, 0.0], [0, 0, 0, 1, 1]
+    rows = [0, 0, 0, 1, 2, 3, 4]
+    single = estimator(make_reward_batch([[(2, reward)] for reward in rewards], group))
+    split = estimator(
+        make_reward_batch([[(2, rewards[i])] for i in rows], [group[i] for i in rows], episode=rows)
     )
 
-    expected = estimator(single).advantages[torch.tensor([0, 0, 1, 2])]
-    torch.testing.assert_close(estimator(split).advantages, expected)
+    torch.testing.assert_close(split.advantages, single.advantages[torch.tensor(rows)])
+    assert metric_values(split.metrics) == pytest.approx(metric_values(single.metrics))
+
+
+def test_the_kl_penalty_of_earlier_turns_is_no_reward(make_reward_batch):
+    batch = make_reward_batch(
+        [[(1, 1.0), (1, 0.0)], [(1, 0.0), (1, 1.0)]], group=[0, 0], kl_penalty=-0.125
+    )
+
+    result = DrGrpo(DrGrpoConfig())(batch)
+
+    # Without the penalty: 0, -0.5 and 0, 0.5. With it, each token pays for itself and for the tokens after it.
+    assert_rows(result, batch, [[-0.25, -0.625], [-0.25, 0.375]], tolerance=0.0)
 
 
 @pytest.mark.parametrize("estimator", BOTH)

@@ -104,6 +104,25 @@ def test_a_turn_is_judged_by_what_came_after_it(make_reward_batch):
     assert_rows(result, batch, [[0.0, -0.5, -0.5], [0.0, 0.0, 0.5]])
 
 
+def test_the_kl_penalty_of_earlier_turns_is_no_reward(make_reward_batch):
+    batch = make_reward_batch(
+        [[(1, 1.0), (1, 0.0)], [(1, 0.0), (1, 1.0)]], group=[0, 0], kl_penalty=-0.125
+    )
+
+    result = ReinforceBaseline(ReinforceBaselineConfig(whiten="none"))(batch)
+
+    # Without the penalty: 0, -0.5 and 0, 0.5. With it, each token pays for itself and for the tokens after it.
+    assert_rows(result, batch, [[-0.25, -0.625], [-0.25, 0.375]], tolerance=0.0)
+
+
+def test_whitening_the_mean_keeps_the_scale(golden_batch):
+    result = Reinforce(ReinforceConfig(whiten="mean"))(golden_batch)
+
+    # Five tokens of 1 and three of 0: mean 0.625.
+    expected = [[0.375] * 2, [-0.625] * 3, [0.375], [0.375] * 2]
+    assert_rows(result, golden_batch, expected)
+
+
 def test_an_episode_that_ended_earlier_is_compared_with_its_last_turn(make_reward_batch):
     batch = make_reward_batch([[(1, 3.0)], [(1, 0.5), (1, 1.0)]], group=[0, 0])
 
@@ -125,19 +144,29 @@ def test_with_one_reward_at_the_end_turns_do_not_matter(make_reward_batch, estim
     )
 
 
-@pytest.mark.parametrize("estimator", GROUPED)
-def test_rows_of_one_episode_count_once(make_reward_batch, estimator):
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        (Rloo(RlooConfig()), [1.0, -0.5, -0.5, 0.5, -0.5]),
+        # Means 1/3 and 1/4.
+        (
+            ReinforceBaseline(ReinforceBaselineConfig(whiten="none")),
+            [2 / 3, -1 / 3, -1 / 3, 0.25, -0.25],
+        ),
+    ],
+    ids=["rloo", "reinforce_baseline"],
+)
+def test_rows_of_one_episode_count_once(make_reward_batch, estimator, expected):
     """An episode in three rows has the weight of an episode in one."""
-    single = make_reward_batch([[(2, 1.0)], [(2, 0.0)], [(2, 0.0)]], group=[0, 0, 0])
+    rewards, group = [1.0, 0.0, 0.0, 0.5, 0.0], [0, 0, 0, 1, 1]
+    rows = [0, 0, 0, 1, 2, 3, 4]
+    single = make_reward_batch([[(2, reward)] for reward in rewards], group)
     split = make_reward_batch(
-        [[(2, 1.0)], [(2, 1.0)], [(2, 1.0)], [(2, 0.0)], [(2, 0.0)]],
-        group=[0] * 5,
-        episode=[0, 0, 0, 1, 2],
+        [[(2, rewards[i])] for i in rows], [group[i] for i in rows], episode=rows
     )
-    raw = Rloo(RlooConfig())
 
-    assert_rows(raw(single), single, [[1.0, 1.0], [-0.5, -0.5], [-0.5, -0.5]])
-    assert_rows(raw(split), split, [[1.0, 1.0]] * 3 + [[-0.5, -0.5]] * 2)
+    assert_rows(estimator(single), single, [[value] * 2 for value in expected])
+    assert_rows(estimator(split), split, [[expected[i]] * 2 for i in rows])
     assert metric_values(estimator(split).metrics) == pytest.approx(
         metric_values(estimator(single).metrics)
     )

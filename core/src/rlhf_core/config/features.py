@@ -47,11 +47,10 @@ def renormalizes(run: RunConfig) -> bool:
 
 
 def updates_per_batch(run: RunConfig) -> int:
-    """Optimizer updates per rollout batch."""
-    # Imported here: the loop imports this package.
-    from ..loop.demands import updates_per_step
-
-    return updates_per_step(run)
+    """Optimizer updates per rollout batch: minibatches times inner epochs."""
+    sequences = run.rollout.batch_size * run.rollout.n_samples_per_prompt
+    minibatches = -(-sequences // (run.train.batch_size or sequences))
+    return minibatches * run.train.inner_epochs
 
 
 def needs(selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> frozenset[str]:

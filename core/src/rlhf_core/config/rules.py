@@ -65,6 +65,19 @@ def _task_rules(
             f"{labels('rollout.executor')} {executor} never plays an environment.\n"
             f"  Choose one that does: {' or '.join(f'--executor {name}' for name in able) or 'none is installed'}."
         )
+    if (
+        environment
+        and run.rollout.max_length is None
+        and any(
+            "several_turns" in selection.registered.component.provides
+            for selection in selections["rollout.executor"]
+        )
+    ):
+        yield (
+            "--rollout.max_length is required with several turns: prompt, all answers and what the environment says "
+            f"share it. Set for example --rollout.max_length "
+            f"{run.data.max_prompt_tokens + 4 * run.rollout.max_new_tokens}."
+        )
     if not run.data.train and run.train.steps is None and run.data.max_samples is None:
         yield (
             "--steps is required: an environment without a data set has no epochs to count. Set --steps 100, or "

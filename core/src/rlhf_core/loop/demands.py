@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..capabilities import Chosen, needs_of
+from ..config.features import updates_per_batch
 from ..config.resolved import Resolved
-from ..config.run import RunConfig
-from ..errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +26,7 @@ class Demands:
 
 
 def demands_of(resolved: Resolved) -> Demands:
-    """Work out what has to be built and computed.
-
-    Raises:
-        ConfigError: ``algo.loss.old_logprobs`` asks for something that would not be exact.
-    """
+    """Work out what has to be built and computed. That the options fit together was checked before."""
     run = resolved.run
     chosen = [
         Chosen(selection.slot, selection.registered)
@@ -40,14 +35,9 @@ def demands_of(resolved: Resolved) -> Demands:
     ]
     needs = needs_of(chosen)
     kl_in_reward = run.algo.kl.coef > 0 and run.algo.kl.mode == "reward"
-    updates = updates_per_step(run)
+    updates = updates_per_batch(run)
     before_updates = kl_in_reward or "old_logprobs" in needs
     mode = run.algo.loss.old_logprobs
-    if mode == "reuse" and updates > 1:
-        raise ConfigError(
-            f"--algo.loss.old_logprobs reuse: a rollout batch gives {updates} updates, and only the first could "
-            "reuse its own forward pass. Set --algo.loss.old_logprobs auto, or one update per batch."
-        )
     return Demands(
         critic="values" in needs,
         reference=run.algo.kl.coef > 0 or "ref_logprobs" in needs,
@@ -55,10 +45,3 @@ def demands_of(resolved: Resolved) -> Demands:
         rollout_as_old=mode == "rollout",
         updates_per_step=updates,
     )
-
-
-def updates_per_step(run: RunConfig) -> int:
-    """Optimizer updates per rollout batch: minibatches times inner epochs."""
-    sequences = run.rollout.batch_size * run.rollout.n_samples_per_prompt
-    minibatches = -(-sequences // (run.train.batch_size or sequences))
-    return minibatches * run.train.inner_epochs

@@ -74,10 +74,9 @@ def leave_one_out_mean(
     """
     members, row = _members(group, episode)
     lowest, offset = _above_lowest(_once_per_episode(values, episode), members)
-    count = _counts(members)
-    others = _divide(_sums(offset, members)[members] - offset, (count - 1).clamp(min=1))
-    alone = _align(count == 1, offset)
-    return (lowest + torch.where(alone, offset, others))[row].to(values.dtype)
+    num_others = (_counts(members) - 1).clamp(min=1)
+    others = lowest + _divide(_sums(offset, members)[members] - offset, num_others)
+    return others[row].to(values.dtype)
 
 
 def _members(group: Tensor, episode: Tensor | None) -> tuple[Tensor, Tensor]:

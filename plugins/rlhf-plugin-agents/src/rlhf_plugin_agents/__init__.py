@@ -25,7 +25,7 @@ def rlhf_rollout_executors() -> list[Component[Any]]:
             config=MultiTurnConfig,
             summary="policy and environment take turns; a reward per turn",
             needs=frozenset({"environment"}),
-            provides=frozenset({"multi_turn"}),
+            provides=frozenset({"several_turns"}),
         ),
     ]
 

@@ -1,0 +1,35 @@
+"""Write the tiny model, with random weights, that the two-turn example trains.
+
+    python examples/two_turn/prepare.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rlhf_core.testing.tiny import write_tiny_model
+
+ALPHABET = "0123456789:=?hint"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the two-turn example's model.")
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).parent / "data", help="folder for model/"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    arguments = parser.parse_args()
+    folder = write_tiny_model(
+        arguments.output / "model",
+        alphabet=ALPHABET,
+        hidden_size=64,
+        num_layers=2,
+        num_heads=4,
+        seed=arguments.seed,
+    )
+    print(f"{folder}: a model")
+
+
+if __name__ == "__main__":
+    main()
