@@ -289,7 +289,7 @@ def test_the_tree_is_plain_and_complete(resolved):
             "turns",
             "--env",
             "maze",
-            "--rollout.max_length=64",
+            "--rollout.max_length=2048",
             "--eval.temperatures",
             "0",
             "1",

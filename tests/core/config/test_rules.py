@@ -154,7 +154,7 @@ def test_components_that_cannot_work_together_are_refused(resolved, words, part)
         ("--algo.kl.coef", "0.1", "--ref.path", "other"),
         ("--reward.pattern.weight", "-1"),
         ("--eval.data", "a=x", "b=y", "--eval.temperatures", "0", "1", "--eval.n_samples", "4"),
-        ("--executor", "turns", "--env", "maze", "--rollout.max_length", "64"),
+        ("--executor", "turns", "--env", "maze", "--rollout.max_length", "2048"),
         ("--critic.value_clip", "none"),  # value options wait for an estimator with values
         ("--critic.optim", "picky"),  # no critic, so what its optimizer needs does not matter
         ("--rollout.n_samples_per_prompt", "1", "--estimator", "discounted"),
