@@ -33,7 +33,9 @@ def main() -> None:
         num_heads=4,
         seed=arguments.seed,
     )
-    print(f"{arguments.output}: {len(train)} training and {len(held_out)} held-out rows, and a model")
+    print(
+        f"{arguments.output}: {len(train)} training and {len(held_out)} held-out rows, and a model"
+    )
 
 
 def parsed_arguments() -> argparse.Namespace:
@@ -52,7 +54,9 @@ def parsed_arguments() -> argparse.Namespace:
     if not 2 <= arguments.digits <= 6:
         parser.error(f"--digits is {arguments.digits}; expected 2 to 6")
     if not 0 < arguments.held_out < 10**arguments.digits:
-        parser.error(f"--held-out is {arguments.held_out}; expected 1 to {10**arguments.digits - 1}")
+        parser.error(
+            f"--held-out is {arguments.held_out}; expected 1 to {10**arguments.digits - 1}"
+        )
     return arguments
 
 

@@ -1,6 +1,6 @@
 """Write the tiny model, with random weights, that the two-turn example trains.
 
-    python examples/two_turn/prepare.py
+python examples/two_turn/prepare.py
 """
 
 from __future__ import annotations

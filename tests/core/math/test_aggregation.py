@@ -108,9 +108,9 @@ def test_half_precision_is_summed_in_single():
     # 1001 is no bfloat16; the nearest one is 1000.
     loss, mask = torch.ones(1, 1001, dtype=torch.bfloat16), torch.ones(1, 1001, dtype=torch.bool)
 
-    actual = aggregate(loss, mask, "token-mean", num_actions=1001, num_sequences=1, max_actions=1)
+    actual = aggregate(loss, mask, "token-mean", num_actions=1, num_sequences=1, max_actions=1)
 
-    assert actual.item() == 1.0
+    assert actual.item() == 1001.0
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -119,13 +119,13 @@ def test_rows_of_one_episode_count_once(make_reward_batch, estimator):
 
 def test_the_kl_penalty_of_earlier_turns_is_no_reward(make_reward_batch):
     batch = make_reward_batch(
-        [[(1, 1.0), (1, 0.0)], [(1, 0.0), (1, 1.0)]], group=[0, 0], kl_penalty=-0.125
+        [[(2, 1.0), (1, 0.0)], [(1, 0.0), (1, 1.0)]], group=[0, 0], kl_penalty=-0.125
     )
 
     result = DrGrpo(DrGrpoConfig())(batch)
 
-    # Without the penalty: 0, -0.5 and 0, 0.5. With it, each token pays for itself and for the tokens after it.
-    assert_rows(result, batch, [[-0.25, -0.625], [-0.25, 0.375]], tolerance=0.0)
+    # Without the penalty: 0, 0, -0.5 and 0, 0.5. With it, each token pays for itself and for the tokens after it.
+    assert_rows(result, batch, [[-0.375, -0.25, -0.625], [-0.25, 0.375]], tolerance=0.0)
 
 
 @pytest.mark.parametrize("estimator", BOTH)

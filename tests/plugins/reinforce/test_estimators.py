@@ -106,13 +106,13 @@ def test_a_turn_is_judged_by_what_came_after_it(make_reward_batch):
 
 def test_the_kl_penalty_of_earlier_turns_is_no_reward(make_reward_batch):
     batch = make_reward_batch(
-        [[(1, 1.0), (1, 0.0)], [(1, 0.0), (1, 1.0)]], group=[0, 0], kl_penalty=-0.125
+        [[(2, 1.0), (1, 0.0)], [(1, 0.0), (1, 1.0)]], group=[0, 0], kl_penalty=-0.125
     )
 
     result = ReinforceBaseline(ReinforceBaselineConfig(whiten="none"))(batch)
 
-    # Without the penalty: 0, -0.5 and 0, 0.5. With it, each token pays for itself and for the tokens after it.
-    assert_rows(result, batch, [[-0.25, -0.625], [-0.25, 0.375]], tolerance=0.0)
+    # Without the penalty: 0, 0, -0.5 and 0, 0.5. With it, each token pays for itself and for the tokens after it.
+    assert_rows(result, batch, [[-0.375, -0.25, -0.625], [-0.25, 0.375]], tolerance=0.0)
 
 
 def test_whitening_the_mean_keeps_the_scale(golden_batch):

@@ -17,7 +17,11 @@ class RewardOptions(Config):
     """Options that every reward has beside its own, in the same section."""
 
     weight: float = Field(1.0, description="its share of the sum")
-    timeout_s: float = Field(60.0, gt=0.0, description="for one batch of samples")
+    timeout_s: float = Field(
+        60.0,
+        gt=0.0,
+        description="for one batch of samples, of which a quarter is kept for scoring one by one",
+    )
     on_error: Literal["fail", "drop", "value"] = Field(
         "fail", description="stop the run, drop the sample's whole group, or use error_value"
     )

@@ -44,8 +44,12 @@ class RewardResult:
 class Reward(Protocol):
     """Scores finished samples. Runs in a process of its own unless the run says ``isolate = false``."""
 
-    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult]:
-        """Return one result per request, in order. The result for a sample must not depend on the others."""
+    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
+        """Return one result per request, in order; an exception in a sample's place says why it has no score.
+
+        The result for a sample must not depend on the others. What is raised concerns the whole batch: its samples are
+        then scored again one by one, so that only the guilty ones fail.
+        """
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -223,24 +223,26 @@ class RolloutSource:
 
 def _requests(
     task: Task, group: Sequence[Trajectory], decode: Callable[..., str]
-) -> list[RewardRequest]:
-    prompt = decode(task.prompt_ids, skip_special_tokens=False)
-    requests = []
+) -> Iterator[RewardRequest]:
+    """What rewards get to see of a group. The prompt is what stands before the first action: an environment may have
+    written it."""
+    prompts: dict[tuple[int, ...], str] = {}
     for trajectory in group:
         tokens = trajectory.token_ids.tolist()
-        requests.append(
-            RewardRequest(
-                uid=str(trajectory.uid),
-                row=task.row,
-                prompt=prompt,
-                response=decode(tokens[len(task.prompt_ids) :], skip_special_tokens=True),
-                token_ids=tuple(tokens),
-                action_mask=tuple(trajectory.action_mask.tolist()),
-                turns=trajectory.turns,
-                truncated=trajectory.truncated,
-            )
+        start = trajectory.turns[0].start if trajectory.turns else len(tokens)
+        prompt = tuple(tokens[:start])
+        if prompt not in prompts:
+            prompts[prompt] = decode(prompt, skip_special_tokens=False)
+        yield RewardRequest(
+            uid=str(trajectory.uid),
+            row=task.row,
+            prompt=prompts[prompt],
+            response=decode(tokens[start:], skip_special_tokens=True),
+            token_ids=tuple(tokens),
+            action_mask=tuple(trajectory.action_mask.tolist()),
+            turns=trajectory.turns,
+            truncated=trajectory.truncated,
         )
-    return requests
 
 
 def _check_uids(task: Task, trajectories: Sequence[Trajectory], num_samples: int) -> None:

@@ -1,0 +1,239 @@
+"""One step's rollouts: scoring, dropping, filtering and refilling, with the books balancing each time."""
+
+import asyncio
+from contextlib import closing
+
+import numpy as np
+import pytest
+from rlhf_core.contracts import (
+    Metric,
+    RolloutContext,
+    SamplingParams,
+    Task,
+    Uid,
+)
+from rlhf_core.errors import RolloutError
+from rlhf_core.loop.cursor import Cursor
+from rlhf_core.loop.ledger import Ledger, replay
+from rlhf_core.loop.rng import seed_of
+from rlhf_core.loop.rollouts import RolloutSource
+from rlhf_core.plugins import load
+from rlhf_core.rewards.panel import SampleScore
+from rlhf_core.testing.fakes import FakeEngine, FakeRenderer
+
+
+class Tasks:
+    """Ten prompts, in order."""
+
+    def __len__(self):
+        return 10
+
+    def order(self, epoch, seed):
+        return np.arange(10)
+
+    def task(self, index, epoch):
+        return Task(uid=Uid(epoch, index), prompt_ids=(5, 6), row={"index": index})
+
+
+async def by_prompt(requests):
+    """The reward is the prompt's number plus a tenth of the sample's."""
+    scores = []
+    for request in requests:
+        uid = Uid.parse(request.uid)
+        scores.append(SampleScore(reward=uid.prompt + uid.sample / 10, rewards={"n": uid.prompt}))
+    return scores
+
+
+def source(score=by_prompt, samples=3, **kwargs):
+    executor = load("").get("rlhf_rollout_executors", "single_turn").build()
+    context = RolloutContext(
+        engine=FakeEngine(),
+        renderer=FakeRenderer(),
+        sampling=SamplingParams(max_new_tokens=4),
+        max_length=16,
+        seed=lambda sample, turn: 0,
+    )
+    return RolloutSource(
+        executor=executor,
+        context=context,
+        seed_of=lambda task, sample, turn: seed_of(0, "sample", task.uid.prompt, sample, turn),
+        score=score,
+        samples_per_prompt=samples,
+        **kwargs,
+    )
+
+
+@pytest.fixture
+def take(tmp_path):
+    def run(source, num_prompts=4, max_refills=4, epochs=None):
+        cursor = Cursor(Tasks(), 0, epochs=epochs)
+        with closing(Ledger(tmp_path / "ledger.jsonl")) as ledger:
+            rollouts = asyncio.run(
+                source.take(
+                    1, cursor, num_prompts, max_refills=max_refills, version=0, ledger=ledger
+                )
+            )
+        assert replay(tmp_path / "ledger.jsonl").unsettled() == []
+        return rollouts
+
+    return run
+
+
+def prompts(rollouts):
+    return sorted({uid.prompt for uid in rollouts.batch.uids()})
+
+
+def test_a_batch_has_every_sample_of_every_prompt_in_order(take):
+    batch = take(source()).batch
+
+    assert list(batch.uids()) == [Uid(0, p, s) for p in range(4) for s in range(3)]
+    np.testing.assert_allclose(batch.reward, [p + s / 10 for p in range(4) for s in range(3)])
+
+
+def test_the_same_seeds_give_the_same_tokens_whatever_runs_beside(take, tmp_path):
+    alone, together = take(source(), num_prompts=1).batch, take(source(), num_prompts=4).batch
+
+    np.testing.assert_array_equal(alone.token_ids, together.select(np.arange(3)).token_ids)
+
+
+def failing(prompt):
+    async def score(requests):
+        scores = await by_prompt(requests)
+        for index, request in enumerate(requests):
+            if request.uid == f"0.{prompt}.1.0":
+                scores[index] = SampleScore(reward=None, dropped="n_failed")
+        return scores
+
+    return score
+
+
+def test_one_unscored_sample_drops_its_group_and_no_other(take):
+    without = take(source(failing(2)))
+    whole = take(source()).batch
+
+    assert prompts(without) == [0, 1, 3]
+    assert without.metrics["filter/dropped_groups/n_failed"].value() == 1
+    kept = np.array([row for row, uid in enumerate(whole.uids()) if uid.prompt != 2])
+    expected = whole.select(kept)
+    for name in ("token_ids", "rollout_logprobs", "reward"):
+        np.testing.assert_array_equal(getattr(without.batch, name), getattr(expected, name))
+
+
+def test_advantages_of_other_groups_are_those_of_a_run_without_the_dropped_one(take):
+    from rlhf_core.loop.scoring import advantages
+
+    estimator = load("").get("rlhf_advantage_estimators", "reinforce_baseline").build()
+    dropped = take(source(failing(2))).batch
+    whole = take(source()).batch
+    without = whole.select(np.flatnonzero(whole.uid[:, 1] != 2))
+
+    actual, _ = advantages(dropped, {}, estimator, None)
+    expected, _ = advantages(without, {}, estimator, None)
+
+    np.testing.assert_array_equal(actual["advantages"], expected["advantages"])
+
+
+class KeepEven:
+    def keep(self, group):
+        return None if group.uid[0, 1] % 2 == 0 else "odd"
+
+
+def test_filtered_groups_are_replaced_by_later_prompts(take):
+    rollouts = take(source(filters=[KeepEven()]))
+
+    # 0..3 keep 0, 2; two more are drawn: 4, 5 keep 4; one more: 6
+    assert prompts(rollouts) == [0, 2, 4, 6]
+    assert rollouts.metrics["filter/dropped_groups/odd"].value() == 3
+    assert rollouts.metrics["filter/refills"].value() == 2
+
+
+def test_refills_are_bounded(take):
+    rollouts = take(source(filters=[KeepEven()]), max_refills=1)
+
+    assert prompts(rollouts) == [0, 2, 4]
+
+
+class KeepNothing:
+    def keep(self, group):
+        return "all"
+
+
+def test_a_batch_of_which_nothing_is_kept_is_defined(take):
+    rollouts = take(source(filters=[KeepNothing()]), max_refills=1)
+
+    assert rollouts.batch is None
+    assert rollouts.metrics["filter/dropped_groups/all"].value() == 8
+
+
+def test_the_end_of_the_data_ends_the_refills(take):
+    rollouts = take(source(filters=[KeepNothing()]), max_refills=99, epochs=1)
+
+    assert rollouts.metrics["filter/dropped_groups/all"].value() == 10
+
+
+class Doubled:
+    def shape(self, batch):
+        import dataclasses
+
+        return dataclasses.replace(batch, reward=batch.reward * 2), {"shaped": Metric(1.0)}
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def test_shapers_change_rewards_before_filters_see_them(take):
+    class AtLeastThree:
+        def keep(self, group):
+            return None if group.reward.min() >= 3 else "small"
+
+    rollouts = take(source(shapers=[Doubled()], filters=[AtLeastThree()]), max_refills=0)
+
+    # doubled rewards of prompts 0..3 start at 0, 2, 4, 6
+    assert prompts(rollouts) == [2, 3]
+    assert rollouts.metrics["shaped"].value() == 1.0
+
+
+def test_rewards_see_prompt_and_response_apart(take):
+    seen = []
+
+    async def score(requests):
+        seen.extend(requests)
+        return await by_prompt(requests)
+
+    take(source(score), num_prompts=1)
+
+    renderer = FakeRenderer()
+    for request in seen:
+        start = request.turns[0].start
+        assert request.prompt == renderer.decode(request.token_ids[:start])
+        assert request.response == renderer.decode(request.token_ids[start:])
+        assert request.row == {"index": 0}
+
+
+def test_an_error_of_the_executor_reaches_the_caller_as_it_is(take):
+    class Broken:
+        async def run(self, task, samples, context):
+            raise RolloutError(f"{task.uid}: broken")
+
+    broken = source()
+    broken._executor = Broken()
+
+    with pytest.raises(RolloutError, match=r"0\.\d\.0\.0: broken"):
+        take(broken)
+
+
+def test_an_executor_that_loses_a_sample_is_refused(take):
+    lossy = source()
+    whole = lossy._executor
+
+    class Lossy:
+        async def run(self, task, samples, context):
+            return (await whole.run(task, samples, context))[:-1]
+
+    lossy._executor = Lossy()
+
+    with pytest.raises(RolloutError, match="expected 3 of them"):
+        take(lossy)
