@@ -2,10 +2,12 @@
 
     python benchmarks/engine_vs_generate.py [--models 0.85M,11M] [--batches 64,256] [--json FILE]
 
-Both sample (temperature 1, no truncation) from the whole batch of one call. In mode ``fixed`` every response has the
-same length; in ``ragged`` prompts and responses differ, ``generate`` gets left-padded prompts and stops each row at its
-own length, and only the tokens asked for count. The engine also returns log-probabilities, ``generate`` does not.
-The two are timed in turns in one process, after one untimed round, and the median is printed.
+Both sample (temperature 1, no truncation) from the whole batch of one call, several responses to each prompt, as a
+reinforcement-learning step does (``generate`` repeats the prompts, which is what its ``num_return_sequences`` does).
+In mode ``fixed`` every response has the same length; in ``ragged`` prompts and responses differ, ``generate`` gets
+left-padded prompts and stops each row at its own length, and only the tokens asked for count. The engine also returns
+log-probabilities, ``generate`` does not. The two are timed in turns in one process, after one untimed round, and the
+median is printed.
 """
 
 from __future__ import annotations
@@ -96,19 +98,19 @@ class OwnLength(StoppingCriteria):
         return self.ends <= input_ids.shape[1]
 
 
-def workload(
-    mode: str, batch: int, prompt_length: int, response_length: int, vocab_size: int
-) -> Workload:
-    """Random prompts; ``ragged`` draws lengths uniformly from an eighth of the maximum up to it."""
+def workload(mode: str, batch: int, vocab_size: int, options: argparse.Namespace) -> Workload:
+    """Random prompts, each repeated; ``ragged`` draws lengths uniformly from an eighth of the maximum up to it."""
     rng = np.random.default_rng(0)
 
-    def lengths(longest: int) -> list[int]:
+    def lengths(longest: int, count: int) -> list[int]:
         if mode == "fixed":
-            return [longest] * batch
-        return rng.integers(max(1, longest // 8), longest + 1, size=batch).tolist()
+            return [longest] * count
+        return rng.integers(max(1, longest // 8), longest + 1, size=count).tolist()
 
-    prompts = [rng.integers(3, vocab_size, size=size).tolist() for size in lengths(prompt_length)]
-    return Workload(prompts=prompts, lengths=lengths(response_length))
+    sizes = lengths(options.prompt, batch // options.samples)
+    prompts = [rng.integers(3, vocab_size, size=size).tolist() for size in sizes]
+    repeated = [prompt for prompt in prompts for _ in range(options.samples)]
+    return Workload(prompts=repeated, lengths=lengths(options.response, len(repeated)))
 
 
 def run_generate(model: PreTrainedModel, work: Workload) -> None:
@@ -208,7 +210,7 @@ def measure(name: str, dtype: str, options: argparse.Namespace) -> Iterator[Row]
             max_length = options.prompt + options.response
             run_engine = engine_runner(lm, folder, batch, max_length)
             for mode in ("fixed", "ragged"):
-                work = workload(mode, batch, options.prompt, options.response, SHAPES[name][4])
+                work = workload(mode, batch, SHAPES[name][4], options)
                 times: dict[str, list[float]] = {"engine": [], "generate": []}
                 for round_number in range(options.rounds + 1):
                     pair = {
@@ -229,6 +231,7 @@ def main() -> None:
     parser.add_argument("--batches", default="64,256")
     parser.add_argument("--prompt", type=int, default=32, help="longest prompt")
     parser.add_argument("--response", type=int, default=64, help="longest response")
+    parser.add_argument("--samples", type=int, default=8, help="responses to each prompt")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=0, help="0: torch's own choice")
     parser.add_argument("--json", type=Path, help="write the table here too")

@@ -108,7 +108,9 @@ def resolve_words(words: list[str], plugins) -> None:
     arguments = split_arguments([word for word in words if word != "..."])
     files = [str(ROOT / name) for name in arguments.files if (ROOT / name).exists()]
     defaults, *others = layers_of(type(arguments)(files=tuple(files), options=arguments.options))
-    layers = [defaults, layer(BASE), *others]
+    # An environment brings its own tasks and rewards.
+    missing = {"model": BASE["model"]} if "--env" in words else BASE
+    layers = [defaults, layer(missing), *others]
     if arguments.help:
         assert "note:" not in render_help(layers, plugins)
     else:

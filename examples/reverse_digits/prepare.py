@@ -31,6 +31,7 @@ def main() -> None:
         hidden_size=arguments.hidden_size,
         num_layers=2,
         num_heads=4,
+        initializer_range=0.08,
         seed=arguments.seed,
     )
     print(
@@ -46,8 +47,8 @@ def parsed_arguments() -> argparse.Namespace:
         default=Path(__file__).parent / "data",
         help="folder for train.jsonl, test.jsonl and model/",
     )
-    parser.add_argument("--digits", type=int, default=4, help="length of the strings, 2 to 6")
-    parser.add_argument("--held-out", type=int, default=256, help="strings kept for evaluation")
+    parser.add_argument("--digits", type=int, default=3, help="length of the strings, 2 to 6")
+    parser.add_argument("--held-out", type=int, default=128, help="strings kept for evaluation")
     parser.add_argument("--hidden-size", type=int, default=64, help="width of the model")
     parser.add_argument("--seed", type=int, default=0, help="of the shuffle and of the weights")
     arguments = parser.parse_args()

@@ -146,6 +146,10 @@ def test_text_is_neither_markup_nor_terminal_commands(run_of, capsys):
 
 
 def test_long_lines_are_not_cut_or_wrapped(run_of, capsys):
-    show(run_of(sample(1, 0, response="word " * 100 + "end")))
+    rewards = {f"reward_of_number_{index}": 1.0 for index in range(20)}
 
-    assert "word " * 100 + "end" in capsys.readouterr().out
+    show(run_of(sample(1, 0, response="word " * 100 + "end", rewards=rewards)))
+
+    lines = capsys.readouterr().out.splitlines()
+    assert "word " * 100 + "end" in lines
+    assert any("reward_of_number_0 1" in line and "reward_of_number_19 1" in line for line in lines)

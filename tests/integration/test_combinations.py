@@ -9,8 +9,8 @@ import pytest
 from rlhf_core import plugins as plugin_loader
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
-ENVIRONMENT = {"environment": ["--env", "echo_after_hint"]}
-"""What an executor that needs an environment is given."""
+FLAGS_FOR_NEED = {"environment": ["--env", "echo_after_hint", "--rollout.max_length", "32"]}
+"""What a run with an executor of some need is given."""
 
 
 def installed(hook: str) -> list:
@@ -28,7 +28,7 @@ def names(hook: str) -> list[str]:
 
 
 EXECUTORS = {
-    entry.name: [flag for need in entry.component.needs for flag in ENVIRONMENT[need]]
+    entry.name: [flag for need in entry.component.needs for flag in FLAGS_FOR_NEED[need]]
     for entry in installed("rlhf_rollout_executors")
 }
 CORRECTIONS = [None, *names("rlhf_is_corrections")]

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.rule import Rule
 from rich.text import Text
 
 from rlhf_core.errors import ConfigError
@@ -42,7 +41,7 @@ def show(
         return
     console = Console(highlight=False, markup=False, emoji=False)
     count = "1 sample" if len(samples) == 1 else f"{len(samples)} samples"
-    console.print(Text(f"{run}, step {chosen}: {count}", style="bold"))
+    console.print(Text(f"{run}, step {chosen}: {count}", style="bold"), soft_wrap=True)
     for sample in samples:
         _print_sample(console, sample)
 
@@ -123,7 +122,7 @@ def _ranges(steps: list[int]) -> str:
 
 def _print_sample(console: Console, sample: Sample) -> None:
     title = f"{sample['uid']}  {_scores(sample)}"
-    console.print(Rule(Text(_printable(title, console)), align="left", style="dim"))
+    console.print(Text(f"\n{_printable(title, console)}", style="bold"), soft_wrap=True)
     for label in ("prompt", "response"):
         console.print(Text(f"{label}:", style="dim"))
         console.print(Text(_printable(sample[label], console)), soft_wrap=True)

@@ -30,6 +30,7 @@ def write_tiny_model(
     hidden_size: int = 32,
     num_layers: int = 2,
     num_heads: int = 4,
+    initializer_range: float = 0.02,
     seed: int = 0,
 ) -> Path:
     """Write a random causal LM of ``family`` and its tokenizer into ``folder``, and return the folder.
@@ -37,6 +38,7 @@ def write_tiny_model(
     Args:
         family: one of ``FAMILIES``. ``gemma3`` alternates sliding and full attention, ``qwen3_moe`` has experts.
         alphabet: characters that the tokenizer knows, one token each.
+        initializer_range: standard deviation of the random weights; narrow models learn faster with more than 0.02.
         seed: of the weights; the global random state is left as it was.
     """
     import torch
@@ -49,6 +51,7 @@ def write_tiny_model(
         hidden_size=hidden_size,
         num_layers=num_layers,
         num_heads=num_heads,
+        initializer_range=initializer_range,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -77,7 +80,13 @@ def tiny_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
 
 
 def tiny_config(
-    family: str, *, vocab_size: int, hidden_size: int, num_layers: int, num_heads: int
+    family: str,
+    *,
+    vocab_size: int,
+    hidden_size: int,
+    num_layers: int,
+    num_heads: int,
+    initializer_range: float = 0.02,
 ) -> PretrainedConfig:
     """Return the configuration of a small model of ``family``.
 
@@ -95,6 +104,7 @@ def tiny_config(
         "num_key_value_heads": max(1, num_heads // 2),
         "head_dim": hidden_size // num_heads,
         "max_position_embeddings": 1024,
+        "initializer_range": initializer_range,
         "tie_word_embeddings": True,
         "pad_token_id": 0,
         "bos_token_id": 1,

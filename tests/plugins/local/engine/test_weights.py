@@ -126,6 +126,55 @@ def test_a_shared_engine_refuses_a_source_without_a_module(own, run, start, sour
     run(update())
 
 
+def test_precast_weights_give_the_bits_of_autocast_and_follow_updates(
+    own, run, start, make_request, source_of, monkeypatch
+):
+    from rlhf_plugin_local.engine import weights
+    from rlhf_plugin_local.modeling import CausalLM
+
+    original = copy.deepcopy(own.model.state_dict())
+    low = CausalLM(own.model, torch.bfloat16)
+    request = make_request(PROMPT, seeds=(1, 2), max_new_tokens=20)
+
+    async def serve():
+        engine = await start(low)
+        first = await engine.generate(request)
+        change(low)
+        await engine.update_weights(1, source_of(low))
+        updated = await engine.generate(request)
+        change(low)
+        unannounced = await engine.generate(request)
+        return first, updated, unannounced
+
+    precast = run(serve())
+    own.model.load_state_dict(original)
+    monkeypatch.setattr(weights, "_precast", lambda lm: None)
+    plain = run(serve())
+
+    for one, other in zip(precast, plain, strict=True):
+        for actual, expected in zip(one, other, strict=True):
+            assert actual.token_ids.tolist() == expected.token_ids.tolist()
+            assert actual.logprobs.tolist() == expected.logprobs.tolist()
+    assert precast[0][0].logprobs.tolist() != precast[1][0].logprobs.tolist()
+    assert precast[1][0].logprobs.tolist() != precast[2][0].logprobs.tolist()
+
+
+def test_precast_keeps_the_original_as_it_was(own):
+    from rlhf_plugin_local.engine.precast import Precast
+    from rlhf_plugin_local.modeling import CausalLM
+
+    low = CausalLM(own.model, torch.bfloat16)
+    before = {name: (t.data_ptr(), t.dtype) for name, t in low.model.state_dict().items()}
+
+    precast = Precast(low)
+
+    assert {n: (t.data_ptr(), t.dtype) for n, t in low.model.state_dict().items()} == before
+    state = precast.lm.model.state_dict()
+    assert state["model.norm.weight"].data_ptr() == before["model.norm.weight"][0]
+    assert state["model.layers.0.mlp.up_proj.weight"].dtype == torch.bfloat16
+    assert state["model.embed_tokens.weight"].dtype == torch.float32
+
+
 def test_checksum_is_sha256_of_name_dtype_shape_and_bytes():
     state = {"b": torch.tensor([[1.0, 2.0]]), "a": torch.tensor(3, dtype=torch.int16)}
 

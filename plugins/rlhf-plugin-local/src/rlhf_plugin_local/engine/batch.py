@@ -198,19 +198,21 @@ class Batch:
 
     def _draw(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Tokens (R,) and their log-probabilities (R,)."""
-        column = {name: values[rows] for name, values in self._column.items()}
+        column = self._column
+        index = column["index"][rows]
         if any(kind.min_new_tokens for kind in self._kinds):
-            early = (column["index"] < column["min_new"])[:, None]  # (R, 1)
+            early = (index < column["min_new"][rows])[:, None]  # (R, 1)
             logits = logits.masked_fill(early & self._is_eos, -torch.inf)
         greedy = [kind.temperature == 0 for kind in self._kinds]
         if all(greedy):
             return sampling.argmax(logits)
-        temperature = column["temperature"]
+        temperature = column["temperature"][rows]
         is_greedy = temperature == 0
         scaled = logits / torch.where(is_greedy, 1.0, temperature)[:, None]
         if any(kind.renormalizes for kind in self._kinds):
-            scaled = sampling.truncate(scaled, column["top_k"], column["top_p"], column["min_p"])
-        tokens, logprobs = sampling.draw(scaled, uniforms(column["seed"], column["index"]))
+            limits = (column[name][rows] for name in ("top_k", "top_p", "min_p"))
+            scaled = sampling.truncate(scaled, *limits)
+        tokens, logprobs = sampling.draw(scaled, uniforms(column["seed"][rows], index))
         if any(greedy):
             best, best_logprobs = sampling.argmax(logits)
             tokens = torch.where(is_greedy, best, tokens)

@@ -81,7 +81,7 @@ class EmbeddedEngine:
         keep_freed_memory()
         self._spec = spec
         self._weights = ServedWeights(spec, self._config, source)
-        lm = self._weights.lm
+        lm = self._weights.computing
         if wrong := [token for token in spec.eos_token_ids if not 0 <= token < lm.vocab_size]:
             raise ConfigError(
                 f"end-of-sequence ids {wrong} are outside of the model's vocabulary of {lm.vocab_size}; the tokenizer "
@@ -141,7 +141,6 @@ class EmbeddedEngine:
                 f"update_weights while {len(self._calls)} requests run ({self._uids()}); call pause first"
             )
         self._weights.update(source)
-        self._batch.lm = self._weights.lm
         self._batch.set_version(version)
 
     async def pause(self) -> None:
@@ -244,11 +243,12 @@ class EmbeddedEngine:
             await asyncio.sleep(0)
 
     def _step(self) -> list[Finished]:
-        lm = self._weights.lm
-        if lm.training:
-            lm.eval()
+        if self._batch.lm.training:
+            self._batch.lm.eval()
         if self._batch.active:
             self._weights.check_unchanged()
+        else:
+            self._weights.catch_up()
         finished: list[Finished] = []
         if wave := self._next_wave():
             finished += self._batch.admit(wave)

@@ -9,13 +9,15 @@ from rlhf_core.contracts import EngineSpec, WeightSource
 
 from ..modeling import CausalLM, load_causal_lm
 from .config import EmbeddedEngineConfig
+from .precast import Precast
 
 
 class ServedWeights:
     """The model that is served.
 
-    It shares ``source.module()`` where that is a ``CausalLM`` and the options allow it; else it loads the model of
-    the spec and copies the source's buckets into it.
+    ``lm`` is ``source.module()`` where that is a ``CausalLM`` and the options allow it; else the model of the spec,
+    with the source's buckets copied into it. ``computing`` is what tokens are computed with: ``lm`` itself, or its
+    ``Precast`` where it computes below its weights' precision.
     """
 
     def __init__(
@@ -37,7 +39,12 @@ class ServedWeights:
             )
             self.lm = lm.to(_device(config))
             _copy_buckets(self.lm, source)
+        self._precast = _precast(self.lm)
         self._note()
+
+    @property
+    def computing(self) -> CausalLM:
+        return self._precast.lm if self._precast else self.lm
 
     def update(self, source: WeightSource) -> None:
         """Take over what ``source`` holds now.
@@ -48,13 +55,17 @@ class ServedWeights:
         module = source.module()
         if not self.is_shared:
             _copy_buckets(self.lm, source)
-        elif isinstance(module, CausalLM):
-            self.lm = module
-        else:
+        elif module is not self.lm:
             raise RolloutError(
-                "the engine shares the trainer's weights, but the source of this update has no module in this process"
+                "the engine shares the weights of the module that it was started with; the source of this update has "
+                + ("another one" if module is not None else "no module in this process")
             )
-        self._note()
+        self._follow()
+
+    def catch_up(self) -> None:
+        """Take over a change that nobody announced, such as a checkpoint that was loaded; nothing is running."""
+        if self._changed():
+            self._follow()
 
     def check_unchanged(self) -> None:
         """Raise if somebody changed the shared tensors without ``update``: versions would be wrong.
@@ -62,11 +73,19 @@ class ServedWeights:
         Raises:
             RolloutError: says which option keeps running requests and training apart.
         """
-        if [parameter._version for parameter in self._probes] != self._seen:
+        if self._changed():
             raise RolloutError(
                 "the weights changed under running requests, so their tokens would be labeled with the wrong version. "
                 "Call pause and update_weights around training, or set --engine.embedded.weights copy"
             )
+
+    def _changed(self) -> bool:
+        return [parameter._version for parameter in self._probes] != self._seen
+
+    def _follow(self) -> None:
+        if self._precast:
+            self._precast.refresh()
+        self._note()
 
     def _note(self) -> None:
         """Remember how often autograd has seen some parameters change: enough to notice an optimizer step."""
@@ -92,6 +111,10 @@ def _copy_buckets(lm: CausalLM, source: WeightSource) -> None:
     # By address: one of two tied names is enough.
     if lacking := [name for name, tensor in state.items() if tensor.data_ptr() in missing]:
         raise RolloutError(f"the trainer sent no {lacking[0]} ({len(lacking)} weights are missing)")
+
+
+def _precast(lm: CausalLM) -> Precast | None:
+    return None if lm.compute_dtype == lm.dtype else Precast(lm)
 
 
 def _device(config: EmbeddedEngineConfig) -> torch.device:

@@ -1,0 +1,44 @@
+"""Weights cast once per update instead of once per token, for models that compute below their weights' precision."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from ..modeling import CausalLM
+
+
+class Precast:
+    """A model with all tensors of another, except that its linear layers hold theirs in the compute dtype.
+
+    Autocast converts a float32 weight each time it multiplies. A training step uses each weight a few times; decoding
+    would convert the whole model for every token. Results are those of autocast, to the bit. It costs memory: half
+    of the linear layers' float32 weights again in bfloat16.
+    """
+
+    def __init__(self, original: CausalLM) -> None:
+        self.original = original
+        shared = [*original.parameters(), *original.buffers()]
+        # deepcopy takes what is in its memo as copied already: new modules, the same tensors.
+        self.lm = copy.deepcopy(original, {id(tensor): tensor for tensor in shared})
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        for module in self.lm.modules():
+            if isinstance(module, nn.Linear):
+                for name in ("weight", "bias"):
+                    self._cast(module, name)
+        self.lm.eval()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Cast anew from what the original holds now."""
+        for cast, source in self._pairs:
+            cast.copy_(source)
+
+    def _cast(self, module: nn.Linear, name: str) -> None:
+        source = getattr(module, name)
+        if source is not None:
+            cast = source.detach().to(self.lm.compute_dtype)
+            setattr(module, name, nn.Parameter(cast, requires_grad=False))
+            self._pairs.append((cast, source))
