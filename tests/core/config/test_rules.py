@@ -50,7 +50,7 @@ CONTRADICTIONS = {
     ),
     "sampler's log-probs of a truncated distribution": (
         ["--algo.loss.old_logprobs", "rollout", "--rollout.top_p", "0.9"],
-        "truncated distribution",
+        "those of another distribution",
     ),
     "correction of nothing": (
         ["--algo.loss.old_logprobs", "rollout", "--algo.correction.kind", "cut"],

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from .. import capabilities
 from ..capabilities import Chosen
+from ..contracts.engine import SamplingParams
 from .problems import Labels
 from .resolved import Selection
-from .run import RunConfig
+from .run import RolloutConfig, RunConfig
 
 _CRITIC = "critic."
 
@@ -17,8 +18,8 @@ def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]])
     """Return the capabilities that the options bring, beside those that components provide.
 
     ``environment``, ``reward``, ``data``, ``is_correction``, ``model_adapter``: one is chosen. ``kl_in_reward``,
-    ``kl_in_loss``, ``adaptive_kl``: the KL penalty. ``renormalized_sampling``: top-p, top-k or min-p is on, so the
-    sampler's log-probs are not the trainer's. ``several_updates``: more than one optimizer update per rollout batch.
+    ``kl_in_loss``, ``adaptive_kl``: the KL penalty. ``renormalized_sampling``: top-p, top-k, min-p or
+    min_new_tokens is on, so the sampler's log-probs are not the trainer's. ``several_updates``: more than one optimizer update per rollout batch.
     ``entropy_bonus``: the loss has an entropy term. ``rollout_as_old``: the sampler's log-probs stand in for the old
     ones.
     """
@@ -41,9 +42,21 @@ def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]])
 
 
 def renormalizes(run: RunConfig) -> bool:
-    """True when the sampler draws from a truncated distribution."""
-    rollout = run.rollout
-    return rollout.top_p < 1.0 or rollout.top_k > 0 or rollout.min_p > 0.0
+    """True when the sampler's log-probs are not those of the trainer's distribution."""
+    return sampling_params(run.rollout).renormalizes
+
+
+def sampling_params(rollout: RolloutConfig) -> SamplingParams:
+    """The sampling of training rollouts."""
+    return SamplingParams(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        stop=rollout.stop,
+        min_new_tokens=rollout.min_new_tokens,
+        max_new_tokens=rollout.max_new_tokens,
+    )
 
 
 def updates_per_batch(run: RunConfig) -> int:

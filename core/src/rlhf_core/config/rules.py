@@ -192,7 +192,7 @@ def _old_logprobs_rules(run: RunConfig, selections: Selections, labels: Labels) 
         )
     if mode == "rollout" and renormalizes(run):
         yield (
-            f"{label} rollout: with top_p, top_k or min_p the sampler's log-probs are those of a truncated "
+            f"{label} rollout: with top_p, top_k, min_p or min_new_tokens the sampler's log-probs are those of another "
             "distribution, so the ratio would be wrong.\n  Set --algo.loss.old_logprobs auto, or sample without them."
         )
     if mode == "rollout" and selections["algo.correction.kind"]:

@@ -69,6 +69,8 @@ class RoleSpec:
     role: str
     """``policy``, ``critic``, ``reference``, ...: a label for logs and placement; behaviour is below."""
     model_path: str
+    tokenizer_path: str | None = None
+    """Whose tokenizer an export gets; None: the model's."""
     dtype: str = "float32"
     trust_remote_code: bool = False
     head: Literal["lm", "value"] = "lm"

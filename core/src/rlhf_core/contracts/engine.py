@@ -35,9 +35,15 @@ class SamplingParams:
     max_new_tokens: int = 256
 
     @property
-    def renormalizes(self) -> bool:
-        """True when log-probs refer to a truncated distribution, which a trainer does not have."""
+    def truncates(self) -> bool:
+        """True when improbable tokens are cut off."""
         return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+    @property
+    def renormalizes(self) -> bool:
+        """True when some log-probs refer to a distribution that a trainer does not have: a truncated one, or one
+        without end-of-sequence."""
+        return self.truncates or self.min_new_tokens > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

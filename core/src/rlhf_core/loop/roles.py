@@ -93,6 +93,7 @@ def _role(run: RunConfig, role: str, path: str) -> RoleSpec:
     return RoleSpec(
         role=role,
         model_path=path,
+        tokenizer_path=run.model.tokenizer,
         dtype=run.model.dtype,
         trust_remote_code=run.model.trust_remote_code,
         temperature=run.rollout.temperature,

@@ -7,9 +7,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..config.features import sampling_params
 from ..config.resolved import Resolved
 from ..contracts.advantage import AdvantageEstimator
-from ..contracts.engine import Engine, SamplingParams
+from ..contracts.engine import Engine
 from ..contracts.environment import Environment
 from ..contracts.executor import Renderer, RolloutContext, RolloutExecutor
 from ..contracts.reward import RewardShaper
@@ -80,7 +81,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     context = RolloutContext(
         engine=placement.engine,
         renderer=renderer,
-        sampling=sampling_of(resolved),
+        sampling=sampling_params(run.rollout),
         max_length=max_length(run),
         seed=_no_seed,
         environment=_environment_factory(resolved),
@@ -120,20 +121,6 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         evaluator=evaluator if eval_sets else None,
         estimator=estimator,
         shapers=shapers,
-    )
-
-
-def sampling_of(resolved: Resolved) -> SamplingParams:
-    """The sampling of training rollouts."""
-    rollout = resolved.run.rollout
-    return SamplingParams(
-        temperature=rollout.temperature,
-        top_p=rollout.top_p,
-        top_k=rollout.top_k,
-        min_p=rollout.min_p,
-        stop=rollout.stop,
-        min_new_tokens=rollout.min_new_tokens,
-        max_new_tokens=rollout.max_new_tokens,
     )
 
 

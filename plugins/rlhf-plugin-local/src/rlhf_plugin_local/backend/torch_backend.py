@@ -204,7 +204,7 @@ class TorchBackend:
         with holding(weights, averages) if ema else nullcontext():
             export_model(
                 self._model,
-                self._spec.model_path,
+                self._spec.tokenizer_path or self._spec.model_path,
                 folder,
                 trust_remote_code=self._spec.trust_remote_code,
             )

@@ -209,7 +209,7 @@ class Batch:
         temperature = column["temperature"][rows]
         is_greedy = temperature == 0
         scaled = logits / torch.where(is_greedy, 1.0, temperature)[:, None]
-        if any(kind.renormalizes for kind in self._kinds):
+        if any(kind.truncates for kind in self._kinds):
             limits = (column[name][rows] for name in ("top_k", "top_p", "min_p"))
             scaled = sampling.truncate(scaled, *limits)
         tokens, logprobs = sampling.draw(scaled, uniforms(column["seed"][rows], index))
