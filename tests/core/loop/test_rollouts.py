@@ -5,6 +5,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+
 from rlhf_core.contracts import (
     Metric,
     RolloutContext,

@@ -1,12 +1,21 @@
 """From a batch of trajectories to the estimator's view and back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from rlhf_core.contracts import Advantages, Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_core.contracts import (
+    Advantages,
+    Trajectory,
+    TrajectoryColumns,
+    Turn,
+    Uid,
+    metric_values,
+)
 from rlhf_core.errors import NonFiniteError, PluginError
-from rlhf_core.loop.scoring import KlPenalty, advantages, make_reward_batch
+from rlhf_core.loop.scoring import KlPenalty, advantages, group_metrics, make_reward_batch
 
 
 @pytest.fixture
@@ -123,3 +132,26 @@ def test_explained_variance_by_hand(batch):
 
     # returns 1..5 have variance 2; the errors (0, 0, 0, 0, 2) have variance 4/5 - (2/5)^2 = 0.64
     assert metrics["critic/explained_variance"].value() == pytest.approx(1 - 0.64 / 2)
+
+
+def test_group_metrics_by_hand():
+    def row(prompt, sample, reward):
+        return Trajectory(
+            uid=Uid(0, prompt, sample),
+            token_ids=np.array([9, 1], np.int32),
+            action_mask=np.array([False, True]),
+            rollout_logprobs=np.zeros(1, np.float32),
+            weight_version=np.zeros(1, np.int32),
+            turns=(Turn(start=1, end=2),),
+            reward=reward,
+        )
+
+    # group 0: rewards 1 and 0, std 0.5; group 1: 1 and 1, nothing to learn from
+    rows = [row(0, 0, 1.0), row(0, 1, 0.0), row(1, 0, 1.0), row(1, 1, 1.0)]
+    made = make_reward_batch(TrajectoryColumns.from_trajectories(rows), {}, None)
+
+    assert metric_values(group_metrics(made)) == {"group/reward_std": 0.25, "group/no_signal": 0.5}
+    assert metric_values(group_metrics(replace(made, rewards=made.rewards + 7))) == {
+        "group/reward_std": 0.25,
+        "group/no_signal": 0.5,
+    }

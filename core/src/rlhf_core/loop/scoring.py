@@ -15,7 +15,7 @@ from ..contracts.metric import Metric, Metrics
 from ..contracts.runtime import RoleHandle
 from ..contracts.trajectory import TrajectoryColumns
 from ..errors import NonFiniteError, PluginError
-from ..math import kl_estimate, pad_columns, unpad
+from ..math import group_size, group_std, kl_estimate, pad_columns, unpad
 from .demands import Demands
 from .roles import CRITIC, POLICY, REFERENCE
 
@@ -66,7 +66,7 @@ def advantages(
         out["returns"] = _flat(result.returns, mask)
     for name, column in out.items():
         _require_finite(batch, name, column)
-    metrics = dict(result.metrics)
+    metrics = group_metrics(reward_batch) | result.metrics
     metrics["advantage/abs_mean"] = Metric(
         float(np.abs(out["advantages"]).sum()), len(out["advantages"])
     )
@@ -77,6 +77,18 @@ def advantages(
         penalty = float(reward_batch.kl_penalty.sum()) / -kl.coef
         metrics["kl/ref"] = Metric(penalty, len(out["advantages"]))
     return out, metrics
+
+
+def group_metrics(batch: RewardBatch) -> Metrics:
+    """Return the mean spread of rewards in a group, and the share of groups in which all episodes earned the same: no
+    baseline over the group can learn from those."""
+    std = group_std(batch.rewards, batch.group, batch.episode, correction=0)  # (B,)
+    share = 1.0 / group_size(batch.group)  # (B,) each group's rows add up to 1
+    num_groups = share.sum()
+    return {
+        "group/reward_std": Metric((std * share).sum(), num_groups),
+        "group/no_signal": Metric(((std == 0) * share).sum(), num_groups),
+    }
 
 
 def make_reward_batch(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rlhf_core.contracts import Advantages, Metric, Metrics, RewardBatch
-from rlhf_core.math import group_size, group_std, remaining_rewards, token_advantages
+from rlhf_core.contracts import Advantages, RewardBatch
+from rlhf_core.math import remaining_rewards, token_advantages
 
 from .config import DrGrpoConfig, GroupNormConfig
 from .dr_grpo import group_centered_advantages
@@ -26,7 +26,7 @@ class GroupNorm:
             eps=self.config.eps,
             correction=1 if self.config.std == "sample" else 0,
         )
-        return Advantages(advantages=_at_tokens(by_turn, batch), metrics=_group_metrics(batch))
+        return Advantages(advantages=_at_tokens(by_turn, batch))
 
 
 class DrGrpo:
@@ -37,7 +37,7 @@ class DrGrpo:
 
     def __call__(self, batch: RewardBatch) -> Advantages:
         by_turn = group_centered_advantages(_remaining(batch), batch.group, batch.episode)
-        return Advantages(advantages=_at_tokens(by_turn, batch), metrics=_group_metrics(batch))
+        return Advantages(advantages=_at_tokens(by_turn, batch))
 
 
 def _remaining(batch: RewardBatch) -> Tensor:
@@ -50,14 +50,3 @@ def _remaining(batch: RewardBatch) -> Tensor:
 def _at_tokens(by_turn: Tensor, batch: RewardBatch) -> Tensor:
     """(B, K) -> (B, A)"""
     return token_advantages(by_turn, batch.action_mask, batch.turn, batch.kl_penalty)
-
-
-def _group_metrics(batch: RewardBatch) -> Metrics:
-    """Spread of the episodes' rewards in a group, and the share of groups in which all earned the same."""
-    std = group_std(batch.rewards, batch.group, batch.episode, correction=0)  # (B,)
-    share = 1.0 / group_size(batch.group)  # (B,) each group's rows add up to 1
-    num_groups = share.sum()
-    return {
-        "group/reward_std": Metric((std * share).sum(), num_groups),
-        "group/no_signal": Metric(((std == 0) * share).sum(), num_groups),
-    }
