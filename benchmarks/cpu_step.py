@@ -120,8 +120,9 @@ def _step_seconds(command: list[str], marker: str) -> list[float]:
 def write_model(shape: Shape, folder: Path) -> Path:
     """Write a Qwen3 model of the shape with random weights, and a character tokenizer."""
     import torch
-    from rlhf_core.testing.tiny import tiny_tokenizer
     from transformers import AutoModelForCausalLM, Qwen3Config
+
+    from rlhf_core.testing.tiny import tiny_tokenizer
 
     torch.manual_seed(0)
     config = Qwen3Config(

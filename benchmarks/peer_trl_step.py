@@ -1,6 +1,6 @@
 """One TRL GRPO step on the CPU, for ``cpu_step.py``: prints one line of JSON with the seconds of each step.
 
-Run by ``cpu_step.py`` in a process of its own, with the interpreter given there, since TRL brings its own trainer stack.
+Run by ``cpu_step.py`` in a process of its own, with the interpreter given there: TRL brings its own trainer stack.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 
 def score(response: str, answer: str, truncated: bool) -> float:
-    """Share of the digits that stand in their place; 1.0 only for the right digits, all of them, and then the end.
+    """One point for each digit that stands in its place; half of that if the answer did not end where it should.
 
-    Characters too many count as wrong ones, and so does an end that was not written.
+    The full number of points means: the right digits, all of them, and then the end.
     """
     right = sum(written == digit for written, digit in zip(response, answer, strict=False))
-    return right / max(len(answer), len(response) + truncated)
+    return right / 2 if truncated or len(response) > len(answer) else float(right)

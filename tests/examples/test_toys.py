@@ -48,18 +48,18 @@ def test_the_same_flags_write_the_same_files(prepared, tmp_path):
 @pytest.mark.parametrize(
     ("response", "truncated", "expected"),
     [
-        ("4321", False, 1.0),
-        ("4321", True, 1 / 2),  # the end was not written
+        ("4321", False, 4.0),
+        ("4321", True, 2.0),  # the end was not written
         ("1234", False, 0.0),
-        ("4311", False, 3 / 4),
-        ("43", False, 2 / 4),
-        ("43", True, 1 / 4),
+        ("4311", False, 3.0),
+        ("43", False, 2.0),
+        ("43", True, 1.0),
         ("", False, 0.0),
-        ("43219", False, 4 / 5),
-        ("4 21", False, 3 / 4),
+        ("43219", False, 2.0),  # written past the end
+        ("4 21", False, 3.0),
     ],
 )
-def test_the_reward_is_the_share_of_right_digits(response, truncated, expected):
+def test_the_reward_counts_right_digits(response, truncated, expected):
     spec = importlib.util.spec_from_file_location("reward_of_reverse_digits", REVERSE / "reward.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

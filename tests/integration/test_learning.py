@@ -24,7 +24,7 @@ def prepared(tmp_path_factory):
 
 def learn(prepared: Path, output: Path, *flags: str) -> list[dict]:
     """Run ``rlhf train`` on the example and return its evaluations."""
-    command = [sys.executable, "-m", "rlhf_cli", "train", "-c", str(EXAMPLE / "run.toml")]
+    command = [sys.executable, "-m", "rlhf_cli.main", "train", "-c", str(EXAMPLE / "run.toml")]
     command += ["--model", str(prepared / "model"), "--data", str(prepared / "train.jsonl")]
     command += ["--eval.data", f"held_out={prepared / 'test.jsonl'}", "--output", str(output)]
     command += ["--log.progress", "plain", *flags]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlhf_core.contracts import metric_values
 from rlhf_plugin_grpo.components import DrGrpo, GroupNorm
 from rlhf_plugin_grpo.config import DrGrpoConfig, GroupNormConfig
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlhf_core.contracts import metric_values
 from rlhf_core.math import masked_mean, masked_var
 from rlhf_plugin_reinforce.components import Reinforce, ReinforceBaseline, Rloo
 from rlhf_plugin_reinforce.config import ReinforceBaselineConfig, ReinforceConfig, RlooConfig

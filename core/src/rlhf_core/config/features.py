@@ -18,10 +18,10 @@ def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]])
     """Return the capabilities that the options bring, beside those that components provide.
 
     ``environment``, ``reward``, ``data``, ``is_correction``, ``model_adapter``: one is chosen. ``kl_in_reward``,
-    ``kl_in_loss``, ``adaptive_kl``: the KL penalty. ``renormalized_sampling``: top-p, top-k, min-p or
-    min_new_tokens is on, so the sampler's log-probs are not the trainer's. ``several_updates``: more than one
-    optimizer update per rollout batch. ``entropy_bonus``: the loss has an entropy term. ``rollout_as_old``: the sampler's log-probs stand in for the old
-    ones.
+    ``kl_in_loss``, ``adaptive_kl``: the KL penalty. ``renormalized_sampling``: top-p, top-k, min-p or min_new_tokens
+    is on, so the sampler's log-probs are not the trainer's. ``several_updates``: more than one optimizer update per
+    rollout batch. ``entropy_bonus``: the loss has an entropy term. ``rollout_as_old``: the sampler's log-probs stand in
+    for the old ones.
     """
     kl = run.algo.kl
     found = {
