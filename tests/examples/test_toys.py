@@ -48,15 +48,15 @@ def test_the_same_flags_write_the_same_files(prepared, tmp_path):
 @pytest.mark.parametrize(
     ("response", "truncated", "expected"),
     [
-        ("4321", False, 4.0),
-        ("4321", True, 2.0),  # the end was not written
+        ("4321", False, 8.0),
+        ("4321", True, 4.0),  # the end was not written
         ("1234", False, 0.0),
-        ("4311", False, 3.0),
-        ("43", False, 2.0),
-        ("43", True, 1.0),
+        ("4311", False, 6.0),
+        ("43", False, 4.0),
+        ("43", True, 2.0),
         ("", False, 0.0),
-        ("43219", False, 2.0),  # written past the end
-        ("4 21", False, 3.0),
+        ("43219", False, 4.0),  # written past the end
+        ("4 21", False, 6.0),
     ],
 )
 def test_the_reward_counts_right_digits(response, truncated, expected):
