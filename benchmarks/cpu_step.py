@@ -53,6 +53,7 @@ def main() -> None:
     )
     parser.add_argument("--dtype", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--no-engine", action="store_true", help="leave generate out")
     arguments = parser.parse_args()
 
     rows = []
@@ -63,6 +64,9 @@ def main() -> None:
                 row = compare(model, shape, dtype, arguments)
                 rows.append(row)
                 print(format_row(row), flush=True)
+    if not arguments.no_engine:
+        print("engine and generate, tokens per second", flush=True)
+        subprocess.run([sys.executable, str(HERE / "engine_vs_generate.py")], check=True)
     if arguments.json:
         arguments.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
 
