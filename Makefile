@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproject.toml cli/pyproject.toml \
-	$(wildcard plugins/*/pyproject.toml)
+	$(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml)
 # One thread for each of two test processes: torch would otherwise start one per core in both.
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile

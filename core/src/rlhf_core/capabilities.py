@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .component import Registered
+from .component import Config, Registered
 from .errors import CapabilityError
 
 SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
@@ -19,6 +19,12 @@ SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "old_logprobs": "the policy scores each batch before its updates",
     "rollout_logprobs": "the engine returns the log-probs of its samples",
     "entropy": "the trainer computes the entropy at each action",
+    "final_values": "the critic values the state after a truncated response",
+    "sum_pi_squared": "the policy scores each batch before its updates",
+    "greedy_rewards": "one more episode per prompt is sampled greedily and scored",
+    "observations": "what the policy read before each turn is indexed",
+    "teacher_logprobs": "the teacher scores each batch",
+    "teacher_top_k": "the teacher gives its most probable tokens at each action",
 }
 
 FIX: Mapping[str, str] = {
@@ -38,11 +44,18 @@ class Chosen:
 
     flag: str
     registered: Registered[object]
+    options: Config | None = None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the component needs, and what its options do."""
+        by_options = self.options.needed_by_options() if self.options is not None else frozenset()
+        return self.registered.component.needs | by_options
 
 
 def needs_of(chosen: Iterable[Chosen]) -> frozenset[str]:
     """Everything that some component needs."""
-    return frozenset().union(*(choice.registered.component.needs for choice in chosen))
+    return frozenset().union(*(choice.needs for choice in chosen))
 
 
 def check(chosen: Sequence[Chosen], features: frozenset[str], samples_per_prompt: int) -> None:
@@ -59,7 +72,7 @@ def check(chosen: Sequence[Chosen], features: frozenset[str], samples_per_prompt
     present = provided | needs_of(chosen) & SUPPLIED_BY_THE_LOOP.keys()
     for choice in chosen:
         component = choice.registered.component
-        for need in sorted(component.needs):
+        for need in sorted(choice.needs):
             _check_need(choice, need, present, samples_per_prompt)
         for conflict in sorted(component.conflicts & present):
             cause = _who_brings(conflict, chosen) or "an option of this run"
@@ -84,6 +97,6 @@ def _check_need(choice: Chosen, need: str, present: frozenset[str], samples: int
 
 def _who_brings(capability: str, chosen: Sequence[Chosen]) -> str | None:
     for choice in chosen:
-        if capability in choice.registered.component.provides | choice.registered.component.needs:
+        if capability in choice.registered.component.provides | choice.needs:
             return f"{choice.flag} {choice.registered.name}"
     return None

@@ -29,6 +29,10 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    def needed_by_options(self) -> frozenset[str]:
+        """Return what these option values need of the run, beside what the component needs whatever they are."""
+        return frozenset()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component(Generic[ProductT]):

@@ -89,7 +89,7 @@ def check(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]], label
 
 def _chosen(selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> list[Chosen]:
     return [
-        Chosen(labels(path), selection.registered)
+        Chosen(labels(path), selection.registered, selection.options)
         for path, found in selections.items()
         for selection in found
     ]

@@ -4,11 +4,15 @@ from .advantage import AdvantageEstimator, Advantages, RewardBatch
 from .backend import (
     Aggregation,
     ComponentRef,
+    LossTerm,
     Normalizers,
     PolicyObjective,
     RoleSpec,
     ScheduleSpec,
+    Statistic,
+    StepOutcome,
     StepPlan,
+    TopTokens,
     TrainBackend,
     TrainBatch,
     ValueObjective,
@@ -17,12 +21,19 @@ from .correction import Correction, IsCorrection
 from .engine import Completion, Engine, EngineSpec, GenerationRequest, SamplingParams, WeightSource
 from .environment import Action, Environment, Observation, StepResult
 from .executor import Generator, Renderer, RolloutContext, RolloutExecutor
-from .loss import LossInputs, PolicyLoss, TokenLoss
+from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .metric import Metric, Metrics, merge_metrics, metric_values
 from .model_adapter import ModelAdapter
 from .observer import RolloutSample, RunInfo, RunResult
 from .optimizer import Optimizer, ParameterGroup
-from .reward import Reward, RewardRequest, RewardResult, RewardShaper, SampleFilter
+from .reward import (
+    Reward,
+    RewardRequest,
+    RewardResult,
+    RewardShaper,
+    RolloutInfo,
+    SampleFilter,
+)
 from .runtime import Placement, RoleHandle, Runtime, RuntimeSpec
 from .task import Message, Task, Uid
 from .trajectory import Stop, Trajectory, TrajectoryColumns, Turn
@@ -42,6 +53,7 @@ __all__ = [
     "Generator",
     "IsCorrection",
     "LossInputs",
+    "LossTerm",
     "Message",
     "Metric",
     "Metrics",
@@ -53,6 +65,7 @@ __all__ = [
     "Placement",
     "PolicyLoss",
     "PolicyObjective",
+    "PreparingLoss",
     "Renderer",
     "Reward",
     "RewardBatch",
@@ -63,6 +76,7 @@ __all__ = [
     "RoleSpec",
     "RolloutContext",
     "RolloutExecutor",
+    "RolloutInfo",
     "RolloutSample",
     "RunInfo",
     "RunResult",
@@ -71,11 +85,15 @@ __all__ = [
     "SampleFilter",
     "SamplingParams",
     "ScheduleSpec",
+    "Statistic",
+    "StepColumns",
+    "StepOutcome",
     "StepPlan",
     "StepResult",
     "Stop",
     "Task",
     "TokenLoss",
+    "TopTokens",
     "TrainBackend",
     "TrainBatch",
     "Trajectory",

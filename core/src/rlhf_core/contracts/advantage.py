@@ -37,6 +37,22 @@ class RewardBatch:
     """The critic's value of the state before each action token; given to components that need ``values``."""
     rewards_by_name: Mapping[str, Float[Tensor, " b"]] = field(default_factory=dict)
     """The single rewards, unweighted; NaN where a sample has none."""
+    reward_weights: Mapping[str, float] = field(default_factory=dict)
+    """By the same names: what each reward is multiplied with in the sum."""
+    final_values: Float[Tensor, " b"] | None = None
+    """The critic's value of the state after the last action token of rows that are truncated, 0 for others; given to
+    components that need ``final_values``."""
+    old_logprobs: Float[Tensor, "b a"] | None = None
+    """Of the policy before this batch's updates; given to components that need ``old_logprobs``."""
+    sum_pi_squared: Float[Tensor, "b a"] | None = None
+    """Sum over the vocabulary of the squared probabilities of the policy at each action; given to components that need
+    ``sum_pi_squared``."""
+    greedy_rewards: Float[Tensor, " b"] | None = None
+    """Reward of the greedy episode of the row's prompt; given to components that need ``greedy_rewards``."""
+    observation: Int[Tensor, "b a"] | None = None
+    """Dense index of what the policy read before the turn of each action token: the prompt before the first turn, the
+    environment's text before later ones. Equal within a group exactly if the token ids are equal, and never equal
+    across groups. Given to components that need ``observations``. 0 at padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -43,15 +43,30 @@ class ScheduleSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossTerm:
+    """One more loss beside the policy loss, with a weight and a denominator of its own."""
+
+    loss: ComponentRef
+    weight: float
+    aggregation: Aggregation
+    rows: Literal["rollouts", "supervised"] = "rollouts"
+    """Which sequences of the step it is a loss of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyObjective:
-    """What the policy minimises: the policy loss, plus KL to the reference, minus entropy."""
+    """What the policy minimises: the policy loss, plus KL to the reference, minus entropy, plus further terms."""
 
     loss: ComponentRef
     aggregation: Aggregation
     correction: ComponentRef | None = None
     kl_estimator: Literal["k1", "k2", "k3"] | None = None
     """None: no KL term in the loss."""
-    entropy_coef: float = 0.0
+    kl_unbiased_gradient: bool = False
+    """Replace the gradient of the KL term by the unbiased one; its value stays that of the estimator."""
+    entropy_bonus: bool = False
+    """The plan's entropy coefficient may be positive."""
+    terms: tuple[LossTerm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +110,22 @@ class TrainBatch:
     trajectories: TrajectoryColumns
     columns: Mapping[str, NDArray[np.float32]]
     """(sum of A,) each: ``advantages``, and where something needs them ``old_logprobs``, ``rollout_logprobs``,
-    ``ref_logprobs``, ``returns``, ``values``."""
+    ``ref_logprobs``, ``teacher_logprobs``, ``returns``, ``values``; and ``prepared/NAME`` for what the policy loss's
+    ``prepare`` returned."""
+    teacher_top: TopTokens | None = None
+    """The teacher's most probable tokens at each action."""
+    supervised: TrajectoryColumns | None = None
+    """Sequences for the terms whose rows are ``supervised``; their action mask marks the tokens to imitate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopTokens:
+    """The most probable tokens at each action, highest first."""
+
+    token_ids: NDArray[np.int32]
+    """(sum of A, k)"""
+    logprobs: NDArray[np.float32]
+    """(sum of A, k)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +144,29 @@ class StepPlan:
     """What is particular to one optimizer step."""
 
     normalizers: Normalizers
+    supervised_normalizers: Normalizers | None = None
+    """The same totals of the supervised rows."""
     kl_coef: float = 0.0
+    entropy_coef: float = 0.0
     on_policy: bool = False
     """True when the weights have not changed since the batch's old log-probs were defined: the loss then takes
     the policy's own (detached) log-probs as the old ones, and no extra pass is needed."""
+    return_logprobs: bool = False
+    """Give the policy's log-probs, as this step's forward pass found them, back with the metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """What one optimizer step leaves behind."""
+
+    metrics: Metrics
+    logprobs: NDArray[np.float32] | None = None
+    """(sum of A,) of the batch's actions before the update, if the plan asks for them."""
+
+
+Statistic = Literal["logprobs", "entropy", "sum_pi_squared"]
+"""What a scoring pass can compute at each action: its log-probability; entropy (nats) and sum over the vocabulary of
+the squared probabilities of the distribution that it was drawn from. All after the temperature."""
 
 
 class TrainBackend(Protocol):
@@ -131,11 +180,21 @@ class TrainBackend(Protocol):
         """(sum of A,) log-probability of each action. No gradient."""
         ...
 
+    def statistics(
+        self, batch: TrajectoryColumns, names: Sequence[Statistic]
+    ) -> dict[Statistic, NDArray[np.float32]]:
+        """(sum of A,) each, in one pass. No gradient."""
+        ...
+
+    def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
+        """The k most probable tokens at each action, ties by token id. No gradient."""
+        ...
+
     def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """(sum of A,) value of the state before each action. No gradient."""
         ...
 
-    def train_step(self, batch: TrainBatch, plan: StepPlan) -> Metrics:
+    def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one optimizer step over the batch, in micro-batches of bounded size.
 
         A gradient that is not finite is not applied: weights and optimizer state stay untouched and the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,6 +32,15 @@ class LossInputs:
     aggregates, unless the component declares that it applies them itself (provides ``applies_is_weights``)."""
     entropy: Float[Tensor, "b a"] | None = None
     """Of the policy's distribution at each action; given to components that need ``entropy``. No gradient."""
+    teacher_logprobs: Float[Tensor, "b a"] | None = None
+    """Of the teacher, at the sampled actions; given to components that need ``teacher_logprobs``."""
+    teacher_top_logprobs: Float[Tensor, "b a k"] | None = None
+    """Of the teacher, at its own k most probable tokens of each position, highest first; given to components that need
+    ``teacher_top_k``."""
+    policy_top_logprobs: Float[Tensor, "b a k"] | None = None
+    """Of the policy being trained, at the same tokens, with a gradient."""
+    prepared: Mapping[str, Float[Tensor, "b a"]] = field(default_factory=dict)
+    """What the component's own ``prepare`` returned for these rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +53,33 @@ class TokenLoss:
 
 
 class PolicyLoss(Protocol):
-    """Must give finite gradients for finite inputs, and none to padding."""
+    """Must give finite gradients for finite inputs, and none to padding.
+
+    Rows are whole in every micro-batch, so a loss may look at all tokens of a row, but never at other rows: a step
+    must not depend on how it is cut. What it has to know of all rows, ``PreparingLoss`` computes beforehand.
+    """
 
     def __call__(self, inputs: LossInputs) -> TokenLoss: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepColumns:
+    """All rows of one optimizer step, before it is cut into micro-batches."""
+
+    advantages: Float[Tensor, "b a"]
+    action_mask: Bool[Tensor, "b a"]
+    old_logprobs: Float[Tensor, "b a"] | None = None
+    """Given to components that need ``old_logprobs``."""
+    rollout_logprobs: Float[Tensor, "b a"] | None = None
+    """Given to components that need ``rollout_logprobs``."""
+    seed: int = 0
+    """For draws; a function of the run's seed and the update."""
+
+
+class PreparingLoss(PolicyLoss, Protocol):
+    """A loss that looks at the whole optimizer step first, such as one that picks the tokens with the largest
+    covariance. Its component provides ``prepares_step``."""
+
+    def prepare(self, step: StepColumns) -> Mapping[str, Float[Tensor, "b a"]]:
+        """Return columns that ``LossInputs.prepared`` holds for the rows of each micro-batch."""
+        ...

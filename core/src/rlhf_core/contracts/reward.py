@@ -53,10 +53,26 @@ class Reward(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutInfo:
+    """Under which conditions a batch was sampled."""
+
+    step: int
+    """The training step that draws it, from 1."""
+    version: int
+    """Version of the policy's weights that is going to be trained on it."""
+    max_new_tokens: int
+    """Longest response of one turn."""
+    max_length: int
+    """Longest sequence: prompt, actions and environment text together."""
+
+
 class RewardShaper(Protocol):
     """Changes the rewards of a whole rollout batch before filters and advantages see them."""
 
-    def shape(self, batch: TrajectoryColumns) -> tuple[TrajectoryColumns, Metrics]:
+    def shape(
+        self, batch: TrajectoryColumns, info: RolloutInfo
+    ) -> tuple[TrajectoryColumns, Metrics]:
         """Return the batch with new rewards (the same rows in the same order) and what to log."""
         ...
 
@@ -70,6 +86,6 @@ class RewardShaper(Protocol):
 class SampleFilter(Protocol):
     """Decides which groups are trained on; the loop draws replacements for what it drops."""
 
-    def keep(self, group: TrajectoryColumns) -> str | None:
+    def keep(self, group: TrajectoryColumns, info: RolloutInfo) -> str | None:
         """Return None to keep the group, or the reason for dropping it (a short word; it is counted)."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .backend import ComponentRef, RoleSpec, StepPlan, TrainBatch
+from .backend import (
+    ComponentRef,
+    RoleSpec,
+    Statistic,
+    StepOutcome,
+    StepPlan,
+    TopTokens,
+    TrainBatch,
+)
 from .engine import Engine, EngineSpec, WeightSource
-from .metric import Metrics
 from .trajectory import TrajectoryColumns
 
 if TYPE_CHECKING:
@@ -26,7 +33,13 @@ class RoleHandle(Protocol):
 
     async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]: ...
 
-    async def train_step(self, batch: TrainBatch, plan: StepPlan) -> Metrics: ...
+    async def statistics(
+        self, batch: TrajectoryColumns, names: Sequence[Statistic]
+    ) -> dict[Statistic, NDArray[np.float32]]: ...
+
+    async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens: ...
+
+    async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome: ...
 
     async def checksum(self) -> str: ...
 

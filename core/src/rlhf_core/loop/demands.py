@@ -29,7 +29,7 @@ def demands_of(resolved: Resolved) -> Demands:
     """Work out what has to be built and computed. That the options fit together was checked before."""
     run = resolved.run
     chosen = [
-        Chosen(selection.slot, selection.registered)
+        Chosen(selection.slot, selection.registered, selection.options)
         for selections in resolved.selections.values()
         for selection in selections
     ]

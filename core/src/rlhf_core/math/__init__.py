@@ -9,11 +9,12 @@ from .kl import adapted_kl_coef, kl_estimate
 from .masked import masked_mean, masked_sum, masked_var, whiten
 from .padding import pad_columns, unpad
 from .returns import reward_to_go
-from .turns import remaining_rewards, token_advantages
+from .turns import advantages_at_tokens, remaining_rewards, rewards_by_turn, token_advantages
 from .value import value_loss
 
 __all__ = [
     "adapted_kl_coef",
+    "advantages_at_tokens",
     "aggregate",
     "group_mean",
     "group_size",
@@ -26,6 +27,7 @@ __all__ = [
     "pad_columns",
     "remaining_rewards",
     "reward_to_go",
+    "rewards_by_turn",
     "token_advantages",
     "unpad",
     "value_loss",

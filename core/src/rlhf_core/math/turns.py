@@ -6,7 +6,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..contracts.advantage import RewardBatch
 from .returns import reward_to_go
+
+
+def rewards_by_turn(batch: RewardBatch) -> Float[Tensor, "b k"]:
+    """Return ``remaining_rewards`` of a batch: what each row still earned from the start of turn k on."""
+    return remaining_rewards(
+        batch.rewards, batch.token_rewards, batch.action_mask, batch.turn, batch.kl_penalty
+    )
+
+
+def advantages_at_tokens(by_turn: Float[Tensor, "b k"], batch: RewardBatch) -> Float[Tensor, "b a"]:
+    """Return ``token_advantages`` of a batch: each turn's advantage at its tokens, plus the KL penalty to come."""
+    return token_advantages(by_turn, batch.action_mask, batch.turn, batch.kl_penalty)
 
 
 def remaining_rewards(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from rlhf_core.contracts import Advantages, RewardBatch
-from rlhf_core.math import remaining_rewards, token_advantages
+from rlhf_core.math import advantages_at_tokens, rewards_by_turn
 
 from .config import DrGrpoConfig, GroupNormConfig
 from .dr_grpo import group_centered_advantages
@@ -20,13 +18,13 @@ class GroupNorm:
 
     def __call__(self, batch: RewardBatch) -> Advantages:
         by_turn = group_normalized_advantages(
-            _remaining(batch),
+            rewards_by_turn(batch),
             batch.group,
             batch.episode,
             eps=self.config.eps,
             correction=1 if self.config.std == "sample" else 0,
         )
-        return Advantages(advantages=_at_tokens(by_turn, batch))
+        return Advantages(advantages=advantages_at_tokens(by_turn, batch))
 
 
 class DrGrpo:
@@ -36,17 +34,5 @@ class DrGrpo:
         self.config = config
 
     def __call__(self, batch: RewardBatch) -> Advantages:
-        by_turn = group_centered_advantages(_remaining(batch), batch.group, batch.episode)
-        return Advantages(advantages=_at_tokens(by_turn, batch))
-
-
-def _remaining(batch: RewardBatch) -> Tensor:
-    """(B, K)"""
-    return remaining_rewards(
-        batch.rewards, batch.token_rewards, batch.action_mask, batch.turn, batch.kl_penalty
-    )
-
-
-def _at_tokens(by_turn: Tensor, batch: RewardBatch) -> Tensor:
-    """(B, K) -> (B, A)"""
-    return token_advantages(by_turn, batch.action_mask, batch.turn, batch.kl_penalty)
+        by_turn = group_centered_advantages(rewards_by_turn(batch), batch.group, batch.episode)
+        return Advantages(advantages=advantages_at_tokens(by_turn, batch))

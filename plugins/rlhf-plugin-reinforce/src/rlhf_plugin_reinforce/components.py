@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from rlhf_core.contracts import Advantages, RewardBatch
-from rlhf_core.math import remaining_rewards, token_advantages, whiten
+from rlhf_core.math import advantages_at_tokens, rewards_by_turn, whiten
 
 from .config import ReinforceBaselineConfig, ReinforceConfig, RlooConfig
 from .reinforce import reinforce_advantages
@@ -36,8 +34,8 @@ class ReinforceBaseline:
         self.config = config
 
     def __call__(self, batch: RewardBatch) -> Advantages:
-        by_turn = group_baseline_advantages(_remaining(batch), batch.group, batch.episode)
-        advantages = _at_tokens(by_turn, batch)
+        by_turn = group_baseline_advantages(rewards_by_turn(batch), batch.group, batch.episode)
+        advantages = advantages_at_tokens(by_turn, batch)
         if self.config.whiten != "none":
             full = self.config.whiten == "full"
             advantages = whiten(advantages, batch.action_mask, divide_by_std=full)
@@ -51,17 +49,5 @@ class Rloo:
         self.config = config
 
     def __call__(self, batch: RewardBatch) -> Advantages:
-        by_turn = leave_one_out_advantages(_remaining(batch), batch.group, batch.episode)
-        return Advantages(advantages=_at_tokens(by_turn, batch))
-
-
-def _remaining(batch: RewardBatch) -> Tensor:
-    """(B, K)"""
-    return remaining_rewards(
-        batch.rewards, batch.token_rewards, batch.action_mask, batch.turn, batch.kl_penalty
-    )
-
-
-def _at_tokens(by_turn: Tensor, batch: RewardBatch) -> Tensor:
-    """(B, K) -> (B, A)"""
-    return token_advantages(by_turn, batch.action_mask, batch.turn, batch.kl_penalty)
+        by_turn = leave_one_out_advantages(rewards_by_turn(batch), batch.group, batch.episode)
+        return Advantages(advantages=advantages_at_tokens(by_turn, batch))

@@ -1,0 +1,1 @@
+"""Policy losses over whole sequences: GMPO, LUSPO and VESPO."""

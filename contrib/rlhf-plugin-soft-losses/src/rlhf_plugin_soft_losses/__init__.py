@@ -1,0 +1,1 @@
+"""Policy losses without hard clipping: SAPO and GPG."""

@@ -1,0 +1,1 @@
+"""Reward shapers and sample filters."""
