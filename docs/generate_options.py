@@ -18,7 +18,7 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Registered
 from rlhf_core.config.annotations import model_of, type_name
 from rlhf_core.config.layers import lookup
-from rlhf_core.config.resolved import RewardOptions
+from rlhf_core.config.resolved import RewardOptions, TermOptions
 from rlhf_core.config.run import RunConfig
 from rlhf_core.config.sections import fields_of
 from rlhf_core.config.selectors import SHORT_NAMES, SLOTS
@@ -52,15 +52,19 @@ def page(plugins: Plugins, selected: dict[str, Any]) -> str:
     lines += ["", "## Components", ""]
     lines.append("In a section named after the component, beside the selector that picks it.")
     lines.append("Optimizers stand in `critic.<name>` likewise.")
+    lines.append("Policy losses stand in `algo.terms.<name>` when they are further terms.")
     for slot in SLOTS:
-        if slot.path == "critic.optim":
-            continue  # The same components as actor.optim.
+        if slot.path in ("critic.optim", "algo.terms.use"):
+            continue  # The same components as actor.optim and algo.loss.policy.
         entries = [entry for entry in plugins.registries[slot.hook] if _is_ours(entry)]
         for entry in entries:
             lines += ["", *component(slot.section, COMPONENT_HOOKS[slot.hook], entry)]
     lines += ["", "## Every reward", ""]
     lines.append("Beside a reward's own options, in the same section.")
     lines += ["", *TABLE, *(row(name, info) for name, info in fields_of(RewardOptions))]
+    lines += ["", "## Every further loss", ""]
+    lines.append("Beside its own options, in `algo.terms.<name>`.")
+    lines += ["", *TABLE, *(row(name, info) for name, info in fields_of(TermOptions))]
     return "\n".join(lines) + "\n"
 
 

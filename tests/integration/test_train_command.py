@@ -38,7 +38,7 @@ def test_the_recorded_configuration_repeats_the_run(train, workspace):
 
 def test_rollout_and_trainer_agree_on_every_logprob(train):
     for line in steps_of(train("run")):
-        assert line["metrics"]["rollout/logprob_diff_max"] <= 1e-4
+        assert line["metrics"]["mismatch/logprob_diff_max"] <= 1e-4
 
 
 def test_another_slot_count_or_micro_batch_samples_the_same_tokens(train, workspace):

@@ -29,6 +29,7 @@ SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
 
 FIX: Mapping[str, str] = {
     "environment": "choose one with --env",
+    "supervised_data": "give the responses to imitate with --supervised.data",
     "several_turns": "choose an executor that plays several turns",
     "is_correction": "set --algo.correction.kind",
     "kl_in_loss": "set --algo.kl.mode loss and --algo.kl.coef",

@@ -55,6 +55,13 @@ class Clashing(Config):
     weight: float = Field(1.0, description="clashes with the core's option")
 
 
+class Following(Config):
+    wide: bool = Field(False, description="look at several tokens of the teacher")
+
+    def needed_by_options(self):
+        return frozenset({"teacher_top_k" if self.wide else "teacher_logprobs"})
+
+
 class Exploding(Config):
     depth: int = Field(1, description="too deep raises")
 
@@ -93,7 +100,14 @@ COMPONENTS = {
         component("mean_baseline", needs={"group>=2"}, aliases=("baseline",), config=Discount),
         component("temperature", config=Discount),
     ],
-    "rlhf_policy_losses": [component("clip"), component("needs_is", needs={"is_correction"})],
+    "rlhf_policy_losses": [
+        component("clip"),
+        component("needs_is", needs={"is_correction"}),
+        component("by_sequence", provides={"aggregation:seq-mean-token-mean"}),
+        component("looks_first", provides={"prepares_step"}),
+        component("imitate", needs={"supervised_data"}),
+        component("follow", config=Following),
+    ],
     "rlhf_is_corrections": [
         component(
             "cut", config=Bounds, conflicts={"renormalized_sampling"}, needs={"rollout_logprobs"}

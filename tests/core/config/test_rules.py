@@ -64,6 +64,16 @@ CONTRADICTIONS = {
         ["--algo.kl.coef", "0.1", "--algo.kl.mode", "loss"],
         "its gradient is zero on average",
     ),
+    "a loss without its teacher": (["--loss", "follow"], "Set --algo.teacher.path MODEL"),
+    "a term without its teacher": (
+        ["--algo.terms.use", "follow"],
+        "--algo.terms.use follow learns from a teacher, and none is given",
+    ),
+    "imitation as the policy loss": (
+        ["--loss", "imitate", "--supervised.data", "x"],
+        "--algo.terms.use imitate",
+    ),
+    "a term that has to look first": (["--algo.terms.use", "looks_first"], "--loss looks_first"),
     "weightless rewards": (["--reward.pattern.weight", "0"], "nothing would be learned"),
     "two kinds of held-out data": (
         ["--eval.data", "x", "--eval.fraction", "0.1"],
@@ -96,6 +106,18 @@ NO_EFFECT = {
     "KL horizon": (["--algo.kl.coef=0.1", "--algo.kl.horizon", "5"], "Set --algo.kl.target"),
     "reference": (["--ref.path", "x"], "nothing uses a reference model"),
     "evaluation interval": (["--eval.every", "5"], "there is nothing to evaluate on"),
+    "gradient of a KL in the reward": (
+        ["--algo.kl.coef", "0.1", "--algo.kl.unbiased_gradient"],
+        "the KL is in the reward",
+    ),
+    "step of a fixed bonus": (["--algo.loss.entropy_step", "0.1"], "entropy_target to adapt it"),
+    "teacher of nobody": (["--algo.teacher.path", "x"], "learns from a teacher"),
+    "many tokens of a teacher": (
+        ["--loss", "follow", "--algo.teacher.path", "x", "--algo.teacher.top_k", "4"],
+        "looks at several tokens",
+    ),
+    "responses that nobody imitates": (["--supervised.data", "x"], "imitates responses"),
+    "responses per update": (["--supervised.batch_size", "2"], "imitates responses"),
     "evaluation split": (
         ["--eval.fraction", "0.1", "--eval.split", "test"],
         "the split of --eval.data",
@@ -114,6 +136,10 @@ CAPABILITIES = {
         "cannot be combined with 'renormalized_sampling'",
     ),
     "optimizer that needs a KL": (["--optim", "picky"], "--algo.kl.mode loss"),
+    "imitation without responses": (
+        ["--algo.terms.use", "imitate"],
+        "give the responses to imitate with --supervised.data",
+    ),
 }
 
 
@@ -152,6 +178,23 @@ def test_components_that_cannot_work_together_are_refused(resolved, words, part)
         ("--algo.kl.coef", "0.1", "--algo.kl.mode", "loss", "--algo.kl.estimator", "k3"),
         ("--algo.kl.coef", "0.1", "--algo.kl.target", "1", "--algo.kl.horizon", "5"),
         ("--algo.kl.coef", "0.1", "--ref.path", "other"),
+        ("--algo.kl.coef=0.1", "--algo.kl.mode=loss", "--algo.kl.unbiased_gradient"),
+        (
+            "--algo.terms.use",
+            "imitate",
+            "clip",
+            "--supervised.data",
+            "x",
+            "--algo.terms.clip.weight=2",
+        ),
+        ("--loss", "follow", "--algo.teacher.path", "x"),
+        (
+            "--loss=follow",
+            "--algo.loss.follow.wide",
+            "--algo.teacher.path=x",
+            "--algo.teacher.top_k=4",
+        ),
+        ("--algo.loss.entropy_target", "0.3", "--algo.loss.entropy_step", "0.01"),
         ("--reward.pattern.weight", "-1"),
         ("--eval.data", "a=x", "b=y", "--eval.temperatures", "0", "1", "--eval.n_samples", "4"),
         ("--executor", "turns", "--env", "maze", "--rollout.max_length", "2048"),
@@ -197,3 +240,53 @@ def test_what_changes_nothing_may_stand_in_a_file(resolved):
     waiting = {"algo": {"kl": {"mode": "loss"}}, "eval": {"every": 5}, "ref": {"path": "x"}}
 
     resolved(files=[Layer.of(waiting, "run.toml")])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "token-mean"),
+        (("--loss", "by_sequence"), "seq-mean-token-mean"),
+        (
+            ("--loss", "by_sequence", "--algo.loss.aggregation", "seq-mean-token-sum-norm"),
+            "seq-mean-token-sum-norm",
+        ),
+    ],
+)
+def test_the_aggregation_follows_the_loss_unless_it_is_written(resolved, words, expected):
+    from rlhf_core.loop.demands import demands_of
+    from rlhf_core.loop.roles import policy_role
+
+    run = resolved(*words)
+
+    objective = policy_role(run, demands_of(run), total_steps=1).objective
+    assert objective.aggregation == expected
+
+
+def test_a_term_has_a_weight_and_an_aggregation_of_its_own(resolved):
+    from rlhf_core.loop.demands import demands_of
+    from rlhf_core.loop.roles import policy_role
+
+    run = resolved(
+        *("--algo.terms.use", "imitate", "by_sequence", "--supervised.data", "x"),
+        *("--algo.terms.imitate.weight", "0.1"),
+    )
+
+    terms = policy_role(run, demands_of(run), total_steps=1).objective.terms
+    assert [(term.loss.name, term.weight, term.rows) for term in terms] == [
+        ("sample:imitate", 0.1, "supervised"),
+        ("sample:by_sequence", 1.0, "rollouts"),
+    ]
+    assert [term.aggregation for term in terms] == ["token-mean", "seq-mean-token-mean"]
+
+
+def test_needs_of_options_count(resolved):
+    from rlhf_core.loop.demands import demands_of
+
+    narrow = demands_of(resolved("--loss", "follow", "--algo.teacher.path", "x"))
+    wide = demands_of(
+        resolved("--loss", "follow", "--algo.loss.follow.wide", "--algo.teacher.path", "x")
+    )
+
+    assert (narrow.teacher_logprobs, narrow.teacher_top_k) == (True, 0)
+    assert (wide.teacher_logprobs, wide.teacher_top_k) == (False, 64)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_core.contracts import TopTokens, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.loop.minibatches import minibatches
 
 
@@ -85,3 +85,21 @@ def test_one_update_keeps_the_rows_in_order():
 
 def test_fewer_sequences_than_minibatches_leave_no_empty_one():
     assert [len(part.batch.trajectories) for part in cut(2, 4, epochs=1)] == [1, 1]
+
+
+def test_the_teachers_tokens_follow_their_rows():
+    batch = batch_of(5)
+    owner = np.repeat(np.arange(5), batch.num_actions)
+    top = TopTokens(
+        token_ids=np.stack([owner, owner + 100], axis=1).astype(np.int32),
+        logprobs=np.stack([owner, -owner], axis=1).astype(np.float32),
+    )
+
+    parts = minibatches(
+        batch, {}, teacher_top=top, per_epoch=2, epochs=1, max_actions=9, seed=0, step=1
+    )
+
+    for part in parts:
+        rows = np.repeat(prompts(part), part.batch.trajectories.num_actions)
+        np.testing.assert_array_equal(part.batch.teacher_top.token_ids[:, 1], rows + 100)
+        np.testing.assert_array_equal(part.batch.teacher_top.logprobs[:, 1], -rows)

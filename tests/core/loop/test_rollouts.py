@@ -11,6 +11,7 @@ from rlhf_core.contracts import (
     RolloutContext,
     SamplingParams,
     Task,
+    Trajectory,
     Uid,
 )
 from rlhf_core.errors import RolloutError
@@ -121,21 +122,21 @@ def test_one_unscored_sample_drops_its_group_and_no_other(take):
 
 
 def test_advantages_of_other_groups_are_those_of_a_run_without_the_dropped_one(take):
-    from rlhf_core.loop.scoring import advantages
+    from rlhf_core.loop.scoring import Scores, advantages
 
     estimator = load("").get("rlhf_advantage_estimators", "reinforce_baseline").build()
     dropped = take(source(failing(2))).batch
     whole = take(source()).batch
     without = whole.select(np.flatnonzero(whole.uid[:, 1] != 2))
 
-    actual, _ = advantages(dropped, {}, estimator, None)
-    expected, _ = advantages(without, {}, estimator, None)
+    actual, _ = advantages(dropped, Scores(columns={}), estimator, None)
+    expected, _ = advantages(without, Scores(columns={}), estimator, None)
 
     np.testing.assert_array_equal(actual["advantages"], expected["advantages"])
 
 
 class KeepEven:
-    def keep(self, group):
+    def keep(self, group, info):
         return None if group.uid[0, 1] % 2 == 0 else "odd"
 
 
@@ -155,7 +156,7 @@ def test_refills_are_bounded(take):
 
 
 class KeepNothing:
-    def keep(self, group):
+    def keep(self, group, info):
         return "all"
 
 
@@ -173,7 +174,7 @@ def test_the_end_of_the_data_ends_the_refills(take):
 
 
 class Doubled:
-    def shape(self, batch):
+    def shape(self, batch, info):
         import dataclasses
 
         return dataclasses.replace(batch, reward=batch.reward * 2), {"shaped": Metric(1.0)}
@@ -187,7 +188,7 @@ class Doubled:
 
 def test_shapers_change_rewards_before_filters_see_them(take):
     class AtLeastThree:
-        def keep(self, group):
+        def keep(self, group, info):
             return None if group.reward.min() >= 3 else "small"
 
     rollouts = take(source(shapers=[Doubled()], filters=[AtLeastThree()]), max_refills=0)
@@ -238,3 +239,73 @@ def test_an_executor_that_loses_a_sample_is_refused(take):
 
     with pytest.raises(RolloutError, match="expected 3 of them"):
         take(lossy)
+
+
+async def by_length(requests):
+    """A greedy episode is told apart by what the engine writes at temperature 0."""
+    return [
+        SampleScore(reward=float(len(request.response)), rewards={"n": 0.0}) for request in requests
+    ]
+
+
+def greedy_writes_four(request, index):
+    return "abcd" if request.sampling.temperature == 0 else "ab"
+
+
+def test_a_greedy_episode_gives_every_sample_its_reward_and_is_not_trained_on(take):
+    made = source(by_length, with_greedy=True)
+    made._context.engine._script = greedy_writes_four
+
+    batch = take(made).batch
+
+    assert list(batch.uids()) == [Uid(0, p, s) for p in range(4) for s in range(3)]
+    np.testing.assert_array_equal(batch.reward, np.full(12, 2.0))
+    np.testing.assert_array_equal(batch.metrics["greedy_reward"], np.full(12, 4.0))
+
+
+def test_a_greedy_episode_that_cannot_be_scored_drops_its_group(take):
+    async def without_the_greedy_one_of_2(requests):
+        return [
+            SampleScore(reward=None, dropped="n_failed")
+            if request.uid == "0.2.3.0"
+            else SampleScore(reward=1.0)
+            for request in requests
+        ]
+
+    assert prompts(take(source(without_the_greedy_one_of_2, with_greedy=True))) == [0, 1, 3]
+
+
+def test_shapers_and_filters_know_under_which_conditions_a_batch_was_sampled(take):
+    seen = []
+
+    class Watching:
+        def keep(self, group, info):
+            seen.append(info)
+
+    take(source(filters=[Watching()]), num_prompts=1)
+
+    (info,) = seen
+    assert (info.step, info.version, info.max_new_tokens, info.max_length) == (1, 0, 4, 16)
+
+
+def test_a_segment_without_actions_is_refused():
+    class Silent:
+        async def run(self, task, samples, context):
+            nothing = np.zeros(0)
+            return [
+                Trajectory(
+                    uid=task.uid._replace(sample=sample),
+                    token_ids=np.array([5, 6], np.int32),
+                    action_mask=np.zeros(2, bool),
+                    rollout_logprobs=nothing.astype(np.float32),
+                    weight_version=nothing.astype(np.int32),
+                    turns=(),
+                )
+                for sample in samples
+            ]
+
+    made = source()
+    made._executor = Silent()
+
+    with pytest.raises(RolloutError, match=r"0\.3\.0\.0 without a single action token"):
+        asyncio.run(made.run([Tasks().task(3, 0)], 1))

@@ -15,7 +15,15 @@ from rlhf_core.contracts import (
     metric_values,
 )
 from rlhf_core.errors import NonFiniteError, PluginError
-from rlhf_core.loop.scoring import KlPenalty, advantages, group_metrics, make_reward_batch
+from rlhf_core.loop.scoring import (
+    KlPenalty,
+    Scores,
+    advantages,
+    group_metrics,
+    make_reward_batch,
+)
+
+NOTHING = Scores(columns={})
 
 
 @pytest.fixture
@@ -43,7 +51,7 @@ def batch():
 
 
 def test_rewards_stand_on_their_last_action_and_environment_tokens_do_not_exist(batch):
-    made = make_reward_batch(batch, {}, None)
+    made = make_reward_batch(batch, NOTHING, None)
 
     # row 0: turn rewards 0.5 and 0.25, the episode's 2.0 on the last action; row 1: -1 on its last action
     torch.testing.assert_close(made.token_rewards, torch.tensor([[0, 0.5, 2.25], [0, -1.0, 0]]))
@@ -59,7 +67,7 @@ def test_a_kl_in_the_reward_acts_on_every_action(batch):
         "old_logprobs": np.float32([-1.0, -2.0, -0.5, -1.0, -1.0]),
         "ref_logprobs": np.float32([-1.5, -1.0, -0.5, -1.0, -3.0]),
     }
-    made = make_reward_batch(batch, columns, KlPenalty(coef=0.1, estimator="k1"))
+    made = make_reward_batch(batch, Scores(columns=columns), KlPenalty(coef=0.1, estimator="k1"))
 
     # k1 = old - ref = .5, -1, 0 | 0, 2; times -0.1
     penalty = torch.tensor([[-0.05, 0.1, 0.0], [0.0, -0.2, 0.0]])
@@ -76,7 +84,9 @@ def test_the_measured_kl_does_not_depend_on_the_coefficient(batch):
         "ref_logprobs": np.float32([-1.5, -1.0, -0.5, -1.0, -3.0]),
     }
     for coef in (0.1, 3.0):
-        _, metrics = advantages(batch, columns, constant(1.0), KlPenalty(coef=coef, estimator="k1"))
+        _, metrics = advantages(
+            batch, Scores(columns=columns), constant(1.0), KlPenalty(coef=coef, estimator="k1")
+        )
         assert metrics["kl/ref"].value() == pytest.approx((0.5 - 1 + 0 + 0 + 2) / 5)
 
 
@@ -85,7 +95,9 @@ def constant(value):
 
 
 def test_advantages_come_back_as_a_flat_column(batch):
-    columns, _ = advantages(batch, {}, lambda made: Advantages(advantages=made.token_rewards), None)
+    columns, _ = advantages(
+        batch, NOTHING, lambda made: Advantages(advantages=made.token_rewards), None
+    )
 
     np.testing.assert_allclose(columns["advantages"], [0, 0.5, 2.25, 0, -1.0])
 
@@ -99,26 +111,26 @@ def test_an_advantage_that_is_not_finite_names_the_sample(batch):
     with pytest.raises(
         NonFiniteError, match=r"advantages of sample 0\.4\.1\.0 is nan at action token 1"
     ):
-        advantages(batch, {}, broken, None)
+        advantages(batch, NOTHING, broken, None)
 
 
 def test_nan_at_padding_is_no_problem(batch):
     def sloppy(made):
         return Advantages(advantages=torch.where(made.action_mask, 1.0, torch.nan))
 
-    columns, _ = advantages(batch, {}, sloppy, None)
+    columns, _ = advantages(batch, NOTHING, sloppy, None)
 
     np.testing.assert_array_equal(columns["advantages"], np.ones(5))
 
 
 def test_a_wrong_shape_is_refused(batch):
     with pytest.raises(PluginError, match=r"shape \(2,\); expected \(2, 3\)"):
-        advantages(batch, {}, lambda made: Advantages(advantages=made.rewards), None)
+        advantages(batch, NOTHING, lambda made: Advantages(advantages=made.rewards), None)
 
 
 def test_an_estimator_with_values_owes_returns(batch):
     with pytest.raises(PluginError, match="no returns"):
-        advantages(batch, {"values": np.zeros(5, np.float32)}, constant(1.0), None)
+        advantages(batch, Scores(columns={"values": np.zeros(5, np.float32)}), constant(1.0), None)
 
 
 def test_explained_variance_by_hand(batch):
@@ -128,7 +140,7 @@ def test_explained_variance_by_hand(batch):
     def estimator(made):
         return Advantages(advantages=returns, returns=returns)
 
-    _, metrics = advantages(batch, columns, estimator, None)
+    _, metrics = advantages(batch, Scores(columns=columns), estimator, None)
 
     # returns 1..5 have variance 2; the errors (0, 0, 0, 0, 2) have variance 4/5 - (2/5)^2 = 0.64
     assert metrics["critic/explained_variance"].value() == pytest.approx(1 - 0.64 / 2)
@@ -148,7 +160,7 @@ def test_group_metrics_by_hand():
 
     # group 0: rewards 1 and 0, std 0.5; group 1: 1 and 1, nothing to learn from
     rows = [row(0, 0, 1.0), row(0, 1, 0.0), row(1, 0, 1.0), row(1, 1, 1.0)]
-    made = make_reward_batch(TrajectoryColumns.from_trajectories(rows), {}, None)
+    made = make_reward_batch(TrajectoryColumns.from_trajectories(rows), NOTHING, None)
 
     assert metric_values(group_metrics(made)) == {"group/reward_std": 0.25, "group/no_signal": 0.5}
     assert metric_values(group_metrics(replace(made, rewards=made.rewards + 7))) == {

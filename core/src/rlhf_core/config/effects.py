@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from .features import needs
 from .problems import Labels
 from .resolved import Selection
-from .run import EvalConfig, RunConfig
+from .run import EvalConfig, RunConfig, SupervisedConfig
 
 Selections = Mapping[str, tuple[Selection, ...]]
 
@@ -32,6 +32,8 @@ def _without_effect(
 ) -> Iterator[tuple[str, str]]:
     """Yield options that the rest of the configuration switches off, with the reason."""
     kl = run.algo.kl
+    if kl.mode == "reward":
+        yield "algo.kl.unbiased_gradient", "the KL is in the reward. Set --algo.kl.mode loss too."
     if kl.coef == 0:
         for name in ("mode", "estimator"):
             yield f"algo.kl.{name}", "there is no KL penalty. Set --algo.kl.coef too."
@@ -39,6 +41,7 @@ def _without_effect(
         yield "algo.kl.horizon", "the coefficient is fixed. Set --algo.kl.target to adapt it."
     if kl.coef == 0 and "ref_logprobs" not in needs(selections, labels):
         yield "ref.path", "nothing uses a reference model. Set --algo.kl.coef too."
+    yield from _losses_without_effect(run, needs(selections, labels))
     if not run.eval.data and not run.eval.fraction:
         for name in EvalConfig.model_fields.keys() - {"data", "fraction"}:
             yield (
@@ -58,9 +61,31 @@ def _without_effect(
                 f"{role}.min_lr_ratio",
                 f"the learning rate is constant. Set --{role}.lr_schedule too.",
             )
+    yield from _error_values_without_effect(selections)
+
+
+def _error_values_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
     for selection in selections["reward.use"]:
         if selection.reward is not None and selection.reward.on_error != "value":
             yield (
                 f"{selection.section}.error_value",
                 f"errors are not scored. Set --{selection.section}.on_error value.",
+            )
+
+
+def _losses_without_effect(run: RunConfig, needed: frozenset[str]) -> Iterator[tuple[str, str]]:
+    if run.algo.loss.entropy_target is None:
+        yield (
+            "algo.loss.entropy_step",
+            "the entropy bonus is fixed. Set --algo.loss.entropy_target to adapt it.",
+        )
+    if not needed & {"teacher_logprobs", "teacher_top_k"}:
+        yield "algo.teacher.path", "no loss of this run learns from a teacher."
+    if "teacher_top_k" not in needed:
+        yield "algo.teacher.top_k", "no loss of this run looks at several tokens of a teacher."
+    if "supervised_data" not in needed:
+        for name in SupervisedConfig.model_fields:
+            yield (
+                f"supervised.{name}",
+                "no further loss of this run imitates responses. Add one with --algo.terms.use.",
             )

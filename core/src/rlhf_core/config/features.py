@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from .. import capabilities
 from ..capabilities import Chosen
+from ..contracts.backend import Aggregation
 from ..contracts.engine import SamplingParams
 from .problems import Labels
 from .resolved import Selection
 from .run import RolloutConfig, RunConfig
 
 _CRITIC = "critic."
+_AGGREGATIONS: Mapping[str, Aggregation] = {
+    f"aggregation:{mode}": mode for mode in get_args(Aggregation)
+}
+"""What a component provides that was published with an aggregation of its own."""
 
 
 def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]]) -> frozenset[str]:
@@ -21,7 +27,8 @@ def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]])
     ``kl_in_loss``, ``adaptive_kl``: the KL penalty. ``renormalized_sampling``: top-p, top-k, min-p or min_new_tokens
     is on, so the sampler's log-probs are not the trainer's. ``several_updates``: more than one optimizer update per
     rollout batch. ``entropy_bonus``: the loss has an entropy term. ``rollout_as_old``: the sampler's log-probs stand in
-    for the old ones.
+    for the old ones. ``supervised_data``: there are responses to imitate. ``teacher``: there is a model to distill
+    from. ``reward_shaper``: rewards are changed after they are given.
     """
     kl = run.algo.kl
     found = {
@@ -29,16 +36,36 @@ def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]])
         "reward": bool(selections["reward.use"]),
         "data": bool(run.data.train),
         "is_correction": bool(selections["algo.correction.kind"]),
+        "reward_shaper": bool(selections["reward.shapers"]),
         "model_adapter": bool(selections["actor.adapter"]),
         "kl_in_reward": kl.coef > 0 and kl.mode == "reward",
         "kl_in_loss": kl.coef > 0 and kl.mode == "loss",
         "adaptive_kl": kl.target is not None,
         "renormalized_sampling": renormalizes(run),
         "several_updates": updates_per_batch(run) > 1,
-        "entropy_bonus": run.algo.loss.entropy_coef > 0,
+        "entropy_bonus": has_entropy_bonus(run),
         "rollout_as_old": run.algo.loss.old_logprobs == "rollout",
+        "supervised_data": bool(run.supervised.data),
+        "teacher": run.algo.teacher.path is not None,
     }
     return frozenset(name for name, present in found.items() if present)
+
+
+def has_entropy_bonus(run: RunConfig) -> bool:
+    """True when the loss has an entropy term, be its coefficient 0 for the moment."""
+    return run.algo.loss.entropy_coef > 0 or run.algo.loss.entropy_target is not None
+
+
+def aggregation_of(written: str, chosen: Sequence[Selection]) -> Aggregation:
+    """Return the aggregation of a loss: as written, else what the first of ``chosen`` that provides one was published
+    with, else ``token-mean``."""
+    for mode in get_args(Aggregation):
+        if written == mode:
+            return _AGGREGATIONS[f"aggregation:{mode}"]
+    for selection in chosen:
+        for word in sorted(selection.registered.component.provides & _AGGREGATIONS.keys()):
+            return _AGGREGATIONS[word]
+    return "token-mean"
 
 
 def renormalizes(run: RunConfig) -> bool:

@@ -14,7 +14,7 @@ from ..plugins import Plugins
 from .annotations import NONE, model_of, type_name
 from .layers import Layer, Words, lookup, merge
 from .problems import Labels, flag
-from .resolved import RewardOptions
+from .resolved import SHARED_OPTIONS
 from .run import RunConfig
 from .sections import fields_of
 from .selection import Choice, select_slot
@@ -32,8 +32,6 @@ The options of a component appear here once it is selected: rlhf train --estimat
   --dry-run          show what the run would build, and stop
   --resume [PATH]    go on from the newest checkpoint of the run folder, or from the one at PATH
   -h, --help         this text"""
-
-_REWARDS = "rlhf_rewards"
 
 
 def render_help(layers: Sequence[Layer], plugins: Plugins, width: int = 100) -> str:
@@ -145,8 +143,8 @@ def _component(choice: Choice, tree: Layer, width: int) -> list[str]:
         subsequent_indent="    ",
     )
     models: list[type[BaseModel]] = [registered.component.config]
-    if choice.slot.hook == _REWARDS:
-        models.append(RewardOptions)
+    if (shared := SHARED_OPTIONS.get(choice.slot.path)) is not None:
+        models.append(shared)
     for model in models:
         for name, info in fields_of(model):
             if choice.wraps is None or name != "path":

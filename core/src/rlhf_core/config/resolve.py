@@ -8,17 +8,16 @@ from typing import Any
 from .. import code_reference
 from ..component import Config
 from ..errors import PluginError
+from ..hookspecs import COMPONENT_HOOKS
 from ..plugins import Plugins
 from . import effects, features, rules
 from .layers import Layer, Words, insert, leaves, lookup, merge
 from .problems import Labels, Report, flag
-from .resolved import Resolved, RewardOptions, Selection
+from .resolved import SHARED_OPTIONS, Resolved, RewardOptions, Selection, TermOptions
 from .run import RunConfig
 from .sections import Validator, options_of
 from .selection import Choice, section_model, select, written_names
 from .selectors import SLOTS
-
-_REWARDS = "rlhf_rewards"
 
 
 def resolve(layers: Sequence[Layer], plugins: Plugins) -> Resolved:
@@ -56,8 +55,8 @@ def known_options(choices: Sequence[Choice]) -> list[str]:
     known = list(options_of(RunConfig))
     for choice in choices:
         known += options_of(choice.registered.component.config, choice.section)
-        if choice.slot.hook == _REWARDS:
-            known += options_of(RewardOptions, choice.section)
+        if (shared := SHARED_OPTIONS.get(choice.slot.path)) is not None:
+            known += options_of(shared, choice.section)
     return known
 
 
@@ -152,19 +151,20 @@ def _note_unselected(
 def _selection(
     choice: Choice, values: dict[str, Any], validator: Validator, labels: Labels, report: Report
 ) -> Selection | None:
-    """Validate the options of one component; a reward's section holds the core's options for it too."""
+    """Validate the options of one component; its section may hold options of the core for it too."""
     model = choice.registered.component.config
-    reward: RewardOptions | None = None
-    if choice.slot.hook == _REWARDS:
-        if clash := sorted(RewardOptions.model_fields.keys() & model.model_fields.keys()):
+    of_core: Config | None = None
+    if (shared := SHARED_OPTIONS.get(choice.slot.path)) is not None:
+        every = f"every {COMPONENT_HOOKS[choice.slot.hook]}"
+        if clash := sorted(shared.model_fields.keys() & model.model_fields.keys()):
             raise PluginError(
                 f"{labels(choice.slot.path)} {choice.written}: {choice.registered.origin} gives it the option "
-                f"{clash[0]!r}, which the core has for every reward; the plugin has to rename it"
+                f"{clash[0]!r}, which the core has for {every}; the plugin has to rename it"
             )
-        own = {key: value for key, value in values.items() if key in RewardOptions.model_fields}
+        own = {key: value for key, value in values.items() if key in shared.model_fields}
         values = {key: value for key, value in values.items() if key not in own}
-        reward = validator.validate(RewardOptions, own, choice.section, "every reward")
-        if reward is None:
+        of_core = validator.validate(shared, own, choice.section, every)
+        if of_core is None:
             return None
     if choice.wraps is not None:
         _check_wrapped_path(choice, values, labels, report)
@@ -177,7 +177,8 @@ def _selection(
         section=choice.section,
         registered=choice.registered,
         options=options,
-        reward=reward,
+        reward=of_core if isinstance(of_core, RewardOptions) else None,
+        term=of_core if isinstance(of_core, TermOptions) else None,
     )
 
 
@@ -199,7 +200,11 @@ def _tree(
     chosen = [selection for slot in selections.values() for selection in slot]
     by_section = {choice.section: choice for choice in choices}
     for selection in chosen:
-        options: dict[str, Any] = _dump(selection.reward) | _dump(selection.options)
+        options: dict[str, Any] = {
+            **_dump(selection.reward),
+            **_dump(selection.term),
+            **_dump(selection.options),
+        }
         if by_section[selection.section].wraps is not None:
             del options["path"]
         insert(tree, selection.section, options)

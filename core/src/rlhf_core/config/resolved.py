@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ..component import Config, Registered
-from ..contracts.backend import ComponentRef
+from ..contracts.backend import Aggregation, ComponentRef
 from .run import RunConfig
 
 
@@ -33,6 +33,22 @@ class RewardOptions(Config):
     )
 
 
+class TermOptions(Config):
+    """Options that every further loss has beside its own, in the same section."""
+
+    weight: float = Field(1.0, gt=0.0, description="multiplies this loss")
+    aggregation: Literal["auto", Aggregation] = Field(
+        "auto", description="of this loss, as algo.loss.aggregation is of the policy loss"
+    )
+
+
+SHARED_OPTIONS: Mapping[str, type[Config]] = {
+    "reward.use": RewardOptions,
+    "algo.terms.use": TermOptions,
+}
+"""Selector -> options that the core has for every component there, in the component's own section."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """One chosen component and its validated options."""
@@ -45,6 +61,13 @@ class Selection:
     options: Config
     reward: RewardOptions | None = None
     """For rewards: what the core does with them."""
+    term: TermOptions | None = None
+    """For further losses: what the core does with them."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the component needs, and what its options do."""
+        return self.registered.component.needs | self.options.needed_by_options()
 
     def ref(self, hook: str) -> ComponentRef:
         """The selection as it crosses process boundaries."""

@@ -29,6 +29,8 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
         *_training_rules(run, labels),
         *_old_logprobs_rules(run, selections, labels),
         *_kl_rules(run, labels),
+        *_teacher_rules(run, selections, labels),
+        *_term_rules(selections, labels),
         *_reward_rules(selections, labels),
         *_evaluation_rules(run, labels),
     ):
@@ -209,11 +211,39 @@ def _kl_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
             f"{labels('algo.kl.target')} adapts {flag('algo.kl.coef')}, which is 0 and would stay 0. "
             "Set --algo.kl.coef 0.01 to start from."
         )
-    if kl.mode == "loss" and kl.coef > 0 and kl.estimator == "k1":
+    if kl.mode == "loss" and kl.coef > 0 and kl.estimator == "k1" and not kl.unbiased_gradient:
         yield (
             f"{labels('algo.kl.mode')} loss with {flag('algo.kl.estimator')} k1: its gradient is zero on average, "
-            "so it would not hold the policy back.\n  Set --algo.kl.estimator k3 or k2, or --algo.kl.mode reward."
+            "so it would not hold the policy back.\n  Set --algo.kl.estimator k3 or k2, --algo.kl.mode reward, or "
+            "--algo.kl.unbiased_gradient."
         )
+
+
+def _teacher_rules(run: RunConfig, selections: Selections, labels: Labels) -> Iterator[str]:
+    if run.algo.teacher.path is not None:
+        return
+    for found in selections.values():
+        for selection in found:
+            if selection.needs & {"teacher_logprobs", "teacher_top_k"}:
+                yield (
+                    f"{labels(selection.slot)} {selection.registered.name} learns from a teacher, and none is given. "
+                    "Set --algo.teacher.path MODEL."
+                )
+
+
+def _term_rules(selections: Selections, labels: Labels) -> Iterator[str]:
+    for selection in selections["algo.loss.policy"]:
+        if "supervised_data" in selection.needs:
+            yield (
+                f"{labels('algo.loss.policy')} {selection.registered.name} learns from given responses, not from "
+                f"rollouts. Use it as a further loss: --algo.terms.use {selection.registered.name}."
+            )
+    for selection in selections["algo.terms.use"]:
+        if "prepares_step" in selection.registered.component.provides:
+            yield (
+                f"{labels('algo.terms.use')} {selection.registered.name}: it has to see the whole step first, which "
+                f"only the policy loss can. Set --loss {selection.registered.name}."
+            )
 
 
 def _reward_rules(selections: Selections, labels: Labels) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..component import Config
+from ..contracts.backend import Aggregation
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -95,11 +96,22 @@ class AdvantageSection(Config):
 
 class LossSection(Config):
     policy: str = Field(description="the policy loss")
-    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = Field(
-        "token-mean",
-        description="how token losses become one number, over the whole optimizer step",
+    aggregation: Literal["auto", Aggregation] = Field(
+        "auto",
+        description="how token losses become one number, over the whole optimizer step; auto: what the loss or the "
+        "estimator was published with, else token-mean",
     )
-    entropy_coef: float = Field(0.0, ge=0.0, le=1.0, description="entropy bonus")
+    entropy_coef: float = Field(
+        0.0, ge=0.0, le=1.0, description="entropy bonus; where it starts if there is a target"
+    )
+    entropy_target: float | None = Field(
+        None,
+        gt=0.0,
+        description="adapt the bonus so that the entropy (nats per token) does not fall below this",
+    )
+    entropy_step: float = Field(
+        0.005, gt=0.0, le=1.0, description="by how much a step may change the adapted bonus"
+    )
     old_logprobs: Literal["auto", "reuse", "recompute", "rollout"] = Field(
         "auto",
         description="where the ratio's denominator comes from: the first update's own forward pass, an extra pass, "
@@ -123,6 +135,10 @@ class KlSection(Config):
     estimator: Literal["k1", "k2", "k3"] = Field(
         "k1", description="per-token estimator of KL(policy || reference)"
     )
+    unbiased_gradient: bool = Field(
+        False,
+        description="as a loss: keep the estimator's value, but use the gradient of the KL itself",
+    )
     target: float | None = Field(
         None, gt=0.0, description="adapt the coefficient towards this mean KL per token"
     )
@@ -131,11 +147,29 @@ class KlSection(Config):
     )
 
 
+class TermsSection(Config):
+    use: tuple[str, ...] = Field(
+        (),
+        description="further losses, each added with its weight and averaged over its own tokens",
+    )
+
+
+class TeacherSection(Config):
+    path: str | None = Field(
+        None, description="model to distill from, for losses that need a teacher"
+    )
+    top_k: Positive = Field(
+        64, description="the teacher's most probable tokens that losses over several tokens see"
+    )
+
+
 class AlgoConfig(Config):
     advantage: AdvantageSection
     loss: LossSection
+    terms: TermsSection = TermsSection()
     correction: CorrectionSection = CorrectionSection()
     kl: KlSection = KlSection()
+    teacher: TeacherSection = TeacherSection()
 
 
 class TrainedRole(Config):
@@ -173,6 +207,17 @@ class ReferenceConfig(Config):
     path: str | None = Field(
         None, description="reference model for the KL; the initial policy when unset"
     )
+
+
+class SupervisedConfig(Config):
+    data: tuple[str, ...] = Field(
+        (), description="sets of good responses, as in data.train, for terms that imitate them"
+    )
+    prompt_key: str = Field(
+        "prompt", description="column with the prompt: text, or a list of chat messages"
+    )
+    response_key: str = Field("response", description="column with the text to imitate")
+    batch_size: Positive = Field(64, description="responses per optimizer update")
 
 
 class RewardConfig(Config):
@@ -272,6 +317,7 @@ class RunConfig(Config):
     actor: ActorConfig
     critic: CriticConfig
     ref: ReferenceConfig = ReferenceConfig()
+    supervised: SupervisedConfig = SupervisedConfig()
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -33,6 +33,7 @@ SLOTS = (
     Slot("reward.shapers", "rlhf_reward_shapers", many=True),
     Slot("algo.advantage.estimator", "rlhf_advantage_estimators"),
     Slot("algo.loss.policy", "rlhf_policy_losses"),
+    Slot("algo.terms.use", "rlhf_policy_losses", many=True),
     Slot("algo.correction.kind", "rlhf_is_corrections"),
     Slot("actor.optim", "rlhf_optimizers"),
     Slot("actor.adapter", "rlhf_model_adapters"),

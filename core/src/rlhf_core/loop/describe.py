@@ -60,9 +60,11 @@ def _step(resolved: Resolved, demands: Demands) -> list[str]:
     passes = [
         name
         for name, wanted in (
-            ("old log-probs", demands.old_logprobs_pass),
+            ("old log-probs", bool(demands.old_statistics)),
             ("reference log-probs", demands.reference),
+            ("teacher log-probs", demands.teacher),
             ("values", demands.critic),
+            ("a greedy episode per prompt", demands.greedy_rewards),
         )
         if wanted
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..contracts.backend import Normalizers, TrainBatch
+from ..contracts.backend import Normalizers, TopTokens, TrainBatch
 from ..contracts.trajectory import TrajectoryColumns
 from .rng import generator_of
 
@@ -27,6 +27,7 @@ def minibatches(
     batch: TrajectoryColumns,
     columns: Mapping[str, NDArray[np.float32]],
     *,
+    teacher_top: TopTokens | None = None,
     per_epoch: int,
     epochs: int,
     max_actions: int,
@@ -49,26 +50,37 @@ def minibatches(
                 continue
             part = np.sort(part)
             yield Minibatch(
-                batch=_select(batch, columns, part),
-                normalizers=Normalizers(
-                    num_actions=int(batch.num_actions[part].sum()),
-                    num_sequences=len(part),
-                    max_actions=max_actions,
-                ),
+                batch=_select(batch, columns, teacher_top, part),
+                normalizers=normalizers_of(batch.num_actions[part], max_actions),
                 first=first,
             )
             first = False
 
 
+def normalizers_of(num_actions: NDArray[np.int64], max_actions: int) -> Normalizers:
+    """Return the totals of an update over sequences with these numbers of actions."""
+    return Normalizers(
+        num_actions=int(num_actions.sum()),
+        num_sequences=len(num_actions),
+        max_actions=max_actions,
+    )
+
+
 def _select(
     batch: TrajectoryColumns,
     columns: Mapping[str, NDArray[np.float32]],
+    teacher_top: TopTokens | None,
     rows: NDArray[np.int64],
 ) -> TrainBatch:
     if len(rows) == len(batch):
-        return TrainBatch(trajectories=batch, columns=columns)
+        return TrainBatch(trajectories=batch, columns=columns, teacher_top=teacher_top)
     actions = batch.action_index(rows)
+    if teacher_top is not None:
+        teacher_top = TopTokens(
+            token_ids=teacher_top.token_ids[actions], logprobs=teacher_top.logprobs[actions]
+        )
     return TrainBatch(
         trajectories=batch.select(rows),
         columns={name: column[actions] for name, column in columns.items()},
+        teacher_top=teacher_top,
     )

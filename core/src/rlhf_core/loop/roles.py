@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..config.resolved import Resolved
+from ..config.features import aggregation_of, has_entropy_bonus
+from ..config.resolved import Resolved, Selection
 from ..config.run import RunConfig, TrainedRole
 from ..contracts.backend import (
     ComponentRef,
+    LossTerm,
     PolicyObjective,
     RoleSpec,
     ScheduleSpec,
@@ -18,7 +20,7 @@ from ..contracts.runtime import RuntimeSpec
 from .demands import Demands
 from .rng import seed_of
 
-POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
+POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
 
 
 def runtime_spec(
@@ -31,6 +33,9 @@ def runtime_spec(
         roles[CRITIC] = critic_role(resolved, demands, total_steps)
     if demands.reference:
         roles[REFERENCE] = _role(run, REFERENCE, run.ref.path or run.model.path)
+    if demands.teacher:
+        assert run.algo.teacher.path is not None
+        roles[TEACHER] = _role(run, TEACHER, run.algo.teacher.path)
     return RuntimeSpec(
         roles=roles,
         backend=_ref(resolved, "backend.name", "rlhf_train_backends"),
@@ -59,16 +64,32 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
         _role(run, POLICY, run.model.path),
         objective=PolicyObjective(
             loss=_ref(resolved, "algo.loss.policy", "rlhf_policy_losses"),
-            aggregation=algo.loss.aggregation,
+            aggregation=aggregation_of(
+                algo.loss.aggregation,
+                [resolved.one("algo.loss.policy"), resolved.one("algo.advantage.estimator")],
+            ),
             correction=correction.ref("rlhf_is_corrections") if correction else None,
             kl_estimator=algo.kl.estimator if kl_in_loss else None,
-            entropy_coef=algo.loss.entropy_coef,
+            kl_unbiased_gradient=algo.kl.unbiased_gradient,
+            entropy_bonus=has_entropy_bonus(run),
+            terms=tuple(_term(selection) for selection in resolved.selections["algo.terms.use"]),
         ),
         optimizer=_ref(resolved, "actor.optim", "rlhf_optimizers"),
         adapter=adapter.ref("rlhf_model_adapters") if adapter else None,
         schedule=_schedule(run.actor, max(1, policy_steps * demands.updates_per_step)),
         max_grad_norm=run.actor.max_norm,
         ema_decay=run.actor.ema,
+    )
+
+
+def _term(selection: Selection) -> LossTerm:
+    options = selection.term
+    assert options is not None
+    return LossTerm(
+        loss=selection.ref("rlhf_policy_losses"),
+        weight=options.weight,
+        aggregation=aggregation_of(options.aggregation, [selection]),
+        rows="supervised" if "supervised_data" in selection.needs else "rollouts",
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..contracts.executor import RolloutContext, RolloutExecutor
 from ..contracts.metric import Metric, Metrics, merge_metrics
-from ..contracts.reward import RewardRequest, RewardShaper, SampleFilter
+from ..contracts.reward import RewardRequest, RewardShaper, RolloutInfo, SampleFilter
 from ..contracts.task import Task
 from ..contracts.trajectory import Trajectory, TrajectoryColumns
 from ..errors import RolloutError
@@ -22,6 +22,9 @@ from .ledger import Ledger, groups_of
 
 ScoreRequests = Callable[[Sequence[RewardRequest]], Awaitable[Sequence[SampleScore]]]
 SeedOf = Callable[[Task, int, int], int]
+
+GREEDY_REWARD = "greedy_reward"
+"""Metric of every sample of a prompt: what the prompt's greedy episode earned, if one is sampled."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +63,7 @@ class RolloutSource:
         samples_per_prompt: int,
         shapers: Sequence[RewardShaper] = (),
         filters: Sequence[SampleFilter] = (),
+        with_greedy: bool = False,
     ) -> None:
         self._executor = executor
         self._context = context
@@ -68,6 +72,7 @@ class RolloutSource:
         self._samples = range(samples_per_prompt)
         self._shapers = shapers
         self._filters = filters
+        self._with_greedy = with_greedy
 
     async def take(
         self,
@@ -83,6 +88,12 @@ class RolloutSource:
         kept: list[TrajectoryColumns] = []
         rollouts = Rollouts(batch=None)
         parts: list[Metrics] = []
+        info = RolloutInfo(
+            step=step,
+            version=version,
+            max_new_tokens=self._context.sampling.max_new_tokens,
+            max_length=self._context.max_length,
+        )
         missing = num_prompts
         draws = 0
         while missing and draws <= max_refills:
@@ -101,7 +112,7 @@ class RolloutSource:
                 parts.append(
                     {f"filter/dropped_groups/{reason}": Metric(len(lost), reduction="sum")}
                 )
-            batch, filtered = self._shape_and_filter(scored.trajectories, step, ledger, parts)
+            batch, filtered = self._shape_and_filter(scored.trajectories, info, ledger, parts)
             if batch is not None:
                 kept.append(batch)
             missing = filtered
@@ -143,7 +154,13 @@ class RolloutSource:
             self._context, seed=lambda sample, turn: self._seed_of(task, sample, turn)
         )
         trajectories = await self._executor.run(task, self._samples, context)
-        _check_uids(task, trajectories, len(self._samples))
+        _check(task, trajectories, self._samples)
+        if self._with_greedy:
+            greedy = replace(context, sampling=replace(context.sampling, temperature=0.0))
+            sample = range(len(self._samples), len(self._samples) + 1)
+            episode = await self._executor.run(task, sample, greedy)
+            _check(task, episode, sample)
+            trajectories = [*trajectories, *episode]
         fault_point("generate", step)
         finished.put_nowait((task, trajectories))
 
@@ -171,7 +188,8 @@ class RolloutSource:
         dropped: dict[str, list[Task]],
     ) -> None:
         if self._score is None:
-            done.extend(trajectory for _, group in groups for trajectory in group)
+            for _, group in groups:
+                done.extend(self._without_greedy(group))
             return
         decode = self._context.renderer.decode
         requests = [request for task, group in groups for request in _requests(task, group, decode)]
@@ -183,7 +201,7 @@ class RolloutSource:
                 # The whole group goes: a baseline over the rest of it would be another estimator's.
                 dropped.setdefault(reason, []).append(task)
                 continue
-            done.extend(
+            scored = [
                 replace(
                     trajectory,
                     reward=score.reward,
@@ -191,17 +209,31 @@ class RolloutSource:
                     metrics={**trajectory.metrics, **score.metrics},
                 )
                 for trajectory, score in zip(group, of_group, strict=True)
-            )
+            ]
+            done.extend(self._without_greedy(scored))
+
+    def _without_greedy(self, group: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        """Take the greedy episode out of a scored group, and note its reward in the others' metrics."""
+        if not self._with_greedy:
+            return group
+        sampled = [row for row in group if row.uid.sample in self._samples]
+        segments = [row.total_reward for row in group if row.uid.sample not in self._samples]
+        reward = sum(segments) / len(segments)
+        return [replace(row, metrics={**row.metrics, GREEDY_REWARD: reward}) for row in sampled]
 
     def _shape_and_filter(
-        self, trajectories: list[Trajectory], step: int, ledger: Ledger, parts: list[Metrics]
+        self,
+        trajectories: list[Trajectory],
+        info: RolloutInfo,
+        ledger: Ledger,
+        parts: list[Metrics],
     ) -> tuple[TrajectoryColumns | None, int]:
         """Return what is kept, and how many groups the filters dropped."""
         if not trajectories:
             return None, 0
         batch = TrajectoryColumns.from_trajectories(trajectories)
         for shaper in self._shapers:
-            batch, metrics = shaper.shape(batch)
+            batch, metrics = shaper.shape(batch, info)
             parts.append(metrics)
         if not self._filters:
             return batch, 0
@@ -211,11 +243,13 @@ class RolloutSource:
         for index in range(int(group.max()) + 1):
             rows = np.flatnonzero(group == index)
             one = batch.select(rows)
-            reason = next((why for f in self._filters if (why := f.keep(one)) is not None), None)
+            reason = next(
+                (why for f in self._filters if (why := f.keep(one, info)) is not None), None
+            )
             if reason is not None:
                 keep[rows] = False
                 num_dropped += 1
-                ledger.dropped(step, groups_of(one.uids()), reason=reason)
+                ledger.dropped(info.step, groups_of(one.uids()), reason=reason)
                 parts.append({f"filter/dropped_groups/{reason}": Metric(1, reduction="sum")})
         kept = np.flatnonzero(keep)
         return (batch.select(kept) if len(kept) else None), num_dropped
@@ -245,14 +279,20 @@ def _requests(
         )
 
 
-def _check_uids(task: Task, trajectories: Sequence[Trajectory], num_samples: int) -> None:
+def _check(task: Task, trajectories: Sequence[Trajectory], samples: range) -> None:
     found = {trajectory.uid._replace(segment=0) for trajectory in trajectories}
-    expected = {task.uid._replace(sample=sample) for sample in range(num_samples)}
+    expected = {task.uid._replace(sample=sample) for sample in samples}
     if found != expected:
         raise RolloutError(
             f"the rollout executor returned episodes {sorted(map(str, found))} for task {task.uid}; expected "
-            f"{num_samples} of them, {task.uid} with sample 0 to {num_samples - 1}"
+            f"{len(samples)} of them, {task.uid} with sample {samples[0]} to {samples[-1]}"
         )
+    for trajectory in trajectories:
+        if not trajectory.turns:
+            raise RolloutError(
+                f"the rollout executor returned {trajectory.uid} without a single action token; expected at least one, "
+                "for there is nothing else to train on. Leave such segments out."
+            )
 
 
 def _groups(tasks: Sequence[Task], num_samples: int) -> dict[tuple[int, int], int]:

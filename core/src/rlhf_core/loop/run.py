@@ -27,7 +27,7 @@ from .resume import ResumePoint, find_resume_point, is_saved, restore_roles
 from .roles import POLICY
 from .run_folder import RunFolder, claim
 from .session import Session, open_session
-from .state import LoopState
+from .state import initial_state
 from .trainer import StepResult, Trainer
 
 
@@ -59,7 +59,7 @@ class _Run:
         self.plugins = plugins
         self.folder = folder
         self.point = point
-        self.state = point.state if point else LoopState(kl_coef=self.config.algo.kl.coef)
+        self.state = point.state if point else initial_state(self.config)
         self.started = time.perf_counter()
 
     async def main(self) -> RunResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,13 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..contracts.advantage import AdvantageEstimator, Advantages, RewardBatch
+from ..contracts.backend import Statistic, TopTokens
 from ..contracts.metric import Metric, Metrics
 from ..contracts.runtime import RoleHandle
 from ..contracts.trajectory import TrajectoryColumns
 from ..errors import NonFiniteError, PluginError
 from ..math import group_size, group_std, kl_estimate, pad_columns, unpad
 from .demands import Demands
-from .roles import CRITIC, POLICY, REFERENCE
+from .final_values import final_values
+from .observations import observations
+from .roles import CRITIC, POLICY, REFERENCE, TEACHER
+from .rollouts import GREEDY_REWARD
 
 Columns = dict[str, NDArray[np.float32]]
 
@@ -30,26 +35,56 @@ class KlPenalty:
     estimator: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What the models say of a batch."""
+
+    columns: Columns
+    """(sum of A,) each, for the losses: log-probs by policy, and values."""
+    sum_pi_squared: NDArray[np.float32] | None = None
+    """(sum of A,)"""
+    final_values: NDArray[np.float32] | None = None
+    """(B,)"""
+    teacher_top: TopTokens | None = None
+
+
 async def score(
     batch: TrajectoryColumns, roles: Mapping[str, RoleHandle], demands: Demands
-) -> Columns:
-    """Return the log-prob and value columns that this run needs, (sum of A,) each."""
+) -> Scores:
+    """Return what this run needs to know of a batch."""
     columns: Columns = {"rollout_logprobs": batch.rollout_logprobs}
+    statistics: dict[Statistic, NDArray[np.float32]] = {}
+    if demands.old_statistics:
+        statistics = await roles[POLICY].statistics(batch, demands.old_statistics)
     if demands.rollout_as_old:
         columns["old_logprobs"] = batch.rollout_logprobs
-    elif demands.old_logprobs_pass:
-        columns["old_logprobs"] = await roles[POLICY].logprobs(batch)
+    elif "logprobs" in statistics:
+        columns["old_logprobs"] = statistics["logprobs"]
     if demands.reference:
         columns["ref_logprobs"] = await roles[REFERENCE].logprobs(batch)
+    if demands.teacher_logprobs:
+        columns["teacher_logprobs"] = await roles[TEACHER].logprobs(batch)
     if demands.critic:
         columns["values"] = await roles[CRITIC].values(batch)
     for name, column in columns.items():
         _require_finite(batch, name, column)
-    return columns
+    top = demands.teacher_top_k
+    return Scores(
+        columns=columns,
+        sum_pi_squared=statistics.get("sum_pi_squared"),
+        final_values=await final_values(batch, roles[CRITIC]) if demands.final_values else None,
+        teacher_top=await roles[TEACHER].top_tokens(batch, top) if top else None,
+    )
 
 
 def advantages(
-    batch: TrajectoryColumns, columns: Columns, estimator: AdvantageEstimator, kl: KlPenalty | None
+    batch: TrajectoryColumns,
+    scores: Scores,
+    estimator: AdvantageEstimator,
+    kl: KlPenalty | None,
+    *,
+    reward_weights: Mapping[str, float] | None = None,
+    with_observations: bool = False,
 ) -> tuple[Columns, Metrics]:
     """Return the columns ``advantages`` (and ``returns``, where the estimator gives them), and metrics.
 
@@ -57,7 +92,10 @@ def advantages(
         NonFiniteError: the estimator returned NaN or infinity; the message names the first sample.
         PluginError: it returned another shape, or no returns although it needs values.
     """
-    reward_batch = make_reward_batch(batch, columns, kl)
+    columns = scores.columns
+    reward_batch = make_reward_batch(
+        batch, scores, kl, reward_weights=reward_weights, with_observations=with_observations
+    )
     result = estimator(reward_batch)
     mask = reward_batch.action_mask
     _check_shapes(result, mask, needs_returns=reward_batch.values is not None)
@@ -92,13 +130,22 @@ def group_metrics(batch: RewardBatch) -> Metrics:
 
 
 def make_reward_batch(
-    batch: TrajectoryColumns, columns: Columns, kl: KlPenalty | None
+    batch: TrajectoryColumns,
+    scores: Scores,
+    kl: KlPenalty | None,
+    *,
+    reward_weights: Mapping[str, float] | None = None,
+    with_observations: bool = False,
 ) -> RewardBatch:
     """Lay a batch out as (B, A), action tokens only."""
     lengths = torch.from_numpy(batch.num_actions)
+    columns = scores.columns
 
-    def padded(flat: NDArray[np.float32]) -> Tensor:
+    def padded(flat: NDArray[Any]) -> Tensor:
         return pad_columns(torch.from_numpy(np.ascontiguousarray(flat)), lengths)[0]
+
+    def optional(flat: NDArray[np.float32] | None) -> Tensor | None:
+        return None if flat is None else padded(flat)
 
     token_rewards, mask = pad_columns(torch.from_numpy(batch.turn_rewards.copy()), lengths)
     rows = torch.arange(len(batch))
@@ -110,18 +157,25 @@ def make_reward_batch(
         )
         penalty = torch.where(mask, -kl.coef * estimate, 0.0)
         token_rewards = token_rewards + penalty
-    values = columns.get("values")
+    greedy = batch.metrics.get(GREEDY_REWARD)
+    final = scores.final_values
     return RewardBatch(
         token_rewards=token_rewards,
         rewards=torch.from_numpy(batch.total_reward),
         action_mask=mask,
         group=torch.from_numpy(batch.group),
         episode=torch.from_numpy(batch.episode),
-        turn=pad_columns(torch.from_numpy(batch.action_turn.astype(np.int64)), lengths)[0],
+        turn=padded(batch.action_turn.astype(np.int64)),
         truncated=torch.from_numpy(batch.truncated),
         kl_penalty=penalty,
-        values=padded(values) if values is not None else None,
+        values=optional(columns.get("values")),
         rewards_by_name={name: torch.from_numpy(column) for name, column in batch.rewards.items()},
+        reward_weights=reward_weights or {},
+        final_values=None if final is None else torch.from_numpy(final),
+        old_logprobs=optional(columns.get("old_logprobs")),
+        sum_pi_squared=optional(scores.sum_pi_squared),
+        greedy_rewards=None if greedy is None else torch.from_numpy(greedy),
+        observation=padded(observations(batch)) if with_observations else None,
     )
 
 

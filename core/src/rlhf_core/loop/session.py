@@ -13,9 +13,11 @@ from ..contracts.advantage import AdvantageEstimator
 from ..contracts.engine import Engine
 from ..contracts.environment import Environment
 from ..contracts.executor import Renderer, RolloutContext, RolloutExecutor
+from ..contracts.loss import PreparingLoss
 from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
 from ..data.renderer import TokenizerRenderer
+from ..data.responses import load_responses
 from ..data.tasks import load_eval_sets, load_task_set
 from ..data.tokenizer import eos_token_ids, load_tokenizer
 from ..plugins import Plugins
@@ -26,6 +28,7 @@ from .evaluation import Evaluator
 from .rng import seed_of
 from .roles import max_length, runtime_spec
 from .rollouts import RolloutSource
+from .supervised import SupervisedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,9 @@ class Session:
     evaluator: Evaluator | None
     estimator: AdvantageEstimator
     shapers: Sequence[RewardShaper] = field(default=())
+    preparing_loss: PreparingLoss | None = None
+    """The policy loss, if it looks at the whole optimizer step first."""
+    supervised: SupervisedRows | None = None
 
 
 async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitStack) -> Session:
@@ -71,8 +77,13 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     executor: RolloutExecutor = _build(resolved, "rollout.executor")
     shapers = _build_all(resolved, "reward.shapers")
     filters = _build_all(resolved, "rollout.filters")
+    preparing_loss = _build(resolved, "algo.loss.policy") if demands.prepares_step else None
 
     eos = eos_token_ids(tokenizer, run.model.path, trust_remote_code=run.model.trust_remote_code)
+    supervised = None
+    if demands.supervised:
+        responses = load_responses(run, renderer, _end_of_response(tokenizer, eos))
+        supervised = SupervisedRows(responses, run.supervised.batch_size, run.seed)
     spec = runtime_spec(resolved, demands, total_steps=total_steps, eos_token_ids=eos)
     runtime = _build(resolved, "runtime.name")
     stack.push_async_callback(runtime.close)
@@ -97,6 +108,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         samples_per_prompt=run.rollout.n_samples_per_prompt,
         shapers=shapers,
         filters=filters,
+        with_greedy=demands.greedy_rewards,
     )
     evaluator = Evaluator(
         eval_sets,
@@ -121,7 +133,15 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         evaluator=evaluator if eval_sets else None,
         estimator=estimator,
         shapers=shapers,
+        preparing_loss=preparing_loss,
+        supervised=supervised,
     )
+
+
+def _end_of_response(tokenizer: Any, eos: Sequence[int]) -> int:
+    """The token that ends a response to imitate: the tokenizer's own, where the model has several."""
+    own: int | None = tokenizer.eos_token_id
+    return eos[0] if own is None else own
 
 
 def total_steps_of(resolved: Resolved, num_tasks: int) -> int:

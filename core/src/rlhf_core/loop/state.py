@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..config.run import RunConfig
+
 
 @dataclass(slots=True, kw_only=True)
 class LoopState:
@@ -18,6 +20,11 @@ class LoopState:
     version: int = 0
     """Version of the policy's weights: the number of steps that changed them."""
     kl_coef: float = 0.0
+    entropy_coef: float = 0.0
+    entropy: float | None = None
+    """Of the policy (nats per token) at the last step; only kept where the bonus follows it."""
+    supervised_taken: int = 0
+    """Position in the supervised rows, over all their epochs."""
     skipped_updates: dict[str, int] = field(default_factory=dict)
     """Role -> updates in a row whose gradient was not finite."""
     best_step: int | None = None
@@ -35,3 +42,8 @@ class LoopState:
         """Invert ``to_json``; other keys of the checkpoint's state are passed over."""
         names = cls.__dataclass_fields__
         return cls(**{name: value for name, value in values.items() if name in names})
+
+
+def initial_state(run: RunConfig) -> LoopState:
+    """Return the state of a run that has done nothing yet."""
+    return LoopState(kl_coef=run.algo.kl.coef, entropy_coef=run.algo.loss.entropy_coef)

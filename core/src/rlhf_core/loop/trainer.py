@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from ..contracts.backend import StepPlan
+from ..contracts.backend import StepOutcome, StepPlan, TrainBatch
 from ..contracts.metric import Metric, Metrics, merge_metrics, metric_values
 from ..contracts.trajectory import TrajectoryColumns
 from ..errors import NonFiniteError
-from ..math import adapted_kl_coef
+from ..math import adapted_entropy_coef, adapted_kl_coef, mismatch_metrics, pad_columns
 from . import scoring
 from .cursor import Cursor
 from .faults import fault_point
 from .ledger import Ledger
-from .minibatches import Minibatch, minibatches
+from .minibatches import Minibatch, minibatches, normalizers_of
+from .preparing import prepare
+from .rng import seed_of
 from .roles import CRITIC, POLICY
 from .samples import sample_texts
 from .session import Session
@@ -45,6 +48,11 @@ class Trainer:
         self.cursor = cursor
         self.ledger = ledger
         self._run = session.resolved.run
+        self._reward_weights = {
+            selection.section.rpartition(".")[2]: selection.reward.weight
+            for selection in session.resolved.selections["reward.use"]
+            if selection.reward is not None
+        }
 
     async def step(self) -> StepResult:
         """Generate, score, estimate advantages, update the roles, hand the new weights to the engine.
@@ -73,15 +81,20 @@ class Trainer:
         if batch is None:
             metrics.append({"train/empty_batch": Metric(1, reduction="sum")})
         else:
-            columns = await scoring.score(batch, session.roles, session.demands)
+            scores = await scoring.score(batch, session.roles, session.demands)
             estimates, estimate_metrics = scoring.advantages(
-                batch, columns, session.estimator, self._kl_penalty()
+                batch,
+                scores,
+                session.estimator,
+                self._kl_penalty(),
+                reward_weights=self._reward_weights,
+                with_observations=session.demands.observations,
             )
             metrics.append(estimate_metrics)
             clock.lap("score_s")
 
             fault_point("train", step)
-            metrics.append(await self._update(batch, columns | estimates, step))
+            metrics.append(await self._update(batch, scores, estimates, step))
             clock.lap("train_s")
 
             await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
@@ -89,6 +102,7 @@ class Trainer:
 
         values = metric_values(merge_metrics(metrics))
         self._adapt_kl(values, batch)
+        self._adapt_entropy_bonus(values)
         self.state.step = step
         self.state.prompts_taken = self.cursor.taken
         self.state.shapers = [shaper.state_dict() for shaper in session.shapers]
@@ -100,37 +114,79 @@ class Trainer:
         return StepResult(metrics=values, timing=timing, samples=samples)
 
     async def _update(
-        self, batch: TrajectoryColumns, columns: Mapping[str, NDArray[np.float32]], step: int
+        self,
+        batch: TrajectoryColumns,
+        scores: scoring.Scores,
+        estimates: Mapping[str, NDArray[np.float32]],
+        step: int,
     ) -> Metrics:
         """Do all optimizer updates of one rollout batch."""
         run, demands = self._run, self.session.demands
         train_policy = not demands.critic or step > run.critic.warmup_steps
         parts: list[Metrics] = []
-        for minibatch in minibatches(
-            batch,
-            columns,
-            per_epoch=demands.updates_per_step // run.train.inner_epochs,
-            epochs=run.train.inner_epochs,
-            max_actions=run.rollout.max_new_tokens,
-            seed=run.seed,
-            step=step,
+        old = None if demands.rollout_as_old else scores.columns.get("old_logprobs")
+        if old is not None:
+            parts.append(self._mismatch(batch, old))
+        for index, minibatch in enumerate(
+            minibatches(
+                batch,
+                scores.columns | dict(estimates),
+                teacher_top=scores.teacher_top,
+                per_epoch=demands.updates_per_step // run.train.inner_epochs,
+                epochs=run.train.inner_epochs,
+                max_actions=run.rollout.max_new_tokens,
+                seed=run.seed,
+                step=step,
+            )
         ):
             if demands.critic:
-                parts.append(await self._update_role(CRITIC, minibatch))
+                outcome = await self._update_role(CRITIC, minibatch.batch, self._plan(minibatch))
+                parts.append(outcome.metrics)
             if train_policy:
-                parts.append(await self._update_role(POLICY, minibatch))
+                seed = seed_of(run.seed, "prepare", step, index)
+                data, plan = self._policy_update(minibatch, seed)
+                plan = replace(plan, return_logprobs=minibatch.first and old is None)
+                outcome = await self._update_role(POLICY, data, plan)
+                parts.append(outcome.metrics)
+                if outcome.logprobs is not None:
+                    parts.append(self._mismatch(data.trajectories, outcome.logprobs))
         if train_policy:
             self.state.version += 1
         return merge_metrics(parts)
 
-    async def _update_role(self, role: str, minibatch: Minibatch) -> Metrics:
-        plan = StepPlan(
+    def _plan(self, minibatch: Minibatch) -> StepPlan:
+        return StepPlan(
             normalizers=minibatch.normalizers,
             kl_coef=self.state.kl_coef if self._run.algo.kl.mode == "loss" else 0.0,
+            entropy_coef=self._entropy_coef(),
             on_policy=minibatch.first and not self.session.demands.rollout_as_old,
         )
-        metrics = await self.session.roles[role].train_step(minibatch.batch, plan)
-        skipped = metrics.get("train/skipped_updates")
+
+    def _policy_update(self, minibatch: Minibatch, seed: int) -> tuple[TrainBatch, StepPlan]:
+        """Add what the policy's losses have beside the rollouts: prepared columns, responses to imitate."""
+        data, plan, session = minibatch.batch, self._plan(minibatch), self.session
+        if session.preparing_loss is not None:
+            prepared = prepare(session.preparing_loss, data, seed)
+            data = replace(data, columns={**data.columns, **prepared})
+        if session.supervised is not None:
+            rows = session.supervised.take(self.state.supervised_taken)
+            self.state.supervised_taken += session.supervised.batch_size
+            totals = normalizers_of(rows.num_actions, self._run.rollout.max_new_tokens)
+            data = replace(data, supervised=rows)
+            plan = replace(plan, supervised_normalizers=totals)
+        return data, plan
+
+    def _mismatch(self, batch: TrajectoryColumns, logprobs: NDArray[np.float32]) -> Metrics:
+        """How far the trainer's log-probs are from the sampler's before any update."""
+        lengths = torch.from_numpy(batch.num_actions)
+        trainer, mask = pad_columns(torch.from_numpy(logprobs), lengths)
+        sampler, _ = pad_columns(torch.from_numpy(batch.rollout_logprobs), lengths)
+        metrics: Metrics = mismatch_metrics(trainer, sampler, mask)
+        return metrics
+
+    async def _update_role(self, role: str, data: TrainBatch, plan: StepPlan) -> StepOutcome:
+        outcome = await self.session.roles[role].train_step(data, plan)
+        skipped = outcome.metrics.get("train/skipped_updates")
         in_a_row = 0
         if skipped is not None and skipped.value():
             in_a_row = self.state.skipped_updates.get(role, 0) + 1
@@ -141,7 +197,7 @@ class Trainer:
                 f"those of the last good update. Lower its learning rate, or look at the samples: "
                 f"rlhf show {self._run.output} --step {self.state.step}"
             )
-        return metrics
+        return outcome
 
     def _kl_penalty(self) -> scoring.KlPenalty | None:
         kl = self._run.algo.kl
@@ -161,6 +217,27 @@ class Trainer:
                 target=kl.target,
                 num_samples=len(batch),
                 horizon=kl.horizon,
+            )
+
+    def _entropy_coef(self) -> float:
+        """The entropy bonus in force: an adapted one rests while the entropy is above its target."""
+        target, entropy = self._run.algo.loss.entropy_target, self.state.entropy
+        if target is not None and entropy is not None and entropy > target:
+            return 0.0
+        return self.state.entropy_coef
+
+    def _adapt_entropy_bonus(self, values: dict[str, float]) -> None:
+        loss = self._run.algo.loss
+        if loss.entropy_target is None:
+            return
+        values["policy/entropy_coef"] = self._entropy_coef()
+        if "policy/entropy" in values:
+            self.state.entropy = values["policy/entropy"]
+            self.state.entropy_coef = adapted_entropy_coef(
+                self.state.entropy_coef,
+                self.state.entropy,
+                target=loss.entropy_target,
+                step=loss.entropy_step,
             )
 
 

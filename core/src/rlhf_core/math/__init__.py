@@ -4,15 +4,18 @@ Axes: ``B`` sequences, ``A`` action tokens, ``K`` turns. Prompt and environment 
 """
 
 from .aggregation import aggregate
+from .entropy import adapted_entropy_coef
 from .groups import group_mean, group_size, group_std, leave_one_out_mean
-from .kl import adapted_kl_coef, kl_estimate
+from .kl import adapted_kl_coef, kl_estimate, unbiased_kl
 from .masked import masked_mean, masked_sum, masked_var, whiten
+from .mismatch import mismatch_metrics
 from .padding import pad_columns, unpad
 from .returns import reward_to_go
 from .turns import advantages_at_tokens, remaining_rewards, rewards_by_turn, token_advantages
 from .value import value_loss
 
 __all__ = [
+    "adapted_entropy_coef",
     "adapted_kl_coef",
     "advantages_at_tokens",
     "aggregate",
@@ -24,11 +27,13 @@ __all__ = [
     "masked_mean",
     "masked_sum",
     "masked_var",
+    "mismatch_metrics",
     "pad_columns",
     "remaining_rewards",
     "reward_to_go",
     "rewards_by_turn",
     "token_advantages",
+    "unbiased_kl",
     "unpad",
     "value_loss",
     "whiten",

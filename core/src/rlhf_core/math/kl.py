@@ -14,6 +14,9 @@ MAX_ESTIMATE = 10.0
 """Estimates are kept in [-10, 10] nats per token, as in OpenRLHF and verl: one token to which the reference gives
 almost no probability must not outweigh the rewards of a whole batch."""
 
+MAX_WEIGHT = 10.0
+"""Largest importance weight of a token in the unbiased gradient."""
+
 
 def kl_estimate(
     policy_logprobs: Float[Tensor, "*n"],
@@ -61,6 +64,40 @@ def kl_estimate(
         case _:
             raise ValueError(f"KL estimator {estimator!r}: expected 'k1', 'k2' or 'k3'")
     return estimate.clamp(-MAX_ESTIMATE, MAX_ESTIMATE)
+
+
+def unbiased_kl(
+    policy_logprobs: Float[Tensor, "*n"],
+    old_logprobs: Float[Tensor, "*n"],
+    ref_logprobs: Float[Tensor, "*n"],
+    estimator: str,
+    action_mask: Bool[Tensor, "*n"] | None = None,
+) -> Float[Tensor, "*n"]:
+    """Return an estimate whose value is that of ``kl_estimate`` and whose gradient is the KL's own.
+
+    The gradient with respect to a token's log-prob is ``w * l`` for every estimator, with ``l = policy - reference``
+    and ``w = min(exp(policy - old), 10)``: the expectation of ``l * grad log policy`` under the policy is the gradient
+    of the KL, and w corrects for tokens that the older policy sampled. The straight-through form is ``w l^2 / 2`` with
+    its value exchanged.
+
+    Args:
+        old_logprobs: of the policy that the tokens are taken to be sampled from; no gradient.
+        action_mask: where it is False the result is 0 and gets no gradient, whatever stands there, nan included.
+
+    Source: Tang and Munos 2025, "On a few pitfalls in KL divergence gradient estimation for RL", arXiv:2506.09477,
+    for why the estimators' own gradients are not the KL's; the bound of 10 is OpenRLHF's.
+    """
+    if action_mask is not None:
+        policy_logprobs, old_logprobs, ref_logprobs = (
+            torch.where(action_mask, column, 0.0)
+            for column in (policy_logprobs, old_logprobs, ref_logprobs)
+        )
+    value = kl_estimate(policy_logprobs, ref_logprobs, estimator, action_mask=action_mask).detach()
+    detached = policy_logprobs.detach()
+    weight = (detached - old_logprobs).clamp(max=math.log(MAX_WEIGHT)).exp()
+    log_ratio = (detached - ref_logprobs).clamp(-MAX_ESTIMATE, MAX_ESTIMATE)
+    # Zero in value, w * l in gradient.
+    return value + weight * log_ratio * (policy_logprobs - detached)
 
 
 def adapted_kl_coef(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from rlhf_core.contracts import (
     Engine,
-    Metrics,
     Placement,
     RoleHandle,
     RuntimeSpec,
+    Statistic,
+    StepOutcome,
     StepPlan,
+    TopTokens,
     TrainBackend,
     TrainBatch,
     TrajectoryColumns,
@@ -39,7 +41,15 @@ class LocalRole:
     async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         return self._backend.values(batch)
 
-    async def train_step(self, batch: TrainBatch, plan: StepPlan) -> Metrics:
+    async def statistics(
+        self, batch: TrajectoryColumns, names: Sequence[Statistic]
+    ) -> dict[Statistic, NDArray[np.float32]]:
+        return self._backend.statistics(batch, names)
+
+    async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
+        return self._backend.top_tokens(batch, k)
+
+    async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         return self._backend.train_step(batch, plan)
 
     async def checksum(self) -> str:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlhf_plugin_local.backend.action_head import action_logprobs
+from rlhf_plugin_local.backend.action_head import action_scores
 from rlhf_plugin_local.modeling import load_causal_lm
 
 
@@ -21,11 +21,18 @@ def inputs():
     return hidden.requires_grad_(), torch.randint(0, 100, (13,), generator=generator)
 
 
+# Two more tokens at each position; the last one is sometimes the action itself.
+OTHERS = torch.tensor([[3 * row % 100, (7 * row + 1) % 100] for row in range(13)])
+
+
 def plain(lm, hidden, targets, temperature):
+    """Log-probs of the targets, entropies, log-probs of the other tokens."""
     scaled = lm.logits(hidden) / temperature
     probs = scaled.softmax(-1)
-    chosen = torch.stack([scaled[i, t] for i, t in enumerate(targets.tolist())])
-    return chosen - scaled.exp().sum(-1).log(), -(probs * probs.log()).sum(-1)
+    ids = torch.cat([targets[:, None], OTHERS], dim=1)
+    rows = [scaled[i, row] - scaled[i].exp().sum().log() for i, row in enumerate(ids)]
+    logprobs = torch.stack(rows)
+    return logprobs[:, 0], -(probs * probs.log()).sum(-1), logprobs[:, 1:]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 3.0])
@@ -33,33 +40,40 @@ def plain(lm, hidden, targets, temperature):
 def test_values_do_not_depend_on_the_chunks(lm, inputs, temperature, chunk):
     expected = plain(lm, *inputs, temperature)
 
-    actual = action_logprobs(lm, *inputs, temperature=temperature, chunk=chunk)
+    actual = action_scores(lm, *inputs, temperature=temperature, chunk=chunk, others=OTHERS)
 
-    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(tuple(actual), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("use", ["logprobs", "entropy", "both"])
+def test_other_tokens_are_only_there_when_asked_for(lm, inputs):
+    scores = action_scores(lm, *inputs, temperature=1.0, chunk=4)
+
+    assert scores.others is None
+    assert scores.logprobs.shape == (13,)
+
+
+@pytest.mark.parametrize("use", ["logprobs", "entropy", "others", "all"])
 @pytest.mark.parametrize("chunk", [4, 100])
 def test_gradients_are_those_of_plain_autograd(lm, inputs, use, chunk):
     hidden, targets = inputs
     parameters = [hidden, *lm.model.get_output_embeddings().parameters()]
     generator = torch.Generator().manual_seed(1)
-    weights = torch.randn(2, 13, generator=generator)
+    weights = [torch.randn(*shape, generator=generator) for shape in ((13,), (13,), (13, 2))]
 
     def loss(results):
         parts = [(weight * result).sum() for weight, result in zip(weights, results, strict=True)]
-        return {"logprobs": parts[0], "entropy": parts[1], "both": sum(parts)}[use]
+        by_name = dict(zip(("logprobs", "entropy", "others"), parts, strict=True))
+        return by_name.get(use, sum(parts))
 
-    actual = torch.autograd.grad(
-        loss(action_logprobs(lm, hidden, targets, temperature=0.7, chunk=chunk)), parameters
-    )
+    scores = action_scores(lm, hidden, targets, temperature=0.7, chunk=chunk, others=OTHERS)
+    actual = torch.autograd.grad(loss(scores), parameters)
     expected = torch.autograd.grad(loss(plain(lm, hidden, targets, 0.7)), parameters)
 
     torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
 
 
 def test_uniform_logits_have_the_entropy_of_the_vocabulary(lm):
-    logprobs, entropy = action_logprobs(
+    logprobs, entropy, _ = action_scores(
         lm, torch.zeros(2, 32), torch.tensor([3, 50]), temperature=1.0, chunk=8
     )
 
@@ -72,7 +86,7 @@ def test_a_frozen_head_gets_no_gradient_but_lets_it_through(lm, inputs):
     hidden, targets = inputs
     lm.requires_grad_(False)
 
-    action_logprobs(lm, hidden, targets, temperature=1.0, chunk=5)[0].sum().backward()
+    action_scores(lm, hidden, targets, temperature=1.0, chunk=5)[0].sum().backward()
 
     assert all(p.grad is None for p in lm.parameters())
     assert float(hidden.grad.abs().max()) > 0

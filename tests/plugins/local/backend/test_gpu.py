@@ -83,7 +83,7 @@ def test_offload_and_reload_change_nothing(
     assert backend.checksum() == digest
     assert {p.device.type for p in backend.module().parameters()} == {"cuda"}
     assert {t.device.type for t in tensors_of(backend) if t.ndim} == {"cuda"}
-    metrics = backend.train_step(batch, make_plan(batch))
+    metrics = backend.train_step(batch, make_plan(batch)).metrics
     assert metrics["train/skipped_updates"].value() == 0
     assert backend.checksum() != digest
 

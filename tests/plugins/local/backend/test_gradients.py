@@ -19,7 +19,7 @@ def gradients(backend, batch, plan):
     """Do one SGD step of learning rate 1 and return how each weight moved, with the sign of the gradient."""
     weights = dict(backend._model.named_weights())
     before = {name: weight.detach().clone() for name, weight in weights.items()}
-    metrics = backend.train_step(batch, plan)
+    metrics = backend.train_step(batch, plan).metrics
     return {name: before[name] - weight.detach() for name, weight in weights.items()}, metrics
 
 
@@ -96,8 +96,8 @@ def test_the_gradient_does_not_depend_on_the_micro_batches(
     start, sgd_spec, make_batch, make_plan, models, aggregation, max_tokens
 ):
     batch = make_batch()
-    options = {"aggregation": aggregation, "kl_estimator": "k3", "entropy_coef": 0.1}
-    plan = make_plan(batch, kl_coef=0.5)
+    options = {"aggregation": aggregation, "kl_estimator": "k3", "entropy_bonus": True}
+    plan = make_plan(batch, kl_coef=0.5, entropy_coef=0.1)
     whole, whole_metrics = gradients(start(sgd_spec(models["qwen3"], **options)), batch, plan)
     spec = sgd_spec(models["qwen3"], max_tokens=max_tokens, **options)
 
@@ -113,10 +113,11 @@ def test_the_gradient_does_not_depend_on_the_chunks_of_the_head(
     start, sgd_spec, make_batch, make_plan, models
 ):
     batch = make_batch()
-    spec = sgd_spec(models["llama"], entropy_coef=0.1)
+    spec = sgd_spec(models["llama"], entropy_bonus=True)
+    plan = make_plan(batch, entropy_coef=0.1)
 
-    whole, _ = gradients(start(spec, logits_chunk=10_000), batch, make_plan(batch))
-    cut, _ = gradients(start(spec, logits_chunk=7), batch, make_plan(batch))
+    whole, _ = gradients(start(spec, logits_chunk=10_000), batch, plan)
+    cut, _ = gradients(start(spec, logits_chunk=7), batch, plan)
 
     torch.testing.assert_close(cut, whole, atol=1e-6, rtol=1e-5)
 
@@ -148,9 +149,9 @@ def test_kl_and_entropy_terms_are_added_with_their_signs(
     start, sgd_spec, make_batch, make_plan, models, kl
 ):
     batch = make_batch()
-    spec = sgd_spec(models["qwen3"], kl_estimator=kl, entropy_coef=0.3)
+    spec = sgd_spec(models["qwen3"], kl_estimator=kl, entropy_bonus=True)
 
-    actual, metrics = gradients(start(spec), batch, make_plan(batch, kl_coef=0.7))
+    actual, metrics = gradients(start(spec), batch, make_plan(batch, kl_coef=0.7, entropy_coef=0.3))
 
     expected = reinforce_gradient(
         models["qwen3"], batch, "token-mean", kl=kl, kl_coef=0.7, entropy_coef=0.3
@@ -164,7 +165,7 @@ def test_on_policy_the_ratio_is_exactly_one(start, make_spec, make_batch, make_p
     batch = make_batch()
     backend = start(make_spec(models["qwen3"]))
 
-    metrics = backend.train_step(batch, make_plan(batch))
+    metrics = backend.train_step(batch, make_plan(batch)).metrics
 
     seen = backend._terms.loss.seen
     assert torch.equal(seen.policy_logprobs, seen.old_logprobs)
@@ -178,7 +179,7 @@ def test_off_policy_the_given_old_logprobs_are_used(
     batch = make_batch()
     backend = start(make_spec(models["qwen3"]))
 
-    metrics = backend.train_step(batch, make_plan(batch, on_policy=False))
+    metrics = backend.train_step(batch, make_plan(batch, on_policy=False)).metrics
 
     seen = backend._terms.loss.seen
     old = torch.from_numpy(batch.columns["old_logprobs"])

@@ -19,7 +19,7 @@ def steps(backend, make_batch, make_plan, seeds):
     out = []
     for seed in seeds:
         batch = make_batch(seed=seed)
-        metrics = backend.train_step(batch, make_plan(batch))
+        metrics = backend.train_step(batch, make_plan(batch)).metrics
         out.append({name: metric.value() for name, metric in metrics.items()})
     return out
 

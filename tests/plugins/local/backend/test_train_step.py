@@ -59,7 +59,8 @@ def test_the_critic_learns_its_returns(start, make_spec, make_batch, make_plan, 
     spec = make_spec(models["qwen3"], role="critic", head="value", objective=ValueObjective())
     backend, batch = start(spec), make_batch()
     errors = [
-        backend.train_step(batch, make_plan(batch))["critic/abs_error"].value() for _ in range(60)
+        backend.train_step(batch, make_plan(batch)).metrics["critic/abs_error"].value()
+        for _ in range(60)
     ]
 
     assert errors[-1] < 0.5 * errors[0]
@@ -77,14 +78,14 @@ def test_a_gradient_that_is_not_finite_is_not_applied(
 
     metrics = backend.train_step(
         replace(batch, columns=batch.columns | {"advantages": bad}), make_plan(batch)
-    )
+    ).metrics
 
     assert metrics["train/skipped_updates"].value() == 1.0
     assert "policy/grad_norm" not in metrics
     assert backend.checksum() == digest
     assert distance(before, backend._updater.ema) > 0  # of the first update, not of this one
     torch.testing.assert_close(_optimizer_tensors(backend), state, atol=0, rtol=0)
-    after = backend.train_step(batch, make_plan(batch))
+    after = backend.train_step(batch, make_plan(batch)).metrics
     assert after["train/skipped_updates"].value() == 0.0
     assert backend.checksum() != digest
 
@@ -103,7 +104,7 @@ def test_the_gradient_is_clipped_to_its_norm(start, make_spec, make_batch, make_
     backend = start(spec)
     before = weights_of(backend)
 
-    metrics = backend.train_step(batch, make_plan(batch))
+    metrics = backend.train_step(batch, make_plan(batch)).metrics
 
     assert metrics["policy/grad_norm"].value() > 0.01
     assert distance(before, weights_of(backend)) == pytest.approx(1e-3, rel=1e-3)
@@ -113,7 +114,9 @@ def test_the_learning_rate_follows_the_schedule(start, make_spec, make_batch, ma
     schedule = ScheduleSpec(name="linear", warmup_updates=1, total_updates=3, min_lr_ratio=0.0)
     backend, batch = start(make_spec(models["qwen3"], schedule=schedule)), make_batch(2)
 
-    rates = [backend.train_step(batch, make_plan(batch))["policy/lr"].value() for _ in range(4)]
+    rates = [
+        backend.train_step(batch, make_plan(batch)).metrics["policy/lr"].value() for _ in range(4)
+    ]
 
     # warm-up 1/2, then 1 - x at x = 0, 1/2, 1; the optimizer's peak is 1e-3
     assert rates == pytest.approx([5e-4, 1e-3, 5e-4, 0.0])
@@ -152,7 +155,7 @@ def test_small_updates_of_bfloat16_weights_are_not_lost(
 def test_metrics_are_plain_numbers(start, make_spec, make_batch, make_plan, models):
     batch = make_batch()
 
-    metrics = start(make_spec(models["qwen3"])).train_step(batch, make_plan(batch))
+    metrics = start(make_spec(models["qwen3"])).train_step(batch, make_plan(batch)).metrics
 
     assert metrics["train/tokens"].value() == batch.trajectories.num_tokens.sum()
     for metric in metrics.values():

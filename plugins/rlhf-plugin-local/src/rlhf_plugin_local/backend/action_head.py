@@ -1,4 +1,5 @@
-"""Log-probs and entropies of actions, from hidden states, without ever holding the logits of all of them.
+"""Log-probs and entropies of actions, from hidden states, without ever holding the logits of all of them. With
+gradients; ``statistics.py`` has what is only read.
 
 Logits of a chunk live only while the chunk is worked on; the backward pass makes them again. So memory is
 O(chunk x V) instead of O(M x V), for one more head matmul.
@@ -6,7 +7,7 @@ O(chunk x V) instead of O(M x V), for one more head matmul.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,16 +27,38 @@ def default_chunk(device: torch.device, vocab_size: int) -> int:
     return GPU_ROWS
 
 
-def action_logprobs(
-    lm: CausalLM, hidden: Tensor, targets: Tensor, *, temperature: float, chunk: int
-) -> tuple[Tensor, Tensor]:
-    """Return log-probs and entropies (M,) in float32 of ``targets`` (M,) given hidden states (M, D).
+class ActionScores(NamedTuple):
+    """What the head says of ``M`` actions, in nats and float32, with gradients."""
 
-    With s = logits / temperature: log p(a) = s_a - logsumexp(s), H = -sum p log p, both in nats. Gradients flow to
-    the hidden states and to the head's parameters, from either result.
+    logprobs: Tensor
+    """(M,) of the action."""
+    entropies: Tensor
+    """(M,) of the distribution that it was drawn from."""
+    others: Tensor | None = None
+    """(M, K) log-probs of other tokens at the same positions, if they were asked for."""
+
+
+def action_scores(
+    lm: CausalLM,
+    hidden: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float,
+    chunk: int,
+    others: Tensor | None = None,
+) -> ActionScores:
+    """Return log-probs and entropies of ``targets`` (M,) given hidden states (M, D).
+
+    With s = logits / temperature: log p(a) = s_a - logsumexp(s), H = -sum p log p. Gradients flow to the hidden states
+    and to the head's parameters, from every result.
+
+    Args:
+        others: (M, K) ids of more tokens whose log-probs are wanted.
     """
     parameters = [p for p in lm.model.get_output_embeddings().parameters() if p.requires_grad]
-    return _ChunkedHead.apply(hidden, targets, lm, temperature, chunk, *parameters)  # type: ignore[no-untyped-call]
+    ids = targets[:, None] if others is None else torch.cat([targets[:, None], others], dim=1)
+    logprobs, entropies = _ChunkedHead.apply(hidden, ids, lm, temperature, chunk, *parameters)  # type: ignore[no-untyped-call]
+    return ActionScores(logprobs[:, 0], entropies, None if others is None else logprobs[:, 1:])
 
 
 class _ChunkedHead(torch.autograd.Function):
@@ -43,20 +66,20 @@ class _ChunkedHead(torch.autograd.Function):
     def forward(
         ctx: Any,
         hidden: Tensor,
-        targets: Tensor,
+        ids: Tensor,
         lm: CausalLM,
         temperature: float,
         chunk: int,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
-        entropies = torch.empty_like(logprobs)
+        logprobs = torch.empty(ids.shape, dtype=torch.float32, device=hidden.device)  # (M, 1 + K)
+        entropies = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         for start in range(0, len(hidden), chunk):
             span = slice(start, start + chunk)
-            all_logprobs = _scaled(lm.logits(hidden[span]), temperature).log_softmax(-1)  # (m, V)
-            logprobs[span] = all_logprobs.gather(1, targets[span, None])[:, 0]
-            entropies[span] = -_expected(all_logprobs.exp(), all_logprobs)
-        ctx.save_for_backward(hidden, targets, entropies, *parameters)
+            all_logprobs = scaled(lm.logits(hidden[span]), temperature).log_softmax(-1)  # (m, V)
+            logprobs[span] = all_logprobs.gather(1, ids[span])
+            entropies[span] = -expected(all_logprobs.exp(), all_logprobs)
+        ctx.save_for_backward(hidden, ids, entropies, *parameters)
         ctx.lm, ctx.temperature, ctx.chunk = lm, temperature, chunk
         ctx.set_materialize_grads(False)
         return logprobs, entropies
@@ -65,7 +88,7 @@ class _ChunkedHead(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logprobs: Tensor | None, grad_entropies: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        hidden, targets, entropies, *parameters = ctx.saved_tensors
+        hidden, ids, entropies, *parameters = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grads: list[Tensor | None] = [None] * len(parameters)
         for start in range(0, len(hidden), ctx.chunk):
@@ -75,7 +98,7 @@ class _ChunkedHead(torch.autograd.Function):
                 logits = ctx.lm.logits(leaf)
             grad_logits = _grad_of_logits(
                 logits.detach(),
-                targets[span],
+                ids[span],
                 ctx.temperature,
                 None if grad_logprobs is None else grad_logprobs[span],
                 None if grad_entropies is None else (grad_entropies[span], entropies[span]),
@@ -92,7 +115,7 @@ class _ChunkedHead(torch.autograd.Function):
 
 def _grad_of_logits(
     logits: Tensor,
-    targets: Tensor,
+    ids: Tensor,
     temperature: float,
     grad_logprobs: Tensor | None,
     entropy: tuple[Tensor, Tensor] | None,
@@ -101,26 +124,28 @@ def _grad_of_logits(
 
     With s = logits / temperature: d log p(a) / ds = onehot(a) - p and dH / ds = -p (log p + H).
     """
-    all_logprobs = _scaled(logits, temperature).log_softmax(-1)  # (m, V)
+    all_logprobs = scaled(logits, temperature).log_softmax(-1)  # (m, V)
     probs = all_logprobs.exp()
+    grad_of_all = None if grad_logprobs is None else grad_logprobs.sum(dim=1, keepdim=True)
     if entropy is None:
-        assert grad_logprobs is not None
-        grad = probs.mul_(-grad_logprobs[:, None])
+        assert grad_of_all is not None
+        grad = probs.mul_(-grad_of_all)
     else:
         grad_entropy, entropies = entropy
         factor = all_logprobs.add_(entropies[:, None]).mul_(-grad_entropy[:, None])
-        if grad_logprobs is not None:
-            factor.sub_(grad_logprobs[:, None])
+        if grad_of_all is not None:
+            factor.sub_(grad_of_all)
         grad = probs.mul_(factor)
     if grad_logprobs is not None:
-        grad.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
+        grad.scatter_add_(1, ids, grad_logprobs)
     return grad if temperature == 1.0 else grad.div_(temperature)
 
 
-def _scaled(logits: Tensor, temperature: float) -> Tensor:
+def scaled(logits: Tensor, temperature: float) -> Tensor:
+    """Return ``logits / temperature``."""
     return logits if temperature == 1.0 else logits / temperature
 
 
-def _expected(probs: Tensor, values: Tensor) -> Tensor:
-    """(m,) sum of probs * values over the vocabulary."""
+def expected(probs: Tensor, values: Tensor) -> Tensor:
+    """Return the sum (m,) of ``probs * values`` (m, V) over the vocabulary."""
     return torch.linalg.vecdot(probs, values)

@@ -35,9 +35,9 @@ class ActionGrid:
         return cls(mask=torch.from_numpy(mask).to(device), index=torch.from_numpy(index).to(device))
 
     def pad(self, flat: Tensor) -> Tensor:
-        """Return (b, A) with 0 at padding; differentiable."""
-        zeros = flat.new_zeros(self.mask.numel())
-        return zeros.index_copy(0, self.index, flat).view(self.mask.shape)
+        """Return (M, ...) as (b, A, ...) with 0 at padding; differentiable."""
+        zeros = flat.new_zeros(self.mask.numel(), *flat.shape[1:])
+        return zeros.index_copy(0, self.index, flat).view(*self.mask.shape, *flat.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

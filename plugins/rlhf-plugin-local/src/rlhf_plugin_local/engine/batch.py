@@ -208,7 +208,9 @@ class Batch:
             return sampling.argmax(logits)
         temperature = column["temperature"][rows]
         is_greedy = temperature == 0
-        scaled = logits / torch.where(is_greedy, 1.0, temperature)[:, None]
+        scaled = logits
+        if any(kind.temperature not in (0, 1) for kind in self._kinds):
+            scaled = logits / torch.where(is_greedy, 1.0, temperature)[:, None]
         if any(kind.truncates for kind in self._kinds):
             limits = (column[name][rows] for name in ("top_k", "top_p", "min_p"))
             scaled = sampling.truncate(scaled, *limits)

@@ -10,6 +10,9 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+BLOCK = 64
+"""Tokens whose probabilities are summed before the draw decides in which of these blocks it falls."""
+
 
 def truncate(
     logits: Float[Tensor, "r v"],
@@ -49,18 +52,35 @@ def draw(
     """Return the tokens at the given quantiles of softmax(logits), and their log-probabilities.
 
     The token is the first whose cumulative probability, summed in float64, exceeds ``u`` times the total; so one of
-    probability 0 is never drawn, whatever ``u`` in [0, 1] is.
+    probability 0 is never drawn, whatever ``u`` in [0, 1] is. The sums are taken in two levels, over blocks of the
+    vocabulary and inside one block, because a running sum over all of it is the slowest operation of a small model.
     """
-    logprobs = logits.log_softmax(dim=-1)  # (R, V)
-    cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)  # (R, V)
+    V = logits.shape[-1]
+    highest = logits.amax(dim=-1, keepdim=True)  # (R, 1)
+    weights = (logits - highest).exp_()  # (R, V)
+    if V % BLOCK:
+        weights = torch.nn.functional.pad(weights, (0, -V % BLOCK))
+    blocks = weights.unflatten(1, (-1, BLOCK))  # (R, V / BLOCK, BLOCK)
+    cumulative = blocks.sum(dim=2).to(torch.float64).cumsum(dim=1)  # (R, V / BLOCK)
     total = cumulative[:, -1:]
-    # u close to 1 may round u * total up to total, which nothing exceeds.
-    below_total = torch.nextafter(total, torch.zeros_like(total))
-    target = torch.minimum(uniform[:, None] * total, below_total)  # (R, 1)
-    tokens = torch.searchsorted(cumulative, target, right=True)  # (R, 1)
+    target = _below(uniform[:, None] * total, total)  # (R, 1)
+    block = torch.searchsorted(cumulative, target, right=True)  # (R, 1)
     # Only logits that are not numbers can lead past the end; the caller sees their log-prob.
-    tokens.clamp_(max=logits.shape[-1] - 1)
-    return tokens.squeeze(1), logprobs.gather(1, tokens).squeeze(1)
+    block.clamp_(max=cumulative.shape[1] - 1)
+    before = torch.where(block > 0, cumulative.gather(1, (block - 1).clamp(min=0)), 0.0)  # (R, 1)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0]  # (R, BLOCK)
+    inside = inside.to(torch.float64).cumsum(dim=1)
+    # The block's sum was rounded in another order, so what is left of the target may exceed it by a few bits.
+    left = _below(target - before, inside[:, -1:])
+    tokens = block * BLOCK + torch.searchsorted(inside, left, right=True)  # (R, 1)
+    tokens.clamp_(max=V - 1)
+    logprobs = logits.gather(1, tokens) - (highest + total.log().to(logits.dtype))  # (R, 1)
+    return tokens.squeeze(1), logprobs.squeeze(1)
+
+
+def _below(target: Tensor, total: Tensor) -> Tensor:
+    """The target, but less than the total, which no running sum exceeds."""
+    return torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
 
 
 def argmax(logits: Float[Tensor, "r v"]) -> tuple[Int64[Tensor, " r"], Float[Tensor, " r"]]:

@@ -1,0 +1,84 @@
+"""Good responses to imitate, as training sequences: prompt, response, end-of-sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..config.run import RunConfig
+from ..contracts.task import Uid
+from ..contracts.trajectory import Trajectory, TrajectoryColumns, Turn
+from ..errors import DataError
+from .prompts import tokenize_prompts
+from .renderer import TokenizerRenderer
+from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
+from .sources import Row, Source, open_source
+
+
+def load_responses(run: RunConfig, renderer: TokenizerRenderer, eos: int) -> TrajectoryColumns:
+    """Return all rows of ``supervised.data``; the action mask marks the response and the end-of-sequence after it.
+
+    Raises:
+        DataError: a set cannot be opened, or a row has no usable prompt or response or is longer than
+            ``train.max_tokens_per_micro_batch``.
+    """
+    options = run.supervised
+    prompt_format = PromptFormat.of(run.data.model_copy(update={"prompt_key": options.prompt_key}))
+    rows: list[Trajectory] = []
+    bad: list[BadRow] = []
+    total = 0
+    for spec in options.data:
+        source = open_source(spec, split=run.data.split)
+        total += len(source)
+        wanted = np.ones(len(source), dtype=bool)
+        prompts = tokenize_prompts(
+            source, wanted, prompt_format, renderer, run.data.max_prompt_tokens
+        )
+        bad += prompts.bad
+        for position, index in enumerate(prompts.rows.tolist()):
+            try:
+                response = _response(source.row(index), options.response_key)
+                tokens = [*renderer.encode(response), eos]
+                rows.append(_sequence(len(rows), prompts.tokens(position), tokens, run))
+            except RowProblem as problem:
+                bad.append(_located(problem, source, index))
+    if bad:
+        raise bad_row_error(bad, total, "supervised.data", options.data)
+    if not rows:
+        raise DataError("supervised.data: expected at least one row, got none")
+    return TrajectoryColumns.from_trajectories(rows)
+
+
+def _response(row: Row, key: str) -> str:
+    if key not in row:
+        raise RowProblem(
+            "missing column",
+            f"expected a column {key!r}; the row has {', '.join(map(str, row)) or 'none'}. "
+            "Set --supervised.response_key",
+        )
+    text = row[key]
+    if not isinstance(text, str):
+        raise RowProblem("wrong type", f"column {key!r}: expected text, got {type(text).__name__}")
+    check_text(text, f"column {key!r}")
+    return text
+
+
+def _sequence(index: int, prompt: tuple[int, ...], tokens: list[int], run: RunConfig) -> Trajectory:
+    length = len(prompt) + len(tokens)
+    if length > run.train.max_tokens_per_micro_batch:
+        raise RowProblem(
+            "too long",
+            f"prompt and response have {length} tokens, --train.max_tokens_per_micro_batch allows "
+            f"{run.train.max_tokens_per_micro_batch}",
+        )
+    return Trajectory(
+        uid=Uid(0, index),
+        token_ids=np.array([*prompt, *tokens], dtype=np.int32),
+        action_mask=np.arange(length) >= len(prompt),
+        rollout_logprobs=np.zeros(len(tokens), dtype=np.float32),
+        weight_version=np.zeros(len(tokens), dtype=np.int32),
+        turns=(Turn(start=len(prompt), end=length),),
+    )
+
+
+def _located(problem: RowProblem, source: Source, index: int) -> BadRow:
+    return BadRow(source.where(index), problem.kind, problem.reason)

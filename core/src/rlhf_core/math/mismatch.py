@@ -1,0 +1,63 @@
+"""How far the trainer's log-probs are from the sampler's for the same tokens and weights.
+
+The two compute with other kernels and other precision, or the sampler had older weights. Everything here is over a
+whole rollout batch: quantiles and effective sample sizes of parts cannot be merged.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..contracts.metric import Metric, Metrics
+
+MAX_LOG_RATIO = 20.0
+"""e^20 is 5e8; beyond it a weight says no more than that it is huge."""
+
+
+def mismatch_metrics(
+    old_logprobs: Float[Tensor, "b a"],
+    rollout_logprobs: Float[Tensor, "b a"],
+    action_mask: Bool[Tensor, "b a"],
+) -> Metrics:
+    """Return what to log of ``g = old - rollout`` (trainer minus sampler, nats) over action tokens.
+
+    - ``mismatch/logprob_diff_mean``, ``_p99``, ``_max``: of ``abs(g)``.
+    - ``mismatch/k1``: mean of ``-g``, and ``mismatch/k3``: mean of ``exp(g) - 1 - g``, both unbiased estimates of
+      KL(sampler || trainer), the second never negative. (Schulman 2020, "Approximating KL Divergence".)
+    - ``mismatch/ess``: ``(sum w)^2 / (n sum w^2)`` of the token weights ``w = exp(g)``, and
+      ``mismatch/ess_sequence`` of the sequence weights ``exp(sum of g)``: the share of the data that is left after
+      weighting it, 1 for equal log-probs. (Kong 1992, "A note on importance sampling using standardized weights".)
+
+    Nothing is returned for a batch without action tokens.
+    """
+    log_ratio = torch.where(action_mask, old_logprobs - rollout_logprobs, 0.0).double()  # (B, A)
+    tokens = log_ratio[action_mask]
+    if not len(tokens):
+        return {}
+    size = tokens.abs()
+    sequences = log_ratio.sum(dim=1)[action_mask.any(dim=1)]
+    rank = max(1, round(0.99 * len(size)))
+    bounded = tokens.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    values = {
+        "logprob_diff_mean": size.mean(),
+        # kthvalue rather than quantile, which refuses more than 2^24 numbers.
+        "logprob_diff_p99": size.kthvalue(rank).values,
+        "k1": -tokens.mean(),
+        "k3": (torch.expm1(bounded) - bounded).mean(),
+        "ess": effective_share(tokens),
+        "ess_sequence": effective_share(sequences),
+    }
+    metrics = {f"mismatch/{name}": Metric(float(value)) for name, value in values.items()}
+    metrics["mismatch/logprob_diff_max"] = Metric(float(size.max()), reduction="max")
+    return metrics
+
+
+def effective_share(log_weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    """Return ``(sum w)^2 / (n sum w^2)`` of ``w = exp(log_weights)``, between 1 / n and 1.
+
+    Computed from differences to the largest, so that no weight overflows.
+    """
+    weights = (log_weights - log_weights.max()).exp()
+    return weights.sum().square() / (len(weights) * weights.square().sum())

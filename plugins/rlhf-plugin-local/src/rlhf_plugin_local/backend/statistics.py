@@ -1,0 +1,57 @@
+"""What a scoring pass reads off the logits, without a gradient and a chunk of actions at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rlhf_core.contracts import Statistic
+
+from .action_head import expected, scaled
+
+if TYPE_CHECKING:
+    from ..modeling import CausalLM
+
+
+def action_statistics(
+    lm: CausalLM,
+    hidden: Tensor,
+    targets: Tensor,
+    names: Sequence[Statistic],
+    *,
+    temperature: float,
+    chunk: int,
+) -> Tensor:
+    """Return (M, len(names)) in float32 of actions ``targets`` (M,) given hidden states (M, D)."""
+    parts = []
+    for start in range(0, len(hidden), chunk):
+        span = slice(start, start + chunk)
+        logprobs = scaled(lm.logits(hidden[span]), temperature).log_softmax(-1)  # (m, V)
+        parts.append(torch.stack([_statistic(name, logprobs, targets[span]) for name in names], 1))
+    return torch.cat(parts) if parts else hidden.new_zeros(0, len(names), dtype=torch.float32)
+
+
+def top_tokens(
+    lm: CausalLM, hidden: Tensor, k: int, *, temperature: float, chunk: int
+) -> tuple[Tensor, Tensor]:
+    """Return ids and log-probs (M, k) of the most probable tokens, highest first."""
+    ids, values = [hidden.new_zeros(0, k, dtype=torch.int64)], [hidden.new_zeros(0, k)]
+    for start in range(0, len(hidden), chunk):
+        logits = lm.logits(hidden[start : start + chunk])
+        best = scaled(logits, temperature).log_softmax(-1).topk(k, dim=-1)
+        ids.append(best.indices)
+        values.append(best.values)
+    return torch.cat(ids), torch.cat(values)
+
+
+def _statistic(name: Statistic, logprobs: Tensor, targets: Tensor) -> Tensor:
+    match name:
+        case "logprobs":
+            return logprobs.gather(1, targets[:, None])[:, 0]
+        case "entropy":
+            return -expected(logprobs.exp(), logprobs)
+        case "sum_pi_squared":
+            return logprobs.mul(2).exp().sum(-1)
