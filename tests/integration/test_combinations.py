@@ -1,6 +1,5 @@
-"""Every estimator with every policy loss, IS correction and rollout executor of this repository, end to end."""
+"""Every estimator, policy loss and IS correction of this repository with every rollout executor, end to end."""
 
-import itertools
 import math
 from pathlib import Path
 
@@ -9,8 +8,11 @@ import pytest
 from rlhf_core import plugins as plugin_loader
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
-FLAGS_FOR_NEED = {"environment": ["--env", "echo_after_hint", "--rollout.max_length", "32"]}
-"""What a run with an executor of some need is given."""
+FLAGS_FOR_NEED = {
+    "environment": ["--env", "echo_after_hint", "--rollout.max_length", "32"],
+    "teacher_logprobs": ["--algo.teacher.path", "model"],
+}
+"""What a run with a component of some need is given."""
 
 
 def installed(hook: str) -> list:
@@ -31,12 +33,21 @@ EXECUTORS = {
     entry.name: [flag for need in entry.component.needs for flag in FLAGS_FOR_NEED[need]]
     for entry in installed("rlhf_rollout_executors")
 }
-CORRECTIONS = [None, *names("rlhf_is_corrections")]
-COMBINATIONS = list(
-    itertools.product(
-        names("rlhf_advantage_estimators"), names("rlhf_policy_losses"), CORRECTIONS, EXECUTORS
-    )
-)
+LOSSES = {
+    entry.name: [
+        flag for need in sorted(entry.component.needs) for flag in FLAGS_FOR_NEED.get(need, ())
+    ]
+    for entry in installed("rlhf_policy_losses")
+    if "supervised_data" not in entry.component.needs
+}
+DEFAULTS = ("reinforce_baseline", "ppo", None)
+CHOICES = [
+    *((estimator, *DEFAULTS[1:]) for estimator in names("rlhf_advantage_estimators")),
+    *((DEFAULTS[0], loss, None) for loss in LOSSES),
+    *((*DEFAULTS[:2], correction) for correction in names("rlhf_is_corrections")),
+]
+"""Each component once with the usual others; test_product.py combines all with all."""
+COMBINATIONS = [(*choice, executor) for choice in CHOICES for executor in EXECUTORS]
 
 
 def test_there_is_something_to_combine():
@@ -45,7 +56,7 @@ def test_there_is_something_to_combine():
 
 
 @pytest.mark.parametrize(("estimator", "loss", "correction", "executor"), COMBINATIONS)
-def test_a_combination_takes_a_step_with_finite_numbers(
+def test_a_component_takes_a_step_with_finite_numbers(
     train, workspace, estimator, loss, correction, executor
 ):
     # Differs between samples from the first step on, unlike an answer that has to be right.
@@ -57,7 +68,7 @@ def test_a_combination_takes_a_step_with_finite_numbers(
     if correction is not None:
         flags += ["--algo.correction.kind", correction]
 
-    (line,) = train("run", *flags, *EXECUTORS[executor])
+    (line,) = train("run", *flags, *EXECUTORS[executor], *LOSSES[loss])
 
     unusual = {name: x for name, x in line["metrics"].items() if not math.isfinite(x)}
     assert unusual == {}

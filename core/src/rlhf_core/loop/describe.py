@@ -6,7 +6,7 @@ from ..config.resolved import Resolved, Selection
 from ..contracts.backend import PolicyObjective, RoleSpec
 from ..plugins import Plugins
 from .demands import Demands, demands_of
-from .roles import max_length, runtime_spec
+from .roles import max_length, policy_role, runtime_spec
 
 
 def describe(resolved: Resolved, plugins: Plugins) -> str:
@@ -69,8 +69,14 @@ def _step(resolved: Resolved, demands: Demands) -> list[str]:
         if wanted
     ]
     steps = run.train.steps or f"{run.train.epochs} epoch(s) of the data"
+    objective = policy_role(resolved, demands, total_steps=1).objective
+    assert isinstance(objective, PolicyObjective)
     return [
         f"{prompts} prompts x {group} samples = {prompts * group} episodes of up to {max_length(run)} tokens",
         f"extra passes: {', '.join(passes) or 'none'}",
         f"{demands.updates_per_step} optimizer update(s), steps: {steps}",
+        f"loss: {objective.aggregation}"
+        + "".join(
+            f", + {term.weight:g} {term.loss.name} of {term.rows}" for term in objective.terms
+        ),
     ]
