@@ -16,6 +16,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.errors import RolloutError
 from rlhf_core.loop.cursor import Cursor
+from rlhf_core.loop.episodes import EpisodeRunner
 from rlhf_core.loop.ledger import Ledger, replay
 from rlhf_core.loop.rng import seed_of
 from rlhf_core.loop.rollouts import RolloutSource
@@ -46,23 +47,30 @@ async def by_prompt(requests):
     return scores
 
 
-def source(score=by_prompt, samples=3, **kwargs):
-    executor = load("").get("rlhf_rollout_executors", "single_turn").build()
+def single_turn():
+    return load("").get("rlhf_rollout_executors", "single_turn").build()
+
+
+def episodes(score=by_prompt, samples=3, with_greedy=False, script=None, executor=None):
     context = RolloutContext(
-        engine=FakeEngine(),
+        engine=FakeEngine(script),
         renderer=FakeRenderer(),
         sampling=SamplingParams(max_new_tokens=4),
         max_length=16,
         seed=lambda sample, turn: 0,
     )
-    return RolloutSource(
-        executor=executor,
+    return EpisodeRunner(
+        executor=executor or single_turn(),
         context=context,
         seed_of=lambda task, sample, turn: seed_of(0, "sample", task.uid.prompt, sample, turn),
         score=score,
         samples_per_prompt=samples,
-        **kwargs,
+        with_greedy=with_greedy,
     )
+
+
+def source(*args, filters=(), shapers=(), **kwargs):
+    return RolloutSource(episodes(*args, **kwargs), filters=filters, shapers=shapers)
 
 
 @pytest.fixture
@@ -220,25 +228,17 @@ def test_an_error_of_the_executor_reaches_the_caller_as_it_is(take):
         async def run(self, task, samples, context):
             raise RolloutError(f"{task.uid}: broken")
 
-    broken = source()
-    broken._executor = Broken()
-
     with pytest.raises(RolloutError, match=r"0\.\d\.0\.0: broken"):
-        take(broken)
+        take(source(executor=Broken()))
 
 
 def test_an_executor_that_loses_a_sample_is_refused(take):
-    lossy = source()
-    whole = lossy._executor
-
     class Lossy:
         async def run(self, task, samples, context):
-            return (await whole.run(task, samples, context))[:-1]
-
-    lossy._executor = Lossy()
+            return (await single_turn().run(task, samples, context))[:-1]
 
     with pytest.raises(RolloutError, match="expected 3 of them"):
-        take(lossy)
+        take(source(executor=Lossy()))
 
 
 async def by_length(requests):
@@ -253,10 +253,7 @@ def greedy_writes_four(request, index):
 
 
 def test_a_greedy_episode_gives_every_sample_its_reward_and_is_not_trained_on(take):
-    made = source(by_length, with_greedy=True)
-    made._context.engine._script = greedy_writes_four
-
-    batch = take(made).batch
+    batch = take(source(by_length, with_greedy=True, script=greedy_writes_four)).batch
 
     assert list(batch.uids()) == [Uid(0, p, s) for p in range(4) for s in range(3)]
     np.testing.assert_array_equal(batch.reward, np.full(12, 2.0))
@@ -304,8 +301,5 @@ def test_a_segment_without_actions_is_refused():
                 for sample in samples
             ]
 
-    made = source()
-    made._executor = Silent()
-
     with pytest.raises(RolloutError, match=r"0\.3\.0\.0 without a single action token"):
-        asyncio.run(made.run([Tasks().task(3, 0)], 1))
+        asyncio.run(episodes(executor=Silent()).run([Tasks().task(3, 0)], 1))

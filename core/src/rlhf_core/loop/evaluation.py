@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ..contracts.executor import RolloutContext, RolloutExecutor
 from ..contracts.trajectory import Trajectory
 from .cursor import Tasks
+from .episodes import EpisodeRunner, ScoreRequests
 from .rng import seed_of
-from .rollouts import RolloutSource, ScoreRequests
 
 EPOCH = -1
 """The epoch in the uids of evaluation samples."""
@@ -59,7 +59,7 @@ class Evaluator:
     ) -> dict[str, float]:
         # Greedy episodes of one prompt are all the same, unless an environment draws.
         greedy = temperature == 0 and self._context.environment is None
-        source = RolloutSource(
+        episodes = EpisodeRunner(
             executor=self._executor,
             context=replace(
                 self._context, sampling=replace(self._context.sampling, temperature=temperature)
@@ -70,7 +70,7 @@ class Evaluator:
             score=self._score,
             samples_per_prompt=1 if greedy else self._num_samples,
         )
-        scored = await source.run([tasks.task(index, EPOCH) for index in range(len(tasks))], step)
+        scored = await episodes.run([tasks.task(index, EPOCH) for index in range(len(tasks))], step)
         lost = sum(len(group) for group in scored.dropped.values())
         return summarize(scored.trajectories, self._pass_threshold) | (
             {"dropped_prompts": float(lost)} if lost else {}

@@ -19,10 +19,10 @@ from ..contracts.trajectory import TrajectoryColumns
 from ..errors import NonFiniteError, PluginError
 from ..math import group_size, group_std, kl_estimate, pad_columns, unpad
 from .demands import Demands
+from .episodes import GREEDY_REWARD
 from .final_values import final_values
 from .observations import observations
 from .roles import CRITIC, POLICY, REFERENCE, TEACHER
-from .rollouts import GREEDY_REWARD
 
 Columns = dict[str, NDArray[np.float32]]
 

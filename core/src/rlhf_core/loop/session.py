@@ -24,6 +24,7 @@ from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
 from .cursor import Tasks
 from .demands import Demands, demands_of
+from .episodes import EpisodeRunner
 from .evaluation import Evaluator
 from .rng import seed_of
 from .roles import max_length, runtime_spec
@@ -98,7 +99,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         environment=_environment_factory(resolved),
     )
     score = panel.score if panel else None
-    source = RolloutSource(
+    episodes = EpisodeRunner(
         executor=executor,
         context=context,
         seed_of=lambda task, sample, turn: seed_of(
@@ -106,8 +107,6 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         ),
         score=score,
         samples_per_prompt=run.rollout.n_samples_per_prompt,
-        shapers=shapers,
-        filters=filters,
         with_greedy=demands.greedy_rewards,
     )
     evaluator = Evaluator(
@@ -129,7 +128,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         roles=placement.roles,
         engine=placement.engine,
         renderer=renderer,
-        source=source,
+        source=RolloutSource(episodes, shapers=shapers, filters=filters),
         evaluator=evaluator if eval_sets else None,
         estimator=estimator,
         shapers=shapers,
