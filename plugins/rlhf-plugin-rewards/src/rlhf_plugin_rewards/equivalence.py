@@ -19,6 +19,7 @@ from rlhf_core.contracts import RewardRequest, RewardResult
 
 from .config import MathConfig
 from .labels import label_of
+from .one_by_one import score_each
 
 
 class MathEquivalence:
@@ -29,17 +30,9 @@ class MathEquivalence:
         # The samples of a group share their label.
         self._gold = lru_cache(maxsize=4096)(self._parse_label)
 
-    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult]:
+    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
         """Return 0 or 1 per sample, and the metric ``extracted``: whether an answer was found in the response."""
-        results: list[Any] = []
-        for request in requests:
-            try:
-                results.append(self._score(request))
-            except (
-                Exception
-            ) as error:  # stands in the place of this sample's result; the others keep theirs
-                results.append(error)
-        return results
+        return score_each(requests, self._score)
 
     def _score(self, request: RewardRequest) -> RewardResult:
         gold = self._gold(str(label_of(request, self._config.label_key)))

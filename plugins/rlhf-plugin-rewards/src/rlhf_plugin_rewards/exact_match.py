@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import regex
 
@@ -12,6 +11,7 @@ from rlhf_core.contracts import RewardRequest, RewardResult
 
 from .config import ExactMatchConfig
 from .labels import label_of
+from .one_by_one import score_each
 
 
 class ExactMatch:
@@ -21,17 +21,9 @@ class ExactMatch:
         self._config = config
         self._extract = regex.compile(config.extract) if config.extract is not None else None
 
-    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult]:
+    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
         """Return 0 or 1 per sample; with ``extract`` also the metric ``extracted``, whether there was a match."""
-        results: list[Any] = []
-        for request in requests:
-            try:
-                results.append(self._score(request))
-            except (
-                Exception
-            ) as error:  # stands in the place of this sample's result; the others keep theirs
-                results.append(error)
-        return results
+        return score_each(requests, self._score)
 
     def _score(self, request: RewardRequest) -> RewardResult:
         label = label_of(request, self._config.label_key)

@@ -12,6 +12,7 @@ from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest, RewardResult
 
 from .config import RegexConfig
+from .one_by_one import score_each
 
 
 class Pattern:
@@ -24,17 +25,12 @@ class Pattern:
         if not config.columns:
             self._compiled(config.pattern)
 
-    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult]:
+    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
         """Return 0 or 1 per sample."""
-        results: list[Any] = []
-        for request in requests:
-            try:
-                results.append(RewardResult(reward=float(self._matches(request))))
-            except (
-                Exception
-            ) as error:  # stands in the place of this sample's result; the others keep theirs
-                results.append(error)
-        return results
+        return score_each(requests, self._score)
+
+    def _score(self, request: RewardRequest) -> RewardResult:
+        return RewardResult(reward=float(self._matches(request)))
 
     def _matches(self, request: RewardRequest) -> bool:
         text = self._config.pattern
