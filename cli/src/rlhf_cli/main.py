@@ -17,7 +17,7 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Registered
 from rlhf_core.plugins import Plugins
 
-from . import new, plugins_command, train
+from . import check, new, plugins_command, train
 
 _OWN_MODULES = {
     "data": "Check and show data files.",
@@ -65,6 +65,7 @@ def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer
     )(train.command(plugins))
     app.add_typer(plugins_command.tree(plugins), name="plugins")
     app.add_typer(new.tree(), name="new")
+    app.command("check")(check.command(plugins))
     for name, summary in _OWN_MODULES.items():
         if name in arguments[:1]:
             _add_module(app, name)

@@ -50,8 +50,14 @@ class Chosen:
     @property
     def needs(self) -> frozenset[str]:
         """What the component needs, and what its options do."""
-        by_options = self.options.needed_by_options() if self.options is not None else frozenset()
+        by_options = self.options.needed_by_options() if self.options else frozenset()
         return self.registered.component.needs | by_options
+
+    @property
+    def conflicts(self) -> frozenset[str]:
+        """What the component excludes, and what its options do."""
+        by_options = self.options.excluded_by_options() if self.options else frozenset()
+        return self.registered.component.conflicts | by_options
 
 
 def needs_of(chosen: Iterable[Chosen]) -> frozenset[str]:
@@ -75,7 +81,7 @@ def check(chosen: Sequence[Chosen], features: frozenset[str], samples_per_prompt
         component = choice.registered.component
         for need in sorted(choice.needs):
             _check_need(choice, need, present, samples_per_prompt)
-        for conflict in sorted(component.conflicts & present):
+        for conflict in sorted(choice.conflicts & present):
             cause = _who_brings(conflict, chosen) or "an option of this run"
             raise CapabilityError(
                 f"{choice.flag} {component.name} cannot be combined with {conflict!r}, which comes from {cause}"

@@ -33,6 +33,10 @@ class Config(BaseModel):
         """Return what these option values need of the run, beside what the component needs whatever they are."""
         return frozenset()
 
+    def excluded_by_options(self) -> frozenset[str]:
+        """Return the capabilities that must be absent with these option values, beside the component's conflicts."""
+        return frozenset()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component(Generic[ProductT]):

@@ -5,7 +5,14 @@ import statistics
 import pytest
 import torch
 
-from rlhf_core.math import group_mean, group_size, group_std, leave_one_out_mean
+from rlhf_core.math import (
+    group_mean,
+    group_size,
+    group_std,
+    group_top_two,
+    group_weighted_mean,
+    leave_one_out_mean,
+)
 
 GROUP = torch.tensor([0, 1, 0, 2, 1, 0])
 VALUES = torch.tensor([1.0, 5.0, 2.0, 7.0, 9.0, 6.0])
@@ -120,3 +127,92 @@ def test_arguments_are_left_as_they_are():
 
     assert torch.equal(values, VALUES)
     assert torch.equal(group, GROUP)
+
+
+def test_the_weighted_mean_by_hand():
+    weights = torch.tensor([1.0, 3.0, 2.0, 0.5, 1.0, 1.0])
+
+    # group 0: (1 + 4 + 6) / 4; group 1: (15 + 9) / 4; group 2 alone
+    torch.testing.assert_close(
+        group_weighted_mean(VALUES, weights, GROUP),
+        torch.tensor([2.75, 6.0, 2.75, 7.0, 6.0, 2.75]),
+    )
+
+
+def test_equal_weights_give_the_mean():
+    values = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    torch.testing.assert_close(
+        group_weighted_mean(values, torch.full_like(values, 0.3), GROUP), group_mean(values, GROUP)
+    )
+
+
+def test_values_without_weight_have_no_effect_on_the_weighted_mean():
+    nan = float("nan")
+    values = torch.tensor([[1.0, nan], [nan, nan], [4.0, 2.0]])
+    weights = torch.tensor([[1.0, 0.0], [0.0, 0.0], [2.0, 1.0]])
+
+    actual = group_weighted_mean(values, weights, torch.tensor([0, 0, 0]))
+
+    # (1 + 8) / 3, and 2 alone
+    assert actual.tolist() == [[3.0, 2.0]] * 3
+
+
+def test_a_group_without_any_weight_has_the_weighted_mean_0():
+    actual = group_weighted_mean(
+        torch.tensor([5.0, float("nan")]), torch.zeros(2), torch.tensor([0, 0])
+    )
+
+    assert actual.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("value", "size"), [(0.1, 8), (0.3, 7), (1e30, 5)])
+def test_equal_values_have_exactly_that_weighted_mean(value, size):
+    values = torch.full((size,), value)
+    weights = torch.arange(1, size + 1, dtype=torch.float32) / 7
+
+    assert torch.equal(
+        group_weighted_mean(values, weights, torch.zeros(size, dtype=torch.int64)), values
+    )
+
+
+def test_the_top_two_by_hand():
+    largest, second = group_top_two(VALUES, GROUP)
+
+    assert largest.tolist() == [6.0, 9.0, 6.0, 7.0, 9.0, 6.0]
+    assert second.tolist() == [2.0, 5.0, 2.0, 7.0, 5.0, 2.0]
+
+
+def test_the_top_two_are_equal_where_the_largest_is_shared():
+    largest, second = group_top_two(
+        torch.tensor([3.0, 1.0, 3.0, 0.1, 0.1]), torch.tensor([0, 0, 0, 1, 1])
+    )
+
+    assert torch.equal(largest, second)
+    assert largest[:3].tolist() == [3.0, 3.0, 3.0]
+
+
+def test_the_top_two_are_of_episodes():
+    # Group 0 has episodes {9, 1} (mean 5), {4} and {3}; none earned 9.
+    values = torch.tensor([9.0, 4.0, 1.0, 3.0])
+    largest, second = group_top_two(
+        values, torch.zeros(4, dtype=torch.int64), torch.tensor([0, 1, 0, 2])
+    )
+
+    assert largest.tolist() == [5.0] * 4
+    assert second.tolist() == [4.0] * 4
+
+
+def test_the_top_two_equal_sorting():
+    generator = torch.Generator().manual_seed(1)
+    values = torch.randint(-3, 4, (40, 2), generator=generator).double()
+    group = torch.randint(0, 9, (40,), generator=generator)
+    _, group = torch.unique(group, return_inverse=True)
+
+    largest, second = group_top_two(values, group)
+
+    for row in range(40):
+        for column in range(2):
+            members = sorted(values[group == group[row], column].tolist(), reverse=True)
+            assert largest[row, column].item() == members[0]
+            assert second[row, column].item() == members[min(1, len(members) - 1)]

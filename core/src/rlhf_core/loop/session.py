@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config.features import sampling_params
 from ..config.resolved import Resolved
+from ..config.run import RunConfig
 from ..contracts.advantage import AdvantageEstimator
 from ..contracts.engine import Engine
 from ..contracts.environment import Environment
@@ -81,10 +82,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     preparing_loss = _build(resolved, "algo.loss.policy") if demands.prepares_step else None
 
     eos = eos_token_ids(tokenizer, run.model.path, trust_remote_code=run.model.trust_remote_code)
-    supervised = None
-    if demands.supervised:
-        responses = load_responses(run, renderer, _end_of_response(tokenizer, eos))
-        supervised = SupervisedRows(responses, run.supervised.batch_size, run.seed)
+    supervised = _supervised_rows(run, renderer, eos) if demands.supervised else None
     spec = runtime_spec(resolved, demands, total_steps=total_steps, eos_token_ids=eos)
     runtime = _build(resolved, "runtime.name")
     stack.push_async_callback(runtime.close)
@@ -109,16 +107,18 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         samples_per_prompt=run.rollout.n_samples_per_prompt,
         with_greedy=demands.greedy_rewards,
     )
-    evaluator = Evaluator(
-        eval_sets,
-        executor=executor,
-        context=context,
-        score=score,
-        seed=run.seed,
-        temperatures=run.eval.temperatures,
-        num_samples=run.eval.n_samples,
-        pass_threshold=run.eval.pass_threshold,
-    )
+    evaluator = None
+    if eval_sets:
+        evaluator = Evaluator(
+            eval_sets,
+            executor=executor,
+            context=context,
+            score=score,
+            seed=run.seed,
+            temperatures=run.eval.temperatures,
+            num_samples=run.eval.n_samples,
+            pass_threshold=run.eval.pass_threshold,
+        )
     return Session(
         resolved=resolved,
         plugins=plugins,
@@ -129,18 +129,12 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         engine=placement.engine,
         renderer=renderer,
         source=RolloutSource(episodes, shapers=shapers, filters=filters),
-        evaluator=evaluator if eval_sets else None,
+        evaluator=evaluator,
         estimator=estimator,
         shapers=shapers,
         preparing_loss=preparing_loss,
         supervised=supervised,
     )
-
-
-def _end_of_response(tokenizer: Any, eos: Sequence[int]) -> int:
-    """The token that ends a response to imitate: the tokenizer's own, where the model has several."""
-    own: int | None = tokenizer.eos_token_id
-    return eos[0] if own is None else own
 
 
 def total_steps_of(resolved: Resolved, num_tasks: int) -> int:
@@ -149,6 +143,15 @@ def total_steps_of(resolved: Resolved, num_tasks: int) -> int:
     if train.steps is not None:
         return train.steps
     return -(-train.epochs * num_tasks // resolved.run.rollout.batch_size)
+
+
+def _supervised_rows(
+    run: RunConfig, renderer: TokenizerRenderer, eos: Sequence[int]
+) -> SupervisedRows:
+    # A response to imitate ends with the tokenizer's own token, where the model has several.
+    own: int | None = renderer.tokenizer.eos_token_id
+    responses = load_responses(run, renderer, eos[0] if own is None else own)
+    return SupervisedRows(responses, run.supervised.batch_size, run.seed)
 
 
 def _build(resolved: Resolved, slot: str) -> Any:

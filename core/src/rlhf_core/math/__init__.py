@@ -5,7 +5,14 @@ Axes: ``B`` sequences, ``A`` action tokens, ``K`` turns. Prompt and environment 
 
 from .aggregation import aggregate
 from .entropy import adapted_entropy_coef
-from .groups import group_mean, group_size, group_std, leave_one_out_mean
+from .groups import (
+    group_mean,
+    group_size,
+    group_std,
+    group_top_two,
+    group_weighted_mean,
+    leave_one_out_mean,
+)
 from .kl import adapted_kl_coef, kl_estimate, unbiased_kl
 from .masked import masked_mean, masked_sum, masked_var, whiten
 from .mismatch import mismatch_metrics
@@ -22,6 +29,8 @@ __all__ = [
     "group_mean",
     "group_size",
     "group_std",
+    "group_top_two",
+    "group_weighted_mean",
     "kl_estimate",
     "leave_one_out_mean",
     "masked_mean",

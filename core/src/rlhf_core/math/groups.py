@@ -79,6 +79,50 @@ def leave_one_out_mean(
     return others[row].to(values.dtype)
 
 
+def group_weighted_mean(
+    values: Float[Tensor, " b *k"], weights: Float[Tensor, " b *k"], group: Int[Tensor, " b"]
+) -> Float[Tensor, " b *k"]:
+    """Return the weighted mean of its group at each row: ``sum_j w_j x_j / sum_j w_j``.
+
+    Values with weight 0 have no effect, whatever they are, nan included. Where all weights are 0 the result is 0. Equal
+    values have exactly that mean, whatever the weights. Rows count one by one: an episode of several rows counts with
+    the sum of their weights.
+
+    Args:
+        values: one or more numbers per row; trailing axes are treated separately.
+        weights: of each number, not negative.
+        group: dense index 0..P-1.
+    """
+    counts = weights > 0
+    exact, weights = values.to(torch.float64), weights.to(torch.float64)
+    lowest, _ = _above_lowest(torch.where(counts, exact, torch.inf), group)
+    offset = torch.where(counts, exact - lowest, 0.0)
+    total = _sums(torch.where(counts, weights, 0.0), group)
+    above = _sums(torch.where(counts, weights * offset, 0.0), group) / total.clamp(
+        min=torch.finfo(torch.float64).tiny
+    )
+    return torch.where(total[group] > 0, lowest + above[group], 0.0).to(values.dtype)
+
+
+def group_top_two(
+    values: Float[Tensor, " b *k"],
+    group: Int[Tensor, " b"],
+    episode: Int[Tensor, " b"] | None = None,
+) -> tuple[Float[Tensor, " b *k"], Float[Tensor, " b *k"]]:
+    """Return, at each row, the largest and the second largest value among the episodes of its group.
+
+    Equal where two episodes share the largest value, and in a group of one.
+    """
+    members, row = _members(group, episode)
+    exact = _once_per_episode(values, episode)
+    largest = -_above_lowest(-exact, members)[0]
+    is_largest = exact == largest
+    rest = -_above_lowest(torch.where(is_largest, torch.inf, -exact), members)[0]
+    shared = _sums(is_largest.to(torch.int64), members)[members] > 1
+    second = torch.where(shared | ~torch.isfinite(rest), largest, rest)
+    return largest[row].to(values.dtype), second[row].to(values.dtype)
+
+
 def _members(group: Tensor, episode: Tensor | None) -> tuple[Tensor, Tensor]:
     """The group of each member (E,), and the member of each row (B,)."""
     if episode is None:

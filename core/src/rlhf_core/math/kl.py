@@ -77,21 +77,22 @@ def unbiased_kl(
 
     The gradient with respect to a token's log-prob is ``w * l`` for every estimator, with ``l = policy - reference``
     and ``w = min(exp(policy - old), 10)``: the expectation of ``l * grad log policy`` under the policy is the gradient
-    of the KL, and w corrects for tokens that the older policy sampled. The straight-through form is ``w l^2 / 2`` with
-    its value exchanged.
+    of the KL, and w corrects for tokens that the older policy sampled. With ``old == policy`` it is the gradient of
+    ``k2``. ``l`` is clamped to [-10, 10] here too, but beyond the clamp a token is still pulled back. The result is at
+    least float32.
 
     Args:
         old_logprobs: of the policy that the tokens are taken to be sampled from; no gradient.
         action_mask: where it is False the result is 0 and gets no gradient, whatever stands there, nan included.
 
     Source: Tang and Munos 2025, "On a few pitfalls in KL divergence gradient estimation for RL", arXiv:2506.09477,
-    for why the estimators' own gradients are not the KL's; the bound of 10 is OpenRLHF's.
+    for why the estimators' own gradients are not the KL's; the bound of 10 on w is OpenRLHF's, which does not bound l.
     """
-    if action_mask is not None:
-        policy_logprobs, old_logprobs, ref_logprobs = (
-            torch.where(action_mask, column, 0.0)
-            for column in (policy_logprobs, old_logprobs, ref_logprobs)
-        )
+    dtype = torch.promote_types(policy_logprobs.dtype, torch.float32)
+    policy_logprobs, old_logprobs, ref_logprobs = (
+        column.to(dtype) if action_mask is None else torch.where(action_mask, column.to(dtype), 0.0)
+        for column in (policy_logprobs, old_logprobs.detach(), ref_logprobs.detach())
+    )
     value = kl_estimate(policy_logprobs, ref_logprobs, estimator, action_mask=action_mask).detach()
     detached = policy_logprobs.detach()
     weight = (detached - old_logprobs).clamp(max=math.log(MAX_WEIGHT)).exp()

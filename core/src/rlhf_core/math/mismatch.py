@@ -38,7 +38,7 @@ def mismatch_metrics(
         return {}
     size = tokens.abs()
     sequences = log_ratio.sum(dim=1)[action_mask.any(dim=1)]
-    rank = max(1, round(0.99 * len(size)))
+    rank = -(-99 * len(size) // 100)  # rounded up: 99 % of the tokens are at or below it
     bounded = tokens.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     values = {
         "logprob_diff_mean": size.mean(),

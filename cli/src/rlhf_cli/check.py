@@ -1,0 +1,201 @@
+"""``rlhf check``: whether a component keeps the promises of its contract, told by the same checks as in its tests."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from rlhf_core import ConfigError, RLHFError, UnknownComponent, code_reference
+from rlhf_core.component import Registered
+from rlhf_core.hookspecs import COMPONENT_HOOKS
+from rlhf_core.plugins import Plugins
+
+from .plugins_command import kind_word
+
+Found = tuple[str, Registered[Any]]
+"""Hook and component."""
+
+
+def command(plugins: Plugins) -> Callable[..., None]:
+    """Return the command."""
+
+    def check(
+        name: Annotated[
+            str,
+            typer.Argument(
+                help="a component (NAME or PLUGIN:NAME), a plugin, its distribution, or FILE.py:NAME"
+            ),
+        ],
+        kind: Annotated[
+            str | None, typer.Option(help="only this kind, for example policy_loss")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    ) -> None:
+        """Check components against the contract of their kind. Exit code 1 if a check fails."""
+        from rlhf_core.testing.conformance import Outcome, checks_of, has_required_options
+
+        outcomes: list[Outcome] = []
+        unchecked: list[str] = []
+        for hook, entry in find(plugins, name, kind):
+            if not is_file(name):
+                outcomes.append(_registration(hook, entry))
+            if not checks_of(hook):
+                unchecked.append(f"{entry.qualified}: there are no checks for a {_kind(hook)}")
+            elif has_required_options(entry):
+                unchecked.append(
+                    f"{entry.qualified}: it has required options; check it in its tests"
+                )
+            else:
+                outcomes += _outcomes(hook, entry)
+        if not is_file(name):
+            outcomes += _whole_plugin(plugins, name)
+        if as_json:
+            rows = [{**asdict(outcome), "ok": not outcome.failed} for outcome in outcomes]
+            typer.echo(json.dumps({"outcomes": rows, "unchecked": unchecked}, indent=2))
+        else:
+            _print(outcomes, unchecked)
+        if any(outcome.failed for outcome in outcomes):
+            raise typer.Exit(1)
+
+    return check
+
+
+def is_file(name: str) -> bool:
+    return code_reference.is_reference(name)
+
+
+def find(plugins: Plugins, name: str, kind: str | None = None) -> list[Found]:
+    """Return the components that ``name`` means.
+
+    Raises:
+        UnknownComponent: there is none.
+        ConfigError: no such kind, or a file without a kind where several would fit.
+    """
+    hooks = _hooks(kind)
+    if is_file(name):
+        return [_of_file(plugins, name, hooks)]
+    plugin, _, bare = name.rpartition(":")
+    entries = [(hook, entry) for hook in hooks for entry in plugins.registries[hook]]
+    whole = [found for found in entries if name in _names_of_plugin(found[1])]
+    single = [
+        found
+        for found in entries
+        if bare in (found[1].name, *found[1].component.aliases) and plugin in ("", found[1].plugin)
+    ]
+    # A plugin and its component may share a name (ppo); then the component is meant, and its plugin's imports.
+    if chosen := single or whole:
+        return chosen
+    broken = [str(failure) for failure in plugins.failed if failure.name == name]
+    hint = broken[0] if broken else "rlhf plugins lists what is installed."
+    raise UnknownComponent(f"no installed plugin or component is called {name!r}. {hint}")
+
+
+def _of_file(plugins: Plugins, name: str, hooks: Sequence[str]) -> Found:
+    if len(hooks) != 1:
+        words = ", ".join(kind_word(hook) for hook in COMPONENT_HOOKS)
+        raise ConfigError(f"{name}: say what it is with --kind, one of {words}")
+    return hooks[0], plugins.get(hooks[0], name)
+
+
+def _names_of_plugin(entry: Registered[Any]) -> tuple[str, ...]:
+    distribution = (entry.distribution.metadata["Name"],) if entry.distribution else ()
+    return (entry.plugin, *distribution)
+
+
+def _hooks(kind: str | None) -> list[str]:
+    words = {kind_word(hook): hook for hook in COMPONENT_HOOKS}
+    if kind is None:
+        return list(words.values())
+    if kind.replace("-", "_") not in words:
+        raise ConfigError(f"--kind {kind}: expected one of {', '.join(words)}")
+    return [words[kind.replace("-", "_")]]
+
+
+def _kind(hook: str) -> str:
+    return COMPONENT_HOOKS[hook]
+
+
+def _registration(hook: str, entry: Registered[Any]) -> Any:
+    from rlhf_core.testing.checks import check_component
+
+    return _attempt(
+        entry.qualified, _kind(hook), "check_component", lambda: check_component(entry.component)
+    )
+
+
+def _whole_plugin(plugins: Plugins, name: str) -> list[Any]:
+    """The checks of a plugin as a whole, if that is what the name means."""
+    from rlhf_core.testing.checks import assert_imports_stay_light
+
+    entries = [entry for registry in plugins.registries.values() for entry in registry]
+    plugin = next((entry.plugin for entry in entries if name in _names_of_plugin(entry)), None)
+    module = getattr(plugins.manager.get_plugin(plugin), "__name__", None) if plugin else None
+    if plugin is None or module is None:
+        return []
+    return [
+        _attempt(
+            plugin, "plugin", "assert_imports_stay_light", lambda: assert_imports_stay_light(module)
+        )
+    ]
+
+
+def _outcomes(hook: str, entry: Registered[Any]) -> list[Any]:
+    from rlhf_core.testing.conformance import run_checks, subject
+
+    try:
+        entry.build()
+    except RLHFError as error:
+        # A missing extra or device is one fact, not a failure of each check.
+        return [_attempt(entry.qualified, _kind(hook), "build", _raiser(error))]
+    return run_checks(hook, subject(entry, entry.qualified))
+
+
+def _raiser(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def _attempt(component: str, kind: str, check: str, run: Callable[[], object]) -> Any:
+    from rlhf_core.testing.conformance import Check, Subject
+    from rlhf_core.testing.conformance.subject import outcome_of
+
+    def named(_: Subject) -> None:
+        run()
+
+    named.__name__ = check
+    return outcome_of(Check(named), Subject(label=component, make=run), kind, {})
+
+
+def _print(outcomes: Sequence[Any], unchecked: Sequence[str]) -> None:
+    # Imported here: only the table needs it.
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    # Redirected output has no width of its own, and rich would assume 80.
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    table = Table(box=None, pad_edge=False)
+    for title in ("component", "check", "result"):
+        table.add_column(title, no_wrap=title != "result", overflow="fold")
+    for outcome in outcomes:
+        reason = escape(outcome.reason.partition("\n")[0])
+        result = f"{outcome.status}: {reason}" if reason else outcome.status
+        style = "red" if outcome.failed else None
+        table.add_row(outcome.component, outcome.check, result, style=style)
+    if outcomes:
+        console.print(table)
+    for line in unchecked:
+        typer.echo(f"not checked: {line}")
+    failed = sum(outcome.failed for outcome in outcomes)
+    differs = sum(outcome.status == "differs" for outcome in outcomes)
+    typer.echo(
+        f"{len(outcomes)} checks, {failed} failed"
+        + (f", {differs} of usual properties differ" if differs else "")
+    )

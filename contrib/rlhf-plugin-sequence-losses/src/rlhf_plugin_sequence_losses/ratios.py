@@ -1,0 +1,48 @@
+"""The importance ratio of a whole sequence, and its two ways of entering a token's loss."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+MAX_LOG_RATIO = 20.0
+"""e^20 is 5e8: far beyond any bound, and finite in float32 also after multiplication with an advantage."""
+
+
+def token_log_ratios(
+    policy_logprobs: Float[Tensor, "b a"],
+    behavior_logprobs: Float[Tensor, "b a"],
+    action_mask: Bool[Tensor, "b a"],
+) -> Float[Tensor, "b a"]:
+    """Return ``policy - behavior`` in nats, clamped to [-20, 20] with no gradient beyond; 0 at padding.
+
+    What stands at padding, nan included, has no effect.
+    """
+    # Padding is replaced before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
+    difference = torch.where(action_mask, policy_logprobs - behavior_logprobs, 0.0)
+    return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def row_mean(
+    values: Float[Tensor, "b a"], action_mask: Bool[Tensor, "b a"]
+) -> Float[Tensor, "b 1"]:
+    """Return the mean over each row's action tokens; 0 for a row without any."""
+    total = torch.where(action_mask, values, 0.0).sum(dim=1, keepdim=True)
+    return total / action_mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def credited_to_own_token(
+    sequence_ratio: Float[Tensor, "b 1"], log_ratio: Float[Tensor, "b a"]
+) -> Float[Tensor, "b a"]:
+    """Return the sequence's ratio at each token, with the gradient of that token's log-ratio alone.
+
+    ``s_t = stop(s) * exp(l_t - stop(l_t))``: the value is s, the gradient by ``l_t`` is s and by other tokens 0.
+
+    If the tokens of a row have one advantage, the gradient of a row's mean loss is that of ``s = exp(mean(l))``: there
+    every token gets 1/n of the gradient of n equal losses, here all of that of its own. If they have several, each
+    token keeps its own advantage, which the gradient of s would replace by the row's mean.
+
+    Source: GSPO-token, Zheng et al. 2025, arXiv:2507.18071, section 4.3.
+    """
+    return sequence_ratio.detach() * (log_ratio - log_ratio.detach()).exp()

@@ -1,0 +1,61 @@
+"""SAPO: a smooth gate on the ratio in place of PPO's clipping."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+MAX_LOG_RATIO = 20.0
+"""e^20 is 5e8: the gate is flat there to the last bit, and the exponential finite."""
+
+
+class SapoResult(NamedTuple):
+    """Per token; all zero at padding. Only ``loss`` has a gradient."""
+
+    loss: Float[Tensor, "b a"]
+    ratio: Float[Tensor, "b a"]
+    gate: Float[Tensor, "b a"]
+    """Slope of the gate, in (0, 1]: what is left of the gradient ``-ratio * A``."""
+
+
+def sapo_loss(
+    policy_logprobs: Float[Tensor, "b a"],
+    old_logprobs: Float[Tensor, "b a"],
+    advantages: Float[Tensor, "b a"],
+    action_mask: Bool[Tensor, "b a"],
+    *,
+    tau_pos: float,
+    tau_neg: float,
+) -> SapoResult:
+    """Return ``-f(ratio) * A`` with ``f(r) = 4 / tau * sigmoid(tau * (r - 1))``, tau by the sign of A.
+
+    The slope of f is ``4 * sigmoid * (1 - sigmoid)``: 1 at ratio 1, where the gradient is REINFORCE's, and fading to 0
+    on both sides. As tau goes to 0 it is 1 everywhere and the gradient that of ``-ratio * A``. The value at ratio 1
+    is ``-2 / tau * A``, so losses of runs with different tau cannot be compared.
+
+    The log-ratio is clamped to [-20, 20] before the exponential, with no gradient beyond. What stands at padding, nan
+    included, has no effect.
+
+    Args:
+        tau_pos: steepness where A > 0.
+        tau_neg: steepness where A <= 0.
+
+    Source: Gao et al. 2025, arXiv:2511.20347.
+    """
+    # Padding is replaced before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
+    advantages = torch.where(action_mask, advantages, 0.0)
+    log_ratio = torch.where(action_mask, policy_logprobs - old_logprobs, 0.0)
+    ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    # One side is a tensor: where() of two numbers is float32, whatever the log-probs are.
+    tau = torch.where(advantages > 0, torch.full_like(ratio, tau_pos), tau_neg)
+    sigmoid = torch.sigmoid(tau * (ratio - 1.0))
+    loss = -(4.0 / tau) * sigmoid * advantages
+    sigmoid = sigmoid.detach()
+    return SapoResult(
+        loss=torch.where(action_mask, loss, 0.0),
+        ratio=torch.where(action_mask, ratio.detach(), 0.0),
+        gate=torch.where(action_mask, 4.0 * sigmoid * (1.0 - sigmoid), 0.0),
+    )

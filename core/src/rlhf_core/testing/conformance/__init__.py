@@ -1,0 +1,30 @@
+"""Checks of what each contract promises, for components of anybody's.
+
+With pytest, in a plugin's own tests:
+
+    PLUGINS = load_alone("rlhf_plugin_mine")
+
+    @parametrize_checks("rlhf_policy_losses", {"mine": PLUGINS.get("rlhf_policy_losses", "mine")})
+    def test_contract(check, subject):
+        check(subject)
+
+Without: ``run_checks``, or ``rlhf check mine``. A component is given what it declares to need and nothing else. The
+list of checks is in docs/conformance.md.
+"""
+
+from .registry import CHECKED_HOOKS, applying, checks_of, has_required_options, run_checks
+from .subject import Check, Outcome, Subject, subject
+from .with_pytest import parametrize_checks
+
+__all__ = [
+    "CHECKED_HOOKS",
+    "Check",
+    "Outcome",
+    "Subject",
+    "applying",
+    "checks_of",
+    "has_required_options",
+    "parametrize_checks",
+    "run_checks",
+    "subject",
+]

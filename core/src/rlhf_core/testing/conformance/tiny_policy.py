@@ -1,0 +1,206 @@
+"""A tiny language model, its plain forward pass, and plain components, for the checks of backends and engines."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...component import Component, Config, Registered
+from ...contracts.backend import ComponentRef, Normalizers, StepPlan, TrainBatch
+from ...contracts.correction import Correction
+from ...contracts.loss import LossInputs, TokenLoss
+from ...contracts.optimizer import ParameterGroup
+from ...contracts.task import Uid
+from ...contracts.trajectory import TrajectoryColumns
+from ...plugins import Plugins, empty
+from ..tiny import write_tiny_model
+from .columns import EOS_ID, PAD_ID, trajectory
+
+MAX_ACTIONS = 12
+"""The constant length of ``seq-mean-token-sum-norm``."""
+LEARNING_RATE = 0.05
+
+
+@contextmanager
+def tiny_model() -> Iterator[Path]:
+    """A folder with a random causal LM whose distributions are far from even; it is removed at the end."""
+    with tempfile.TemporaryDirectory() as folder, _without_progress_bars():
+        yield write_tiny_model(Path(folder) / "model", initializer_range=0.3)
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What a model says of the actions of a batch, (sum of A,) each."""
+
+    logprobs: Tensor
+    entropies: Tensor
+    sum_pi_squared: Tensor
+
+
+class PlainModel:
+    """A model as Transformers loads it, one sequence at a time, without packing or a cache."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+    def logits(self, tokens: Any) -> Tensor:
+        """(T, V)"""
+        ids = torch.as_tensor(np.asarray(tokens, dtype=np.int64))[None]
+        found: Tensor = self.model(input_ids=ids).logits[0].float()
+        return found
+
+    def scores(self, batch: TrajectoryColumns, temperature: float = 1.0) -> Scores:
+        """Of every action: the distribution at the token before it, after the temperature."""
+        parts = []
+        for row in range(len(batch)):
+            span = slice(int(batch.token_offsets[row]), int(batch.token_offsets[row + 1]))
+            tokens, mask = batch.token_ids[span], batch.action_mask[span]
+            actions = torch.from_numpy(np.flatnonzero(mask))
+            logits = self.logits(tokens)[actions - 1] / temperature
+            logprobs = logits.log_softmax(-1)  # (A, V)
+            chosen = torch.from_numpy(tokens.astype(np.int64))[actions]
+            taken = logprobs.gather(1, chosen[:, None])[:, 0]
+            entropy = -(logprobs.exp() * logprobs).sum(-1)
+            parts.append(torch.stack([taken, entropy, (2 * logprobs).exp().sum(-1)]))
+        taken, entropy, squares = torch.cat(parts, dim=1)
+        return Scores(logprobs=taken, entropies=entropy, sum_pi_squared=squares)
+
+    def descend(self, loss: Tensor) -> None:
+        """One step down the gradient, as ``PlainSgd`` makes it."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter -= LEARNING_RATE * parameter.grad
+                    parameter.grad = None
+
+    def state(self) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.model.state_dict()
+        return state
+
+
+class PolicyGradient:
+    """-A * ratio, which at ratio 1 has REINFORCE's gradient. Keeps what it was given."""
+
+    seen: list[LossInputs]
+
+    def __init__(self, config: Config) -> None:
+        del config
+        self.seen = []
+
+    def __call__(self, inputs: LossInputs) -> TokenLoss:
+        self.seen.append(inputs)
+        ratio = (inputs.policy_logprobs - inputs.old_logprobs).exp()
+        return TokenLoss(loss=-inputs.advantages * ratio)
+
+
+class HalfWeights:
+    """Weight 0.5 everywhere; drops the first action of each row."""
+
+    def __init__(self, config: Config) -> None:
+        del config
+
+    def __call__(
+        self, old_logprobs: Tensor, rollout_logprobs: Tensor, action_mask: Tensor
+    ) -> Correction:
+        keep = action_mask.clone()
+        keep[:, 0] = False
+        return Correction(weights=torch.full_like(old_logprobs, 0.5), keep=keep)
+
+
+class PlainSgd:
+    """Weights minus the learning rate times the gradient."""
+
+    def __init__(self, config: Config) -> None:
+        del config
+
+    def parameter_groups(self, named_parameters: Any) -> list[ParameterGroup]:
+        return [ParameterGroup(name="all", named_parameters=tuple(named_parameters))]
+
+    def create(self, groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(_parameters(groups), lr=LEARNING_RATE)
+
+
+class PlainAdamW(PlainSgd):
+    def create(self, groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(_parameters(groups), lr=1e-2)
+
+
+def _parameters(groups: Any) -> list[Any]:
+    return [parameter for group in groups for _, parameter in group.named_parameters]
+
+
+LOSS = ComponentRef(kind="rlhf_policy_losses", name="plain:policy_gradient")
+CORRECTION = ComponentRef(kind="rlhf_is_corrections", name="plain:half_weights")
+SGD = ComponentRef(kind="rlhf_optimizers", name="plain:sgd")
+ADAMW = ComponentRef(kind="rlhf_optimizers", name="plain:adamw")
+
+
+def plain_plugins(loss: PolicyGradient | None = None) -> Plugins:
+    """Return plugins with the plain components alone; ``loss`` is the instance that backends get."""
+    plugins = empty()
+    held = loss or PolicyGradient(Config())
+    for ref, factory in (
+        (LOSS, lambda config: held),
+        (CORRECTION, HalfWeights),
+        (SGD, PlainSgd),
+        (ADAMW, PlainAdamW),
+    ):
+        component: Component[Any] = Component(name=ref.name.partition(":")[2], factory=factory)
+        plugins.registries[ref.kind].add(Registered(component, "plain"))
+    return plugins
+
+
+def rollouts() -> TrajectoryColumns:
+    """Rows of one and two turns; they end with end-of-sequence, and one with the padding token as an action."""
+    rows = [
+        trajectory(Uid(0, 0), (4,), prompt=2),
+        trajectory(Uid(0, 1), (2, 5), prompt=6),
+        trajectory(Uid(0, 2), (1,), prompt=3),
+        trajectory(Uid(0, 3), (7,), prompt=1, last_token=PAD_ID),
+        trajectory(Uid(0, 4), (3, 1, 2), prompt=4, last_token=EOS_ID),
+    ]
+    return TrajectoryColumns.from_trajectories(rows)
+
+
+def train_batch(rows: TrajectoryColumns | None = None) -> TrainBatch:
+    """Return rows with advantages of both signs and a reference that is not the policy."""
+    rows = rollouts() if rows is None else rows
+    draw, size = np.random.default_rng(3), int(rows.num_actions.sum())
+    columns = {
+        "advantages": draw.normal(size=size).astype(np.float32),
+        "ref_logprobs": draw.uniform(-6.0, -1.0, size=size).astype(np.float32),
+        "rollout_logprobs": rows.rollout_logprobs,
+    }
+    return TrainBatch(trajectories=rows, columns=columns)
+
+
+def step_plan(rows: TrajectoryColumns, **changes: Any) -> StepPlan:
+    """Return the plan of an on-policy step over all of ``rows``."""
+    totals = Normalizers(
+        num_actions=int(rows.num_actions.sum()), num_sequences=len(rows), max_actions=MAX_ACTIONS
+    )
+    return replace(StepPlan(normalizers=totals, on_policy=True), **changes)

@@ -1,0 +1,94 @@
+"""``rlhf check``: which components it finds, what it prints, and its exit code."""
+
+import json
+
+import pytest
+
+RIGHT = """
+from rlhf_core.contracts import TokenLoss
+
+
+def plain(inputs):
+    \"\"\"Minus advantage times ratio.\"\"\"
+    ratio = (inputs.policy_logprobs - inputs.old_logprobs).clamp(-20, 20).exp()
+    return TokenLoss(loss=-inputs.advantages * ratio)
+
+
+def batch_mean(inputs):
+    \"\"\"Divides by the tokens of the micro-batch.\"\"\"
+    result = plain(inputs)
+    return TokenLoss(loss=result.loss / inputs.action_mask.sum())
+"""
+
+
+@pytest.fixture
+def losses(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "losses.py").write_text(RIGHT)
+    return tmp_path
+
+
+def test_a_component_that_keeps_its_promises_passes(rlhf):
+    code, out, _ = rlhf("check", "dr_grpo")
+
+    assert code == 0
+    assert "check_equal_rewards_teach_nothing" in out
+    assert "0 failed" in out
+
+
+def test_a_broken_promise_is_shown_with_its_numbers_and_gives_exit_code_1(rlhf, losses):
+    code, out, _ = rlhf("check", "losses.py:batch_mean", "--kind", "policy-loss")
+
+    assert code == 1
+    line = next(line for line in out.splitlines() if "check_rows_are_independent" in line)
+    assert "FAILED: loss of rows [0, 3] by themselves" in line
+
+
+def test_a_function_in_a_file_is_checked_like_a_plugin(rlhf, losses):
+    code, out, _ = rlhf("check", "losses.py:plain", "--kind", "policy_loss")
+
+    assert code == 0, out
+    assert "check_at_ratio_one_it_is_reinforce" in out
+
+
+@pytest.mark.parametrize("name", ["grpo", "rlhf-plugin-grpo"])
+def test_a_plugin_or_its_distribution_stands_for_all_of_its_components(rlhf, name):
+    code, out, _ = rlhf("check", name, "--kind", "advantage_estimator", "--json")
+
+    outcomes = json.loads(out)["outcomes"]
+    components = {outcome["component"] for outcome in outcomes}
+    assert code == 0
+    assert components >= {"grpo:dr_grpo", "grpo:group_norm"} or name == "grpo"
+    assert all(outcome["ok"] for outcome in outcomes)
+
+
+def test_a_plugin_as_a_whole_must_import_nothing_heavy(rlhf):
+    code, out, _ = rlhf("check", "rlhf-plugin-optim", "--json")
+
+    outcomes = json.loads(out)["outcomes"]
+    assert code == 0
+    assert ("optim", "assert_imports_stay_light") in {
+        (outcome["component"], outcome["check"]) for outcome in outcomes
+    }
+
+
+def test_what_cannot_be_checked_without_options_is_said(rlhf):
+    code, out, _ = rlhf("check", "function")
+
+    assert code == 0
+    assert "not checked: rewards:function: it has required options" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["nope"], "no installed plugin or component is called 'nope'"),
+        (["ppo", "--kind", "nope"], "--kind nope: expected one of"),
+        (["losses.py:plain"], "say what it is with --kind"),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused(rlhf, losses, words, part):
+    code, _, err = rlhf("check", *words)
+
+    assert code == 2
+    assert part in err

@@ -1,0 +1,260 @@
+"""Components that break one promise each, of kinds whose bugs tests/mutants does not cover, and what catches them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_core.contracts import Metric, ParameterGroup, RewardResult
+from rlhf_core.testing.conformance import run_checks
+
+SHAPERS, FILTERS = "rlhf_reward_shapers", "rlhf_sample_filters"
+OPTIMIZERS, REWARDS = "rlhf_optimizers", "rlhf_rewards"
+
+
+def caught_by(hook, make):
+    return {outcome.check for outcome in run_checks(hook, make) if outcome.failed}
+
+
+class Shaper:
+    """Subtracts the running mean of all rewards seen before."""
+
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+
+    def shape(self, batch, info):
+        mean = self.total / self.count if self.count else 0.0
+        self.total += float(batch.reward.sum())
+        self.count += len(batch)
+        reward = (batch.reward - np.float32(mean)).astype(np.float32)
+        return replace(batch, reward=reward), {"reward/mean": Metric(mean)}
+
+    def state_dict(self):
+        return {"total": self.total, "count": self.count}
+
+    def load_state_dict(self, state):
+        self.total, self.count = state["total"], state["count"]
+
+
+class Forgetful(Shaper):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        del state
+
+
+class InPlace(Shaper):
+    def shape(self, batch, info):
+        batch.reward[:] -= 1.0
+        return batch, {}
+
+
+class CountsEnvironment(Shaper):
+    """OpenRLHF 0.11.2: a response is as long as from its first to its last action token."""
+
+    def shape(self, batch, info):
+        reward = batch.reward - 0.1 * batch.num_tokens.astype(np.float32)
+        return replace(batch, reward=reward.astype(np.float32)), {}
+
+
+class DropsRows(Shaper):
+    def shape(self, batch, info):
+        return batch.select(np.arange(len(batch) - 1)), {}
+
+
+class Doubles(Shaper):
+    """Returns float64."""
+
+    def shape(self, batch, info):
+        return replace(batch, reward=batch.reward * np.float64(0.5)), {}
+
+
+class DividesByStd(Shaper):
+    def shape(self, batch, info):
+        with np.errstate(all="ignore"):
+            reward = (batch.reward - batch.reward.mean()) / batch.reward.std()
+        return replace(batch, reward=reward.astype(np.float32)), {}
+
+
+class TokensInState(Shaper):
+    def state_dict(self):
+        return {"total": np.float32(self.total), "count": self.count}
+
+
+def test_a_right_shaper_passes():
+    assert caught_by(SHAPERS, Shaper) == set()
+
+
+@pytest.mark.parametrize(
+    ("shaper", "check"),
+    [
+        (Forgetful, "check_state_continues"),
+        (TokensInState, "check_state_continues"),
+        (InPlace, "check_inputs_stay_as_they_are"),
+        (CountsEnvironment, "check_environment_text_does_not_count"),
+        (DropsRows, "check_only_rewards_change"),
+        (Doubles, "check_rewards_stay_finite"),
+        (DividesByStd, "check_rewards_stay_finite"),
+    ],
+)
+def test_a_wrong_shaper_is_caught(shaper, check):
+    assert check in caught_by(SHAPERS, shaper)
+
+
+class Filter:
+    def keep(self, group, info):
+        spread = float(group.total_reward.max() - group.total_reward.min())
+        return "equal_rewards" if spread == 0 else None
+
+
+class Answers(Filter):
+    def keep(self, group, info):
+        return super().keep(group, info) is None
+
+
+class Remembers(Filter):
+    def __init__(self):
+        self.seen = 0
+
+    def keep(self, group, info):
+        self.seen += 1
+        return "too_many" if self.seen > 8 else super().keep(group, info)
+
+
+class CountsTokens(Filter):
+    def keep(self, group, info):
+        return "too_long" if group.num_tokens.max() > 20 else None
+
+
+class Writes(Filter):
+    def keep(self, group, info):
+        group.reward[:] = 0.0
+        return None
+
+
+class PrefersPrompts(Filter):
+    def keep(self, group, info):
+        return "late" if group.uid[0, 1] > 10 else None
+
+
+def test_a_right_filter_passes():
+    assert caught_by(FILTERS, Filter) == set()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "check"),
+    [
+        (Answers, "check_the_answer_is_none_or_a_word"),
+        (Remembers, "check_groups_are_judged_alone"),
+        (CountsTokens, "check_environment_text_does_not_count"),
+        (Writes, "check_inputs_stay_as_they_are"),
+        (PrefersPrompts, "check_prompts_do_not_matter"),
+    ],
+)
+def test_a_wrong_filter_is_caught(wrong, check):
+    assert check in caught_by(FILTERS, wrong)
+
+
+class Sgd:
+    def parameter_groups(self, named_parameters):
+        named = tuple(pair for pair in named_parameters if pair[1].requires_grad)
+        return [ParameterGroup(name="all", named_parameters=named)]
+
+    def create(self, groups):
+        parameters = [p for group in groups for _, p in group.named_parameters]
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+class TrainsFrozen(Sgd):
+    def parameter_groups(self, named_parameters):
+        return [ParameterGroup(name="all", named_parameters=tuple(named_parameters))]
+
+
+class Climbs(Sgd):
+    def create(self, groups):
+        parameters = [p for group in groups for _, p in group.named_parameters]
+        return torch.optim.SGD(parameters, lr=0.1, maximize=True)
+
+
+class HidesMomentum(Sgd):
+    """Its momentum is not in the state that is saved."""
+
+    def create(self, groups):
+        parameters = [p for group in groups for _, p in group.named_parameters]
+
+        class Hidden(torch.optim.SGD):
+            def state_dict(self):
+                return {**super().state_dict(), "state": {}}
+
+        return Hidden(parameters, lr=0.1, momentum=0.9)
+
+
+def test_a_right_optimizer_passes():
+    assert caught_by(OPTIMIZERS, Sgd) == set()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "check"),
+    [
+        (TrainsFrozen, "check_every_parameter_is_in_one_group"),
+        (Climbs, "check_the_loss_falls"),
+        (HidesMomentum, "check_state_continues"),
+    ],
+)
+def test_a_wrong_optimizer_is_caught(wrong, check):
+    assert check in caught_by(OPTIMIZERS, wrong)
+
+
+class Length:
+    async def score(self, requests):
+        return [RewardResult(reward=float(len(request.response))) for request in requests]
+
+
+class RanksTheBatch(Length):
+    async def score(self, requests):
+        lengths = sorted(len(request.response) for request in requests)
+        return [
+            RewardResult(reward=float(lengths.index(len(request.response)))) for request in requests
+        ]
+
+
+class Divides(Length):
+    async def score(self, requests):
+        return [
+            RewardResult(reward=1.0 / len(request.response) if request.response else float("nan"))
+            for request in requests
+        ]
+
+
+class WritesIntoRows(Length):
+    async def score(self, requests):
+        for request in requests:
+            request.row["answer"] = "0"
+        return await super().score(requests)
+
+
+def test_a_right_reward_passes_also_where_it_gives_up_on_a_sample():
+    class GivesUp(Length):
+        async def score(self, requests):
+            results = await super().score(requests)
+            return [
+                result if request.response else ValueError("empty")
+                for request, result in zip(requests, results, strict=True)
+            ]
+
+    assert caught_by(REWARDS, Length) == set()
+    assert caught_by(REWARDS, GivesUp) == set()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "check"),
+    [
+        (RanksTheBatch, "check_samples_are_scored_apart"),
+        (Divides, "check_one_finite_score_per_sample"),
+        (WritesIntoRows, "check_requests_stay_as_they_are"),
+    ],
+)
+def test_a_wrong_reward_is_caught(wrong, check):
+    assert check in caught_by(REWARDS, wrong)

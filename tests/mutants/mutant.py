@@ -1,0 +1,67 @@
+"""A bug that somebody published, and how it is put into our code for a moment."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_core.plugins import Plugins
+from rlhf_core.testing.conformance import Outcome, Subject, run_checks, subject
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""From the right function to the wrong one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One bug. Exactly one function or component is changed."""
+
+    bug: str
+    source: str
+    """Who shipped it: project and number of the issue or pull request, or the version that has it."""
+    hook: str
+    component: str
+    """Which of our components the kit is run on."""
+    target: str = ""
+    """``module:attribute`` that is replaced; empty: the component itself is wrapped."""
+    wrap: Wrap
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def checked(self, plugins: Plugins) -> Subject:
+        """Return our component, as it is."""
+        return subject(plugins.get(self.hook, self.component), **self.options)
+
+    def outcomes(self, plugins: Plugins) -> list[Outcome]:
+        """Run the kit on the component with the bug in it."""
+        right = self.checked(plugins)
+        if self.target:
+            with _replaced(self.target, self.wrap):
+                return run_checks(self.hook, right)
+        wrong = Subject(
+            label=right.label,
+            make=lambda: self.wrap(right.make()),
+            needs=right.needs,
+            provides=right.provides,
+            conflicts=right.conflicts,
+            config=right.config,
+            origin=None,
+        )
+        return run_checks(self.hook, wrong)
+
+
+@contextmanager
+def _replaced(target: str, wrap: Wrap) -> Iterator[None]:
+    module_name, _, path = target.partition(":")
+    holder: Any = importlib.import_module(module_name)
+    *parents, name = path.split(".")
+    for parent in parents:
+        holder = getattr(holder, parent)
+    right = holder.__dict__[name]
+    setattr(holder, name, wrap(getattr(holder, name)))
+    try:
+        yield
+    finally:
+        setattr(holder, name, right)

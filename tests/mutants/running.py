@@ -1,0 +1,56 @@
+"""Which check catches which bug."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlhf_core import plugins as plugin_loader
+from rlhf_core.plugins import Plugins
+from rlhf_core.testing.conformance import run_checks
+
+from . import estimator_bugs, loss_bugs, off_policy_bugs, rollout_bugs, training_bugs
+from .mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    *estimator_bugs.MUTANTS,
+    *loss_bugs.MUTANTS,
+    *rollout_bugs.MUTANTS,
+    *off_policy_bugs.MUTANTS,
+    *training_bugs.MUTANTS,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the kit says of one bug."""
+
+    mutant: Mutant
+    caught_by: tuple[str, ...]
+    """Checks that fail with the bug and pass without it."""
+    reason: str = ""
+    """What the first of them says."""
+
+
+def judge(mutant: Mutant, plugins: Plugins) -> Verdict:
+    """Run the kit on our component, and on it with the bug."""
+    before = {
+        outcome.check
+        for outcome in run_checks(mutant.hook, mutant.checked(plugins))
+        if outcome.status == "ok"
+    }
+    failed = [
+        outcome
+        for outcome in mutant.outcomes(plugins)
+        # A crash would be a bug in the mutant: only a promise that was seen to be broken counts.
+        if outcome.error == "AssertionError" and outcome.check in before
+    ]
+    return Verdict(
+        mutant=mutant,
+        caught_by=tuple(outcome.check for outcome in failed),
+        reason=failed[0].reason.partition("\n")[0] if failed else "",
+    )
+
+
+def load() -> Plugins:
+    """Return the installed plugins, and no others that the environment names."""
+    return plugin_loader.load("")

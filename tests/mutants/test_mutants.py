@@ -1,0 +1,91 @@
+"""Every published bug that is put back into our code is caught by the conformance kit."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.testing.conformance import CHECKED_HOOKS, run_checks
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from tests.mutants.running import MUTANTS, judge, load  # noqa: E402
+
+NEED_A_MODEL = ("rlhf_train_backends", "rlhf_engines")
+
+
+def _parameters(items, hook_of, name_of):
+    return [
+        pytest.param(
+            item,
+            id=name_of(item),
+            marks=[pytest.mark.slow] if hook_of(item) in NEED_A_MODEL else [],
+        )
+        for item in items
+    ]
+
+
+@pytest.fixture(scope="module")
+def plugins():
+    return load()
+
+
+@pytest.mark.parametrize(
+    "mutant", _parameters(MUTANTS, lambda mutant: mutant.hook, lambda mutant: mutant.bug)
+)
+def test_the_kit_catches_the_bug(mutant, plugins):
+    verdict = judge(mutant, plugins)
+
+    assert verdict.caught_by, f"{mutant.bug} ({mutant.source}) survives all checks"
+    assert verdict.reason
+
+
+@pytest.mark.parametrize(
+    "pair",
+    _parameters(
+        sorted({(mutant.hook, mutant.component) for mutant in MUTANTS}),
+        lambda pair: pair[0],
+        lambda pair: pair[1],
+    ),
+)
+def test_the_code_without_a_bug_passes_all_checks(pair, plugins):
+    hook, component = pair
+
+    outcomes = run_checks(hook, plugins.get(hook, component))
+
+    assert [outcome for outcome in outcomes if outcome.failed] == []
+
+
+def test_the_list_is_long_and_covers_most_kinds():
+    kinds = {mutant.hook for mutant in MUTANTS}
+
+    assert len(MUTANTS) >= 25
+    assert len({mutant.bug + mutant.hook for mutant in MUTANTS}) == len(MUTANTS)
+    assert kinds <= set(CHECKED_HOOKS)
+    assert len(kinds) >= 7
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_list_and_says_how_many_were_caught():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.mutants"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(MUTANTS)} of {len(MUTANTS)} caught" in done.stdout
+    assert done.stdout.count("caught by") == len(MUTANTS)
+
+
+def test_the_page_lists_every_bug():
+    page = (ROOT / "docs" / "conformance.md").read_text()
+
+    for number, mutant in enumerate(MUTANTS, 1):
+        assert f"| {number} | {mutant.bug} | {mutant.source} | " in page

@@ -1,0 +1,280 @@
+"""Bugs in the training backend and in optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from rlhf_core.testing.conformance.columns import EOS_ID
+
+from .mutant import Mutant
+
+BACKEND, OPTIMIZER = "rlhf_train_backends", "rlhf_optimizers"
+LOCAL = "rlhf_plugin_local.backend"
+Function = Callable[..., Any]
+
+
+def predicted_from_itself(right: Function) -> Function:
+    """The hidden state at a token predicts the next one, not that token."""
+
+    def wrong(batch: Any, rows: Any, device: Any) -> Any:
+        packed = right(batch, rows, device)
+        return replace(packed, predictors=packed.predictors + 1)
+
+    return wrong
+
+
+def eos_is_padding(right: Function) -> Function:
+    """Whatever equals the padding token, here end-of-sequence, is taken for padding."""
+
+    def wrong(batch: Any, rows: Any, device: Any) -> Any:
+        packed = right(batch, rows, device)
+        mask = packed.grid.mask.clone().view(-1)
+        mask[packed.grid.index[packed.targets == EOS_ID]] = False
+        grid = replace(packed.grid, mask=mask.view_as(packed.grid.mask))
+        return replace(packed, grid=grid)
+
+    return wrong
+
+
+def one_long_sequence(right: Any) -> Function:
+    """Packed sequences see each other."""
+
+    def wrong(offsets: Any, device: Any) -> Any:
+        return right([0, int(offsets[-1])], device)
+
+    return wrong
+
+
+def no_temperature(right: Function) -> Function:
+    def wrong(*arguments: Any, temperature: float, **options: Any) -> Any:
+        return right(*arguments, temperature=1.0, **options)
+
+    return wrong
+
+
+def entropy_without_temperature(right: Function) -> Function:
+    def wrong(*arguments: Any, temperature: float, **options: Any) -> Any:
+        plain = right(*arguments, temperature=1.0, **options)
+        return right(*arguments, temperature=temperature, **options)._replace(
+            entropies=plain.entropies
+        )
+
+    return wrong
+
+
+def totals_of_the_micro_batch(right: Function) -> Function:
+    def wrong(token_loss: Any, mask: Any, aggregation: Any, totals: Any) -> Any:
+        own = replace(totals, num_actions=int(mask.sum()), num_sequences=len(mask))
+        return right(token_loss, mask, aggregation, own)
+
+    return wrong
+
+
+def dropped_tokens_leave_the_divisor(right: Function) -> Function:
+    def wrong(token_loss: Any, mask: Any, aggregation: Any, totals: Any) -> Any:
+        counted = max(1, int((token_loss != 0).sum()))
+        return right(token_loss, mask, aggregation, replace(totals, num_actions=counted))
+
+    return wrong
+
+
+def weights_put_on_twice(right: Function) -> Function:
+    """The loss is scaled by the correction although the core has done so."""
+
+    def wrong(token_loss: Any, mask: Any, aggregation: Any, totals: Any) -> Any:
+        return 0.5 * right(token_loss, mask, aggregation, totals)
+
+    return wrong
+
+
+def kl_upside_down(right: Function) -> Function:
+    def wrong(policy: Any, reference: Any, estimator: str, **options: Any) -> Any:
+        return right(reference, policy, estimator, **options)
+
+    return wrong
+
+
+def old_logprobs_of_another_pass(right: Function) -> Function:
+    """The old log-probs come from a pass in bfloat16."""
+
+    def wrong(*arguments: Any, old: Any, **options: Any) -> Any:
+        return right(*arguments, old=old.bfloat16().float(), **options)
+
+    return wrong
+
+
+def old_logprobs_keep_their_graph(right: Function) -> Function:
+    def wrong(*arguments: Any, policy: Any, old: Any, **options: Any) -> Any:
+        return right(*arguments, policy=policy, old=policy + (old - policy.detach()), **options)
+
+    return wrong
+
+
+def nothing_is_too_much(right: Any) -> Any:
+    return SimpleNamespace(isfinite=lambda value: True)
+
+
+def resume_forgets_the_optimizer(right: Function) -> Function:
+    def wrong(folder: Any, model: Any, updater: Any) -> None:
+        right(folder, model, updater)
+        updater.optimizer.state.clear()
+
+    return wrong
+
+
+def drops_a_parameter(right: Function) -> Function:
+    def wrong(self: Any, named_parameters: Any) -> Any:
+        return right(self, list(named_parameters)[1:])
+
+    return wrong
+
+
+def decays_gains(right: Function) -> Function:
+    def wrong(self: Any, named_parameters: Any) -> Any:
+        groups = right(self, named_parameters)
+        return [replace(group, options={"weight_decay": 0.1}) for group in groups]
+
+    return wrong
+
+
+def coupled_decay(right: Function) -> Function:
+    """Weights shrink by a constant at each step, whatever the learning rate is."""
+
+    def wrong(self: Any, groups: Any) -> Any:
+        optimizer = right(self, groups)
+
+        def shrink(*_: Any) -> None:
+            with torch.no_grad():
+                for group in optimizer.param_groups:
+                    torch._foreach_mul_(group["params"], 0.999)
+
+        optimizer.register_step_post_hook(shrink)
+        return optimizer
+
+    return wrong
+
+
+def _torch(bug: str, source: str, target: str, wrap: Function) -> Mutant:
+    return Mutant(bug=bug, source=source, hook=BACKEND, component="torch", target=target, wrap=wrap)
+
+
+def _adam(bug: str, source: str, target: str, wrap: Function) -> Mutant:
+    return Mutant(
+        bug=bug,
+        source=source,
+        hook=OPTIMIZER,
+        component="adam",
+        target=f"rlhf_plugin_optim.adam:Adam.{target}",
+        wrap=wrap,
+    )
+
+
+MUTANTS = (
+    _torch(
+        "log-probs are read one token too late",
+        "the class of AReaL#1346, tokens and masks off by one",
+        f"{LOCAL}.torch_backend:pack_rows",
+        predicted_from_itself,
+    ),
+    _torch(
+        "end-of-sequence is not trained where it equals padding",
+        "TRL#6357",
+        f"{LOCAL}.torch_backend:pack_rows",
+        eos_is_padding,
+    ),
+    _torch(
+        "packed sequences attend to each other",
+        "no issue cited: packing without a mask per sequence",
+        f"{LOCAL}.packed_rows:PackedLayout",
+        one_long_sequence,
+    ),
+    _torch(
+        "the trainer ignores the temperature",
+        "verl#6935, temperature not applied to some tensors",
+        f"{LOCAL}.torch_backend:action_scores",
+        no_temperature,
+    ),
+    _torch(
+        "the scoring pass ignores the temperature",
+        "slime#2085, scored at another temperature",
+        f"{LOCAL}.torch_backend:action_statistics",
+        no_temperature,
+    ),
+    _torch(
+        "the entropy ignores the temperature",
+        "the class of verl#6935",
+        f"{LOCAL}.torch_backend:action_scores",
+        entropy_without_temperature,
+    ),
+    _torch(
+        "each micro-batch is normalized by its own totals",
+        "verl#6957, #7225, #5366; prime-rl#2034, #2562; TRL#6439",
+        f"{LOCAL}.policy_objective:reduced",
+        totals_of_the_micro_batch,
+    ),
+    _torch(
+        "tokens that a correction drops leave the denominator",
+        "SkyRL#1296, token-mean redefined",
+        f"{LOCAL}.policy_objective:reduced",
+        dropped_tokens_leave_the_divisor,
+    ),
+    _torch(
+        "the loss is scaled a second time",
+        "SkyRL#1420, #1751, a factor of the parallel size",
+        f"{LOCAL}.policy_objective:reduced",
+        weights_put_on_twice,
+    ),
+    _torch(
+        "the KL to the reference is upside down",
+        "the class of TRL#5731, a wrong divergence",
+        f"{LOCAL}.policy_objective:kl_estimate",
+        kl_upside_down,
+    ),
+    _torch(
+        "old and new log-probs differ before any update",
+        "verl#2088, verl#2996",
+        f"{LOCAL}.policy_objective:loss_inputs",
+        old_logprobs_of_another_pass,
+    ),
+    _torch(
+        "the old log-probs keep their graph",
+        "the class of verl#2088, old and new log-probs mixed up",
+        f"{LOCAL}.policy_objective:loss_inputs",
+        old_logprobs_keep_their_graph,
+    ),
+    _torch(
+        "a gradient that is nan reaches the weights",
+        "OpenRLHF#1240, one nan poisons the loss",
+        f"{LOCAL}.updater:math",
+        nothing_is_too_much,
+    ),
+    _torch(
+        "a resumed run starts with an empty optimizer",
+        "open-instruct#1823, OpenRLHF 0.11.2: state lost on resume",
+        f"{LOCAL}.torch_backend:load_state",
+        resume_forgets_the_optimizer,
+    ),
+    _adam(
+        "a parameter is in no group and is never trained",
+        "no issue cited: parameter groups by lists of names",
+        "parameter_groups",
+        drops_a_parameter,
+    ),
+    _adam(
+        "weight decay on gains and biases",
+        "no issue cited: a common default of optimizers",
+        "parameter_groups",
+        decays_gains,
+    ),
+    _adam(
+        "weights change at a learning rate of 0",
+        "open-instruct#1473, a gap that grows at learning rate 0",
+        "create",
+        coupled_decay,
+    ),
+)

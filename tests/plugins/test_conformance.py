@@ -1,0 +1,137 @@
+"""Every installed component keeps the promises of its contract, or says which usual property it does not have and why.
+
+A component that is installed is tested here without anybody naming it. What it does not keep goes into
+``EXPECTED_FAILURES``, with the reason; a reason that no longer holds fails too.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_core import plugins
+from rlhf_core.errors import ConfigError, MissingDependency
+from rlhf_core.testing.conformance import CHECKED_HOOKS, applying, has_required_options, subject
+
+CREDITED_TO_ITS_TOKEN = (
+    "the gradient of a sequence's ratio is credited to each token with its own advantage, as in GSPO-token; it is not "
+    "the derivative of the sum, which would count a sequence's length twice"
+)
+
+IS_A_WEIGHT = "the ratio is a weight of the log-prob: no gradient flows through it"
+
+EXPECTED_FAILURES: dict[str, dict[str, str]] = {
+    "grpo:gspo": {
+        "check_at_ratio_one_it_is_reinforce": "a row's tokens share one ratio, so each gets the row's mean advantage"
+    },
+    "grpo:gspo_token": {"check_gradient_is_the_derivative": CREDITED_TO_ITS_TOKEN},
+    "offpolicy:cispo": {"check_gradient_is_the_derivative": IS_A_WEIGHT},
+    "offpolicy:dppo": {"check_gradient_is_the_derivative": IS_A_WEIGHT},
+    "offpolicy:topr": {"check_gradient_is_the_derivative": IS_A_WEIGHT},
+    "supervised:distill": {
+        "check_gradient_is_the_derivative": "a policy gradient: the log-ratio to the teacher is a detached advantage"
+    },
+    "supervised:distill-divergence=top_k": {},  # an exact divergence, with an exact gradient
+    "supervised:distill-divergence=top_k-direction=forward": {},
+    "grpo:grpo_passk": {
+        "check_better_samples_get_more": "only the best sample of a prompt gets anything: its lead",
+        "check_more_reward_is_more_advantage": "the same",
+    },
+    "grpo:maxrl": {
+        "check_shifted_rewards_change_nothing": "it divides by the mean reward of the prompt, so the level counts"
+    },
+    "reinforce:raft-keep=best": {
+        "check_more_reward_is_more_advantage": "all but the best samples of a prompt get 0"
+    },
+    "reinforce:optimal_token_baseline-tail=zero": {
+        "check_equal_rewards_teach_nothing": "the last tokens of a group's longest sample have no baseline, as in verl",
+        "check_shifted_rewards_change_nothing": "the same",
+    },
+    "sequence_losses:gmpo": {"check_gradient_is_the_derivative": CREDITED_TO_ITS_TOKEN},
+    "sequence_losses:luspo": {"check_gradient_is_the_derivative": CREDITED_TO_ITS_TOKEN},
+    "sequence_losses:vespo": {
+        "check_gradient_is_the_derivative": "the kernel is a weight of the log-prob, through which no gradient flows"
+    },
+}
+"""Qualified name, or with options as they are labeled below -> check -> why."""
+
+VARIANTS: dict[str, list[dict[str, object]]] = {
+    "ppo:ppo": [{"dual_clip": 3.0}, {"clip_high": 0.28}],
+    "ppo:gae": [{"gamma": 0.9, "lambda_": 0.5}, {"whiten": "none"}, {"lambda_": 1.0}],
+    "reinforce:reinforce": [{"whiten": "mean"}, {"gamma": 0.9, "whiten": "none"}],
+    "reinforce:raft": [{"keep": "best"}],
+    "reinforce:optimal_token_baseline": [{"tail": "zero"}],
+    "reinforce:reinforce_baseline": [{"whiten": "none"}, {"whiten": "mean"}],
+    "grpo:group_norm": [{"std": "population"}],
+    "optim:adam": [{"weight_decay": 0.1}],
+    "agents:multi_turn": [{"max_turns": 2}],
+    "supervised:distill": [
+        {"divergence": "top_k"},
+        {"divergence": "top_k", "direction": "forward"},
+    ],
+    "offpolicy:importance": [
+        {"level": level, "mode": mode, "gate": gate, "low": low, "high": high}
+        for level in ("token", "sequence", "geometric")
+        for mode, gate, low, high in (
+            ("truncate", "ratio", None, 2.0),
+            ("clip", "ratio", 0.5, 2.0),
+            ("mask", "ratio", 0.5, 2.0),
+            ("mask", "binary_kl", None, 0.01),
+            ("mask", "tv", None, 0.1),
+        )
+    ],
+}
+"""Qualified name -> options that make it another component."""
+
+OPTIONS: dict[str, dict[str, object]] = {"rewards:regex": {"pattern": r"\d+"}}
+"""Of components with required options; those without an entry are tested by their own tests alone."""
+
+
+def _subjects():
+    for hook in CHECKED_HOOKS:
+        for entry in plugins.load("").registries[hook]:
+            if not has_required_options(entry):
+                yield hook, subject(entry, entry.qualified)
+            elif entry.qualified in OPTIONS:
+                yield hook, subject(entry, entry.qualified, **OPTIONS[entry.qualified])
+            for options in VARIANTS.get(entry.qualified, []):
+                words = "-".join(f"{name}={value}" for name, value in options.items())
+                yield hook, subject(entry, f"{entry.qualified}-{words}", **options)
+
+
+def _parameters():
+    for hook, tried in _subjects():
+        announced = EXPECTED_FAILURES.get(
+            tried.label, EXPECTED_FAILURES.get(tried.origin.qualified, {})
+        )
+        for check in applying(hook, tried):
+            marks = []
+            if check.name in announced:
+                reason = announced[check.name]
+                marks.append(pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
+            yield pytest.param(check, tried, id=f"{tried.label}-{check.name}", marks=marks)
+
+
+@pytest.mark.parametrize(("check", "tried"), list(_parameters()))
+def test_a_component_keeps_its_promises(check, tried):
+    try:
+        tried.make()
+    except (MissingDependency, ConfigError) as error:
+        pytest.skip(f"{tried.label} cannot be made here: {error}")
+
+    check(tried)
+
+
+def test_every_announced_failure_is_of_an_installed_component_and_an_existing_check():
+    names = {}
+    for hook, tried in _subjects():
+        found = {check.name for check in applying(hook, tried)}
+        for name in (tried.origin.qualified, tried.label):
+            names.setdefault(name, set()).update(found)
+
+    unknown = {
+        f"{component}: {check}"
+        for component, checks in EXPECTED_FAILURES.items()
+        for check in checks
+        if component in names and check not in names[component]
+    }
+    assert unknown == set()
