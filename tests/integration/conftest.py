@@ -13,14 +13,29 @@ def score(response, row):
     return sum(a == b for a, b in zip(response, row["answer"])) / len(row["answer"])
 '''
 
+VARY = """
+def vary(response):
+    \"""Differs between samples from the first step on, unlike an answer that has to be right.\"""
+    return sum(map(ord, response)) % 7
+"""
+
+
+@pytest.fixture(scope="session")
+def teacher(tmp_path_factory) -> Path:
+    """A tiny model with other, stronger opinions than the workspace's."""
+    folder = tmp_path_factory.mktemp("teacher") / "model"
+    tiny = {"hidden_size": 16, "num_layers": 1, "num_heads": 2}
+    return write_tiny_model(folder, **tiny, initializer_range=0.5, seed=7)
+
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch) -> Path:
-    """A folder with ``model``, ``mine.jsonl`` (prompt, answer) and ``my_reward.py``; the current directory."""
+    """A folder with ``model``, ``mine.jsonl`` (prompt, answer), ``my_reward.py`` and ``vary.py``; the current directory."""
     write_tiny_model(tmp_path / "model", hidden_size=16, num_layers=1, num_heads=2)
     rows = [{"prompt": f"{n:03d}=", "answer": f"{n:03d}"} for n in range(0, 999, 37)]
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     (tmp_path / "my_reward.py").write_text(REWARD)
+    (tmp_path / "vary.py").write_text(VARY)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

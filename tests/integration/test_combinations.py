@@ -10,7 +10,7 @@ from rlhf_core import plugins as plugin_loader
 PLUGINS = Path(__file__).parents[2] / "plugins"
 FLAGS_FOR_NEED = {
     "environment": ["--env", "echo_after_hint", "--rollout.max_length", "32"],
-    "teacher_logprobs": ["--algo.teacher.path", "model"],
+    "teacher_logprobs": ["--algo.teacher.path", "{teacher}"],
 }
 """What a run with a component of some need is given."""
 
@@ -29,14 +29,17 @@ def names(hook: str) -> list[str]:
     return [entry.name for entry in installed(hook)]
 
 
+def needs_of_defaults(entry) -> list[str]:
+    component = entry.component
+    return sorted(component.needs | component.config().needed_by_options())
+
+
 EXECUTORS = {
     entry.name: [flag for need in entry.component.needs for flag in FLAGS_FOR_NEED[need]]
     for entry in installed("rlhf_rollout_executors")
 }
 LOSSES = {
-    entry.name: [
-        flag for need in sorted(entry.component.needs) for flag in FLAGS_FOR_NEED.get(need, ())
-    ]
+    entry.name: [flag for need in needs_of_defaults(entry) for flag in FLAGS_FOR_NEED.get(need, ())]
     for entry in installed("rlhf_policy_losses")
     if "supervised_data" not in entry.component.needs
 }
@@ -57,18 +60,16 @@ def test_there_is_something_to_combine():
 
 @pytest.mark.parametrize(("estimator", "loss", "correction", "executor"), COMBINATIONS)
 def test_a_component_takes_a_step_with_finite_numbers(
-    train, workspace, estimator, loss, correction, executor
+    train, teacher, estimator, loss, correction, executor
 ):
-    # Differs between samples from the first step on, unlike an answer that has to be right.
-    (workspace / "vary.py").write_text(
-        "def vary(response):\n    return sum(map(ord, response)) % 7\n"
-    )
     flags = ["--estimator", estimator, "--loss", loss, "--executor", executor, "--steps", "1"]
     flags += ["--reward", "vary.py:vary", "--reward.vary.isolate", "false"]
     if correction is not None:
         flags += ["--algo.correction.kind", correction]
 
-    (line,) = train("run", *flags, *EXECUTORS[executor], *LOSSES[loss])
+    more = [flag.format(teacher=teacher) for flag in (*EXECUTORS[executor], *LOSSES[loss])]
+
+    (line,) = train("run", *flags, *more)
 
     unusual = {name: x for name, x in line["metrics"].items() if not math.isfinite(x)}
     assert unusual == {}

@@ -1,0 +1,89 @@
+"""Batches that nothing can be learned from, or that are not whole: a defined result, never a crash or a NaN."""
+
+import math
+
+import pytest
+
+from rlhf_plugin_local.backend.torch_backend import TorchBackend
+
+DROP_ALL = """
+from rlhf_core import Component
+
+class DropAll:
+    def __init__(self, config): ...
+    def keep(self, group, info):
+        return "never" if info.step == 2 else None
+
+drop_all = Component(name="drop_all", factory=DropAll)
+"""
+
+DROP_ONE_SAMPLE = '''
+def uneven(response, row):
+    """Fails for some samples, so that groups are dropped."""
+    if sum(map(ord, response)) % 5 == 0:
+        raise ValueError("no score for this one")
+    return sum(map(ord, response)) % 7
+'''
+
+
+def finite(lines):
+    return all(math.isfinite(x) for line in lines for x in line.get("metrics", {}).values())
+
+
+@pytest.mark.parametrize(
+    "estimator", ["reinforce_baseline", "group_norm", "reinforce", "rloo", "gae"]
+)
+def test_constant_rewards_teach_the_policy_nothing(train, workspace, estimator):
+    (workspace / "constant.py").write_text("def constant(response):\n    return 0.1\n")
+
+    lines = train("run", "--estimator", estimator, "--reward", "constant.py:constant")
+
+    assert finite(lines)
+    assert lines[-1]["metrics"]["group/no_signal"] == 1.0
+    if estimator in ("reinforce_baseline", "group_norm", "rloo"):
+        assert lines[-1]["metrics"]["advantage/abs_mean"] == 0.0
+
+
+def test_a_step_whose_groups_are_all_filtered_leaves_the_weights_alone(train, workspace):
+    (workspace / "filters.py").write_text(DROP_ALL)
+    flags = ["--rollout.filters", "filters.py:drop_all", "--rollout.max_refills", "1"]
+    flags += ["--reward", "vary.py:vary"]
+
+    first, second, third = train("run", *flags, "--steps", "3")
+
+    assert second["metrics"]["train/empty_batch"] == 1.0
+    assert second["metrics"]["filter/dropped_groups/never"] == 6.0  # 3 groups, drawn twice
+    assert "policy/grad_norm" not in second["metrics"]
+    assert first["metrics"]["policy/grad_norm"] > 0
+    assert third["metrics"]["policy/grad_norm"] > 0
+
+
+def test_groups_that_lost_members_to_bad_rewards_are_dropped_whole_and_the_rest_is_trained_on(
+    train, workspace
+):
+    (workspace / "uneven.py").write_text(DROP_ONE_SAMPLE)
+    flags = ["--reward", "uneven.py:uneven", "--reward.uneven.on_error", "drop"]
+
+    lines = train("run", *flags, "--steps", "6")
+
+    assert finite(lines)
+    dropped = sum(line["metrics"].get("filter/dropped_groups/uneven_failed", 0) for line in lines)
+    assert dropped > 0
+
+
+def test_a_gradient_of_nan_ends_the_run_with_the_advice(train, monkeypatch, capsys):
+    """Three updates in a row whose gradient is not finite: the weights stay, the run says so."""
+    whole = TorchBackend._columns
+
+    def poisoned(self, batch, rows):
+        columns = whole(self, batch, rows)
+        columns["advantages"] = columns["advantages"] * math.nan
+        return columns
+
+    monkeypatch.setattr(TorchBackend, "_columns", poisoned)
+
+    train("run", "--steps", "5", code=1)
+
+    assert "3 updates of the policy in a row had a gradient that is not finite" in (
+        capsys.readouterr().err
+    )
