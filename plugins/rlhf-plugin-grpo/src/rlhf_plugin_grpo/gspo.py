@@ -1,0 +1,112 @@
+"""GSPO: one clipped ratio for a whole sequence. A token is never clipped by itself.
+
+Two forms with one value. In ``gspo`` the gradient is that of the sequence's ratio, so it treats all tokens of a
+sequence alike; in ``gspo_token`` it goes through each token by itself, so tokens keep advantages of their own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+MAX_LOG_RATIO = 20.0
+"""e^20 is 5e8: far beyond any bound, and finite in float32 also after multiplication with an advantage."""
+
+
+class GspoResult(NamedTuple):
+    """Per token; all zero or False at padding. Only ``loss`` has a gradient."""
+
+    loss: Float[Tensor, "b a"]
+    ratio: Float[Tensor, "b a"]
+    """The sequence's ratio."""
+    clipped_low: Bool[Tensor, "b a"]
+    """A bad token of a sequence whose ratio is below 1 - clip_low."""
+    clipped_high: Bool[Tensor, "b a"]
+    """A good token of a sequence whose ratio is above 1 + clip_high."""
+
+
+def sequence_log_ratio(
+    policy_logprobs: Float[Tensor, "b a"],
+    old_logprobs: Float[Tensor, "b a"],
+    action_mask: Bool[Tensor, "b a"],
+) -> Float[Tensor, "b 1"]:
+    """Return the mean of ``policy - old`` over each row's action tokens, in nats per token; 0 for a row without any.
+
+    Clamped to [-20, 20], with no gradient beyond. What stands at padding, nan included, has no effect.
+    """
+    # Padding is replaced before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
+    difference = torch.where(action_mask, policy_logprobs - old_logprobs, 0.0)  # (B, A)
+    length = action_mask.sum(dim=1, keepdim=True).clamp(min=1)  # (B, 1)
+    mean = difference.sum(dim=1, keepdim=True) / length  # (B, 1)
+    return mean.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def gspo_loss(
+    policy_logprobs: Float[Tensor, "b a"],
+    old_logprobs: Float[Tensor, "b a"],
+    advantages: Float[Tensor, "b a"],
+    action_mask: Bool[Tensor, "b a"],
+    *,
+    clip_low: float,
+    clip_high: float,
+) -> GspoResult:
+    """Return ``-min(s * A_t, clip(s, 1 - clip_low, 1 + clip_high) * A_t)`` at each token; s is the sequence's ratio.
+
+    ``s = exp(mean over the row of policy - old)``, the geometric mean of the tokens' ratios.
+
+    With one advantage in a row, the mean over its tokens is the paper's loss of the sequence, and its gradient at each
+    of n tokens is ``-s * A / n``; with s = 1 that is REINFORCE's. With several advantages all tokens of a row get the
+    mean of them: use ``gspo_token_loss``. Rows of one token are PPO.
+
+    What stands at padding, nan included, has no effect.
+
+    Args:
+        clip_low: of the geometric mean, so orders of magnitude smaller than for single tokens.
+
+    Source: Zheng et al. 2025, arXiv:2507.18071, equations 5 to 7.
+    """
+    ratio = sequence_log_ratio(policy_logprobs, old_logprobs, action_mask).exp()  # (B, 1)
+    return _clipped(ratio.expand_as(policy_logprobs), advantages, action_mask, clip_low, clip_high)
+
+
+def gspo_token_loss(
+    policy_logprobs: Float[Tensor, "b a"],
+    old_logprobs: Float[Tensor, "b a"],
+    advantages: Float[Tensor, "b a"],
+    action_mask: Bool[Tensor, "b a"],
+    *,
+    clip_low: float,
+    clip_high: float,
+) -> GspoResult:
+    """Return ``-min(s_t * A_t, clip(s_t, 1 - clip_low, 1 + clip_high) * A_t)``, ``s_t = stop(s) * p_t / stop(p_t)``.
+
+    p_t is the policy's probability of the token. The value is ``gspo_loss``'s: s_t is s. The gradient at a token that
+    is not clipped is ``-s * A_t``, through its own log-prob alone; with s = 1 it is REINFORCE's, whatever the
+    advantages. With one advantage in a row, the gradient of the row's mean is that of ``gspo_loss``.
+
+    What stands at padding, nan included, has no effect.
+
+    Source: Zheng et al. 2025, arXiv:2507.18071, section 4.3.
+    """
+    value = sequence_log_ratio(policy_logprobs, old_logprobs, action_mask).exp().detach()  # (B, 1)
+    logprobs = torch.where(action_mask, policy_logprobs, 0.0)
+    ratio = value * (logprobs - logprobs.detach()).exp()  # (B, A)
+    return _clipped(ratio, advantages, action_mask, clip_low, clip_high)
+
+
+def _clipped(
+    ratio: Tensor, advantages: Tensor, action_mask: Tensor, clip_low: float, clip_high: float
+) -> GspoResult:
+    advantages = torch.where(action_mask, advantages, 0.0)
+    clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    loss = -torch.minimum(ratio * advantages, clipped * advantages)
+    ratio = ratio.detach()
+    return GspoResult(
+        loss=torch.where(action_mask, loss, 0.0),
+        ratio=torch.where(action_mask, ratio, 0.0),
+        clipped_low=(advantages < 0) & (ratio < 1.0 - clip_low),
+        clipped_high=(advantages > 0) & (ratio > 1.0 + clip_high),
+    )

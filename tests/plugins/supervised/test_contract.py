@@ -1,0 +1,65 @@
+"""What every loss promises, and what these declare about themselves."""
+
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from rlhf_core.testing.conformance import parametrize_checks, subject
+from rlhf_plugin_supervised import rlhf_policy_losses
+from rlhf_plugin_supervised.config import DistillConfig
+
+COMPONENTS = {component.name: component for component in rlhf_policy_losses()}
+
+
+@parametrize_checks(
+    "rlhf_policy_losses",
+    {"distill": COMPONENTS["distill"]},
+    expected_failures={
+        "check_gradient_is_the_derivative": "the value is an estimate, the gradient that of the KL"
+    },
+)
+def test_contract_of_sampled_distillation(check, subject):
+    check(subject)
+
+
+@parametrize_checks(
+    "rlhf_policy_losses",
+    {
+        "distill-reverse": subject(COMPONENTS["distill"], divergence="top_k"),
+        "distill-forward": subject(COMPONENTS["distill"], divergence="top_k", direction="forward"),
+        "sft": COMPONENTS["sft"],
+    },
+)
+def test_contract(check, subject):
+    check(subject)
+
+
+def test_distillation_needs_what_its_divergence_looks_at():
+    assert COMPONENTS["distill"].needs == frozenset()
+    assert DistillConfig().needed_by_options() == {"teacher_logprobs"}
+    assert DistillConfig(divergence="top_k").needed_by_options() == {"teacher_top_k"}
+
+
+def test_sft_needs_responses_to_imitate():
+    assert COMPONENTS["sft"].needs == {"supervised_data"}
+
+
+def test_a_forward_kl_of_the_policys_samples_is_refused():
+    with pytest.raises(ValidationError, match="Set divergence top_k, or direction reverse"):
+        DistillConfig(direction="forward")
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = (
+        "import sys, rlhf_plugin_supervised\n"
+        "heavy = {'torch', 'transformers', 'jaxtyping'} & set(sys.modules)\n"
+        "sys.exit(f'imported {sorted(heavy)}' if heavy else 0)"
+    )
+
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+    assert result.returncode == 0, result.stderr
