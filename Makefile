@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+PEERS := .peers/.installed
 METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproject.toml cli/pyproject.toml \
 	$(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml)
 # One thread for each of two test processes: torch would otherwise start one per core in both.
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
 
-.PHONY: help install quickstart test test-slow test-all lint format docs
+.PHONY: help install quickstart test test-slow test-all peers lint format docs
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -37,6 +38,15 @@ test-slow: $(INSTALLED)  ## only the slow tests: learning, and a kill at every p
 test-all: $(INSTALLED)  ## both, one after the other
 	$(PARALLEL) -m "not slow and not gpu"
 	$(PYTEST) -m "slow and not gpu"
+
+peers: $(INSTALLED) $(PEERS)  ## compare our formulas with the released OpenRLHF, TRL and verl
+	REQUIRE_PEERS=1 OMP_NUM_THREADS=1 $(PYTEST) -q tests/peers
+
+# Into a folder of their own and without dependencies: of the peers only functions on tensors are called.
+$(PEERS): requirements-peers.txt
+	rm -rf .peers
+	$(BIN)/python -m pip install --no-deps --target .peers -r requirements-peers.txt
+	touch $@
 
 lint: $(INSTALLED)  ## formatting, lint rules, strict types in core and command line
 	$(BIN)/ruff format --check .

@@ -8,17 +8,36 @@ from pydantic import ValidationError
 
 from rlhf_core import plugins
 from rlhf_core.errors import CapabilityError
-from rlhf_plugin_grpo.config import GroupNormConfig
+from rlhf_plugin_grpo.config import GdpoConfig, GigpoConfig, GroupNormConfig, GrpoPasskConfig
 from rlhf_plugin_ppo.config import GaeConfig, PpoLossConfig
-from rlhf_plugin_reinforce.config import ReinforceBaselineConfig, ReinforceConfig
+from rlhf_plugin_reinforce.config import (
+    OptimalTokenBaselineConfig,
+    RaftConfig,
+    ReinforceBaselineConfig,
+    ReinforceConfig,
+)
 
 COMPONENTS = {
     ("rlhf_advantage_estimators", "ppo:gae"): {"values"},
     ("rlhf_advantage_estimators", "reinforce:reinforce"): set(),
     ("rlhf_advantage_estimators", "reinforce:reinforce_baseline"): {"group>=2"},
     ("rlhf_advantage_estimators", "reinforce:rloo"): {"group>=2"},
+    ("rlhf_advantage_estimators", "reinforce:flash_reinforce"): set(),
+    ("rlhf_advantage_estimators", "reinforce:remax"): {"greedy_rewards"},
+    ("rlhf_advantage_estimators", "reinforce:opo"): {"group>=2"},
+    ("rlhf_advantage_estimators", "reinforce:optimal_token_baseline"): {
+        "group>=2",
+        "old_logprobs",
+        "sum_pi_squared",
+    },
+    ("rlhf_advantage_estimators", "reinforce:raft"): set(),
     ("rlhf_advantage_estimators", "grpo:group_norm"): {"group>=2"},
     ("rlhf_advantage_estimators", "grpo:dr_grpo"): {"group>=2"},
+    ("rlhf_advantage_estimators", "grpo:grpo_passk"): {"group>=2"},
+    ("rlhf_advantage_estimators", "grpo:maxrl"): {"group>=2"},
+    ("rlhf_advantage_estimators", "grpo:gdpo"): {"group>=2"},
+    ("rlhf_advantage_estimators", "grpo:gigpo"): {"group>=2", "observations"},
+    ("rlhf_advantage_estimators", "grpo:hierarchical_grpo"): {"group>=2", "observations"},
     ("rlhf_policy_losses", "ppo:ppo"): set(),
     ("rlhf_optimizers", "optim:adam"): set(),
 }
@@ -65,7 +84,12 @@ def test_grpo_is_another_name_of_group_norm(installed):
     assert registered.qualified == "grpo:group_norm"
 
 
-@pytest.mark.parametrize("name", ["reinforce_baseline", "rloo", "group_norm", "dr_grpo"])
+COMPARES_A_GROUP = [
+    name.split(":")[1] for (_, name), needs in COMPONENTS.items() if "group>=2" in needs
+]
+
+
+@pytest.mark.parametrize("name", COMPARES_A_GROUP)
 def test_one_sample_per_prompt_is_refused_before_a_model_loads(installed, name):
     from rlhf_core.capabilities import Chosen, check
 
@@ -74,6 +98,24 @@ def test_one_sample_per_prompt_is_refused_before_a_model_loads(installed, name):
     with pytest.raises(CapabilityError, match=f"{name} needs at least 2"):
         check(chosen, frozenset(), samples_per_prompt=1)
     check(chosen, frozenset(), samples_per_prompt=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "enough"),
+    [
+        ("raft", {"keep": "best"}, 2),
+        ("grpo_passk", {"advantage": "analytic", "k": 8}, 8),
+    ],
+)
+def test_options_that_need_a_larger_group_say_so(installed, name, options, enough):
+    from rlhf_core.capabilities import Chosen, check
+
+    registered = installed.get("rlhf_advantage_estimators", name)
+    chosen = [Chosen("--estimator", registered, registered.validate(options))]
+
+    with pytest.raises(CapabilityError, match=f"{name} needs at least {enough}"):
+        check(chosen, frozenset(), samples_per_prompt=enough - 1)
+    check(chosen, frozenset(), samples_per_prompt=enough)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +132,15 @@ def test_one_sample_per_prompt_is_refused_before_a_model_loads(installed, name):
         (ReinforceBaselineConfig, {"gamma": 0.9}),
         (GroupNormConfig, {"eps": 1e-9}),
         (GroupNormConfig, {"std": "both"}),
+        (GaeConfig, {"value_lambda_": 1.5}),
+        (OptimalTokenBaselineConfig, {"tail": "mean"}),
+        (RaftConfig, {"keep": "all"}),
+        (RaftConfig, {"threshold": float("nan")}),
+        (GrpoPasskConfig, {"k": 0}),
+        (GrpoPasskConfig, {"eps": 0.0}),
+        (GdpoConfig, {"whiten": "batch"}),
+        (GigpoConfig, {"step_weight": -1.0}),
+        (GigpoConfig, {"gamma": 1.01}),
     ],
 )
 def test_options_out_of_range_are_refused(config, wrong):

@@ -26,6 +26,8 @@ def batch_of(
     values: torch.Tensor,
     mask: torch.Tensor,
     turn: torch.Tensor | None = None,
+    final_values: torch.Tensor | None = None,
+    truncated: torch.Tensor | None = None,
 ) -> RewardBatch:
     rows = torch.arange(len(rewards))
     return RewardBatch(
@@ -35,8 +37,9 @@ def batch_of(
         group=rows,
         episode=rows,
         turn=torch.zeros_like(mask, dtype=torch.int64) if turn is None else turn,
-        truncated=torch.zeros(len(rewards), dtype=torch.bool),
+        truncated=torch.zeros(len(rewards), dtype=torch.bool) if truncated is None else truncated,
         values=values,
+        final_values=final_values,
     )
 
 
@@ -201,3 +204,122 @@ def test_arguments_are_left_as_they_are():
 
     for old, new in zip(before, (rewards, values, mask), strict=True):
         assert torch.equal(old, new)
+
+
+def test_returns_by_hand():
+    """The numbers are also those of OpenRLHF 0.11.2."""
+    values = torch.tensor([[0.5, 0.4, 0.3]])
+    batch = batch_of(torch.tensor([[0.0, 0.0, 1.0]]), values, torch.ones(1, 3, dtype=torch.bool))
+
+    returns = GaeEstimator(GaeConfig(gamma=1.0, lambda_=1.0))(batch).returns
+
+    torch.testing.assert_close(returns, torch.ones(1, 3))
+
+
+BOOTSTRAP = GaeConfig(whiten="none", gamma=0.9, lambda_=0.8, bootstrap_truncated=True)
+
+
+def test_the_value_after_a_cut_is_added_by_hand():
+    mask = torch.tensor([[True, True], [True, False]])
+    batch = batch_of(
+        torch.tensor([[0.0, 1.0], [1.0, 0.0]]),
+        torch.tensor([[0.5, 0.25], [0.5, 0.0]]),
+        mask,
+        final_values=torch.tensor([2.0, 0.0]),
+        truncated=torch.tensor([True, False]),
+    )
+
+    result = GaeEstimator(BOOTSTRAP)(batch)
+
+    # Row 0: delta = (0.9 * 0.25 - 0.5, 1 + 0.9 * 2 - 0.25) = (-0.275, 2.55); A_1 = -0.275 + 0.72 * 2.55 = 1.561
+    torch.testing.assert_close(result.advantages, torch.tensor([[1.561, 2.55], [0.5, 0.0]]))
+    torch.testing.assert_close(result.returns, torch.tensor([[2.061, 2.8], [1.0, 0.0]]))
+
+
+def test_rows_that_ended_by_themselves_are_not_bootstrapped():
+    rewards, values, mask = random_case(11)
+    final = torch.tensor([5.0, 5.0, 5.0], dtype=torch.float64)
+    plain = GaeEstimator(GaeConfig(whiten="none", gamma=0.9, lambda_=0.8))
+    ended = batch_of(rewards, values, mask, final_values=final)
+
+    assert torch.equal(GaeEstimator(BOOTSTRAP)(ended).advantages, plain(ended).advantages)
+
+
+def test_bootstrapping_is_off_unless_asked_for():
+    rewards, values, mask = random_case(12)
+    cut = torch.tensor([True, False, True])
+    final = torch.tensor([5.0, 0.0, -5.0], dtype=torch.float64)
+    estimator = GaeEstimator(GaeConfig())
+
+    actual = estimator(batch_of(rewards, values, mask, final_values=final, truncated=cut))
+
+    assert torch.equal(actual.advantages, estimator(batch_of(rewards, values, mask)).advantages)
+
+
+def test_with_lambda_one_the_final_value_is_a_discounted_last_reward():
+    rewards, values, mask = random_case(13)
+    final = torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64)
+    last = mask & ~torch.nn.functional.pad(mask[:, 1:], (0, 1))
+    with_reward = rewards + torch.where(last, 0.9 * final[:, None], 0.0)
+
+    actual = gae_advantages(rewards, values, mask, gamma=0.9, lambda_=1.0, final_values=final)
+
+    expected = torch.where(mask, reward_to_go(with_reward, mask, 0.9) - values, 0.0)
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0.0)
+
+
+def test_a_cut_response_continued_by_the_critic_equals_the_whole_one():
+    """With lambda 0, cutting after token 3 and bootstrapping from the next value loses nothing before the cut."""
+    rewards, values, _ = random_case(14)
+    whole_mask = torch.ones(1, 8, dtype=torch.bool)
+    whole = gae_advantages(rewards[:1], values[:1], whole_mask, gamma=0.9, lambda_=0.0)
+
+    cut = gae_advantages(
+        rewards[:1, :3],
+        values[:1, :3],
+        whole_mask[:, :3],
+        gamma=0.9,
+        lambda_=0.0,
+        final_values=values[:1, 3],
+    )
+
+    torch.testing.assert_close(cut, whole[:, :3])
+
+
+def test_bootstrapping_does_not_read_padding():
+    rewards, values, mask = random_case(15)
+    cut, final = torch.tensor([True, True, False]), torch.tensor([2.0, -1.0, 0.0]).double()
+    estimator = GaeEstimator(BOOTSTRAP)
+    clean = estimator(batch_of(rewards, values, mask, final_values=final, truncated=cut))
+
+    dirty = estimator(
+        batch_of(
+            torch.where(mask, rewards, NAN),
+            torch.where(mask, values, NAN),
+            mask,
+            final_values=final,
+            truncated=cut,
+        )
+    )
+
+    assert torch.equal(dirty.advantages, clean.advantages)
+    assert torch.equal(dirty.returns, clean.returns)
+
+
+def test_the_critic_may_have_a_lambda_of_its_own():
+    rewards, values, mask = random_case(16)
+    batch = batch_of(rewards, values, mask)
+
+    result = GaeEstimator(GaeConfig(whiten="none", lambda_=0.5, value_lambda_=1.0))(batch)
+
+    policy = GaeEstimator(GaeConfig(whiten="none", lambda_=0.5))(batch)
+    critic = GaeEstimator(GaeConfig(whiten="none", lambda_=1.0))(batch)
+    assert torch.equal(result.advantages, policy.advantages)
+    assert torch.equal(result.returns, critic.returns)
+    # With lambda 1 the targets are the observed returns, whatever the critic says.
+    torch.testing.assert_close(result.returns, reward_to_go(rewards, mask))
+
+
+def test_only_bootstrapping_needs_final_values():
+    assert GaeConfig().needed_by_options() == frozenset()
+    assert GaeConfig(bootstrap_truncated=True).needed_by_options() == {"final_values"}

@@ -94,6 +94,27 @@ def test_the_kl_penalty_is_in_the_return_of_reinforce(make_reward_batch):
     assert_rows(result, batch, [[0.075, 0.35, 0.9]])
 
 
+def test_reinforce_plus_plus_whitens_returns_with_the_token_level_penalty_inside(make_reward_batch):
+    """A loop over the tokens of the whole batch, prompts, turns and lengths mixed."""
+    rows = [[(2, 1.0), (1, 0.5)], [(1, 0.25)], [(4, -1.0)]]
+    batch = make_reward_batch(rows, [0, 0, 1], kl_penalty=-0.125, dtype=torch.float64)
+
+    result = Reinforce(ReinforceConfig(gamma=0.5))(batch)
+
+    returns = []
+    for row, kept in zip(batch.token_rewards, batch.action_mask, strict=True):
+        numbers = row[kept].tolist()
+        sums = [
+            sum(0.5 ** (s - t) * numbers[s] for s in range(t, len(numbers)))
+            for t in range(len(numbers))
+        ]
+        returns.append(sums)
+    flat = [value for row in returns for value in row]
+    mean = sum(flat) / len(flat)
+    std = (sum((value - mean) ** 2 for value in flat) / len(flat)) ** 0.5
+    assert_rows(result, batch, [[(value - mean) / std for value in row] for row in returns], 1e-12)
+
+
 def test_a_turn_is_judged_by_what_came_after_it(make_reward_batch):
     """Two episodes of two turns that both earn 1, one with its first turn and one with its second."""
     batch = make_reward_batch([[(1, 1.0), (2, 0.0)], [(2, 0.0), (1, 1.0)]], group=[0, 0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from rlhf_core.contracts import Advantages, LossInputs, Metric, RewardBatch, TokenLoss
 from rlhf_core.math import masked_sum, whiten
@@ -20,14 +21,32 @@ class GaeEstimator:
 
     def __call__(self, batch: RewardBatch) -> Advantages:
         assert batch.values is not None, "gae is registered with needs={'values'}"
-        mask, config = batch.action_mask, self.config
-        advantages = gae_advantages(
-            batch.token_rewards, batch.values, mask, gamma=config.gamma, lambda_=config.lambda_
-        )
-        returns = torch.where(mask, advantages + batch.values, 0.0)
+        mask, values, config = batch.action_mask, batch.values, self.config
+        final = self._final_values(batch)
+
+        def estimate(lambda_: float) -> Tensor:
+            return gae_advantages(
+                batch.token_rewards,
+                values,
+                mask,
+                gamma=config.gamma,
+                lambda_=lambda_,
+                final_values=final,
+            )
+
+        advantages = estimate(config.lambda_)
+        critic_lambda = config.lambda_ if config.value_lambda_ is None else config.value_lambda_
+        targets = advantages if critic_lambda == config.lambda_ else estimate(critic_lambda)
+        returns = torch.where(mask, targets + values, 0.0)
         if config.whiten != "none":
             advantages = whiten(advantages, mask, divide_by_std=config.whiten == "full")
         return Advantages(advantages=advantages, returns=returns)
+
+    def _final_values(self, batch: RewardBatch) -> Tensor | None:
+        if not self.config.bootstrap_truncated:
+            return None
+        assert batch.final_values is not None, "bootstrap_truncated brings a need for final_values"
+        return torch.where(batch.truncated, batch.final_values, 0.0)
 
 
 class PpoLoss:

@@ -17,10 +17,24 @@ class GaeConfig(Config):
         le=1.0,
         description="1: observed returns minus value; 0: one-step TD error; high for long responses",
     )
+    value_lambda_: float | None = Field(
+        None,
+        ge=0.0,
+        le=1.0,
+        description="lambda of the critic's targets; none: the same; 1: observed returns (VC-PPO, VAPO)",
+    )
+    bootstrap_truncated: bool = Field(
+        False,
+        description="add the critic's value of what a truncated response was still going to earn",
+    )
     whiten: Literal["full", "mean", "none"] = Field(
         "full",
         description="over all action tokens of the batch: full: zero mean, unit variance; mean: zero mean only",
     )
+
+    def needed_by_options(self) -> frozenset[str]:
+        """Bootstrapping needs the value of the state after the last token."""
+        return frozenset({"final_values"}) if self.bootstrap_truncated else frozenset()
 
 
 class PpoLossConfig(Config):

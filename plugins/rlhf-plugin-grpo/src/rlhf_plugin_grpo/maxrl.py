@@ -1,0 +1,39 @@
+"""MaxRL: a group's advantages are divided by its mean reward, so rare successes count as much as likelihood says.
+
+The gradient of ``log p(success)`` is that of ``p(success)`` divided by p; the group's mean is the estimate of p.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rlhf_core.math import group_mean, group_size, group_top_two
+
+
+def mean_normalized_advantages(
+    rewards: Float[Tensor, "b k"], group: Int[Tensor, " b"], episode: Int[Tensor, " b"]
+) -> Float[Tensor, "b k"]:
+    """Return, by turn, ``A_i = (r_i - mean(r)) / max(mean(r), max(r) / n)`` within each group; 0 where mean(r) <= 0.
+
+    For rewards that are never negative the mean is at least max / n, so this is ``(r_i - mean) / mean``: with s
+    successes among n samples ``n / s - 1`` for a success and -1 for a failure. The bound only acts where negative
+    rewards bring the mean near 0, and keeps the quotient from exploding there.
+
+    Equal rewards in a group give exactly 0, and so does a group of one. Scaling the rewards of a group changes nothing;
+    shifting them does.
+
+    Args:
+        rewards: what each row earns from turn k on; meant to be 0 for failure and 1 for success.
+        group: index of the prompt.
+        episode: index of the episode; rows of one episode count once.
+
+    Source: Tajwar et al. 2026 (MaxRL), arXiv:2602.02710.
+    """
+    mean = group_mean(rewards, group, episode)
+    largest = group_top_two(rewards, group, episode)[0]
+    divisor = torch.maximum(mean, largest / group_size(group, episode)[:, None])
+    # Both branches of where() are computed: a divisor of 1 keeps the unused one finite.
+    learns = mean > 0
+    return torch.where(learns, (rewards - mean) / torch.where(learns, divisor, 1.0), 0.0)

@@ -1,0 +1,74 @@
+"""The optimal token baseline: one baseline per position, weighted by how far the samples have moved the gradient.
+
+Positions count action tokens, so the n-th token of one sample is compared with the n-th of the others, whatever the
+environment wrote in between.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rlhf_core.math import group_size, group_top_two, group_weighted_mean
+
+MIN_WEIGHT = 1e-8
+"""Added to each weight: samples that the policy was sure of would otherwise have no baseline at all."""
+
+
+def gradient_energy(
+    old_logprobs: Float[Tensor, "b a"],
+    sum_pi_squared: Float[Tensor, "b a"],
+    action_mask: Bool[Tensor, "b a"],
+) -> Float[Tensor, "b a"]:
+    """Return the squared norm of the score of the logits, summed up to and including each token; 0 at padding.
+
+    For a softmax the gradient of ``log pi(y)`` by the logits is ``onehot(y) - pi``, whose squared norm is
+    ``1 - 2 pi(y) + sum_v pi(v)^2``: 0 where the policy was sure, near 1 where y was one of very many. It stands in for
+    the norm of the gradient by the weights, which no forward pass gives.
+
+    Args:
+        old_logprobs: of the sampled tokens, nats.
+        sum_pi_squared: of the same distributions.
+    """
+    norms = 1 - 2 * torch.where(action_mask, old_logprobs, 0.0).exp() + sum_pi_squared
+    # Never negative in exact arithmetic; near pi(y) = 1 rounding makes it so.
+    return torch.where(action_mask, norms.clamp(min=0.0), 0.0).to(torch.float64).cumsum(dim=1)
+
+
+def optimal_token_advantages(
+    rewards: Float[Tensor, "b a"],
+    energy: Float[Tensor, "b a"],
+    action_mask: Bool[Tensor, "b a"],
+    group: Int[Tensor, " b"],
+    episode: Int[Tensor, " b"],
+    *,
+    carry: bool,
+) -> Float[Tensor, "b a"]:
+    """Return ``A_{i,t} = r_{i,t} - sum_j(W_{j,t} r_{j,t}) / sum_j(W_{j,t})`` over the samples that reach token t.
+
+    Equal rewards in a group give exactly 0 with ``carry``, and a group of one gives 0. Equal energies give the mean of
+    the samples that are still being written.
+
+    Args:
+        rewards: what is still to be earned at each action token.
+        energy: the weights W.
+        group: index of the prompt.
+        episode: index of the episode; each of n rows of an episode has 1/n of its weight.
+        carry: what the longest sample is compared with beyond the second longest: True: the last baseline that two
+            samples gave; False: 0.
+
+    Source: Li et al. 2026, arXiv:2602.07078. Beyond the second longest sample the formula compares a sample with
+    itself; verl 0.9.1 has 0 there by default, which leaves the reward without a baseline.
+    """
+    weights = (energy + MIN_WEIGHT) / group_size(episode)[:, None]  # (B, A)
+    weights = torch.where(action_mask, weights, 0.0)
+    baseline = group_weighted_mean(rewards, weights, group)  # (B, A)
+    lengths = action_mask.sum(dim=1).to(torch.float64)
+    shared = group_top_two(lengths, group)[1].to(torch.int64)[:, None]  # (B, 1)
+    position = torch.arange(action_mask.shape[1], device=rewards.device).expand_as(action_mask)
+    if carry:
+        baseline = baseline.gather(1, torch.minimum(position, (shared - 1).clamp(min=0)))
+    else:
+        baseline = torch.where(position < shared, baseline, 0.0)
+    return torch.where(action_mask, rewards - baseline, 0.0)

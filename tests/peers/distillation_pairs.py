@@ -1,0 +1,116 @@
+"""Losses that imitate: a teacher's distribution, or given responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from rlhf_core.contracts import LossInputs
+from rlhf_plugin_supervised.components import DistillLoss, SftLoss
+from rlhf_plugin_supervised.config import DistillConfig, SftConfig
+from rlhf_plugin_supervised.top_k import top_k_kl
+
+from .batches import VOCABULARY, Batch
+from .core_pairs import step_mean
+from .pairs import Both, pair
+from .policy_loss_pairs import CORE_ALGOS, TO_POLICY
+from .released import load
+from .stand_ins import verl_actor
+
+OURS = "supervised.top_k.top_k_kl"
+DIRECTIONS = {"reverse": 1.0, "forward": 0.0}
+"""TRL's interpolation between the two."""
+
+
+def top_logprobs(batch: Batch, k: int) -> tuple[Tensor, Tensor]:
+    """(B, A, k) of policy and teacher at the teacher's k most probable tokens."""
+    teacher = batch.teacher_logits.log_softmax(-1)
+    best = teacher.topk(k, dim=-1)
+    return batch.logits.log_softmax(-1).gather(-1, best.indices), best.values
+
+
+def _top_k(direction: str) -> None:
+    @pair(
+        "trl",
+        "experimental.sdft.loss_utils.compute_divergence",
+        OURS,
+        case=f"add_tail_bucket, {direction}",
+        gradient="logits",
+    )
+    def compare(batch: Batch) -> Both:
+        policy, teacher = top_logprobs(batch, 3)
+        utils = load("trl.experimental.sdft.loss_utils")
+        theirs = utils.compute_divergence(
+            utils.add_tail_bucket(policy), utils.add_tail_bucket(teacher), DIRECTIONS[direction]
+        )
+        ours = top_k_kl(policy, teacher, batch.mask, forward=direction == "forward").kl
+        return Both(ours=ours[batch.mask], theirs=theirs[batch.mask])
+
+
+def _whole_vocabulary(direction: str) -> None:
+    @pair(
+        "trl",
+        "experimental.gkd.gkd_trainer.GKDTrainer.generalized_jsd_loss",
+        OURS,
+        case=f"all but one token, {direction}",
+        gradient="logits",
+    )
+    def compare(batch: Batch) -> Both:
+        """With one token less than there are, the rest is that token, and our KL the whole one."""
+        labels = batch.actions.masked_fill(~batch.mask, -100)
+        theirs = load("trl.experimental.gkd.gkd_trainer").GKDTrainer.generalized_jsd_loss(
+            batch.logits, batch.teacher_logits, labels, beta=DIRECTIONS[direction]
+        )
+        policy, teacher = top_logprobs(batch, VOCABULARY - 1)
+        ours = top_k_kl(policy, teacher, batch.mask, forward=direction == "forward").kl
+        return Both(ours=step_mean(batch, ours), theirs=theirs)
+
+
+for _direction in DIRECTIONS:
+    _top_k(_direction)
+    _whole_vocabulary(_direction)
+
+
+def our_loss(batch: Batch, component: Any) -> Tensor:
+    """The token mean of a loss that needs no advantages, in the first update: the policy is its own old one."""
+    inputs = LossInputs(
+        policy_logprobs=batch.policy_logprobs,
+        old_logprobs=batch.policy_logprobs.detach(),
+        advantages=batch.advantages,
+        action_mask=batch.mask,
+        teacher_logprobs=batch.teacher_logprobs,
+    )
+    return step_mean(batch, component(inputs).loss)
+
+
+@pair(
+    "verl",
+    f"{CORE_ALGOS}.kl_penalty, compute_policy_loss_vanilla",
+    "supervised.components.DistillLoss",
+    case="distillation with a policy gradient, k1",
+    gradient=TO_POLICY,
+)
+def verl_distillation(batch: Batch) -> Both:
+    """The calls of its distillation_loss, which itself wants nested tensors and a TensorDict."""
+    core_algos = load("verl.trainer.ppo.core_algos")
+    reverse_kl = core_algos.kl_penalty(batch.policy_logprobs, batch.teacher_logprobs, "k1")
+    theirs, _ = core_algos.compute_policy_loss_vanilla(
+        batch.policy_logprobs.detach(),
+        batch.policy_logprobs,
+        -reverse_kl.detach(),
+        batch.float_mask,
+        config=verl_actor(),
+    )
+    return Both(ours=our_loss(batch, DistillLoss(DistillConfig())), theirs=theirs)
+
+
+@pair(
+    "openrlhf",
+    "models.loss.SFTLoss",
+    "supervised.components.SftLoss",
+    gradient=TO_POLICY,
+)
+def openrlhf_sft(batch: Batch) -> Both:
+    theirs = load("openrlhf.models.loss").SFTLoss()(batch.policy_logprobs, batch.float_mask)
+    return Both(ours=our_loss(batch, SftLoss(SftConfig())), theirs=theirs)
