@@ -36,13 +36,26 @@ KINDS = {
 }
 """What is trained -> the hook that lists it, and the option that picks it."""
 
+_BOUNDS = "--algo.loss.{loss}.clip_low 0.05 --algo.loss.{loss}.clip_high 0.05"
+
 SEVERAL_UPDATES = ("--train.batch_size", "128")
 """Two updates per batch, so that ratios leave 1 and what a loss does with them matters."""
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "loss": SEVERAL_UPDATES,
+    # Advantages of most samples are 0, so that the usual bonus would outweigh them.
+    "estimator:grpo_passk": ("--algo.loss.entropy_coef", "0.02"),
+    "estimator:raft": ("--algo.advantage.raft.keep", "best", "--algo.loss.entropy_coef", "0.1"),
+    # A learning rate of 2e-3 moves sequences far beyond bounds that are meant for 1e-6.
+    "loss:gspo": (*_BOUNDS.format(loss="gspo").split(),),
+    "loss:gspo_token": (*_BOUNDS.format(loss="gspo_token").split(),),
+    "loss:luspo": (*_BOUNDS.format(loss="luspo").split(),),
+    # It has no ratio, so a second update of a batch would be biased.
+    "loss:gpg": ("--train.batch_size", "256"),
+    "optimizer:sgd": ("--actor.sgd.lr", "0.3", "--actor.sgd.momentum", "0.9"),
+    "optimizer:muon": ("--actor.muon.lr", "2e-3"),
 }
-"""More options, by kind and by ``kind:name``."""
+"""More options, by kind and by ``kind:name``, which wins."""
 
 NOT_ALONE = {
     "loss:sft": "imitates given responses; only a further term",
@@ -87,18 +100,28 @@ class Result:
 
 def jobs_of(arguments: argparse.Namespace) -> Iterator[Job]:
     """All runs that are asked for."""
+    return (job for seed in arguments.seeds for job in _jobs_of_seed(seed, arguments))
+
+
+def _jobs_of_seed(seed: int, arguments: argparse.Namespace) -> Iterator[Job]:
     installed = plugins.load()
     for kind, (hook, option) in KINDS.items():
         for entry in installed.registries[hook]:
             label = f"{kind}:{entry.name}"
-            flags = [f"--{option}", entry.name, *OPTIONS.get(kind, ()), *OPTIONS.get(label, ())]
+            flags = [f"--{option}", entry.name, *_more_options(kind, label)]
             if label == "loss:distill" and arguments.teacher:
                 flags += ["--algo.teacher.path", str(arguments.teacher)]
             elif label in NOT_ALONE:
                 continue
             if not arguments.only or label in arguments.only or kind in arguments.only:
-                for seed in arguments.seeds:
-                    yield Job(kind=kind, name=entry.name, seed=seed, flags=tuple(flags))
+                yield Job(kind=kind, name=entry.name, seed=seed, flags=tuple(flags))
+
+
+def _more_options(kind: str, label: str) -> tuple[str, ...]:
+    own, general = OPTIONS.get(label, ()), OPTIONS.get(kind, ())
+    taken = set(own[::2])
+    pairs = zip(general[::2], general[1::2], strict=True)
+    return (*own, *(word for pair in pairs if pair[0] not in taken for word in pair))
 
 
 def run(job: Job, arguments: argparse.Namespace) -> Result:
@@ -107,7 +130,16 @@ def run(job: Job, arguments: argparse.Namespace) -> Result:
     command = [
         *(sys.executable, "-m", "rlhf_cli", "train", "-c", str(EXAMPLE / "run.toml"), *job.flags),
         *("--seed", str(job.seed), "--output", str(folder), "--steps", str(arguments.steps)),
-        *("--log.progress", "off", "--no-log.tensorboard", "--no-checkpoint.export"),
+        *(
+            "--log.progress",
+            "off",
+            "--log.tensorboard",
+            "false",
+            "--log.curve",
+            "false",
+            "--checkpoint.export",
+            "false",
+        ),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
@@ -147,8 +179,18 @@ def train(arguments: argparse.Namespace) -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     jobs = list(jobs_of(arguments))
     started = time.perf_counter()
+    results: list[Result] = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        results = list(pool.map(lambda job: run(job, arguments), jobs))
+        for result in pool.map(lambda job: run(job, arguments), jobs):
+            results.append(result)
+            save(results, arguments)
+    print(f"{len(results)} runs in {time.perf_counter() - started:.0f} s")
+    if any(result.error for result in results):
+        raise SystemExit("some runs failed")
+
+
+def save(results: Sequence[Result], arguments: argparse.Namespace) -> None:
+    """Write what is there so far."""
     document = {
         "command": f"python benchmarks/learning.py --jobs {arguments.jobs} --seeds "
         + " ".join(map(str, arguments.seeds)),
@@ -158,9 +200,6 @@ def train(arguments: argparse.Namespace) -> None:
         "results": [asdict(result) for result in results],
     }
     (arguments.output / "results.json").write_text(json.dumps(document, indent=1) + "\n")
-    print(f"{len(results)} runs in {time.perf_counter() - started:.0f} s")
-    if any(result.error for result in results):
-        raise SystemExit("some runs failed")
 
 
 def publish(path: Path) -> None:

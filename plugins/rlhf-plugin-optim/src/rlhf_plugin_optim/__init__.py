@@ -1,10 +1,10 @@
-"""Optimizers: AdamW."""
+"""Optimizers: AdamW, with 8-bit state too, SGD, and Muon."""
 
 from typing import Any
 
 from rlhf_core import Component, hookimpl
 
-from .config import AdamConfig
+from .config import Adam8bitConfig, AdamConfig, MuonConfig, SgdConfig
 
 
 @hookimpl
@@ -15,5 +15,24 @@ def rlhf_optimizers() -> list[Component[Any]]:
             factory="rlhf_plugin_optim.adam:Adam",
             config=AdamConfig,
             summary="AdamW, fused where torch can; no weight decay on biases and norms",
-        )
+        ),
+        Component(
+            name="adam8bit",
+            factory="rlhf_plugin_optim.adam8bit:Adam8bit",
+            config=Adam8bitConfig,
+            summary="AdamW with 8-bit state, from bitsandbytes; for GPUs",
+            extra="bnb",
+        ),
+        Component(
+            name="muon",
+            factory="rlhf_plugin_optim.muon:Muon",
+            config=MuonConfig,
+            summary="orthogonalized momentum for hidden matrices, AdamW for everything else",
+        ),
+        Component(
+            name="sgd",
+            factory="rlhf_plugin_optim.sgd:Sgd",
+            config=SgdConfig,
+            summary="gradient descent, with momentum if wanted; keeps no state without",
+        ),
     ]

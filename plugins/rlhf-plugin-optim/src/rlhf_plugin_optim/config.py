@@ -1,20 +1,19 @@
-"""Options of ``adam``. Where defaults come from is in docs/algorithms."""
+"""Options of the optimizers. Where defaults come from is in docs/algorithms."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlhf_core import Config
 
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
+_PEAK_LR = "peak learning rate, which the schedule scales"
 
 
 class AdamConfig(Config):
-    lr: float = Field(
-        1e-6, gt=0.0, le=1.0, description="peak learning rate, which the schedule scales"
-    )
+    lr: float = Field(1e-6, gt=0.0, le=1.0, description=_PEAK_LR)
     betas: tuple[Decay, Decay] = Field(
         (0.9, 0.95), description="decay per update of the gradient's average and of its square's"
     )
@@ -25,3 +24,84 @@ class AdamConfig(Config):
         le=1.0,
         description="decoupled decay, times the learning rate; only of parameters with two or more axes",
     )
+
+
+class Adam8bitConfig(AdamConfig):
+    min_8bit_size: int = Field(
+        4096, ge=0, description="parameters with fewer numbers keep their state in float32"
+    )
+    paged: bool = Field(
+        False, description="let the driver move the state to the host where GPU memory runs out"
+    )
+
+
+class SgdConfig(Config):
+    lr: float = Field(1e-3, gt=0.0, le=100.0, description=_PEAK_LR)
+    momentum: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="decay per update of the sum of gradients; 0 keeps no state",
+    )
+    nesterov: bool = Field(False, description="look ahead by one update; needs momentum")
+    weight_decay: float = Field(
+        0.0,
+        ge=0.0,
+        le=1.0,
+        description="times the weight, added to its gradient; only of parameters with two or more axes",
+    )
+
+    @model_validator(mode="after")
+    def _nesterov_has_momentum(self) -> SgdConfig:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov is on but momentum is 0; expected momentum above 0")
+        return self
+
+
+class MuonConfig(Config):
+    lr: float = Field(
+        1e-6, gt=0.0, le=1.0, description=f"of the hidden matrices: {_PEAK_LR}; see adjust_lr"
+    )
+    momentum: float = Field(
+        0.95, ge=0.0, lt=1.0, description="decay per update of the gradient's average"
+    )
+    nesterov: bool = Field(True, description="look ahead by one update")
+    ns_steps: int = Field(
+        5, ge=1, le=20, description="Newton-Schulz iterations that orthogonalize the average"
+    )
+    adjust_lr: Literal["match_rms_adamw", "original"] = Field(
+        "match_rms_adamw",
+        description="of rows x columns: lr * 0.2 * sqrt(max(rows, columns)), so that learning rates of AdamW fit; or "
+        "lr * sqrt(max(1, rows / columns))",
+    )
+    weight_decay: float = Field(
+        0.0,
+        ge=0.0,
+        le=1.0,
+        description="decoupled decay, times the learning rate; only of parameters with two or more axes",
+    )
+    adam_lr: float | None = Field(
+        None,
+        gt=0.0,
+        le=1.0,
+        description="of everything else, which AdamW updates; lr when unset, which only match_rms_adamw allows",
+    )
+    adam_betas: tuple[Decay, Decay] = Field(
+        (0.9, 0.95), description="AdamW: decay of the gradient's average and of its square's"
+    )
+    adam_eps: float = Field(
+        1e-8, gt=0.0, le=1.0, description="AdamW: added to the root of the second moment"
+    )
+    adam_names: tuple[str, ...] = Field(
+        ("*embed*", "wte", "wpe", "*_head", "output_layer", "score"),
+        description="parameters that AdamW updates whatever their shape: those with a part of their dotted name that "
+        "matches one of these patterns",
+    )
+
+    @model_validator(mode="after")
+    def _learning_rates_fit(self) -> MuonConfig:
+        if self.adjust_lr == "original" and self.adam_lr is None:
+            raise ValueError(
+                "with adjust_lr original, lr is on a scale of its own, which is far too large for AdamW; set adam_lr"
+            )
+        return self

@@ -1,0 +1,100 @@
+"""Muon for the matrices inside of the model, AdamW for what it is not made for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from torch import nn
+
+from rlhf_core import ConfigError
+from rlhf_core.contracts import ParameterGroup
+
+from .adam import can_fuse
+from .config import MuonConfig
+from .groups import Named, by_decay, torch_groups, trainable_parameters
+from .muon_adamw import ADAMW, ALGORITHM, MUON, MuonAdamW
+
+log = logging.getLogger(__name__)
+
+
+class Muon:
+    """The ``muon`` optimizer component.
+
+    Muon replaces the momentum of a matrix by the nearest orthogonal matrix, so that every direction moves alike.
+
+    Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; scale of the update: Liu et al. 2025
+    (Muon is Scalable for LLM Training), arXiv:2502.16982. The update is ``torch.optim.Muon``'s.
+    """
+
+    def __init__(self, config: MuonConfig) -> None:
+        self.config = config
+
+    def parameter_groups(
+        self, named_parameters: Iterable[tuple[str, nn.Parameter]]
+    ) -> list[ParameterGroup]:
+        """Split the trainable parameters into ``muon``, ``adam_decay`` and ``adam_no_decay``; empty ones are left out.
+
+        ``muon`` has the parameters with exactly two axes whose name matches none of ``adam_names``; the factors of a
+        low-rank adapter are among them. Embeddings, output heads, value heads, and stacks of matrices in one parameter
+        (experts) are in ``adam_decay``; biases and gains of norms in ``adam_no_decay``.
+
+        Raises:
+            ConfigError: no parameter is trainable, or none is left for Muon.
+        """
+        config = self.config
+        named = trainable_parameters(named_parameters)
+        hidden = [one for one in named if one[1].dim() == 2 and not self._is_adams(one)]
+        if not hidden:
+            raise ConfigError(
+                f"optimizer muon: none of the {len(named)} trainable parameters is a matrix outside of adam_names "
+                f"({', '.join(config.adam_names)}); choose --optim adam"
+            )
+        taken = {id(parameter) for _, parameter in hidden}
+        rest = [one for one in named if id(one[1]) not in taken]
+        muon = ParameterGroup(
+            name=MUON,
+            named_parameters=tuple(hidden),
+            options={
+                ALGORITHM: MUON,
+                "lr": config.lr,
+                "weight_decay": config.weight_decay,
+                "momentum": config.momentum,
+                "nesterov": config.nesterov,
+                "ns_steps": config.ns_steps,
+                "adjust_lr_fn": config.adjust_lr,
+            },
+        )
+        adam = by_decay(
+            rest,
+            weight_decay=config.weight_decay,
+            prefix="adam_",
+            lr=config.lr if config.adam_lr is None else config.adam_lr,
+            betas=config.adam_betas,
+            eps=config.adam_eps,
+            **{ALGORITHM: ADAMW},
+        )
+        return [muon, *adam]
+
+    def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
+        """Return one optimizer over all groups, and list them in the log."""
+        described = "; ".join(_description(group) for group in groups)
+        log.info("muon: parameter groups: %s", described)
+        made = torch_groups(groups)
+        for group, source in zip(made, groups, strict=True):
+            if group.get(ALGORITHM, ADAMW) == ADAMW:
+                group["fused"] = can_fuse([source])
+        return MuonAdamW(made)
+
+    def _is_adams(self, named: Named) -> bool:
+        parts = named[0].split(".")
+        return any(
+            fnmatchcase(part, pattern) for part in parts for pattern in self.config.adam_names
+        )
+
+
+def _description(group: ParameterGroup) -> str:
+    numbers = sum(parameter.numel() for _, parameter in group.named_parameters)
+    return f"{group.name} {len(group.named_parameters)} parameters with {numbers:,} numbers"

@@ -1,0 +1,53 @@
+"""Keeps prompts that are neither solved nor hopeless: DAPO's dynamic sampling. The loop draws others instead."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from rlhf_core import ConfigError
+from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
+from rlhf_core.math import group_mean
+
+from .filter_config import DynamicSamplingConfig
+
+
+class DynamicSampling:
+    """Keeps a group if and only if ``low < mean reward of its episodes < high``.
+
+    A group in which a sample lacks the named reward is kept: nothing is known of it.
+
+    Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, equation 11.
+    """
+
+    def __init__(self, config: DynamicSamplingConfig) -> None:
+        self.config = config
+
+    def keep(self, group: TrajectoryColumns, info: RolloutInfo) -> str | None:
+        """Return None, ``too_hard`` or ``too_easy``.
+
+        Raises:
+            ConfigError: no reward has the name that the options give.
+        """
+        del info
+        rewards = self._rewards(group)
+        if np.isnan(rewards).any():
+            return None
+        one = torch.zeros(len(group), dtype=torch.int64)
+        exact = torch.tensor(rewards, dtype=torch.float64)
+        # Rewards are float32, so bounds such as 0.1 have to be rounded alike to compare equal.
+        mean = np.float32(group_mean(exact, one, torch.tensor(group.episode))[0])
+        if mean <= np.float32(self.config.low):
+            return "too_hard"
+        return "too_easy" if mean >= np.float32(self.config.high) else None
+
+    def _rewards(self, group: TrajectoryColumns) -> np.ndarray:
+        name = self.config.reward
+        if name is None:
+            return group.total_reward
+        if name not in group.rewards:
+            raise ConfigError(
+                f"rollout.dynamic_sampling.reward is {name!r}; the rewards of this run are "
+                f"{', '.join(group.rewards) or 'none with a name'}"
+            )
+        return group.rewards[name]

@@ -1,0 +1,46 @@
+"""What rows know of their episode: an episode of several training sequences is rewarded and measured as one."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from rlhf_core.contracts import TrajectoryColumns
+from rlhf_core.math import group_mean
+
+
+def episode_lengths(batch: TrajectoryColumns) -> Int[np.ndarray, " b"]:
+    """Return, at each row, the action tokens of its whole episode. Environment text does not count."""
+    episode = batch.episode
+    return np.bincount(episode, weights=batch.num_actions)[episode].astype(np.int64)
+
+
+def longest_turns(batch: TrajectoryColumns) -> Int[np.ndarray, " b"]:
+    """Return, at each row, the action tokens of the longest turn of its episode."""
+    num_turns = int(batch.action_turn.max(initial=0)) + 1
+    row = np.repeat(np.arange(len(batch)), batch.num_actions)  # (sum of A,)
+    cells = np.bincount(row * num_turns + batch.action_turn, minlength=len(batch) * num_turns)
+    of_row = cells.reshape(len(batch), num_turns).max(axis=1)  # (B,)
+    longest = np.zeros(len(batch), dtype=np.int64)
+    np.maximum.at(longest, batch.episode, of_row)
+    return longest[batch.episode]
+
+
+def truncated_episodes(batch: TrajectoryColumns) -> Bool[np.ndarray, " b"]:
+    """Return, at each row, whether some training sequence of its episode was truncated."""
+    episode = batch.episode
+    return np.bincount(episode, weights=batch.truncated)[episode] > 0
+
+
+def episode_means(
+    values: Float[np.ndarray, " b"], episode: Int[np.ndarray, " b"]
+) -> Float[np.ndarray, " b"]:
+    """Return, at each row, the mean of ``values`` over the rows of its episode, in float64."""
+    exact = torch.tensor(values, dtype=torch.float64)
+    return group_mean(exact, torch.tensor(episode)).numpy()
+
+
+def first_rows(episode: Int[np.ndarray, " b"]) -> Int[np.ndarray, " e"]:
+    """Return one row of each episode, to count episodes once."""
+    return np.unique(episode, return_index=True)[1]

@@ -1,0 +1,22 @@
+"""Drops prompts with tokens that too old weights sampled, where sampling runs ahead of training."""
+
+from __future__ import annotations
+
+from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
+
+from .filter_config import MaxStalenessConfig
+
+
+class MaxStaleness:
+    """Drops a group if ``version to be trained - oldest version of a token > limit``.
+
+    The oldest token decides, not the first or the last: a long response may have been sampled under several weights.
+    """
+
+    def __init__(self, config: MaxStalenessConfig) -> None:
+        self.config = config
+
+    def keep(self, group: TrajectoryColumns, info: RolloutInfo) -> str | None:
+        """Return None or ``stale``."""
+        oldest = int(group.weight_version.min(initial=info.version))
+        return "stale" if info.version - oldest > self.config.limit else None

@@ -1,0 +1,96 @@
+"""Rewards on a scale of their own: minus the mean, divided by the standard deviation of all rewards seen so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from rlhf_core import CheckpointError
+from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
+
+from .config import NormalizeConfig
+from .episodes import episode_means, first_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """Count, mean and sum of squared deviations of the numbers seen so far."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation; 0 when nothing was seen."""
+        return math.sqrt(self.squares / self.count) if self.count else 0.0
+
+    def updated(self, values: Float[np.ndarray, " n"]) -> Moments:
+        """Return the moments with ``values`` added.
+
+        The same as adding them one by one, in any order, up to float64 rounding. Equal values have squares of exactly
+        0.
+
+        Source: Chan, Golub and LeVeque 1979, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances,
+        which is Welford's update for many values at once.
+        """
+        added = len(values)
+        if not added:
+            return self
+        mean = float(values.mean(dtype=np.float64))
+        squares = float(np.square(values - mean, dtype=np.float64).sum())
+        count, apart = self.count + added, mean - self.mean
+        return Moments(
+            count=count,
+            mean=self.mean + apart * added / count,
+            squares=self.squares + squares + apart * apart * self.count * added / count,
+        )
+
+
+class Normalize:
+    """``(r - mean) / (std + eps)`` over all episodes so far, those of this batch included."""
+
+    def __init__(self, config: NormalizeConfig) -> None:
+        self.config = config
+        self._seen = Moments()
+
+    def shape(
+        self, batch: TrajectoryColumns, info: RolloutInfo
+    ) -> tuple[TrajectoryColumns, Metrics]:
+        del info
+        total = self.config.of == "total"
+        episode = batch.episode
+        rewards = episode_means(batch.total_reward if total else batch.reward, episode)
+        self._seen = seen = self._seen.updated(rewards[first_rows(episode)])
+        scale = seen.std + self.config.eps
+        shaped = replace(batch, reward=((batch.reward - seen.mean) / scale).astype(np.float32))
+        if total:
+            # Together with the score this makes the total (r - mean) / scale.
+            shaped = replace(shaped, turn_rewards=(batch.turn_rewards / scale).astype(np.float32))
+        metrics = {
+            "normalize/mean": Metric(seen.mean, reduction="last"),
+            "normalize/std": Metric(seen.std, reduction="last"),
+        }
+        return shaped, metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        seen = self._seen
+        return {"count": seen.count, "mean": seen.mean, "squares": seen.squares}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises:
+        CheckpointError: the state is another shaper's.
+        """
+        if state.keys() != {"count", "mean", "squares"}:
+            raise CheckpointError(
+                f"the shaper normalize saves count, mean and squares; the checkpoint has {', '.join(state) or 'none'}. "
+                "Resume with the reward.shapers of the run that was saved, in their order."
+            )
+        self._seen = Moments(
+            count=int(state["count"]), mean=float(state["mean"]), squares=float(state["squares"])
+        )

@@ -1,0 +1,67 @@
+"""DAPO's soft punishment of long responses: instead of a cliff at the length limit, a slope before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from rlhf_core import ConfigError
+from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
+
+from .config import OverlongConfig
+from .episodes import episode_lengths, longest_turns
+from .stateless import Stateless
+
+
+def overlong_penalty(
+    lengths: Int[np.ndarray, " b"], *, limit: int, buffer: int, factor: float
+) -> Float[np.ndarray, " b"]:
+    """Return ``factor * clip((length - (limit - buffer)) / buffer, 0, 1)``, in float64.
+
+    0 up to ``limit - buffer`` tokens, ``factor`` from ``limit`` tokens on, a straight line in between. It is to be
+    subtracted from the reward.
+
+    Args:
+        lengths: action tokens.
+        limit: length at which the whole penalty is due.
+        buffer: tokens before the limit over which it grows, from 1 to ``limit``.
+        factor: in units of the reward.
+
+    Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, equation 13, which has ``factor`` 1.
+    """
+    return factor * np.clip((lengths - (limit - buffer)) / buffer, 0.0, 1.0)
+
+
+class Overlong(Stateless):
+    """Subtracts the penalty from the score of each episode.
+
+    Without ``max_tokens`` the longest turn of an episode counts, because ``rollout.max_new_tokens`` is a limit of a
+    turn; with it, all turns together.
+    """
+
+    def __init__(self, config: OverlongConfig) -> None:
+        self.config = config
+
+    def shape(
+        self, batch: TrajectoryColumns, info: RolloutInfo
+    ) -> tuple[TrajectoryColumns, Metrics]:
+        """Raises:
+        ConfigError: the buffer is longer than ``rollout.max_new_tokens``, which is the limit when none is set.
+        """
+        config = self.config
+        limit = config.max_tokens or info.max_new_tokens
+        buffer = config.buffer or max(1, limit // 5)
+        if buffer > limit:
+            raise ConfigError(
+                f"reward.overlong.buffer is {buffer}, expected at most rollout.max_new_tokens = {limit}; lower it, or "
+                "set the limit of an episode with --reward.overlong.max_tokens"
+            )
+        lengths = episode_lengths(batch) if config.max_tokens else longest_turns(batch)
+        penalty = overlong_penalty(lengths, limit=limit, buffer=buffer, factor=config.factor)
+        metrics = {
+            "overlong/penalty": Metric(float(penalty.sum()), len(batch)),
+            "overlong/penalized": Metric(float((penalty > 0).sum()), len(batch)),
+        }
+        return replace(batch, reward=(batch.reward - penalty).astype(np.float32)), metrics

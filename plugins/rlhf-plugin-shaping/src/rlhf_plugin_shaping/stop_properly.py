@@ -1,0 +1,53 @@
+"""Samples that were cut off at the length limit earn less, or a fixed penalty: ProRL's stop-properly rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
+
+from .config import StopProperlyConfig
+from .episodes import truncated_episodes
+from .stateless import Stateless
+
+
+def stop_properly_reward(
+    reward: Float[np.ndarray, " b"], truncated: Bool[np.ndarray, " b"], *, coef: float
+) -> Float[np.ndarray, " b"]:
+    """Return ``coef * reward`` where ``truncated`` if coef >= 0, else ``coef`` there; other rewards stay.
+
+    1 changes nothing, 0 takes everything away. A negative reward gets *better* with a coefficient below 1: where
+    rewards can be negative, set a fixed penalty instead.
+
+    Source: ProRL v2, as OpenRLHF 0.11.2 has it (``stop_properly_penalty_coef``).
+    """
+    return np.where(truncated, reward * coef if coef >= 0 else coef, reward)
+
+
+class StopProperly(Stateless):
+    """Applies the rule to what truncated episodes earned in all, the rewards of their turns included."""
+
+    def __init__(self, config: StopProperlyConfig) -> None:
+        self.config = config
+
+    def shape(
+        self, batch: TrajectoryColumns, info: RolloutInfo
+    ) -> tuple[TrajectoryColumns, Metrics]:
+        del info
+        truncated = truncated_episodes(batch)
+        at_actions = np.repeat(truncated, batch.num_actions)  # (sum of A,)
+        # A fixed penalty replaces the total: it stands in the score, and nothing is left at the turns.
+        kept_at_turns = max(self.config.coef, 0.0)
+        shaped = replace(
+            batch,
+            reward=stop_properly_reward(batch.reward, truncated, coef=self.config.coef).astype(
+                np.float32
+            ),
+            turn_rewards=stop_properly_reward(
+                batch.turn_rewards, at_actions, coef=kept_at_turns
+            ).astype(np.float32),
+        )
+        return shaped, {"stop_properly/changed": Metric(float(truncated.sum()), len(batch))}

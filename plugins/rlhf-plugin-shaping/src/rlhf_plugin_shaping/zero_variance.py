@@ -1,0 +1,29 @@
+"""Drops prompts whose samples all earned the same: compared with each other they teach nothing."""
+
+from __future__ import annotations
+
+import torch
+
+from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
+from rlhf_core.math import group_std
+
+from .filter_config import ZeroVarianceConfig
+
+
+class ZeroVariance:
+    """Drops a group if the standard deviation of what its episodes earned in all is at most ``max_std``.
+
+    Equal rewards have a standard deviation of exactly 0, also if they are not exact in binary, such as 0.1. Equal sums
+    of several rewards may differ by a rounding, which ``max_std`` covers. A group of one is dropped.
+    """
+
+    def __init__(self, config: ZeroVarianceConfig) -> None:
+        self.config = config
+
+    def keep(self, group: TrajectoryColumns, info: RolloutInfo) -> str | None:
+        """Return None or ``same_reward``."""
+        del info
+        rewards = torch.tensor(group.total_reward, dtype=torch.float64)
+        one = torch.zeros(len(group), dtype=torch.int64)
+        std = float(group_std(rewards, one, torch.tensor(group.episode))[0])
+        return "same_reward" if std <= self.config.max_std else None
