@@ -10,7 +10,7 @@ METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproje
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
 
-.PHONY: help install quickstart test test-slow test-all peers lint format docs
+.PHONY: help install quickstart test test-slow test-learning test-all mutants peers lint format docs
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -32,8 +32,14 @@ quickstart: $(INSTALLED)  ## install, then train the example: a model learns to 
 test: $(INSTALLED)  ## install, then run all tests but the slow ones
 	$(PARALLEL) -m "not slow and not gpu"
 
-test-slow: $(INSTALLED)  ## only the slow tests: learning, and a kill at every point
-	$(PYTEST) -m "slow and not gpu"
+test-slow: $(INSTALLED)  ## only the slow tests: the product of all algorithms, learning, a kill at every point
+	$(PARALLEL) -m "slow and not gpu and not learning"
+
+test-learning: $(INSTALLED)  ## every algorithm learns the quickstart's task; more than an hour on two cores
+	$(PARALLEL) --dist load -m learning
+
+mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance kit has to catch each
+	$(BIN)/python -m tests.mutants
 
 test-all: $(INSTALLED)  ## both, one after the other
 	$(PARALLEL) -m "not slow and not gpu"

@@ -30,7 +30,7 @@ def teacher(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch) -> Path:
-    """A folder with ``model``, ``mine.jsonl`` (prompt, answer), ``my_reward.py`` and ``vary.py``; the current directory."""
+    """The current directory, with ``model``, ``mine.jsonl`` (prompt, answer), ``my_reward.py`` and ``vary.py``."""
     write_tiny_model(tmp_path / "model", hidden_size=16, num_layers=1, num_heads=2)
     rows = [{"prompt": f"{n:03d}=", "answer": f"{n:03d}"} for n in range(0, 999, 37)]
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")

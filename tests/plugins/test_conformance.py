@@ -56,13 +56,26 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
 
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "ppo:ppo": [{"dual_clip": 3.0}, {"clip_high": 0.28}],
-    "ppo:gae": [{"gamma": 0.9, "lambda_": 0.5}, {"whiten": "none"}, {"lambda_": 1.0}],
+    "ppo:gae": [
+        {"bootstrap_truncated": True},
+        {"gamma": 0.9, "lambda_": 0.5},
+        {"whiten": "none"},
+        {"lambda_": 1.0},
+    ],
     "reinforce:reinforce": [{"whiten": "mean"}, {"gamma": 0.9, "whiten": "none"}],
     "reinforce:raft": [{"keep": "best"}],
     "reinforce:optimal_token_baseline": [{"tail": "zero"}],
     "reinforce:reinforce_baseline": [{"whiten": "none"}, {"whiten": "mean"}],
     "grpo:group_norm": [{"std": "population"}],
     "optim:adam": [{"weight_decay": 0.1}],
+    "optim:sgd": [{"momentum": 0.9, "nesterov": True}],
+    "optim:muon": [{"adjust_lr": "original", "adam_lr": 0.01}],
+    "shaping:stop_properly": [{"coef": -0.5}],
+    "shaping:length_bonus": [{"mode": "token"}],
+    "shaping:overlong": [{"max_tokens": 12}],
+    "shaping:normalize": [{"of": "episode"}],
+    "offpolicy:dppo": [{"divergence": "kl"}],
+    "offpolicy:decoupled_ppo": [{"beyond": "truncate"}],
     "agents:multi_turn": [{"max_turns": 2}],
     "supervised:distill": [
         {"divergence": "top_k"},

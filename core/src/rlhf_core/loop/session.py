@@ -25,7 +25,7 @@ from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
 from .cursor import Tasks
 from .demands import Demands, demands_of
-from .episodes import EpisodeRunner
+from .episodes import EpisodeRunner, ScoreRequests
 from .evaluation import Evaluator
 from .rng import seed_of
 from .roles import max_length, runtime_spec
@@ -69,12 +69,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     eval_sets = load_eval_sets(run, renderer)
     total_steps = total_steps_of(resolved, len(tasks))
 
-    panel = None
-    if resolved.selections["reward.use"]:
-        panel = RewardPanel(resolved.selections["reward.use"])
-        await panel.start()
-        stack.push_async_callback(panel.close)
-
+    score = await _start_rewards(resolved, stack)
     estimator: AdvantageEstimator = _build(resolved, "algo.advantage.estimator")
     executor: RolloutExecutor = _build(resolved, "rollout.executor")
     shapers = _build_all(resolved, "reward.shapers")
@@ -96,7 +91,6 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         seed=_no_seed,
         environment=_environment_factory(resolved),
     )
-    score = panel.score if panel else None
     episodes = EpisodeRunner(
         executor=executor,
         context=context,
@@ -143,6 +137,16 @@ def total_steps_of(resolved: Resolved, num_tasks: int) -> int:
     if train.steps is not None:
         return train.steps
     return -(-train.epochs * num_tasks // resolved.run.rollout.batch_size)
+
+
+async def _start_rewards(resolved: Resolved, stack: AsyncExitStack) -> ScoreRequests | None:
+    """What asks the rewards; None when the environment alone gives rewards."""
+    if not resolved.selections["reward.use"]:
+        return None
+    panel = RewardPanel(resolved.selections["reward.use"])
+    await panel.start()
+    stack.push_async_callback(panel.close)
+    return panel.score
 
 
 def _supervised_rows(
