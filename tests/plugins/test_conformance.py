@@ -99,9 +99,15 @@ OPTIONS: dict[str, dict[str, object]] = {"rewards:regex": {"pattern": r"\d+"}}
 """Of components with required options; those without an entry are tested by their own tests alone."""
 
 
+OWN_TESTS = {"vllm:vllm", "deepspeed:deepspeed"}
+"""They start processes: tests/plugins/vllm/test_contract.py and tests/plugins/deepspeed run the checks on them."""
+
+
 def _subjects():
     for hook in CHECKED_HOOKS:
         for entry in plugins.load("").registries[hook]:
+            if entry.qualified in OWN_TESTS:
+                continue
             if not has_required_options(entry):
                 yield hook, subject(entry, entry.qualified)
             elif entry.qualified in OPTIONS:

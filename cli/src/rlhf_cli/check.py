@@ -41,7 +41,8 @@ def command(plugins: Plugins) -> Callable[..., None]:
 
         outcomes: list[Outcome] = []
         unchecked: list[str] = []
-        for hook, entry in find(plugins, name, kind):
+        found = find(plugins, name, kind)
+        for hook, entry in found:
             if not is_file(name):
                 outcomes.append(_registration(hook, entry))
             if not checks_of(hook):
@@ -50,6 +51,8 @@ def command(plugins: Plugins) -> Callable[..., None]:
                 unchecked.append(
                     f"{entry.qualified}: it has required options; check it in its tests"
                 )
+            elif len(found) > 1 and (missing := _cannot_be_made(entry)):
+                unchecked.append(f"{entry.qualified} cannot be made here: {missing}")
             else:
                 outcomes += _outcomes(hook, entry)
         if not is_file(name):
@@ -142,6 +145,18 @@ def _whole_plugin(plugins: Plugins, name: str) -> list[Any]:
             plugin, "plugin", "assert_imports_stay_light", lambda: assert_imports_stay_light(module)
         )
     ]
+
+
+def _cannot_be_made(entry: Registered[Any]) -> str | None:
+    """What is missing here, an extra or a device; None when the component can be made.
+
+    Of a whole package the other components are still checked; of a component that was named itself it is a failure.
+    """
+    try:
+        entry.build()
+    except RLHFError as error:
+        return str(error)
+    return None
 
 
 def _outcomes(hook: str, entry: Registered[Any]) -> list[Any]:

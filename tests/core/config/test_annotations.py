@@ -20,6 +20,7 @@ Share = Annotated[float, Field(ge=0)]
         (str | None, Words(("none",)), None),
         (str, Words(("none",)), "none"),
         (Literal["none", "full"], Words(("none",)), "none"),
+        (Literal[0, 1, 2], Words(("2",)), 2),
         (tuple[str, ...], Words(("a", "b")), ["a", "b"]),
         (tuple[str, ...], Words(("none",)), []),
         (tuple[Share, ...], Words(("0.5", "0.5")), ["0.5", "0.5"]),

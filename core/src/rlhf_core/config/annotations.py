@@ -117,7 +117,15 @@ def _from_words(annotation: Any, words: Words) -> Any:
             f"expected one value, got {len(words)} ({', '.join(words[:4])}); quote text that has spaces"
         )
     (word,) = words
-    return None if word == NONE and admits_none(annotation) else word
+    if word == NONE and admits_none(annotation):
+        return None
+    return _choices(annotation).get(word, word)
+
+
+def _choices(annotation: Any) -> dict[str, Any]:
+    """What a choice is called in flags -> the choice, which may be a number."""
+    literals = [kind for kind in alternatives(annotation) if get_origin(kind) is Literal]
+    return {str(choice): choice for kind in literals for choice in get_args(kind)}
 
 
 def _from_file(annotation: Any, value: Any) -> Any:

@@ -1,0 +1,23 @@
+"""The training backend ``deepspeed``: one object per rank, ZeRO stages 0 to 3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlhf_core import Component, hookimpl
+
+from .config import DeepSpeedConfig
+
+
+@hookimpl
+def rlhf_train_backends() -> list[Component[Any]]:
+    return [
+        Component(
+            name="deepspeed",
+            config=DeepSpeedConfig,
+            factory="rlhf_plugin_deepspeed.backend:DeepSpeedBackend",
+            summary="trains on any number of ranks; ZeRO shares optimizer, gradients and weights among them",
+            provides=frozenset({"several_ranks"}),
+            extra="deepspeed",
+        )
+    ]

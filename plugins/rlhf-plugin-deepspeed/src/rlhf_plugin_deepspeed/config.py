@@ -1,0 +1,147 @@
+"""Options of the DeepSpeed backend. Defaults that are not DeepSpeed's own are explained in docs/deepspeed.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue, field_validator, model_validator
+
+from rlhf_core import Config
+
+OURS = {
+    "train_batch_size": "nothing: the run cuts batches itself",
+    "train_micro_batch_size_per_gpu": "the option for the tokens of a micro-batch",
+    "gradient_accumulation_steps": "nothing: it differs from step to step",
+    "managed_gradient_accumulation": "nothing: the backend says which micro-batch is the last",
+    "gradient_clipping": "the role's max_grad_norm",
+    "optimizer": "the role's optimizer",
+    "scheduler": "the role's schedule",
+    "fp16": "nothing: parameters are float32 or bfloat16",
+    "bf16": "--model.dtype",
+    "torch_autocast": "--backend.deepspeed.compute_dtype",
+    "data_types": "nothing: gradients add up in float32",
+    "communication_data_type": "nothing: gradients are summed in float32",
+    "prescale_gradients": "nothing: it would scale the gradient",
+    "gradient_predivide_factor": "nothing: it would scale the gradient",
+    "zero_allow_untested_optimizer": "nothing: it is on",
+    "zero_force_ds_cpu_optimizer": "nothing: it is off",
+    "zero_optimization.stage": "--backend.deepspeed.zero_stage",
+    "zero_optimization.offload_optimizer": "--backend.deepspeed.offload_optimizer",
+    "zero_optimization.offload_param": "--backend.deepspeed.offload_param",
+    "zero_optimization.reduce_bucket_size": "--backend.deepspeed.reduce_bucket_size",
+    "zero_optimization.allgather_bucket_size": "--backend.deepspeed.allgather_bucket_size",
+    "zero_optimization.contiguous_gradients": "--backend.deepspeed.contiguous_gradients",
+    "zero_optimization.overlap_comm": "--backend.deepspeed.overlap_comm",
+    "zero_optimization.round_robin_gradients": "nothing: checkpoints rely on the order of the parameters",
+}
+"""Keys of DeepSpeed's configuration that the backend sets, and what to use instead."""
+
+
+class DeepSpeedConfig(Config):
+    """How the ranks of one role share its training."""
+
+    zero_stage: int = Field(
+        2,
+        ge=0,
+        le=3,
+        description="what the ranks share. 0: nothing; 1: float32 weights and optimizer state; 2: gradients too; "
+        "3: the weights too",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto: the GPU of this rank if there is one"
+    )
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="of the matmuls. auto: bfloat16 where the hardware is fast at it and the model has a million "
+        "parameters or more, else float32; bfloat16 parameters always compute in bfloat16",
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="recompute each layer in the backward pass: less memory, a third more time",
+    )
+    logits_chunk: int | None = Field(
+        None,
+        ge=1,
+        description="action tokens whose logits are in memory at once; unset: 4096 on a GPU, on a CPU as many as its "
+        "caches hold",
+    )
+    offload_optimizer: bool = Field(
+        False,
+        description="keep float32 weights and optimizer state in host memory and update them there; stages 1 to 3",
+    )
+    offload_param: bool = Field(
+        False,
+        description="keep this rank's share of the weights in host memory; stage 3",
+    )
+    pin_memory: bool = Field(
+        False, description="page-locked host memory for what is offloaded: faster copies, on a GPU"
+    )
+    reduce_bucket_size: int = Field(
+        50_000_000,
+        ge=1,
+        le=2**31,
+        description="gradient elements that are summed over ranks at once",
+    )
+    allgather_bucket_size: int = Field(
+        500_000_000,
+        ge=2,
+        le=2**33,
+        multiple_of=2,
+        description="updated elements that are collected from ranks at once; stages 1 and 2",
+    )
+    contiguous_gradients: bool = Field(
+        True, description="copy gradients into one buffer as they are made; less fragmentation"
+    )
+    overlap_comm: bool = Field(
+        False,
+        description="sum gradients over ranks while the backward pass goes on; takes a second buffer",
+    )
+    args: dict[str, JsonValue] = Field(
+        {},
+        description="any other part of DeepSpeed's JSON configuration, such as "
+        "{zero_optimization = {stage3_prefetch_bucket_size = 1000000}}",
+    )
+
+    @field_validator("args")
+    @classmethod
+    def _leave_ours_alone(cls, args: dict[str, Any]) -> dict[str, Any]:
+        for key in _paths(args):
+            if key in OURS:
+                raise ValueError(f"{key} is set by the backend; what to use instead: {OURS[key]}")
+        if not isinstance(args.get("zero_optimization", {}), Mapping):
+            raise ValueError("zero_optimization: expected a table")
+        return args
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> DeepSpeedConfig:
+        if self.offload_optimizer and self.zero_stage == 0:
+            raise ValueError(
+                "offload_optimizer true with zero_stage 0: DeepSpeed offloads only what it shares among ranks. Set "
+                "zero_stage 1, 2 or 3."
+            )
+        if self.offload_param and self.zero_stage != 3:
+            raise ValueError(
+                f"offload_param true with zero_stage {self.zero_stage}: only stage 3 shares the weights. Set "
+                "zero_stage 3."
+            )
+        if self.pin_memory and not (self.offload_optimizer or self.offload_param):
+            raise ValueError(
+                "pin_memory true, but nothing is offloaded: set offload_optimizer or offload_param, or leave it out"
+            )
+        if self.args and self.zero_stage == 0:
+            raise ValueError(
+                "args with zero_stage 0: this stage does not start DeepSpeed's engine, nothing would read them. Set "
+                "zero_stage 1, 2 or 3."
+            )
+        return self
+
+
+def _paths(table: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted paths of a table's keys, inner tables included."""
+    found = []
+    for key, value in table.items():
+        found.append(f"{prefix}{key}")
+        if isinstance(value, Mapping):
+            found += _paths(value, f"{prefix}{key}.")
+    return found

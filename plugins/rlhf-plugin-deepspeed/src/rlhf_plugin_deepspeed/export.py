@@ -1,0 +1,70 @@
+"""A role as a plain Transformers folder, written by the first rank."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from rlhf_core.contracts import RoleSpec
+from rlhf_plugin_local.backend.role_model import VALUE_HEAD_FILE, RoleModel
+from rlhf_plugin_local.quiet import no_progress_bars
+
+from .ranks import Ranks
+from .weights import whole
+
+log = logging.getLogger(__name__)
+
+
+def export_role(
+    role: RoleModel, weights: Mapping[str, Tensor], spec: RoleSpec, folder: Path, ranks: Ranks
+) -> None:
+    """Write weights, config and tokenizer into ``folder``; returns when the files are there, on all ranks.
+
+    Args:
+        weights: as ``served_weights`` gives them; read on all ranks, kept on the host of the first.
+    """
+    state = _collected(role, weights, keep=ranks.is_first)
+    head = role.value_head
+    shared = any(hasattr(parameter, "ds_id") for parameter in role.parameters())
+    with whole(role) if shared and (head or role.adapter) else nullcontext():
+        if ranks.is_first:
+            folder.mkdir(parents=True, exist_ok=True)
+            with no_progress_bars():
+                role.lm.model.save_pretrained(folder, state_dict=state)
+            if role.adapter is not None:
+                role.adapter.save(role.lm.model, str(folder / "adapter"))
+            if head is not None:
+                # A head of its own type: in a bfloat16 role it is trained through float32 copies.
+                tensors = {name: t.float().contiguous() for name, t in head.state_dict().items()}
+                save_file(tensors, folder / VALUE_HEAD_FILE)
+            _copy_tokenizer(spec, folder)
+    ranks.wait()
+
+
+def _collected(role: RoleModel, weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """Return the weights on the host, tied names sharing one tensor."""
+    owners = dict(role.lm.model.named_parameters(remove_duplicate=False))
+    by_owner: dict[int | str, Tensor] = {}
+    state: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if keep:
+            owner = id(owners[name]) if name in owners else name
+            state[name] = by_owner.setdefault(owner, tensor.detach().cpu())
+    return state
+
+
+def _copy_tokenizer(spec: RoleSpec, folder: Path) -> None:
+    source = spec.tokenizer_path or spec.model_path
+    path = Path(source)
+    patterns = ("tokenizer*", "vocab*", "*.model")
+    if path.is_dir() and not any(found for pattern in patterns for found in path.glob(pattern)):
+        log.warning("%s has no tokenizer to copy into %s", source, folder)
+        return
+    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=spec.trust_remote_code)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,34 @@
+"""A role's model, loaded on the host and moved where DeepSpeed wants it."""
+
+from __future__ import annotations
+
+import torch
+
+from rlhf_core.contracts import RoleSpec
+from rlhf_core.plugins import Plugins
+from rlhf_plugin_local.backend.device import choose_compute_dtype
+from rlhf_plugin_local.backend.role_model import RoleModel, build_role_model
+from rlhf_plugin_local.config import TorchBackendConfig
+
+from .config import DeepSpeedConfig
+
+
+def load_role(
+    spec: RoleSpec, config: DeepSpeedConfig, plugins: Plugins, device: torch.device
+) -> RoleModel:
+    """Return the model of a role: on ``device``, but for stage 3 on the host, where it is whole for the last time.
+
+    Raises:
+        ConfigError: the model cannot be loaded, or the options do not fit it or the machine.
+        PluginError: the architecture or the adapter cannot be used.
+    """
+    options = TorchBackendConfig(
+        device="cpu",
+        compute_dtype="auto",
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+    role = build_role_model(spec, options, plugins)
+    role.lm.compute_dtype = choose_compute_dtype(
+        config.compute_dtype, role.lm.dtype, sum(p.numel() for p in role.lm.parameters()), device
+    )
+    return role if config.zero_stage == 3 else role.to(device)

@@ -1,0 +1,59 @@
+"""Which micro-batches a rank runs, and what it runs where it has none left while other ranks do."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_plugin_local.backend.microbatch import micro_batches
+from rlhf_plugin_local.backend.packed_rows import PackedRows, pack_rows
+
+from .ranks import Ranks
+
+Rows = NDArray[np.int64]
+
+
+def agreed_passes(
+    lengths: NDArray[np.int64], max_tokens: int, ranks: Ranks, *, together: bool
+) -> list[Rows]:
+    """Return the rows of each pass of this rank; a pass may have none.
+
+    Args:
+        lengths: tokens of each of this rank's rows.
+        together: all ranks make equally many passes, and at least one: ZeRO's collective calls are made in every one.
+    """
+    passes = micro_batches(lengths, max_tokens)
+    if not together:
+        return passes
+    count = max(1, ranks.largest(len(passes)))
+    return passes + [np.zeros(0, dtype=np.int64)] * (count - len(passes))
+
+
+def packed_pass(batch: TrajectoryColumns, rows: Rows, device: torch.device) -> PackedRows:
+    """Lay out the rows of a pass; of one without rows, a stand-in of two tokens, whose results nobody may use."""
+    if len(rows):
+        return pack_rows(batch, rows, device)
+    return pack_rows(_STAND_IN, np.zeros(1, dtype=np.int64), device)
+
+
+def nothing(results: Tensor) -> Tensor:
+    """Return a loss of 0 that goes through the whole model backwards, and gives a gradient of 0 everywhere."""
+    return results.sum() * 0.0
+
+
+_STAND_IN = TrajectoryColumns.from_trajectories(
+    [
+        Trajectory(
+            uid=Uid(0, 0),
+            token_ids=np.zeros(2, dtype=np.int32),
+            action_mask=np.array([False, True]),
+            rollout_logprobs=np.zeros(1, dtype=np.float32),
+            weight_version=np.zeros(1, dtype=np.int32),
+            turns=(Turn(start=1, end=2),),
+            reward=0.0,
+        )
+    ]
+)

@@ -1,0 +1,194 @@
+"""A role's training state in a folder, cut as the ranks hold it: safetensors and JSON, equal to the bit when read back.
+
+    state.json                          options, counters, number of files
+    part-00000-of-00002.safetensors     rank 0's runs: float32 weights, moving average, optimizer state
+
+The files say which elements of which parameter they hold, so any number of ranks at any of the stages 1 to 3 can read
+what another number at another stage wrote. Weights that are not trained are not saved: they come from the model folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_core import CheckpointError
+from rlhf_plugin_local.backend.role_model import RoleModel
+from rlhf_plugin_local.backend.state_files import load_state, save_state
+
+from .fragments import Fragment
+from .ranks import Ranks
+from .replicated_training import ReplicatedTraining
+from .runs import SavedRun, part_name, read_runs, write_runs
+from .zero_training import ZeroTraining
+
+FORMAT = 1
+STATE = "state.json"
+MASTER, EMA, OPTIMIZER = "float32", "ema", "optimizer."
+"""Kinds of tensors; the last is followed by the optimizer's own name."""
+
+
+def save_training(
+    folder: Path, training: ZeroTraining | ReplicatedTraining | None, role: RoleModel, ranks: Ranks
+) -> None:
+    """Write this rank's part; returns when all ranks have written theirs.
+
+    Raises:
+        CheckpointError: the optimizer keeps something that cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(training, ZeroTraining):
+        write_runs(folder / part_name(ranks.rank, ranks.world_size), _runs_of(training))
+        if ranks.is_first:
+            _write_state(folder, training, ranks)
+    elif isinstance(training, ReplicatedTraining) and ranks.is_first:
+        save_state(folder, role, training.updater)
+    ranks.wait()
+
+
+def load_training(
+    folder: Path, training: ZeroTraining | ReplicatedTraining | None, role: RoleModel, ranks: Ranks
+) -> None:
+    """Undo ``save_training``.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or belongs to another model, optimizer or kind of stage.
+    """
+    if isinstance(training, ZeroTraining):
+        _load_parts(folder, training)
+    elif isinstance(training, ReplicatedTraining):
+        load_state(folder, role, training.updater)
+    ranks.wait()
+
+
+def _runs_of(training: ZeroTraining) -> list[SavedRun]:
+    masters = training.masters
+    return [
+        _run_of(fragment, masters[fragment.vector], training) for fragment in training.fragments
+    ]
+
+
+def _run_of(fragment: Fragment, vector: Tensor, training: ZeroTraining) -> SavedRun:
+    run = SavedRun(name=fragment.name, start=fragment.start, stop=fragment.stop)
+    run.tensors[MASTER] = fragment.of(vector)
+    if training.ema:
+        run.tensors[EMA] = fragment.of(training.ema[fragment.vector])
+    for key, value in training.optimizer.state.get(vector, {}).items():
+        if not isinstance(value, Tensor):
+            run.plain[key] = value
+        elif value.dim() == 0:
+            run.tensors[OPTIMIZER + key] = value
+        elif value.shape == vector.shape:
+            run.tensors[OPTIMIZER + key] = fragment.of(value)
+        else:
+            raise CheckpointError(
+                f"{type(training.optimizer).__name__} keeps {key} of shape {tuple(value.shape)} for "
+                f"{vector.numel()} elements; what ranks share must have a number per element, or one for all"
+            )
+    return run
+
+
+def _write_state(folder: Path, training: ZeroTraining, ranks: Ranks) -> None:
+    state = {
+        "format": FORMAT,
+        "parts": ranks.world_size,
+        "updates": training.updates,
+        "ema": bool(training.ema),
+        "parameters": {name: _numel(parameter) for name, parameter in training.named.items()},
+        "groups": [_options(group) for group in training.optimizer.param_groups],
+    }
+    (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
+
+
+def _load_parts(folder: Path, training: ZeroTraining) -> None:
+    state = _read_state(folder)
+    _check_fits(state, training, folder)
+    masters = training.masters
+    wanted = {fragment.name: fragment for fragment in training.fragments}
+    missing = {fragment.name: fragment.length for fragment in training.fragments}
+    training.optimizer.state.clear()
+    for part in range(state["parts"]):
+        for run in read_runs(folder / part_name(part, state["parts"]), wanted):
+            fragment = wanted[run.name]
+            run.copy_into(fragment, masters[fragment.vector], MASTER)
+            if training.ema:
+                run.copy_into(fragment, training.ema[fragment.vector], EMA)
+            _restore_optimizer(training, run, fragment, masters[fragment.vector])
+            missing[run.name] -= min(fragment.stop, run.stop) - max(fragment.start, run.start)
+    if lacking := [name for name, count in missing.items() if count]:
+        raise CheckpointError(f"{folder}: its files hold only a part of {lacking[0]}")
+    for group, options in zip(training.optimizer.param_groups, state["groups"], strict=True):
+        for key, value in options.items():
+            group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+    training.updates = int(state["updates"])
+    training.publish()
+
+
+def _restore_optimizer(
+    training: ZeroTraining, run: SavedRun, fragment: Fragment, vector: Tensor
+) -> None:
+    state = training.optimizer.state[vector]
+    state.update(run.plain)
+    for kind, tensor in run.tensors.items():
+        if not kind.startswith(OPTIMIZER):
+            continue
+        key = kind.removeprefix(OPTIMIZER)
+        if tensor.dim() == 0:
+            state[key] = tensor.to(_device_of_numbers(training.optimizer, vector))
+        else:
+            if key not in state:
+                state[key] = torch.zeros_like(vector, dtype=tensor.dtype, requires_grad=False)
+            run.copy_into(fragment, state[key], kind)
+
+
+def _device_of_numbers(optimizer: torch.optim.Optimizer, vector: Tensor) -> torch.device:
+    """Where torch's optimizers keep their step count: on the host, unless one kernel does the whole update."""
+    on_device = any(
+        group.get("fused") or group.get("capturable") for group in optimizer.param_groups
+    )
+    return vector.device if on_device else torch.device("cpu")
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
+    return state
+
+
+def _check_fits(state: Mapping[str, Any], training: ZeroTraining, folder: Path) -> None:
+    if state.get("format") != FORMAT or "parts" not in state:
+        raise CheckpointError(
+            f"{folder / STATE}: not written by ZeRO stage 1, 2 or 3 of this version; resume with the zero_stage and "
+            "the backend of the run that wrote it"
+        )
+    own = {name: _numel(parameter) for name, parameter in training.named.items()}
+    if differing := sorted(own.items() ^ state["parameters"].items()):
+        raise CheckpointError(
+            f"{folder / STATE}: it is of another model than this run's; the first difference is {differing[0][0]}"
+        )
+    if len(state["groups"]) != len(training.optimizer.param_groups):
+        raise CheckpointError(
+            f"{folder}: its optimizer had {len(state['groups'])} parameter groups, this one has "
+            f"{len(training.optimizer.param_groups)}; resume with the optimizer of the run that was saved"
+        )
+    if training.ema and not state["ema"]:
+        raise CheckpointError(
+            f"{folder}: it has no moving average; unset --actor.ema to resume from it"
+        )
+
+
+def _numel(parameter: nn.Parameter) -> int:
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What a parameter group holds beside parameters and the learning rate, which the schedule sets."""
+    left_out = ("params", "lr", "param_names")
+    return {key: value for key, value in group.items() if key not in left_out}

@@ -1,0 +1,93 @@
+"""The module that DeepSpeed is given, and which parameters stage 3 keeps whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlhf_plugin_local.backend.role_model import RoleModel
+
+ResultT = TypeVar("ResultT")
+
+
+class Workplace(nn.Module):
+    """Runs what it is called with. DeepSpeed's own work starts and ends with the call of its module, while a role
+    calls several parts of its model, in ways that depend on what is asked for."""
+
+    def __init__(self, role: RoleModel) -> None:
+        super().__init__()
+        self.role = role
+
+    def forward(self, work: Callable[[], ResultT]) -> ResultT:
+        return work()
+
+
+def values_of(role: RoleModel, hidden: Tensor) -> Tensor:
+    """Return the value (M,) in float32 of hidden states (M, D). In a bfloat16 role the head's weights are bfloat16
+    too, since DeepSpeed knows one type per model; their float32 copies are what is trained."""
+    head = role.value_head
+    assert head is not None
+    return F.linear(hidden.float(), head.weight.float(), head.bias.float())[:, 0]
+
+
+def head_modules(role: RoleModel) -> list[nn.Module]:
+    """What turns hidden states into results."""
+    return [
+        role.value_head if role.value_head is not None else role.lm.model.get_output_embeddings()
+    ]
+
+
+class WholeHead:
+    """Under stage 3, keeps the head's parameters whole on every rank.
+
+    The head is applied to one chunk of tokens after the other, in the forward pass and again in the backward pass. To
+    collect and drop its weights each time would cost more than the memory is worth, and would upset the order of
+    layers that DeepSpeed records to fetch weights ahead of time.
+    """
+
+    def __init__(self, role: RoleModel) -> None:
+        modules = head_modules(role)
+        self._parameters: list[Any] = [p for module in modules for p in module.parameters()]
+        for parameter in self._parameters:
+            parameter.ds_persist = True
+        for module in modules:
+            module._forward_pre_hooks.clear()
+            module._forward_hooks.clear()
+
+    def fetch(self) -> None:
+        """Collect what an optimizer step or another owner has taken apart."""
+        from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
+
+        apart = [p for p in self._parameters if p.ds_status == ZeroParamStatus.NOT_AVAILABLE]
+        if apart:
+            apart[0].all_gather(param_list=apart)
+
+
+class WholeWeights(Mapping[str, Tensor]):
+    """The tensors of a partitioned model by name, each collected from all ranks when it is asked for.
+
+    All ranks must ask for the same names in the same order.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], owners: Mapping[str, nn.Parameter]) -> None:
+        self._state = state
+        self._owners = owners
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __getitem__(self, name: str) -> Tensor:
+        import deepspeed
+
+        owner = self._owners.get(name)
+        if owner is None:
+            return self._state[name].detach()
+        with deepspeed.zero.GatheredParameters([owner]), torch.no_grad():
+            return owner.detach().clone()

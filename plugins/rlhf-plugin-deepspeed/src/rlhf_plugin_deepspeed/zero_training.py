@@ -1,0 +1,171 @@
+"""Training under ZeRO stages 1 to 3: DeepSpeed's engine with our objective, schedule and moving average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_core import ConfigError, PluginError
+from rlhf_core.contracts import Metric, Metrics, Optimizer, RoleSpec
+from rlhf_plugin_local.backend.role_model import RoleModel
+from rlhf_plugin_local.backend.schedule import lr_factor
+
+from .config import DeepSpeedConfig
+from .engine_config import engine_config
+from .flattening import check_elementwise, check_groups
+from .fragments import fragments, master_vectors, publish
+from .library import load_deepspeed, quietly
+from .ranks import Ranks
+from .workplace import WholeHead, Workplace
+
+
+class ZeroTraining:
+    """A trained role on this rank.
+
+    Args:
+        role: on the host or on this rank's device; DeepSpeed moves and cuts it.
+        optimizer: the component.
+
+    Raises:
+        ConfigError: nothing is trainable.
+        PluginError: an optimizer whose groups or steps do not suit ZeRO.
+    """
+
+    def __init__(
+        self,
+        role: RoleModel,
+        spec: RoleSpec,
+        optimizer: Optimizer,
+        config: DeepSpeedConfig,
+        ranks: Ranks,
+    ) -> None:
+        self._spec, self._ranks, self.stage = spec, ranks, config.zero_stage
+        named = role.named_trainable()
+        if not named:
+            raise ConfigError(f"the {spec.role} has no trainable parameter; its adapter froze all")
+        check_elementwise(optimizer, ranks.device)
+        # Before DeepSpeed cuts the parameters: the component goes by their shapes.
+        groups = optimizer.parameter_groups(named)
+        check_groups(groups, named)
+        torch_optimizer = optimizer.create(groups)
+        if any("lr" not in group for group in torch_optimizer.param_groups):
+            raise PluginError(
+                f"{type(torch_optimizer).__name__}: a parameter group without 'lr'; the schedule scales it"
+            )
+        self.peak_lrs = [float(group["lr"]) for group in torch_optimizer.param_groups]
+        self.engine = start_engine(role, spec, config, ranks, torch_optimizer)
+        self.zero: Any = self.engine.optimizer
+        self.named = dict(named)
+        self.fragments = fragments(self.zero, self.stage, self.named, ranks.rank)
+        self._head = WholeHead(role) if self.stage == 3 else None
+        self.updates = 0
+        """Updates asked for so far, skipped ones included: the schedule follows the plan."""
+        self.ema: list[Tensor] = []
+        """This rank's part of the moving average, in the layout of ``masters``."""
+        if spec.ema_decay is not None:
+            self.ema = [vector.detach().clone() for vector in self.masters]
+
+    @property
+    def masters(self) -> list[Tensor]:
+        """This rank's part of the float32 weights."""
+        return master_vectors(self.zero, self.stage)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The torch optimizer, whose parameters are ``masters``."""
+        torch_optimizer: torch.optim.Optimizer = self.zero.optimizer
+        return torch_optimizer
+
+    def forward(self, work: Callable[[], Tensor]) -> Tensor:
+        """Return the loss that ``work`` computes. All ranks call it equally often."""
+        if self._head is not None:
+            self._head.fetch()
+        loss: Tensor = self.engine(work)
+        return loss
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of this micro-batch to the step's; the last one of the step says so."""
+        self.engine.set_gradient_accumulation_boundary(last)
+        # DeepSpeed takes the mean over ranks; the losses of the ranks add up.
+        self.engine.backward(loss * self._ranks.world_size, scale_wrt_gas=False)
+
+    def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """Return what ``work`` computes without a gradient."""
+        if self._head is not None:
+            self._head.fetch()
+        results: tuple[Tensor, ...] = self.engine.module(work)
+        return results
+
+    def update(self) -> Metrics:
+        """Clip, step, average. With a gradient that is not finite on any rank, no rank changes but in its count."""
+        factor = lr_factor(self._spec.schedule, self.updates)
+        self.updates += 1
+        for group, peak in zip(self.optimizer.param_groups, self.peak_lrs, strict=True):
+            group["lr"] = peak * factor
+        self.engine.step()
+        skipped = bool(self.zero.overflow)
+        metrics = {"lr": Metric(self.peak_lrs[0] * factor, reduction="last")}
+        if not skipped:
+            self._average()
+            metrics["grad_norm"] = Metric(float(self.zero._global_grad_norm))
+        return metrics | {"skipped": Metric(float(skipped), reduction="sum")}
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        if self.ema:
+            assert self._spec.ema_decay is not None
+            masters = [vector.detach() for vector in self.masters]
+            torch._foreach_lerp_(self.ema, masters, 1.0 - self._spec.ema_decay)
+
+    def publish(self) -> None:
+        """Round the float32 weights into the model, on all ranks."""
+        publish(self.zero, self.stage)
+
+    @contextmanager
+    def holding_average(self) -> Iterator[None]:
+        """Let the model hold the moving average for a while, then its own weights again, to the bit."""
+        own = [vector.detach().clone() for vector in self.masters]
+        self._hold(self.ema)
+        try:
+            yield
+        finally:
+            self._hold(own)
+
+    @torch.no_grad()
+    def _hold(self, values: list[Tensor]) -> None:
+        for vector, value in zip(self.masters, values, strict=True):
+            vector.data.copy_(value)
+        self.publish()
+
+    def close(self) -> None:
+        """Take DeepSpeed's hooks off the model."""
+        self.engine.destroy()
+
+
+def start_engine(
+    role: RoleModel,
+    spec: RoleSpec,
+    config: DeepSpeedConfig,
+    ranks: Ranks,
+    torch_optimizer: torch.optim.Optimizer | None,
+) -> Any:
+    """Return DeepSpeed's engine around the role; without an optimizer it only scores."""
+    deepspeed = load_deepspeed(ranks.device)
+    settings = engine_config(config, spec, ranks.world_size)
+    workplace = Workplace(role)
+    if role.value_head is not None and spec.dtype == "bfloat16":
+        role.value_head.to(torch.bfloat16)
+    with quietly():
+        # Takes over the process group that is there.
+        deepspeed.init_distributed("nccl" if ranks.device.type == "cuda" else "gloo")
+        if config.zero_stage == 3:
+            # Cuts one parameter after the other on its way to the device, which never holds the whole model.
+            deepspeed.zero.Init(module=workplace, config_dict_or_path=settings)
+        engine, *_ = deepspeed.initialize(
+            model=workplace, optimizer=torch_optimizer, config=settings, dist_init_required=False
+        )
+    return engine

@@ -1,0 +1,59 @@
+"""One rank's part of a batch, and the ranks' results put back together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.contracts import TopTokens, TrainBatch, TrajectoryColumns
+
+Rows = NDArray[np.int64]
+
+
+def part_of(
+    batch: TrainBatch, trajectories: TrajectoryColumns, rows: Rows, supervised_rows: Rows | None
+) -> TrainBatch:
+    """Return the given rows of a batch.
+
+    Args:
+        batch: whose ``trajectories`` are not looked at: they came another way.
+        rows: ascending; all of them give the batch without a copy.
+        supervised_rows: of ``batch.supervised``; None where there are none.
+    """
+    if batch.supervised is not None and supervised_rows is not None:
+        batch = replace(batch, supervised=rows_of(batch.supervised, supervised_rows))
+    if len(rows) == len(trajectories):
+        return replace(batch, trajectories=trajectories)
+    actions = trajectories.action_index(rows)
+    top = batch.teacher_top
+    return replace(
+        batch,
+        trajectories=trajectories.select(rows),
+        columns={name: column[actions] for name, column in batch.columns.items()},
+        teacher_top=None
+        if top is None
+        else TopTokens(token_ids=top.token_ids[actions], logprobs=top.logprobs[actions]),
+    )
+
+
+def rows_of(trajectories: TrajectoryColumns, rows: Rows) -> TrajectoryColumns:
+    """Return the given rows; all of them, ascending, without a copy."""
+    return trajectories if len(rows) == len(trajectories) else trajectories.select(rows)
+
+
+def joined(
+    batch: TrajectoryColumns, rows: Sequence[Rows], parts: Sequence[NDArray[Any]]
+) -> NDArray[Any]:
+    """Return (sum of A, ...) from each rank's values at its rows' actions.
+
+    The result is a new array: what came from the object store is read-only.
+    """
+    first = parts[0]
+    out = np.empty((int(batch.num_actions.sum()), *first.shape[1:]), dtype=first.dtype)
+    for part_rows, part in zip(rows, parts, strict=True):
+        out[batch.action_index(part_rows)] = part
+    return out

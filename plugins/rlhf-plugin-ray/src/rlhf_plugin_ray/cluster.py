@@ -1,0 +1,122 @@
+"""Connecting to a Ray cluster, or starting one that ends with the run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from rlhf_core import ConfigError
+
+from .config import RayRuntimeConfig
+
+ENVIRONMENT = {
+    # No report of usage over the network.
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Processes without a GPU see those that the machine has; the other choice warns of a change to come.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""Of this process and those that it starts. What the user has set stays."""
+OWN_ENVIRONMENT = {
+    # When this process is killed, Ray's reaper ends the servers; two helpers look for them for a while.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+}
+"""Likewise, where the cluster is the run's own."""
+
+
+class Cluster:
+    """The connection of this process. A cluster that was connected to before is used and left as it is."""
+
+    def __init__(self, config: RayRuntimeConfig) -> None:
+        self._config = config
+        self._folder: Path | None = None
+        """Of our own cluster's sockets and logs."""
+        self._was_connected = False
+
+    def open(self) -> None:
+        """Connect, or start a cluster.
+
+        Raises:
+            ConfigError: there is no cluster at the address, or Ray could not be started.
+        """
+        self._was_connected = ray.is_initialized()
+        if self._was_connected:
+            return
+        own = self._address() is None
+        for name, value in (ENVIRONMENT | (OWN_ENVIRONMENT if own else {})).items():
+            os.environ.setdefault(name, value)
+        try:
+            with _sigterm_kept(), _process_group_kept():
+                ray.init(**self._options())
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            doing = "start Ray" if own else f"connect to the Ray cluster {self._address()!r}"
+            raise ConfigError(f"could not {doing}: {error}") from error
+
+    def close(self, *, keep_logs: bool) -> None:
+        """Disconnect; a cluster of our own ends with all its processes, and its folder goes unless logs are kept."""
+        if self._was_connected:
+            return
+        if ray.is_initialized():
+            with _sigterm_kept():
+                ray.shutdown()
+        if self._folder is not None and not keep_logs:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def logs(self) -> Path | None:
+        """Where our own cluster's processes write."""
+        return self._folder
+
+    def _address(self) -> str | None:
+        """Of an existing cluster; None: one of our own is started."""
+        return self._config.address or os.environ.get("RAY_ADDRESS") or None
+
+    def _options(self) -> dict[str, Any]:
+        config = self._config
+        common = {
+            "log_to_driver": config.show_output,
+            "logging_level": "WARNING",
+            "configure_logging": False,
+        }
+        if (address := self._address()) is not None:
+            return common | {"address": address}
+        self._folder = Path(tempfile.mkdtemp(prefix="rlhf-ray-"))
+        memory = config.object_store_mib
+        return common | {
+            "address": "local",
+            "num_cpus": config.cpus or len(os.sched_getaffinity(0)),
+            "object_store_memory": None if memory is None else memory * 2**20,
+            "include_dashboard": False,
+            "_temp_dir": str(self._folder),
+        }
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Undo Ray's replacing of the handler: the loop's own lets a step finish first."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _process_group_kept() -> Iterator[None]:
+    """Undo Ray's leaving of the process group, by which a terminal's Ctrl-C would miss a run that a script started.
+    Ray's own processes stay in the new group, of which its reaper disposes when this process dies."""
+    before = os.getpgrp()
+    try:
+        yield
+    finally:
+        if os.getpgrp() != before:
+            os.setpgid(0, before)

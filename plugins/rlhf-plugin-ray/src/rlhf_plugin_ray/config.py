@@ -1,0 +1,84 @@
+"""Options of the Ray runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from rlhf_core import Config
+
+Ranks = Annotated[int, Field(ge=1, le=65536)]
+Cpus = Annotated[float, Field(gt=0, le=1024)]
+Gpus = Annotated[float, Field(ge=0, le=64)]
+
+
+class RayRuntimeConfig(Config):
+    """Where actors live, what they get, and how long the driver waits for them."""
+
+    address: str | None = Field(
+        None,
+        description="of an existing cluster (auto: the one of this node). Unset: RAY_ADDRESS where that is set, else a "
+        "cluster of this machine's own, which ends with the run",
+    )
+    cpus: int | None = Field(
+        None,
+        ge=1,
+        description="CPUs that a cluster of the run's own may fill; unset: those available to this process",
+    )
+    object_store_mib: int | None = Field(
+        None,
+        ge=80,
+        description="shared memory of a cluster of the run's own, in MiB; unset: Ray's choice, a share of the memory",
+    )
+    ranks: Mapping[str, Ranks] = Field(
+        {},
+        description="processes by role, such as ranks.policy = 4; a role that is not named has 1",
+    )
+    engines: int = Field(1, ge=1, le=65536, description="engines, each in a process of its own")
+    colocate: tuple[str, ...] | None = Field(
+        None,
+        description="sets that share machines and GPUs, written policy+reference+engine; what is in no set is placed "
+        "alone. Unset: everything in one set",
+    )
+    cpus_per: Mapping[str, Cpus] = Field(
+        {},
+        description="CPUs of each process by role name, or of each engine as cpus_per.engine; what is not named has 1. "
+        "A set gets the largest of its members' and divides it",
+    )
+    gpus_per: Mapping[str, Gpus] = Field(
+        {},
+        description="GPUs likewise; what is not named has 1 where the cluster has GPUs, else 0",
+    )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="CPU threads of torch in each process; unset: the CPUs that its set was given, at least 1",
+    )
+    max_engine_restarts: int = Field(
+        3,
+        ge=0,
+        le=1000,
+        description="times in a run that an engine which died is started anew. Its requests are sent to another engine "
+        "in any case; the run ends when none is left",
+    )
+    start_timeout_s: float = Field(
+        120.0, gt=0, description="for a process to be placed and to import the plugins"
+    )
+    setup_timeout_s: float = Field(1800.0, gt=0, description="for a model to be loaded")
+    call_timeout_s: float = Field(
+        3600.0, gt=0, description="for one pass or one optimizer step of a role, or one save"
+    )
+    generate_timeout_s: float = Field(
+        1800.0,
+        gt=0,
+        description="for one request to an engine; an engine that is later is taken for dead",
+    )
+    sync_timeout_s: float = Field(
+        600.0, gt=0, description="for new weights to be published, and to be taken over"
+    )
+    close_timeout_s: float = Field(
+        10.0, gt=0, description="for a process to end by itself before it is killed"
+    )
+    show_output: bool = Field(True, description="print what the actors' processes print")

@@ -1,0 +1,156 @@
+"""From options to placement: which processes share a bundle of resources, and what each is given. No Ray in here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rlhf_core import ConfigError
+
+from .config import RayRuntimeConfig
+
+ENGINE = "engine"
+"""How engines are called where roles go by their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Colocation:
+    """Names whose processes share bundles: process i of each name is in bundle i."""
+
+    names: tuple[str, ...]
+    num_bundles: int
+    cpus: float
+    """Of one bundle."""
+    gpus: float
+    """Of one bundle."""
+
+    @property
+    def cpus_per_process(self) -> float:
+        return _share(self.cpus, len(self.names))
+
+    @property
+    def gpus_per_process(self) -> float:
+        return _share(self.gpus, len(self.names))
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """As Ray wants it."""
+        return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """All processes of a run."""
+
+    counts: Mapping[str, int]
+    """Processes by role name, and of engines by ``ENGINE``."""
+    colocations: tuple[Colocation, ...]
+    """Each name is in exactly one."""
+
+    def of(self, name: str) -> Colocation:
+        return next(part for part in self.colocations if name in part.names)
+
+    def describe(self) -> str:
+        """One line for each colocation."""
+        lines = []
+        for part in self.colocations:
+            members = " + ".join(f"{name} x{self.counts[name]}" for name in part.names)
+            gpus = f", {part.gpus:g} GPU" if part.gpus else ""
+            lines.append(f"{members}: {part.num_bundles} x ({part.cpus:g} CPU{gpus})")
+        return "\n".join(lines)
+
+
+def plan_layout(config: RayRuntimeConfig, roles: Sequence[str], *, has_gpus: bool) -> Layout:
+    """Return who shares what.
+
+    Raises:
+        ConfigError: an option names a role that the run does not have, or its sets contradict each other.
+    """
+    names = (*roles, ENGINE)
+    require_known_names(config, roles)
+    counts = {role: config.ranks.get(role, 1) for role in roles} | {ENGINE: config.engines}
+    default_gpus = 1.0 if has_gpus else 0.0
+    colocations = []
+    for members in _sets(config.colocate, names):
+        gpus = {name: config.gpus_per.get(name, default_gpus) for name in members}
+        if len(set(gpus.values())) > 1:
+            raise ConfigError(
+                f"runtime.ray.colocate puts {' + '.join(members)} on the same GPUs, but they ask for "
+                f"{', '.join(f'{name} {amount:g}' for name, amount in gpus.items())}. "
+                "Give them equal runtime.ray.gpus_per, or place them apart."
+            )
+        if len(members) > 1 and gpus[members[0]] > 1:
+            raise ConfigError(
+                f"{' + '.join(members)} would share {gpus[members[0]]:g} GPUs a process; processes that share can "
+                "have at most one GPU each. Place them apart with runtime.ray.colocate."
+            )
+        colocations.append(
+            Colocation(
+                names=members,
+                num_bundles=max(counts[name] for name in members),
+                cpus=max(config.cpus_per.get(name, 1.0) for name in members),
+                gpus=gpus[members[0]],
+            )
+        )
+    return Layout(counts=counts, colocations=tuple(colocations))
+
+
+def require_known_names(config: RayRuntimeConfig, roles: Sequence[str]) -> None:
+    """Refuse options for what the run does not have, or has in two sets. Needs no cluster.
+
+    Raises:
+        ConfigError: names the option, and what the run has.
+    """
+    names = (*roles, ENGINE)
+    _require_known("ranks", config.ranks, roles)
+    _require_known("cpus_per", config.cpus_per, names)
+    _require_known("gpus_per", config.gpus_per, names)
+    mentioned = [name for members in _words(config.colocate) for name in members]
+    _require_known("colocate", mentioned, names)
+    if twice := sorted({name for name in mentioned if mentioned.count(name) > 1}):
+        raise ConfigError(
+            f"runtime.ray.colocate names {', '.join(twice)} more than once; each can be in one set"
+        )
+
+
+def require_room(layout: Layout, available: Mapping[str, float]) -> None:
+    """Refuse a layout that the whole cluster could never hold.
+
+    Raises:
+        ConfigError: names what is missing and the options that ask for it.
+    """
+    for resource, amount_of in (("CPU", lambda part: part.cpus), ("GPU", lambda part: part.gpus)):
+        needed = sum(part.num_bundles * amount_of(part) for part in layout.colocations)
+        there = available.get(resource, 0.0)
+        if needed > there:
+            raise ConfigError(
+                f"the run needs {needed:g} {resource}s, the Ray cluster has {there:g}:\n"
+                + "".join(f"  {line}\n" for line in layout.describe().splitlines())
+                + "Lower runtime.ray.ranks, engines, cpus_per or gpus_per, put more of it together with "
+                "runtime.ray.colocate, or add nodes."
+            )
+
+
+def _sets(colocate: tuple[str, ...] | None, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    if colocate is None:
+        return [names]
+    sets = _words(colocate)
+    mentioned = {name for members in sets for name in members}
+    return [*sets, *((name,) for name in names if name not in mentioned)]
+
+
+def _words(colocate: tuple[str, ...] | None) -> list[tuple[str, ...]]:
+    return [tuple(word.strip() for word in text.split("+")) for text in colocate or ()]
+
+
+def _require_known(option: str, given: Iterable[str], names: Sequence[str]) -> None:
+    if unknown := sorted(set(given) - set(names)):
+        raise ConfigError(
+            f"runtime.ray.{option} names {', '.join(unknown)}; this run has {', '.join(names)}"
+        )
+
+
+def _share(amount: float, num: int) -> float:
+    """An equal share, rounded down to what Ray can count: ten-thousandths."""
+    return math.floor(amount / num * 10_000) / 10_000

@@ -1,0 +1,129 @@
+"""What the process of every actor does before anything else: become like the driver, or refuse."""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rlhf_core import ConfigError, FingerprintMismatch, plugins
+from rlhf_core.code_reference import CodeReference
+from rlhf_core.fingerprint import fingerprint, require_equal
+from rlhf_core.plugins import Plugins
+
+OF_A_FILE = "file, "
+"""How the origin of a component from a user's file begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """What every process has to have in common with the driver."""
+
+    folder: Path
+    """Its working directory, from which relative paths in the options start."""
+    fingerprint: Mapping[str, str]
+    """See ``rlhf_core.fingerprint``."""
+    files: Mapping[str, str]
+    """Path -> origin of each user's file that components come from."""
+    plugin_words: str | None
+    """RLHF_PLUGINS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """What a process tells the driver."""
+
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlace:
+    """A rank's place among the processes of its role, as torch.distributed wants to know it."""
+
+    rank: int
+    world_size: int
+    master_address: str
+    master_port: int
+
+    def export(self) -> None:
+        """Set the variables that ``init_process_group`` reads. LOCAL_RANK is 0: Ray shows each process its own
+        devices only, so that the first one it sees is its."""
+        os.environ.update(
+            RANK=str(self.rank),
+            WORLD_SIZE=str(self.world_size),
+            MASTER_ADDR=self.master_address,
+            MASTER_PORT=str(self.master_port),
+            LOCAL_RANK="0",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where the ranks of a role meet."""
+
+    address: str
+    port: int
+
+
+def describe_driver(loaded: Plugins) -> Driver:
+    """Return what this process, as the driver, tells the others."""
+    return Driver(
+        folder=Path.cwd(),
+        fingerprint=fingerprint(loaded),
+        files={
+            name: origin for name, origin in loaded.loaded.items() if origin.startswith(OF_A_FILE)
+        },
+        plugin_words=os.environ.get("RLHF_PLUGINS"),
+    )
+
+
+def become_like(driver: Driver, who: str, threads: int) -> Plugins:
+    """Take over the driver's working directory, load the plugins, and return them if they are the driver's.
+
+    Args:
+        who: how messages call this process: ``policy rank 0``, ``engine 1``.
+        threads: CPU threads of torch.
+
+    Raises:
+        ConfigError: the working directory or a file in it does not exist on this machine.
+        FingerprintMismatch: this process has other plugins, versions or files.
+    """
+    try:
+        os.chdir(driver.folder)
+    except OSError as error:
+        raise ConfigError(
+            f"{socket.gethostname()} has no folder {driver.folder}, in which the run was started; it has to be on "
+            f"a file system that all machines share ({error.strerror})"
+        ) from error
+    torch.set_num_threads(threads)
+    # Arrays from the object store are read-only, which torch warns of; a backend only reads its batch.
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+    mine = plugins.load(driver.plugin_words or "")
+    require_equal(driver.fingerprint, fingerprint(mine), who)
+    for path, origin in driver.files.items():
+        if CodeReference(Path(path), "file").origin != origin:
+            raise FingerprintMismatch(
+                f"{path} is another file on {socket.gethostname()} than where the run was started; copy it there, "
+                "or start from a file system that all machines share"
+            )
+    return mine
+
+
+def find_meeting() -> Meeting:
+    """Return this machine's address and a port that is free now."""
+    import ray.util
+
+    address = ray.util.get_node_ip_address()
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return Meeting(address=address, port=probe.getsockname()[1])
+
+
+def introduce() -> ProcessInfo:
+    return ProcessInfo(pid=os.getpid(), host=socket.gethostname())

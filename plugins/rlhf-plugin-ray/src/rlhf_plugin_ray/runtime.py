@@ -1,0 +1,193 @@
+"""The Ray runtime: places every rank and engine, starts them, and takes everything down again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rlhf_core import ConfigError
+from rlhf_core.contracts import Placement, RoleSpec, RuntimeSpec
+from rlhf_core.plugins import Plugins
+
+from .cluster import Cluster
+from .config import RayRuntimeConfig
+from .engine_actor import EngineActor, Published
+from .layout import ENGINE, Colocation, Layout, plan_layout, require_known_names, require_room
+from .process import Driver, ProcessInfo, describe_driver
+from .rank_actor import RankActor
+from .role import Process, RayRole, SharedBatches, killed_on_error
+from .router import EngineRouter
+from .supervisor import ProcessLost, Supervisor, all_of
+
+log = logging.getLogger(__name__)
+
+SEVERAL_RANKS = "several_ranks"
+"""What a training backend provides that can be one of several ranks."""
+
+
+class RayRuntime:
+    """Implements ``rlhf_core.contracts.Runtime``. What is placed where: see ``layout``."""
+
+    def __init__(self, config: RayRuntimeConfig) -> None:
+        self._config = config
+        self._cluster = Cluster(config)
+        self._supervisor = Supervisor()
+        self._groups: dict[Colocation, PlacementGroup] = {}
+        self._actors: list[Any] = []
+        self._router: EngineRouter | None = None
+        self._layout: Layout
+        self._driver: Driver
+
+    async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
+        """Place and build everything; the engines serve version 0 of the policy's weights.
+
+        Raises:
+            ConfigError: the cluster cannot be reached or is too small, or the options contradict each other.
+            FingerprintMismatch: a machine has other plugins or versions.
+            ProcessLost: a process died, or missed a deadline.
+        """
+        names = list(spec.roles)
+        # What needs no cluster is checked before one is started.
+        _require_ranks_fit(self._config, spec, plugins)
+        require_known_names(self._config, names)
+        self._cluster.open()
+        self._driver = describe_driver(plugins)
+        self._layout = self._reserve(names)
+        roles = await self._start_roles(spec)
+        router = self._make_router(spec)
+        self._router = router
+        await router.start_all(self._layout.counts[ENGINE], await roles["policy"].publish(0))
+        return Placement(roles=roles, engine=router)
+
+    async def close(self) -> None:
+        """End every process; also after a failed start."""
+        failed = self._supervisor.failure is not None
+        try:
+            if self._router is not None:
+                await self._router.close()
+            self._supervisor.close()
+            if ray.is_initialized():
+                await self._end_processes()
+        finally:
+            self._cluster.close(keep_logs=failed)
+            if failed and self._cluster.logs is not None:
+                log.warning("logs of the failed processes are in %s", self._cluster.logs)
+            self._groups.clear()
+            self._actors.clear()
+            self._router = None
+
+    def _reserve(self, roles: Sequence[str]) -> Layout:
+        """Ask Ray for the bundles; actors wait for them."""
+        resources = ray.cluster_resources()
+        layout = plan_layout(self._config, roles, has_gpus=resources.get("GPU", 0) > 0)
+        require_room(layout, resources)
+        log.info("placement:\n%s", layout.describe())
+        for part in layout.colocations:
+            bundles = [part.bundle for _ in range(part.num_bundles)]
+            self._groups[part] = placement_group(bundles, strategy="PACK")
+        return layout
+
+    async def _start_roles(self, spec: RuntimeSpec) -> dict[str, RayRole]:
+        """Start all ranks of all roles at the same time, then load all models."""
+        counts, batches = self._layout.counts, SharedBatches()
+
+        async def start(name: str) -> RayRole:
+            ranks = await all_of(self._process(RankActor, name, i) for i in range(counts[name]))
+            return RayRole(ranks, self._supervisor, batches, self._config)
+
+        started = await all_of(start(name) for name in spec.roles)
+        roles: dict[str, RayRole] = dict(zip(spec.roles, started, strict=True))
+        await all_of(self._set_up(role, spec.roles[name], spec) for name, role in roles.items())
+        return roles
+
+    async def _set_up(self, role: RayRole, role_spec: RoleSpec, spec: RuntimeSpec) -> None:
+        """Load a role's model on all its ranks, and watch them from then on."""
+        await role.set_up(role_spec, spec.backend)
+        for process in role.ranks:
+            self._supervisor.watch(process.actor.watch.remote(), process.who, self._lose_rank)
+
+    def _lose_rank(self, error: ProcessLost) -> None:
+        self._supervisor.fail(
+            ProcessLost(
+                f"{error}. A rank holds part of the training state, so the run ends; "
+                "--resume auto goes on from the newest checkpoint"
+            )
+        )
+
+    def _make_router(self, spec: RuntimeSpec) -> EngineRouter:
+        async def launch(index: int, weights: Published) -> Process:
+            process = await self._process(EngineActor, ENGINE, index)
+            started = process.actor.start.remote(spec.engine, spec.engine_spec, weights)
+            with killed_on_error(process.actor):
+                await self._supervisor.result(
+                    started, process.who, "start", self._config.setup_timeout_s
+                )
+            return process
+
+        return EngineRouter(launch, self._supervisor, self._config)
+
+    async def _process(self, kind: type, name: str, index: int) -> Process:
+        """Start an actor in its bundle and make it like this process."""
+        part = self._layout.of(name)
+        actor = (
+            ray.remote(kind)
+            .options(
+                num_cpus=part.cpus_per_process,
+                num_gpus=part.gpus_per_process,
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    placement_group=self._groups[part], placement_group_bundle_index=index
+                ),
+            )
+            .remote()
+        )
+        self._actors.append(actor)
+        who = f"engine {index}" if name == ENGINE else f"{name} rank {index}"
+        threads = self._config.threads or max(1, int(part.cpus))
+        prepared = actor.prepare.remote(self._driver, who, threads)
+        with killed_on_error(actor):
+            info: ProcessInfo = await self._supervisor.result(
+                prepared, who, "prepare", self._config.start_timeout_s
+            )
+        return Process(actor, f"{who} (pid {info.pid} on {info.host})")
+
+    async def _end_processes(self) -> None:
+        """Let each process end what it has started, then kill it: Ray's own deadline is the node's."""
+        closing = [actor.close.remote() for actor in self._actors]
+        if closing:
+            with contextlib.suppress(RayError):
+                await asyncio.to_thread(
+                    ray.wait,
+                    closing,
+                    num_returns=len(closing),
+                    timeout=self._config.close_timeout_s,
+                    fetch_local=False,
+                )
+        for actor in self._actors:
+            ray.kill(actor)
+        for group in self._groups.values():
+            remove_placement_group(group)
+
+
+def _require_ranks_fit(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plugins) -> None:
+    """Refuse several ranks of a backend that trains alone.
+
+    Raises:
+        ConfigError: names the role and the backend.
+    """
+    backend = plugins.get(spec.backend.kind, spec.backend.name)
+    many = [f"runtime.ray.ranks.{role} = {num}" for role, num in config.ranks.items() if num > 1]
+    if many and SEVERAL_RANKS not in backend.component.provides:
+        raise ConfigError(
+            f"{', '.join(many)}: --backend {backend.name} trains in one process only; choose a backend that provides "
+            f"{SEVERAL_RANKS!r}, such as deepspeed, or leave the role at 1 rank"
+        )

@@ -1,0 +1,146 @@
+"""Waits for actors: every wait has a deadline, a name, and ends when the run cannot go on.
+
+Errors from actors come out as the error classes of ``rlhf_core``, with the name of the process in front.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from rlhf_core import RLHFError
+
+
+class ProcessLost(RLHFError):
+    """A process died, or did not answer within its deadline."""
+
+
+class Supervisor:
+    """Knows every wait that is under way, and ends them all when a process is lost that cannot be replaced."""
+
+    def __init__(self) -> None:
+        self._pending: set[asyncio.Future[Any]] = set()
+        self._watches: set[asyncio.Task[None]] = set()
+        self.failure: RLHFError | None = None
+        """Why the run cannot go on."""
+
+    async def result(self, reference: ray.ObjectRef, who: str, what: str, timeout_s: float) -> Any:
+        """Return what ``reference`` will hold.
+
+        Args:
+            who: the process, as messages call it.
+            what: what it was asked for, as in "policy rank 0 did not answer `train_step`".
+
+        Raises:
+            ProcessLost: the process died or missed the deadline.
+            RLHFError: what the process raised, of the same class where that is one of ours.
+        """
+        if self.failure is not None:
+            raise self.failure
+        future = _future_of(reference)
+        self._pending.add(future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        # Ray's errors first: one that an actor raised is also of the class of its cause, such as TimeoutError.
+        except RayTaskError as error:
+            raise translated(error, who) from error
+        except RayError as error:
+            raise ProcessLost(f"{who} died during {what}: {_reason(error)}") from error
+        except TimeoutError as error:
+            raise ProcessLost(
+                f"{who} did not answer {what} within {timeout_s:g} s; it may hang, or the deadline "
+                "(runtime.ray.*_timeout_s) is too short"
+            ) from error
+        finally:
+            self._pending.discard(future)
+
+    def watch(
+        self, reference: ray.ObjectRef, who: str, on_death: Callable[[ProcessLost], None]
+    ) -> None:
+        """Call ``on_death`` when the process is gone whose ``watch`` this is."""
+
+        async def wait() -> None:
+            try:
+                await _future_of(reference)
+            except RayError as error:
+                on_death(ProcessLost(f"{who} died: {_reason(error)}"))
+
+        task = asyncio.get_running_loop().create_task(wait())
+        self._watches.add(task)
+        task.add_done_callback(self._watches.discard)
+
+    def fail(self, error: RLHFError) -> None:
+        """End every wait, those to come included, with ``error``."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        for future in self._pending:
+            if not future.done():
+                future.set_exception(error)
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        for task in self._watches:
+            task.cancel()
+
+
+async def all_of(waits: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Wait for all and return their results in order. The first that fails ends the wait for the others, which may
+    be waiting for it."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(wait) for wait in waits]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def translated(error: RayTaskError, who: str) -> RLHFError:
+    """Return an actor's error as one of ours that names the process; the remote traceback is in its notes."""
+    cause = error.cause
+    if isinstance(cause, RLHFError):
+        out = type(cause)(f"{who}: {cause}")
+    else:
+        out = RLHFError(f"{who} failed: {type(cause).__name__}: {cause}")
+    out.add_note(str(error))  # Ray's text of the remote traceback
+    return out
+
+
+def _reason(error: RayError) -> str:
+    """The part of Ray's message that says why, in one line."""
+    if isinstance(error, RayActorError):
+        known = ("exit type", "exit detail", "killed", "Node", "node")
+        lines = [line.strip() for line in str(error).splitlines()]
+        if told := [line for line in lines if any(word in line for word in known)]:
+            return " ".join(told).partition(" Some common causes")[0]
+    return " ".join(str(error).split())
+
+
+def _future_of(reference: ray.ObjectRef) -> asyncio.Future[Any]:
+    """A future of this loop that follows the reference, and that may be failed from outside meanwhile."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(done: Future[Any]) -> None:
+        if future.done():
+            return
+        error = done.exception()
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(done.result())
+
+    def notify(done: Future[Any]) -> None:
+        # The loop may be gone: nobody waits any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, done)
+
+    reference.future().add_done_callback(notify)
+    return future

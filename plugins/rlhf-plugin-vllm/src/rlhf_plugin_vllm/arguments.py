@@ -1,0 +1,112 @@
+"""From the run's configuration to the arguments that vLLM is started with."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core import ConfigError
+from rlhf_core.contracts import EngineSpec
+
+from .config import VllmEngineConfig
+from .names import LOAD_FORMAT, OWNER_VARIABLE, TRANSFER_BACKEND, WORKER_EXTENSION
+
+if TYPE_CHECKING:
+    from vllm import AsyncEngineArgs
+
+CPU_CACHE_GIB = 1.0
+"""Size of the KV cache on a CPU unless the options say it: vLLM's own default is most of the machine."""
+MOST_AT_ONCE = 1024
+"""Sequences decoded together at most, unless the options say it; the others wait. CUDA graphs are made up to it."""
+GIB = 1 << 30
+
+
+def engine_args(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> AsyncEngineArgs:
+    """Return the arguments of ``AsyncLLM``; imports vLLM.
+
+    Raises:
+        ConfigError: vLLM has no such argument, or refuses the combination.
+    """
+    from vllm import AsyncEngineArgs
+
+    _check_names(config, {field.name for field in fields(AsyncEngineArgs)})
+    try:
+        return AsyncEngineArgs(**{**_ours(spec, config, on_cpu=on_cpu), **config.args})
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"vLLM refuses its arguments: {error}") from error
+
+
+def _check_names(config: VllmEngineConfig, known: set[str]) -> None:
+    for name in config.args:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise ConfigError(f"engine.vllm.args: this vLLM has no engine argument {name!r}{hint}")
+
+
+def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[str, Any]:
+    from vllm.config import WeightTransferConfig
+
+    if on_cpu and config.sleep != "keep":
+        raise ConfigError(
+            f"engine.vllm.sleep is {config.sleep!r}, which needs a GPU; on a CPU only 'keep' is possible"
+        )
+    compiled = not on_cpu if config.compile is None else config.compile
+    arguments: dict[str, Any] = {
+        "model": spec.model_path,
+        "trust_remote_code": spec.trust_remote_code,
+        "dtype": spec.dtype,
+        "max_model_len": spec.max_length,
+        "max_num_seqs": min(spec.max_concurrency, MOST_AT_ONCE),
+        "enable_prefix_caching": config.prefix_caching,
+        "logprobs_mode": "processed_logprobs",
+        "enforce_eager": not compiled,
+        "load_format": LOAD_FORMAT,
+        "worker_extension_cls": WORKER_EXTENSION,
+        "weight_transfer_config": WeightTransferConfig(backend=TRANSFER_BACKEND),
+        "enable_sleep_mode": config.sleep != "keep",
+        # The folder's own sampling defaults would otherwise be mixed into every request.
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+    }
+    cache_gib = CPU_CACHE_GIB if on_cpu and config.kv_cache_gib is None else config.kv_cache_gib
+    if cache_gib is not None:
+        arguments["kv_cache_memory_bytes"] = int(cache_gib * GIB)
+    if not on_cpu:
+        arguments["gpu_memory_utilization"] = config.memory_share
+    return arguments
+
+
+@contextmanager
+def environment(config: VllmEngineConfig) -> Iterator[None]:
+    """Set what vLLM and its processes read from the environment while they start; the user's own values stay.
+
+    The workers are spawned, not forked: the trainer's process has threads, and may have a GPU, which a fork breaks.
+    """
+    wanted = {
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        # Bound threads would fight with the trainer's over the same cores.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
+    }
+    always = {OWNER_VARIABLE: str(os.getpid())}
+    if config.threads is not None:
+        always["OMP_NUM_THREADS"] = str(config.threads)
+    before = {name: os.environ.get(name) for name in wanted | always}
+    os.environ.update(wanted | {name: value for name, value in before.items() if value is not None})
+    os.environ.update(always)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,76 @@
+"""Options of the vLLM engine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from rlhf_core import Config
+
+OURS = {
+    "model": "--model.path",
+    "tokenizer": "--model.path",
+    "trust_remote_code": "--model.trust_remote_code",
+    "dtype": "--model.dtype",
+    "max_model_len": "--data.max_prompt_tokens and --rollout.max_new_tokens",
+    "logprobs_mode": "nothing: training needs the log-probs of the distribution that was sampled from",
+    "load_format": "nothing: weights come from the trainer",
+    "worker_extension_cls": "nothing: it is how weights reach the workers",
+    "weight_transfer_config": "nothing: it is how weights reach the workers",
+    "quantization": "nothing: the trainer's weights are served as they are",
+    "enforce_eager": "--engine.vllm.compile",
+    "gpu_memory_utilization": "--engine.vllm.memory_share",
+    "kv_cache_memory_bytes": "--engine.vllm.kv_cache_gib",
+    "enable_sleep_mode": "--engine.vllm.sleep",
+}
+"""Engine arguments that the engine sets, and what to set instead."""
+
+
+class VllmEngineConfig(Config):
+    """How vLLM is started, and how weights reach it."""
+
+    memory_share: float = Field(
+        0.45,
+        gt=0.0,
+        lt=1.0,
+        description="share of a GPU's memory for weights and KV cache; the rest is the trainer's. Not used on a CPU, "
+        "nor where kv_cache_gib is set",
+    )
+    kv_cache_gib: float | None = Field(
+        None,
+        gt=0.0,
+        le=2048.0,
+        description="size of the KV cache; unset: what memory_share leaves on a GPU, 1 on a CPU",
+    )
+    compile: bool | None = Field(
+        None,
+        description="torch.compile and CUDA graphs: slower to start, faster to decode; unset: on a GPU only",
+    )
+    prefix_caching: bool = Field(
+        True,
+        description="compute what prompts have in common once; emptied with every weight update",
+    )
+    bucket_mib: int = Field(
+        256, ge=1, le=16384, description="weights that are copied and handed over at once"
+    )
+    sleep: Literal["keep", "offload", "discard"] = Field(
+        "keep",
+        description="what a sleeping engine does with its memory. keep: nothing; offload: weights to the host, KV "
+        "cache dropped; discard: both dropped, so that new weights have to follow. The last two need a GPU",
+    )
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="CPU threads of a worker; unset: one per available core"
+    )
+    args: dict[str, str | int | float | bool | None] = Field(
+        {},
+        description="any other argument of vLLM's AsyncEngineArgs by its Python name, such as tensor_parallel_size",
+    )
+
+    @field_validator("args")
+    @classmethod
+    def _not_ours(cls, args: dict[str, object]) -> dict[str, object]:
+        for name in args:
+            if name in OURS:
+                raise ValueError(f"{name} is set by the engine; what to use instead: {OURS[name]}")
+        return args

@@ -1,0 +1,304 @@
+"""The engine as the loop sees it: vLLM's ``AsyncLLM`` in this process, its workers in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core import ConfigError, RolloutError
+from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource
+
+from . import compat, processes
+from .arguments import engine_args, environment
+from .config import VllmEngineConfig
+from .requests import checked_limit, completion, sampling_params
+from .transfer.sender import WeightSender
+
+if TYPE_CHECKING:
+    import psutil
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+MIB = 1 << 20
+SLEEP_LEVEL = {"offload": 1, "discard": 2}
+
+
+class State(StrEnum):
+    """``NEW`` -> ``SERVING`` <-> ``PAUSED``, ``ASLEEP``; ``INCOMPLETE`` until weights come; ``CLOSED`` is final."""
+
+    NEW = "not started"
+    SERVING = "serving"
+    PAUSED = "paused"
+    ASLEEP = "asleep"
+    INCOMPLETE = (
+        "without a whole set of weights, after a failed update or a sleep that discarded them"
+    )
+    CLOSED = "closed"
+
+
+class VllmEngine:
+    """Implements ``rlhf_core.contracts.Engine``.
+
+    Each seed is a request of its own, so that tokens depend on seed, prompt and weights. vLLM computes a batch's rows
+    in kernels that are chosen by the batch's size, so log-probs may differ in their last bits with what else is
+    running; a token then changes only where two candidates were that close.
+
+    After weights are updated under running requests, the keys and values of what they have written so far are computed
+    anew with the new weights.
+    """
+
+    def __init__(self, config: VllmEngineConfig) -> None:
+        compat.require_vllm()
+        self._config = config
+        self._state = State.NEW
+        self._spec: EngineSpec
+        self._llm: AsyncLLM
+        self._family: list[psutil.Process] = []
+        self._vocab_size = 0
+        self._version = 0
+        self._sender = WeightSender(config.bucket_mib * MIB)
+        self._versions: dict[str, list[tuple[int, int]]] = {}
+        """Of the requests in flight, by name: (index of the first token, version) whenever the version changed."""
+        self._num_requests = 0
+        self._tasks: set[asyncio.Task[Completion]] = set()
+
+    async def start(self, spec: EngineSpec, source: WeightSource) -> None:
+        """Start vLLM's processes and give them the source's weights.
+
+        Raises:
+            ConfigError: vLLM refuses an argument, the model or the memory.
+            RolloutError: the engine was started before, or the weights do not fit the model.
+        """
+        self._require("start", State.NEW)
+        self._spec = spec
+        self._llm = self._launch(spec)
+        # Now, because the children of one that died cannot be found any more.
+        self._family = processes.family(self._llm)
+        self._state = State.SERVING
+        try:
+            self._check_tokens(spec)
+            await self._init_transfer()
+            await self.update_weights(0, source)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def generate(self, request: GenerationRequest) -> list[Completion]:
+        """Return one completion per seed, in the order of the seeds; while paused, wait.
+
+        Cancelling the call frees what it occupies.
+
+        Raises:
+            RolloutError: the request cannot be served, the engine is not serving, or vLLM failed.
+        """
+        self._require(f"generate for {request.uid}", State.SERVING, State.PAUSED)
+        limit = checked_limit(request, self._spec.max_length, self._vocab_size)
+        tasks = [
+            asyncio.create_task(self._complete(request, seed, limit)) for seed in request.seeds
+        ]
+        self._tasks.update(tasks)
+        try:
+            return list(await asyncio.gather(*tasks))
+        except asyncio.CancelledError:
+            if self._state is State.CLOSED:
+                raise RolloutError(f"request {request.uid}: the engine was closed") from None
+            raise
+        finally:
+            await _cancel(tasks)
+            self._tasks.difference_update(tasks)
+
+    async def update_weights(self, version: int, source: WeightSource) -> None:
+        """Copy the source's weights into the served model, and label tokens with ``version`` from now on.
+
+        Raises:
+            RolloutError: requests are running and ``pause`` was not called, or the weights do not fit the model.
+        """
+        self._require("update_weights", State.SERVING, State.PAUSED, State.INCOMPLETE)
+        if self._state is State.SERVING and self._versions:
+            raise RolloutError(
+                f"update_weights while {len(self._versions)} sequences are being written ({self._names()}); call pause "
+                "first"
+            )
+        state = State.SERVING if self._state is State.INCOMPLETE else self._state
+        self._state = State.INCOMPLETE
+        await self._transfer(source)
+        self._version = version
+        await self._forget_prefixes()
+        self._state = state
+
+    async def pause(self) -> None:
+        """Stop between two tokens, keeping what is in flight; new requests wait."""
+        self._require("pause", State.SERVING)
+        await self._llm.pause_generation(mode="keep", clear_cache=False)
+        self._state = State.PAUSED
+
+    async def resume(self) -> None:
+        """Go on after ``pause``."""
+        self._require("resume", State.PAUSED)
+        self._state = State.SERVING
+        await self._llm.resume_generation()
+
+    async def sleep(self) -> None:
+        """Release memory as ``engine.vllm.sleep`` says. Requests are refused until ``wake``."""
+        self._require("sleep", State.SERVING)
+        if self._versions:
+            raise RolloutError(
+                f"sleep while {len(self._versions)} sequences are being written ({self._names()}); wait for them first"
+            )
+        await self._llm.reset_prefix_cache()
+        if self._config.sleep != "keep":
+            await self._llm.sleep(level=SLEEP_LEVEL[self._config.sleep])
+        self._state = State.ASLEEP
+
+    async def wake(self) -> None:
+        """Undo ``sleep``; where it discarded the weights, ``update_weights`` has to follow."""
+        self._require("wake", State.ASLEEP)
+        if self._config.sleep != "keep":
+            await self._llm.wake_up()
+        self._state = State.INCOMPLETE if self._config.sleep == "discard" else State.SERVING
+
+    async def checksum(self) -> str:
+        """Digest of the served weights, read back from the parameters that vLLM computes with.
+
+        Raises:
+            RolloutError: a worker holds only parts of weights.
+        """
+        self._require("checksum", State.SERVING, State.PAUSED)
+        try:
+            digests = set(await self._ask("rlhf_checksum"))
+        except Exception as error:  # whatever vLLM wraps a worker's error in
+            raise RolloutError(f"checksum: {_reason(error)}") from error
+        if len(digests) != 1:
+            raise RolloutError(f"vLLM's workers serve different weights: digests {sorted(digests)}")
+        return digests.pop()
+
+    async def close(self) -> None:
+        """End vLLM's processes; what is in flight fails. Closing twice is fine."""
+        started = self._state not in (State.NEW, State.CLOSED)
+        self._state = State.CLOSED
+        if started:
+            await _cancel(self._tasks)
+            self._llm.shutdown(timeout=processes.GRACE_S)
+            processes.end(self._family)
+            del self._llm
+        self._sender.close()
+
+    def _launch(self, spec: EngineSpec) -> AsyncLLM:
+        with environment(self._config):
+            from vllm.platforms import current_platform
+            from vllm.v1.engine.async_llm import AsyncLLM
+
+            args = engine_args(spec, self._config, on_cpu=current_platform.is_cpu())
+            try:
+                return AsyncLLM.from_engine_args(args)
+            except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
+                raise ConfigError(
+                    f"vLLM could not start with {spec.model_path}: {error}\n"
+                    "What its processes had to say is on the terminal; VLLM_LOGGING_LEVEL=INFO shows more."
+                ) from error
+
+    def _check_tokens(self, spec: EngineSpec) -> None:
+        self._vocab_size = self._llm.model_config.get_vocab_size()
+        if wrong := [token for token in spec.eos_token_ids if not 0 <= token < self._vocab_size]:
+            raise ConfigError(
+                f"end-of-sequence ids {wrong} are outside of the model's vocabulary of {self._vocab_size}; the "
+                f"tokenizer of {spec.model_path} does not belong to its weights"
+            )
+
+    async def _complete(self, request: GenerationRequest, seed: int, limit: int) -> Completion:
+        self._num_requests += 1
+        name = f"{request.uid}-{request.turn}-{self._num_requests}"
+        versions = self._versions[name] = [(0, self._version)]
+        final = None
+        try:
+            params = sampling_params(request, seed, limit, self._spec)
+            prompt = {"prompt_token_ids": list(request.prompt_ids)}
+            async for output in self._llm.generate(prompt, params, name):  # type: ignore[arg-type]
+                final = output
+        except Exception as error:  # whatever vLLM raises belongs to the request that caused it
+            raise RolloutError(
+                f"request {request.uid}: vLLM failed: {error or type(error).__name__}"
+            ) from error
+        finally:
+            del self._versions[name]
+        if final is None:
+            raise RolloutError(f"request {request.uid}: vLLM returned nothing")
+        return completion(request, final.outputs[0], versions)
+
+    async def _init_transfer(self) -> None:
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+
+    async def _transfer(self, source: WeightSource) -> None:
+        """Do one update of vLLM's protocol: start, a call for each bucket, finish."""
+        try:
+            await self._send(source)
+            missing = sorted({name for names in await self._ask("rlhf_missing") for name in names})
+        except Exception as error:  # whatever vLLM wraps a worker's error in
+            raise RolloutError(f"update_weights: {_reason(error)}") from error
+        if missing:
+            raise RolloutError(
+                f"update_weights: the trainer sent nothing for {missing[0]} ({len(missing)} parameters kept their old "
+                "weights); trainer and engine were started from different models"
+            )
+
+    async def _send(self, source: WeightSource) -> None:
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        is_open = True
+
+        async def hand(bucket: dict[str, Any]) -> None:
+            nonlocal is_open
+            is_open = False  # a worker that fails ends the update by itself
+            await self._llm.update_weights(WeightTransferUpdateRequest(update_info=bucket))
+            is_open = True
+
+        await self._llm.start_weight_update()
+        try:
+            await self._sender.send(source, hand)
+        finally:
+            if is_open:
+                await self._llm.finish_weight_update()
+
+    async def _ask(self, method: str) -> list[Any]:
+        """Return each worker's answer."""
+        answers: list[Any] = await self._llm.collective_rpc(method)
+        return answers
+
+    async def _forget_prefixes(self) -> None:
+        """Drop keys and values of older weights, also those of paused requests, which are computed anew."""
+        for name, count in compat.tokens_so_far(self._llm).items():
+            if name in self._versions:
+                self._versions[name].append((count, self._version))
+        if not await self._llm.reset_prefix_cache(reset_running_requests=True):
+            raise RolloutError("vLLM kept keys and values of older weights in its prefix cache")
+
+    def _require(self, what: str, *states: State) -> None:
+        if self._state not in states:
+            raise RolloutError(
+                f"{what}: the engine is {self._state.value}; expected it to be "
+                f"{' or '.join(state.value for state in states)}"
+            )
+
+    def _names(self, most: int = 8) -> str:
+        names: Sequence[str] = list(self._versions)
+        more = f" and {len(names) - most} more" if len(names) > most else ""
+        return ", ".join(names[:most]) + more
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Return when none of them runs any more."""
+    pending = list(tasks)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+
+
+def _reason(error: Exception) -> str:
+    """What a worker said, without what vLLM says around it."""
+    said = str(error) or type(error).__name__
+    inner = re.search(r"Worker failed with error '(.*)', please check", said, re.DOTALL)
+    return inner[1] if inner else said

@@ -1,0 +1,40 @@
+"""vLLM's processes: a core and its workers, below this one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from . import compat
+
+if TYPE_CHECKING:
+    import psutil
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+GRACE_S = 20.0
+"""How long they may take to end by themselves. A killed core leaves its shared memory to Python's resource tracker."""
+KILL_S = 5.0
+
+
+def family(llm: AsyncLLM) -> list[psutil.Process]:
+    """Return the processes that ``llm`` started, and those that they started."""
+    import psutil
+
+    found: list[psutil.Process] = []
+    for pid in compat.core_pids(llm):
+        try:
+            core = psutil.Process(pid)
+            found += [core, *core.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def end(processes: Sequence[psutil.Process]) -> None:
+    """Return when none of them is left; those that vLLM did not end are killed."""
+    import psutil
+
+    _, alive = psutil.wait_procs(processes, timeout=KILL_S)
+    for process in alive:
+        process.kill()
+    psutil.wait_procs(alive, timeout=KILL_S)

@@ -1,0 +1,76 @@
+"""The trainer's side: pack weights into buckets and hand each over to vLLM's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_core.contracts import WeightSource
+
+from .layout import Slot, aligned, slot_for
+from .memory import CudaBuffer, HostBuffer, buffer_for
+
+Hand = Callable[[dict[str, Any]], Awaitable[None]]
+"""Gives one bucket's description to the workers and returns when they have copied it."""
+
+
+class WeightSender:
+    """Keeps one buffer, which every bucket of every update goes through.
+
+    Args:
+        bucket_bytes: size of the buffer; a larger tensor makes it grow.
+    """
+
+    def __init__(self, bucket_bytes: int) -> None:
+        self._bucket_bytes = bucket_bytes
+        self._buffer: HostBuffer | CudaBuffer | None = None
+
+    @torch.no_grad()
+    async def send(self, source: WeightSource, hand: Hand) -> None:
+        """Hand over all weights of ``source``. The source's own buckets are cut anew."""
+        slots: list[Slot] = []
+        end = 0
+        for bucket in source.buckets():
+            for name, tensor in bucket.items():
+                start = aligned(end)
+                if slots and start + tensor.nbytes > self._capacity():
+                    await self._flush(slots, hand)
+                    slots, start = [], 0
+                if not slots:
+                    self._make_room(tensor)
+                assert self._buffer is not None
+                slot = slot_for(name, tensor, start)
+                slot.view(self._buffer.bytes).copy_(tensor)
+                slots.append(slot)
+                end = start + slot.nbytes
+        if slots:
+            await self._flush(slots, hand)
+
+    def close(self) -> None:
+        """Free the buffer."""
+        if self._buffer is not None:
+            self._buffer.close()
+            self._buffer = None
+
+    def _capacity(self) -> int:
+        return 0 if self._buffer is None else len(self._buffer.bytes)
+
+    def _make_room(self, tensor: Tensor) -> None:
+        """Have a buffer that holds at least ``tensor``, on its device."""
+        if self._buffer is None or self._capacity() < tensor.nbytes:
+            self.close()
+            self._buffer = buffer_for(max(self._bucket_bytes, tensor.nbytes), tensor.device)
+
+    async def _flush(self, slots: list[Slot], hand: Hand) -> None:
+        assert self._buffer is not None
+        self._buffer.ready()
+        await hand(
+            {
+                "buffer": self._buffer.description,
+                "slots": [asdict(slot) for slot in slots],
+            }
+        )

@@ -1,0 +1,1 @@
+"""What runs inside vLLM's worker processes. Only those import it."""

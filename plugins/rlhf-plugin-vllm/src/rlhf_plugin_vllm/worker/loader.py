@@ -1,0 +1,76 @@
+"""Load a model so that its weights can be replaced in place and read back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from vllm.config import LoadConfig, ModelConfig
+from vllm.model_executor.layers.attention import Attention, MLAAttention
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
+from vllm.model_executor.model_loader import DefaultModelLoader
+from vllm.platforms import current_platform
+
+from .narrow_heads import widen
+
+
+class PlainLinear(UnquantizedLinearMethod):
+    """A product with the parameter itself.
+
+    On a CPU vLLM multiplies by a packed copy and drops the parameter, so that writing to it would change nothing.
+    """
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None: ...
+
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.linear(x, layer.weight, bias)
+
+
+class PlainEmbedding(UnquantizedEmbeddingMethod):
+    """The same for the output head."""
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None: ...
+
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.linear(x, layer.weight, bias)
+
+
+class PlainWeightsLoader(DefaultModelLoader):
+    """vLLM's default loader, less what rearranges weights."""
+
+    def __init__(self, load_config: LoadConfig) -> None:
+        super().__init__(replace(load_config, load_format="auto"))
+
+    def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
+        """Load, then refuse or replace the methods that would rearrange weights afterwards.
+
+        Raises:
+            ValueError: the model has layers whose weights vLLM keeps in another layout.
+        """
+        super().load_weights(model, model_config)
+        for name, module in model.named_modules():
+            _keep_plain(name, module)
+            if current_platform.is_cpu() and isinstance(module, Attention):
+                widen(module)
+
+
+def _keep_plain(name: str, module: Any) -> None:
+    method = getattr(module, "quant_method", None)
+    kind = type(method)
+    if kind in (UnquantizedLinearMethod, UnquantizedEmbeddingMethod):
+        if current_platform.is_cpu():
+            module.quant_method = (
+                PlainLinear() if kind is UnquantizedLinearMethod else PlainEmbedding()
+            )
+        return
+    holds_weights = next(module.parameters(recurse=False), None) is not None
+    # Attention of this kind keeps products of its weights, which would stay those of older ones.
+    if isinstance(module, MLAAttention) or (method is not None and holds_weights):
+        raise ValueError(
+            f"layer {name}: {type(module).__name__} keeps weights in a form of its own, so the engine vllm cannot "
+            "replace them in place. Mixtures of experts, latent attention and quantized models are such; take another "
+            "engine for them"
+        )

@@ -1,0 +1,144 @@
+"""The worker's side: copy buckets into the model that is served, in place, and answer what is served.
+
+Registered with vLLM as a weight-transfer engine, so that an update is vLLM's own protocol: start, one call for each
+bucket, finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+
+from ..digest import digest_of
+from ..transfer.layout import Slot
+from ..transfer.memory import open_buffer
+from .recorder import CopyRecorder, Placed
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """Nothing: each bucket describes itself."""
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """One bucket."""
+
+    buffer: dict[str, Any]
+    slots: list[dict[str, Any]]
+
+
+class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
+    """Loads by the model's own ``load_weights``, into the parameters that are computed with.
+
+    That needs parameters in the layout of a checkpoint, apart from being stacked; ``loader`` sees to it. Nothing is
+    allocated beside the bucket, and addresses stay, as CUDA graphs need.
+    """
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        self._placed: dict[str, Placed] = {}
+        self._ties: dict[str, str] = {}
+        self._opened: dict[str, Any] = {}
+        self._bucket: Tensor | None = None
+
+    def start_weight_update(self) -> None:
+        self._placed = {}
+        self._ties = {}
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """Copy one bucket.
+
+        Raises:
+            ValueError: a weight does not fit the model, or went nowhere.
+        """
+        slots = [Slot(**slot) for slot in update_info.slots]
+        bucket = self._open(update_info.buffer)
+        weights = [(slot.name, slot.view(bucket)) for slot in slots]
+        recorder = CopyRecorder(bucket, slots)
+        with torch.no_grad(), recorder:
+            self.model.load_weights(iter(weights))
+        for name, weight in weights:
+            placed = recorder.placed[name]
+            if placed.parts:
+                self._placed[name] = placed
+            else:
+                self._ties[name] = self._tied_to(name, weight)
+
+    def finish_weight_update(self) -> None:
+        """Nothing is left to do: weights were copied as they came. ``missing`` says whether they were all of them."""
+
+    def missing(self) -> list[str]:
+        """Names of the parameters that got nothing in the last update and kept their old weights."""
+        served = {
+            parameter.untyped_storage().data_ptr(): name
+            for name, parameter in self.model.named_parameters()
+        }
+        for placed in self._placed.values():
+            for part in placed.parts:
+                served.pop(part.kept.untyped_storage().data_ptr(), None)
+        return sorted(served.values())
+
+    def checksum(self) -> str:
+        """Digest of the weights that are served, read back from the parameters.
+
+        Raises:
+            ValueError: this process holds only a part of some weight (tensor parallelism).
+        """
+        return digest_of(self._read())
+
+    @staticmethod
+    def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
+        """Abstract in vLLM 0.26 and gone since; ``transfer.sender`` does it."""
+        raise NotImplementedError("weights are sent by rlhf_plugin_vllm.transfer.sender")
+
+    def shutdown(self) -> None:
+        self._placed, self._ties, self._opened, self._bucket = {}, {}, {}, None
+
+    def _open(self, description: dict[str, Any]) -> Tensor:
+        if self._bucket is None or description != self._opened:
+            self._bucket = None  # the old one first: both may be large
+            self._bucket = open_buffer(description, self.device)
+            self._opened = description
+        return self._bucket
+
+    def _tied_to(self, name: str, weight: Tensor) -> str:
+        """Return the name whose weight the model uses in this one's place."""
+        for other, placed in self._placed.items():
+            if (
+                placed.slot.shape == list(weight.shape)
+                and placed.is_whole()
+                and torch.equal(placed.read(), weight)
+            ):
+                return other
+        raise ValueError(
+            f"weight {name} of shape {tuple(weight.shape)} has no place in the engine's model: trainer and engine were "
+            "started from different models, or vLLM ties it to a weight that the trainer has changed apart from it"
+        )
+
+    def _read(self) -> Iterator[tuple[str, Tensor]]:
+        live = _storages(self.model)
+        for name in sorted([*self._placed, *self._ties]):
+            placed = self._placed[self._ties.get(name, name)]
+            if not placed.is_whole():
+                raise ValueError(
+                    f"this worker holds only a part of {name}: there is no checksum under tensor parallelism"
+                )
+            if any(part.kept.untyped_storage().data_ptr() not in live for part in placed.parts):
+                raise ValueError(f"the parameter of {name} was replaced since the last update")
+            yield name, placed.read()
+
+
+def _storages(model: nn.Module) -> set[int]:
+    return {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}

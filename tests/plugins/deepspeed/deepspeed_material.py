@@ -1,0 +1,157 @@
+"""Components, trajectories and plans for the tests of the DeepSpeed backend and for the ranks that they start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_core import Component, Config, Registered
+from rlhf_core.contracts import (
+    ComponentRef,
+    LossInputs,
+    Normalizers,
+    ParameterGroup,
+    StepPlan,
+    TokenLoss,
+    TrainBatch,
+    Trajectory,
+    TrajectoryColumns,
+    Turn,
+    Uid,
+)
+from rlhf_core.plugins import Plugins, empty
+
+
+class PolicyGradient:
+    """-A * ratio: its gradient at ratio 1 is REINFORCE's."""
+
+    def __init__(self, config: Config) -> None: ...
+
+    def __call__(self, inputs: LossInputs) -> TokenLoss:
+        ratio = (inputs.policy_logprobs - inputs.old_logprobs).exp()
+        return TokenLoss(loss=-inputs.advantages * ratio)
+
+
+class AdamW:
+    def __init__(self, config: Config) -> None: ...
+
+    def parameter_groups(self, named: Any) -> list[ParameterGroup]:
+        named = list(named)
+        matrices = tuple(pair for pair in named if pair[1].dim() >= 2)
+        others = tuple(pair for pair in named if pair[1].dim() < 2)
+        groups = [
+            ParameterGroup(name="decay", named_parameters=matrices, options={"weight_decay": 0.1}),
+            ParameterGroup(name="none", named_parameters=others, options={"weight_decay": 0.0}),
+        ]
+        return [group for group in groups if group.named_parameters]
+
+    def create(self, groups: Any) -> torch.optim.Optimizer:
+        # An eps of this size keeps the update a smooth function of the gradient: with a tiny one, elements whose
+        # gradient is rounding noise would move by the whole learning rate, in a direction of chance.
+        return torch.optim.AdamW(self.plain(groups), lr=1e-2, eps=1e-3)
+
+    def plain(self, groups: Any) -> list[dict[str, Any]]:
+        return [
+            {"params": [p for _, p in group.named_parameters], **group.options} for group in groups
+        ]
+
+
+class Sgd(AdamW):
+    """A step is the gradient itself."""
+
+    def create(self, groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD([p for group in groups for _, p in group.named_parameters], lr=1.0)
+
+
+class Normed(AdamW):
+    """Divides each parameter's gradient by its norm, which a flattened group does not have."""
+
+    def create(self, groups: Any) -> torch.optim.Optimizer:
+        return _Normed([p for group in groups for _, p in group.named_parameters], {"lr": 1e-2})
+
+
+class _Normed(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter -= group["lr"] * parameter.grad / parameter.grad.norm()
+
+
+def _ref(kind: str, name: str) -> ComponentRef:
+    return ComponentRef(kind=kind, name=f"test:{name}")
+
+
+LOSS = _ref("rlhf_policy_losses", "policy_gradient")
+ADAMW, SGD, NORMED = (_ref("rlhf_optimizers", name) for name in ("adamw", "sgd", "normed"))
+
+
+def plain_plugins() -> Plugins:
+    loaded = empty()
+    for ref, factory in ((LOSS, PolicyGradient), (ADAMW, AdamW), (SGD, Sgd), (NORMED, Normed)):
+        component: Component[Any] = Component(name=ref.name.partition(":")[2], factory=factory)
+        loaded.registries[ref.kind].add(Registered(component, "test"))
+    return loaded
+
+
+def make_trajectories(num: int = 6, seed: int = 0) -> TrajectoryColumns:
+    """Rows of 5 to 25 tokens; every third has two turns with environment text between them."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for row in range(num):
+        prompt, first = int(rng.integers(2, 8)), int(rng.integers(3, 10))
+        turns = [Turn(start=prompt, end=prompt + first)]
+        if row % 3 == 2:
+            turns.append(Turn(start=prompt + first + 3, end=prompt + first + 7))
+        mask = np.zeros(turns[-1].end, dtype=bool)
+        for turn in turns:
+            mask[turn.start : turn.end] = True
+        count = int(mask.sum())
+        rows.append(
+            Trajectory(
+                uid=Uid(0, row),
+                token_ids=rng.integers(4, 90, len(mask)).astype(np.int32),
+                action_mask=mask,
+                rollout_logprobs=rng.normal(-2, 0.1, count).astype(np.float32),
+                weight_version=np.zeros(count, dtype=np.int32),
+                turns=tuple(turns),
+                reward=1.0,
+            )
+        )
+    return TrajectoryColumns.from_trajectories(rows)
+
+
+def make_batch(seed: int = 0, num: int = 6, *, supervised: bool = False) -> TrainBatch:
+    rows = make_trajectories(num, seed)
+    rng = np.random.default_rng(seed + 1)
+    size = int(rows.num_actions.sum())
+    drawn = {
+        "advantages": rng.normal(size=size),
+        "old_logprobs": rng.normal(-4.6, 0.3, size=size),
+        "ref_logprobs": rng.normal(-4.6, 0.3, size=size),
+        "values": rng.normal(size=size),
+        "returns": rng.normal(size=size),
+    }
+    return TrainBatch(
+        trajectories=rows,
+        columns={name: column.astype(np.float32) for name, column in drawn.items()},
+        supervised=make_trajectories(3, seed + 7) if supervised else None,
+    )
+
+
+def make_plan(batch: TrainBatch, **changes: Any) -> StepPlan:
+    plan = StepPlan(
+        normalizers=_totals(batch.trajectories),
+        supervised_normalizers=_totals(batch.supervised) if batch.supervised else None,
+        on_policy=True,
+    )
+    return replace(plan, **changes)
+
+
+def _totals(rows: TrajectoryColumns) -> Normalizers:
+    return Normalizers(
+        num_actions=int(rows.num_actions.sum()), num_sequences=len(rows), max_actions=20
+    )

@@ -1,0 +1,275 @@
+"""What the tests do with a backend, written once: for one rank of torch, and for every rank of DeepSpeed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from deepspeed_material import (
+    ADAMW,
+    LOSS,
+    NORMED,
+    SGD,
+    make_batch,
+    make_plan,
+    make_trajectories,
+    plain_plugins,
+)
+
+from rlhf_core import PluginError
+from rlhf_core.contracts import (
+    LossTerm,
+    PolicyObjective,
+    RoleSpec,
+    ScheduleSpec,
+    TopTokens,
+    TrainBatch,
+    ValueObjective,
+)
+
+SMALL_MICRO_BATCH = 30
+NAN_STEP = 2
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a scenario runs: which backend, and which rows are this rank's."""
+
+    make: Callable[..., Any]
+    """Called with options of the backend that differ from the defaults."""
+    models: Path
+    folder: Path
+    """Shared by the ranks."""
+    rank: int = 0
+    world_size: int = 1
+
+    def start(
+        self, family: str = "qwen3", options: dict[str, Any] | None = None, **spec: Any
+    ) -> Any:
+        role = RoleSpec(
+            role="policy",
+            model_path=str(self.models / family),
+            objective=PolicyObjective(loss=LOSS, aggregation="token-mean"),
+            optimizer=SGD,
+            max_grad_norm=None,
+            max_tokens_per_micro_batch=SMALL_MICRO_BATCH,
+        )
+        backend = self.make(**(options or {}))
+        backend.setup(replace(role, **spec), plain_plugins())
+        return backend
+
+    def rows(self, count: int) -> np.ndarray:
+        """The first rank has the first row, the second all others: different numbers of micro-batches."""
+        if self.world_size == 1:
+            return np.arange(count)
+        return np.arange(min(1, count)) if self.rank == 0 else np.arange(1, count)
+
+    def part(self, batch: TrainBatch) -> TrainBatch:
+        rows = self.rows(len(batch.trajectories))
+        index = batch.trajectories.action_index(rows)
+        top = batch.teacher_top
+        return replace(
+            batch,
+            trajectories=batch.trajectories.select(rows),
+            columns={name: column[index] for name, column in batch.columns.items()},
+            teacher_top=top
+            and TopTokens(token_ids=top.token_ids[index], logprobs=top.logprobs[index]),
+            supervised=batch.supervised
+            and batch.supervised.select(self.rows(len(batch.supervised))),
+        )
+
+
+class Found:
+    """What a scenario found on this rank."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.facts: dict[str, Any] = {"metrics": []}
+
+    def weights(self, backend: Any, prefix: str = "weights") -> None:
+        for bucket in backend.buckets():
+            for name, tensor in bucket.items():
+                self.tensors[f"{prefix}/{name}"] = tensor.detach().cpu().clone()
+
+    def array(self, name: str, values: Any) -> None:
+        self.tensors[name] = torch.from_numpy(np.ascontiguousarray(values))
+
+    def metrics(self, outcome: Any) -> None:
+        self.facts["metrics"].append(
+            {
+                name: [float(metric.total), float(metric.count), metric.reduction]
+                for name, metric in outcome.metrics.items()
+            }
+        )
+
+
+def gradient(place: Place, found: Found) -> None:
+    """One step of SGD on policy loss, KL, entropy and a supervised term, from trajectories that are cut unevenly."""
+    for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"):
+        objective = PolicyObjective(
+            loss=LOSS,
+            aggregation=mode,
+            kl_estimator="k3",
+            entropy_bonus=True,
+            terms=(LossTerm(loss=LOSS, weight=0.3, aggregation=mode, rows="supervised"),),
+        )
+        backend, batch = place.start(objective=objective), make_batch(supervised=True)
+        plan = make_plan(batch, kl_coef=0.1, entropy_coef=0.05, return_logprobs=True)
+        outcome = backend.train_step(place.part(batch), plan)
+        found.metrics(outcome)
+        found.array(f"logprobs/{mode}", outcome.logprobs)
+        found.weights(backend, mode)
+        backend.close()
+
+
+def critic(place: Place, found: Found) -> None:
+    """Three steps of AdamW on values."""
+    spec = {"role": "critic", "head": "value", "objective": ValueObjective(value_clip=0.5)}
+    backend = place.start("llama", optimizer=ADAMW, **spec)
+    batch = make_batch()
+    part = place.part(batch)
+    for _ in range(3):
+        found.metrics(backend.train_step(part, make_plan(batch)))
+    found.array("values", backend.values(part.trajectories))
+    found.weights(backend)
+    backend.export(place.folder / "critic")
+    backend.close()
+
+
+TRAINING = {
+    "optimizer": ADAMW,
+    "max_grad_norm": 0.3,
+    "schedule": ScheduleSpec(name="cosine", warmup_updates=2, total_updates=8, min_lr_ratio=0.1),
+    "ema_decay": 0.5,
+}
+
+
+def training(place: Place, found: Found, **changes: Any) -> None:
+    """Five updates with clipping, schedule and average; the third has NaN on one rank."""
+    backend = place.start(**{**TRAINING, **changes})
+    for step in range(5):
+        batch = make_batch(seed=step)
+        if step == NAN_STEP:
+            advantages = batch.columns["advantages"].copy()
+            advantages[0] = np.nan  # of the first row
+            batch = replace(batch, columns={**batch.columns, "advantages": advantages})
+        before = backend.checksum()
+        found.metrics(backend.train_step(place.part(batch), make_plan(batch)))
+        if step == NAN_STEP:
+            found.facts["unchanged"] = backend.checksum() == before
+    found.weights(backend)
+    found.facts["checksum"] = before = backend.checksum()
+    backend.export(place.folder / "ema", ema=True)
+    backend.export(place.folder / "plain")
+    found.facts["checksum after export"] = backend.checksum()
+    backend.close()
+
+
+def mixed(place: Place, found: Found) -> None:
+    """The same with bfloat16 parameters."""
+    training(place, found, dtype="bfloat16")
+
+
+def recomputing(place: Place, found: Found) -> None:
+    """The same with layers recomputed in the backward pass."""
+    training(place, found, options={"gradient_checkpointing": True})
+
+
+def experts(place: Place, found: Found) -> None:
+    """The same on a mixture of experts: which of them get a gradient differs from rank to rank."""
+    training(place, found, family="qwen3_moe")
+
+
+def resuming(place: Place, found: Found) -> None:
+    """A run that is saved and goes on, and one that is restored, in both parameter types."""
+    for dtype in ("float32", "bfloat16"):
+        spec = {**TRAINING, "dtype": dtype}
+        straight = place.start(**spec)
+        steps(place, straight, (0, 1, 2))
+        straight.save(place.folder / f"saved_{dtype}")
+        found.weights(straight, f"saved_{dtype}")
+        stored = straight.checksum()
+        steps(place, straight, (3, 4))
+        resumed = place.start(**spec)
+        resumed.load(place.folder / f"saved_{dtype}")
+        found.facts[f"restored {dtype}"] = resumed.checksum() == stored
+        steps(place, resumed, (3, 4))
+        found.facts[f"went on {dtype}"] = resumed.checksum() == straight.checksum()
+        for name, backend in (("straight", straight), ("resumed", resumed)):
+            backend.export(place.folder / f"{name}_{dtype}", ema=True)
+            backend.close()
+
+
+def steps(place: Place, backend: Any, seeds: tuple[int, ...]) -> None:
+    for seed in seeds:
+        batch = make_batch(seed=seed)
+        backend.train_step(place.part(batch), make_plan(batch))
+
+
+def few_rows(place: Place, found: Found) -> None:
+    """One row for two ranks: one of them has nothing to train on and nothing to score."""
+    backend, batch = place.start(optimizer=ADAMW), make_batch(num=1)
+    plan = make_plan(batch)
+    part = place.part(batch)
+    found.array("before", backend.logprobs(part.trajectories))
+    found.metrics(backend.train_step(part, plan))
+    found.array(
+        "statistics", backend.statistics(part.trajectories, ["logprobs", "entropy"])["entropy"]
+    )
+    found.array("top", backend.top_tokens(part.trajectories, 3).token_ids)
+    found.weights(backend)
+    backend.close()
+
+
+def reference(place: Place, found: Found) -> None:
+    """A role that only scores."""
+    backend = place.start("gemma3", objective=None, optimizer=None)
+    rows = make_trajectories()
+    part = rows.select(place.rows(len(rows)))
+    found.array("logprobs", backend.logprobs(part))
+    found.array("again", backend.logprobs(part))
+    found.facts["checksum"] = backend.checksum()
+    found.weights(backend)
+    backend.close()
+
+
+def offloaded(place: Place, found: Found) -> None:
+    """Optimizer state, and at stage 3 the weights, in host memory."""
+    stage = place.make.keywords["zero_stage"] if place.world_size > 1 else 0
+    options = {"offload_optimizer": True} if stage else {}
+    options |= {"offload_param": True} if stage == 3 else {}
+    training(place, found, options=options)
+
+
+def refused(place: Place, found: Found) -> None:
+    """An optimizer that looks at whole parameters."""
+    try:
+        place.start(optimizer=NORMED).close()
+    except PluginError as error:
+        found.facts["error"] = str(error)
+
+
+SCENARIOS = (
+    gradient,
+    critic,
+    training,
+    mixed,
+    recomputing,
+    experts,
+    resuming,
+    few_rows,
+    reference,
+    offloaded,
+    refused,
+)
+
+
+def run(scenario: Callable[[Place, Found], None], place: Place) -> Found:
+    found = Found()
+    place.folder.mkdir(parents=True, exist_ok=True)
+    scenario(place, found)
+    return found

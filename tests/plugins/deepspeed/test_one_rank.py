@@ -1,0 +1,152 @@
+"""One process, at every stage: the contract, and state that two ranks have written."""
+
+import json
+
+import pytest
+import torch
+
+from rlhf_core import CheckpointError, ConfigError
+from rlhf_core.testing.conformance import applying, subject
+
+pytestmark = [pytest.mark.scale]
+pytest.importorskip("deepspeed")
+stages = pytest.mark.parametrize("stage", [0, 1, 2, 3])
+CHECKS = applying("rlhf_train_backends", subject(lambda: None))
+
+
+@pytest.fixture
+def make():
+    from rlhf_plugin_deepspeed.backend import DeepSpeedBackend
+    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+
+    return lambda **options: DeepSpeedBackend(
+        DeepSpeedConfig(device="cpu", reduce_bucket_size=100_000, **options)
+    )
+
+
+@pytest.fixture
+def place(make, models, scenarios, tmp_path):
+    return scenarios.Place(make, models, tmp_path)
+
+
+@stages
+@pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
+def test_the_contract_is_kept(make, stage, check):
+    check(subject(lambda: make(zero_stage=stage), label=f"stage {stage}"))
+
+
+@stages
+def test_the_live_module_is_shared_where_it_is_whole(place, stage):
+    backend = place.start(options={"zero_stage": stage})
+
+    assert (backend.module() is None) == (stage == 3)
+    backend.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("written", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_rank_goes_on_where_two_of_another_stage_stopped(
+    place, two_ranks, found, scenarios, stage, written, dtype
+):
+    spec = {**scenarios.TRAINING, "dtype": dtype, "options": {"zero_stage": stage}}
+    backend = place.start(**spec)
+
+    backend.load(two_ranks / f"stage{written}" / "resuming" / f"saved_{dtype}")
+
+    restored = scenarios.Found()
+    restored.weights(backend, f"saved_{dtype}")
+    saved = found(written, "resuming")[0].tensors
+    for name, tensor in restored.tensors.items():
+        torch.testing.assert_close(tensor, saved[name], atol=0, rtol=0)
+    straight = place.start(**spec)
+    scenarios.steps(place, straight, (0, 1, 2))
+    for one in (backend, straight):
+        scenarios.steps(place, one, (3, 4))
+    ends = []
+    for one in (backend, straight):
+        end = scenarios.Found()
+        end.weights(one)
+        ends.append(end.tensors)
+        one.close()
+    # Without the optimizer's state the first step after loading would be of another size.
+    tolerance = 1e-6 if dtype == "float32" else 1e-2
+    torch.testing.assert_close(ends[0], ends[1], atol=tolerance, rtol=0)
+
+
+def test_state_is_safetensors_and_json(place, scenarios, tmp_path):
+    backend = place.start(**scenarios.TRAINING)
+    scenarios.steps(place, backend, (0,))
+
+    backend.save(tmp_path / "saved")
+
+    names = sorted(path.name for path in (tmp_path / "saved").iterdir())
+    assert names == ["part-00000-of-00001.safetensors", "state.json"]
+    state = json.loads((tmp_path / "saved" / "state.json").read_text())
+    assert (state["parts"], state["updates"], state["ema"]) == (1, 1, True)
+    backend.close()
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(place, scenarios, tmp_path):
+    backend = place.start(**scenarios.TRAINING)
+    backend.save(tmp_path / "saved")
+    other = place.start("qwen3_moe", **scenarios.TRAINING)
+    whole = place.start(**scenarios.TRAINING, options={"zero_stage": 0})
+    whole.save(tmp_path / "whole")
+
+    with pytest.raises(CheckpointError, match="of another model"):
+        other.load(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match="not written by ZeRO stage 1, 2 or 3"):
+        backend.load(tmp_path / "whole")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        backend.load(tmp_path / "absent")
+    (tmp_path / "saved" / "part-00000-of-00001.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="part-00000-of-00001"):
+        backend.load(tmp_path / "saved")
+    for one in (backend, other, whole):
+        one.close()
+
+
+def test_an_average_that_is_not_kept_cannot_be_exported(place, tmp_path):
+    backend = place.start()
+
+    with pytest.raises(ConfigError, match="keeps no moving average"):
+        backend.export(tmp_path, ema=True)
+    backend.close()
+
+
+def test_an_environment_with_a_part_of_the_ranks_is_refused(monkeypatch):
+    from rlhf_plugin_deepspeed import ranks
+
+    monkeypatch.setattr(ranks.dist, "is_initialized", lambda: False)
+    for name in ranks.NEEDED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RANK", "1")
+
+    with pytest.raises(ConfigError, match="lacks WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"):
+        ranks.join(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "dtype"), [(0, "float32"), (1, "float32"), (2, "bfloat16"), (3, "float32")]
+)
+def test_a_role_goes_on_after_it_was_moved_to_the_host_and_back(place, scenarios, stage, dtype):
+    """On a CPU nothing changes its place, but DeepSpeed takes its buffers apart and puts them together all the same."""
+    from rlhf_plugin_deepspeed.offloading import Offloading
+
+    spec = {**scenarios.TRAINING, "dtype": dtype, "options": {"zero_stage": stage}}
+    straight, moved = place.start(**spec), place.start(**spec)
+    for backend in (straight, moved):
+        scenarios.steps(place, backend, (0, 1))
+    offloading = Offloading(moved._scoring, moved._model, torch.device("cpu"))
+    offloading.offload()
+
+    offloading.reload()
+
+    assert moved.checksum() == straight.checksum()
+    for backend in (straight, moved):
+        scenarios.steps(place, backend, (2, 3))
+    assert moved.checksum() == straight.checksum()
+    for backend in (straight, moved):
+        backend.close()

@@ -1,0 +1,198 @@
+"""Two ranks, with rows and micro-batches cut unevenly, against one rank of the torch backend, at every stage."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from rlhf_core.contracts import Metric, merge_metrics
+
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
+STAGES = (0, 1, 2, 3)
+stages = pytest.mark.parametrize("stage", STAGES)
+ROUNDING = {"atol": 1e-6, "rtol": 0.0}
+
+
+def weights(found, prefix="weights"):
+    return {name: t for name, t in found.tensors.items() if name.startswith(f"{prefix}/")}
+
+
+def merged(ranks, step):
+    parts = [rank.facts["metrics"][step] for rank in ranks]
+    return {
+        name: metric.value()
+        for name, metric in merge_metrics(
+            {name: Metric(*numbers) for name, numbers in part.items()} for part in parts
+        ).items()
+    }
+
+
+def assert_same_metrics(ranks, alone, atol=1e-5):
+    steps = range(len(alone.facts["metrics"]))
+    for step in steps:
+        actual, wanted = merged(ranks, step), merged([alone], step)
+        # Two ranks make more micro-batches than one; everything else is the same.
+        actual.pop("train/micro_batches")
+        wanted.pop("train/micro_batches")
+        assert actual == pytest.approx(wanted, abs=atol, rel=atol, nan_ok=True), f"step {step}"
+
+
+@stages
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
+def test_the_gradient_is_that_of_one_rank(found, expected, stage, mode):
+    """With a learning rate of 1 the weights move by the gradient, so their distance is its error."""
+    ranks, alone = found(stage, "gradient"), expected("gradient")
+
+    torch.testing.assert_close(weights(ranks[0], mode), weights(alone, mode), **ROUNDING)
+    assert_same_metrics(ranks, alone)
+
+
+@stages
+def test_the_step_gives_each_rank_the_logprobs_of_its_rows(found, expected, stage):
+    ranks, alone = found(stage, "gradient"), expected("gradient")
+
+    together = torch.cat([rank.tensors["logprobs/token-mean"] for rank in ranks])
+
+    torch.testing.assert_close(together, alone.tensors["logprobs/token-mean"], **ROUNDING)
+
+
+@stages
+@pytest.mark.parametrize("name", ["training", "recomputing", "experts", "offloaded"])
+def test_clipping_schedule_and_optimizer_are_those_of_one_rank(found, expected, stage, name):
+    ranks, alone = found(stage, name), expected(name)
+
+    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
+    assert_same_metrics(ranks, alone)
+
+
+@stages
+@pytest.mark.parametrize("name", ["training", "mixed"])
+def test_nan_on_one_rank_is_skipped_by_all_and_counted_once(found, scenarios, stage, name):
+    ranks = found(stage, name)
+
+    assert [rank.facts["unchanged"] for rank in ranks] == [True, True]
+    skipped = [merged(ranks, step)["train/skipped_updates"] for step in range(5)]
+    assert skipped == [float(step == scenarios.NAN_STEP) for step in range(5)]
+
+
+@stages
+@pytest.mark.parametrize(
+    "name", ["gradient", "critic", "training", "mixed", "experts", "few_rows", "reference"]
+)
+def test_all_ranks_have_the_same_bits(found, stage, name):
+    first, second = found(stage, name)
+    common = [key for key in first.tensors if "." in key]
+
+    assert common
+    for key in common:
+        torch.testing.assert_close(second.tensors[key], first.tensors[key], atol=0, rtol=0)
+    assert second.facts.get("checksum") == first.facts.get("checksum")
+
+
+def test_all_stages_give_the_same_bfloat16_weights(found):
+    """Gradients are summed in float32 whatever the stage, so a bfloat16 sum anywhere would show here."""
+    first = found(0, "mixed")[0]
+
+    for stage in STAGES[1:]:
+        torch.testing.assert_close(
+            weights(found(stage, "mixed")[0]), weights(first), atol=0, rtol=0
+        )
+
+
+@stages
+def test_bfloat16_training_stays_near_one_rank(found, expected, stage):
+    """Two ranks cut other micro-batches, whose bfloat16 gradients round differently. Weights may end one step of
+    bfloat16 apart, 2^-8 of their size."""
+    ranks, alone = found(stage, "mixed"), expected("mixed")
+
+    torch.testing.assert_close(weights(ranks[0]), weights(alone), atol=1e-3, rtol=2**-7)
+    assert_same_metrics(ranks, alone, atol=5e-3)
+
+
+@stages
+@pytest.mark.parametrize("ema", [True, False])
+def test_an_export_is_a_plain_model(two_ranks, found, expected, stage, ema):
+    name = "ema" if ema else "plain"
+
+    model = AutoModelForCausalLM.from_pretrained(two_ranks / f"stage{stage}" / "training" / name)
+
+    alone = AutoModelForCausalLM.from_pretrained(expected("training").folder / name)
+    torch.testing.assert_close(
+        dict(model.named_parameters()), dict(alone.named_parameters()), **ROUNDING
+    )
+    ranks = found(stage, "training")
+    assert ranks[0].facts["checksum after export"] == ranks[0].facts["checksum"]
+
+
+def test_the_average_is_not_the_weights(two_ranks):
+    """Otherwise the test before this one would compare nothing."""
+    folder = two_ranks / "stage3" / "training"
+    key = "model.layers.0.mlp.down_proj.weight"
+
+    files = [load_file(folder / name / "model.safetensors")[key] for name in ("ema", "plain")]
+
+    assert float((files[0] - files[1]).abs().max()) > 1e-3
+
+
+@stages
+def test_a_critic_learns_values_like_one_rank(two_ranks, found, expected, stage):
+    ranks, alone = found(stage, "critic"), expected("critic")
+
+    together = torch.cat([rank.tensors["values"] for rank in ranks])
+
+    torch.testing.assert_close(together, alone.tensors["values"], atol=1e-5, rtol=0)
+    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
+    assert_same_metrics(ranks, alone)
+    heads = [
+        load_file(folder / "critic" / "value_head.safetensors")
+        for folder in (two_ranks / f"stage{stage}" / "critic", alone.folder)
+    ]
+    torch.testing.assert_close(heads[0], heads[1], **ROUNDING)
+    assert float(heads[0]["weight"].abs().max()) > 1e-3
+
+
+@stages
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_restored_run_goes_on_to_the_bit(two_ranks, found, stage, dtype):
+    for rank in found(stage, "resuming"):
+        assert rank.facts[f"restored {dtype}"]
+        assert rank.facts[f"went on {dtype}"]
+    folder = two_ranks / f"stage{stage}" / "resuming"
+    averages = [
+        load_file(folder / f"{name}_{dtype}" / "model.safetensors")
+        for name in ("straight", "resumed")
+    ]
+    torch.testing.assert_close(averages[0], averages[1], atol=0, rtol=0)
+
+
+@stages
+def test_a_rank_without_rows_takes_part(found, expected, stage):
+    ranks, alone = found(stage, "few_rows"), expected("few_rows")
+
+    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
+    for name in ("before", "statistics"):
+        torch.testing.assert_close(ranks[0].tensors[name], alone.tensors[name], **ROUNDING)
+        assert ranks[1].tensors[name].shape == (0,)
+    np.testing.assert_array_equal(ranks[0].tensors["top"], alone.tensors["top"])
+    assert ranks[1].tensors["top"].shape == (0, 3)
+
+
+@stages
+def test_a_reference_scores_like_one_rank(found, expected, stage):
+    ranks, alone = found(stage, "reference"), expected("reference")
+
+    for name in ("logprobs", "again"):
+        together = torch.cat([rank.tensors[name] for rank in ranks])
+        torch.testing.assert_close(together, alone.tensors["logprobs"], **ROUNDING)
+    assert ranks[0].facts["checksum"] == alone.facts["checksum"]
+
+
+@stages
+def test_an_optimizer_of_whole_parameters_is_refused_where_they_are_cut(found, stage):
+    errors = [rank.facts.get("error") for rank in found(stage, "refused")]
+
+    if stage == 0:
+        assert errors == [None, None]
+    else:
+        assert all("Normed moves flattened parameters differently" in error for error in errors)

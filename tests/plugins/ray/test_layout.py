@@ -1,0 +1,84 @@
+"""Who shares what with whom, before there is a cluster."""
+
+import pytest
+
+from rlhf_core import ConfigError
+from rlhf_plugin_ray.config import RayRuntimeConfig
+from rlhf_plugin_ray.layout import plan_layout, require_room
+
+ROLES = ["policy", "reference"]
+
+
+def plan(*, roles=ROLES, has_gpus=False, **options):
+    return plan_layout(RayRuntimeConfig(**options), roles, has_gpus=has_gpus)
+
+
+def test_everything_shares_one_bundle_unless_told_otherwise():
+    layout = plan()
+
+    (part,) = layout.colocations
+    assert part.names == ("policy", "reference", "engine")
+    assert part.bundle == {"CPU": 1.0}
+    assert part.cpus_per_process == 0.3333  # ten-thousandths, rounded down: 3 of them must fit
+
+
+def test_a_set_has_as_many_bundles_as_its_largest_member():
+    layout = plan(ranks={"policy": 4}, engines=2, has_gpus=True)
+
+    (part,) = layout.colocations
+    assert part.num_bundles == 4
+    assert part.bundle == {"CPU": 1.0, "GPU": 1.0}
+    assert layout.counts == {"policy": 4, "reference": 1, "engine": 2}
+
+
+def test_what_is_in_no_set_is_placed_alone():
+    layout = plan(colocate=("policy+reference",), has_gpus=True, gpus_per={"engine": 2.0})
+
+    assert [part.names for part in layout.colocations] == [("policy", "reference"), ("engine",)]
+    assert layout.of("engine").gpus_per_process == 2.0
+    assert layout.of("reference").gpus_per_process == 0.5
+
+
+def test_no_sets_place_everything_apart():
+    assert [part.names for part in plan(colocate=()).colocations] == [
+        ("policy",),
+        ("reference",),
+        ("engine",),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ranks": {"polcy": 2}}, r"ranks names polcy; this run has policy, reference"),
+        ({"ranks": {"engine": 2}}, r"ranks names engine"),
+        ({"gpus_per": {"critic": 1}}, r"gpus_per names critic"),
+        ({"colocate": ("policy+critic",)}, r"colocate names critic"),
+        ({"colocate": ("policy", "policy+engine")}, r"names policy more than once"),
+        ({"gpus_per": {"engine": 2}}, r"policy 0, reference 0, engine 2"),
+        (
+            {"gpus_per": {"engine": 2, "policy": 2, "reference": 2}},
+            r"would share 2 GPUs a process",
+        ),
+    ],
+)
+def test_contradictions_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        plan(**options)
+
+
+def test_asking_for_the_gpu_that_everybody_has_is_no_contradiction():
+    layout = plan(gpus_per={"engine": 1}, has_gpus=True)
+
+    assert layout.colocations[0].bundle == {"CPU": 1.0, "GPU": 1.0}
+
+
+def test_a_cluster_that_is_too_small_is_told_what_is_missing():
+    layout = plan(ranks={"policy": 3}, colocate=("policy+engine",), gpus_per={"reference": 1})
+
+    require_room(layout, {"CPU": 4.0, "GPU": 1.0})
+    with pytest.raises(ConfigError, match=r"needs 4 CPUs, the Ray cluster has 2") as told:
+        require_room(layout, {"CPU": 2.0, "GPU": 1.0})
+    assert "policy x3 + engine x1: 3 x (1 CPU)" in str(told.value)
+    with pytest.raises(ConfigError, match=r"needs 1 GPUs, the Ray cluster has 0"):
+        require_room(layout, {"CPU": 8.0})

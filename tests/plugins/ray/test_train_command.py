@@ -1,0 +1,88 @@
+"""``rlhf train`` with each model in a process of its own: the same numbers as in one process."""
+
+import json
+
+import pytest
+
+from rlhf_core.testing.tiny import write_tiny_model
+
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
+
+REWARD = """
+def score(response):
+    return sum(map(ord, response)) % 7
+"""
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch, cluster):
+    """Runs ``rlhf train`` in a folder with a model, prompts and a reward; returns the lines of metrics.jsonl."""
+    from rlhf_cli.main import main
+
+    write_tiny_model(tmp_path / "model", hidden_size=16, num_layers=1, num_heads=2)
+    rows = [{"prompt": f"{n:03d}="} for n in range(0, 999, 37)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    (tmp_path / "vary.py").write_text(REWARD)
+    monkeypatch.chdir(tmp_path)
+
+    def run(output, *flags, code=0):
+        common = ["--model", "model", "--data", "mine.jsonl", "--output", output]
+        small = ["--rollout.batch_size", "3", "--rollout.n_samples_per_prompt", "4"]
+        small += ["--rollout.max_new_tokens", "6", "--data.max_prompt_tokens", "8"]
+        small += ["--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"]
+        small += ["--reward", "vary.py:score"]
+        assert main(["train", *common, *small, *flags]) == code
+        lines = (tmp_path / output / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    return run
+
+
+def metrics_of(lines):
+    return [line["metrics"] for line in lines if "metrics" in line]
+
+
+RUNS = {
+    "one update": ["--steps", "3"],
+    "critic, reference, several updates": [
+        *("--estimator", "gae", "--algo.kl.coef", "0.05", "--algo.kl.mode", "reward"),
+        *("--steps", "2", "--train.inner_epochs", "2"),
+    ],
+}
+
+
+@pytest.mark.parametrize("flags", RUNS.values(), ids=RUNS)
+def test_a_run_has_the_metrics_of_one_in_one_process(train, flags):
+    here = train("local", *flags, "--runtime.local.threads", "1")
+    there = train("ray", *flags, "--runtime", "ray")
+
+    assert metrics_of(there) == metrics_of(here)
+    assert metrics_of(here)
+
+
+def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(train):
+    flags = ["--runtime", "ray", "--checkpoint.every", "2"]
+    whole = train("whole", *flags, "--steps", "4")
+
+    train("parts", *flags, "--steps", "2", "--actor.lr_schedule", "constant")
+    resumed = train("parts", *flags, "--steps", "4", "--resume", "auto")
+
+    assert metrics_of(resumed) == metrics_of(whole)
+
+
+def test_split_placement_and_two_engines_change_nothing(train):
+    here = train("local", "--steps", "2", "--runtime.local.threads", "1")
+    there = train(
+        "ray",
+        *("--steps", "2", "--runtime", "ray", "--runtime.ray.engines", "2"),
+        *("--runtime.ray.colocate", "policy+engine", "--runtime.ray.cpus_per.engine", "0.5"),
+    )
+
+    assert metrics_of(there) == metrics_of(here)
+
+
+def test_options_that_contradict_the_run_end_it_with_exit_code_2(train, capsys):
+    with pytest.raises(FileNotFoundError):
+        train("ray", "--steps", "2", "--runtime", "ray", "--runtime.ray.ranks.critic", "2", code=2)
+
+    assert "runtime.ray.ranks" in capsys.readouterr().err

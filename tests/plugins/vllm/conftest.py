@@ -1,0 +1,111 @@
+"""A tiny model behind vLLM, started once: that takes half a minute on a CPU."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
+from rlhf_core.testing.tiny import write_tiny_model
+
+EOS = 2
+
+
+class Source:
+    """A training backend in another process, as far as an engine can see."""
+
+    def __init__(self, state: dict[str, torch.Tensor]) -> None:
+        self.state = state
+
+    def module(self) -> None:
+        return None
+
+    def buckets(self) -> Iterator[dict[str, torch.Tensor]]:
+        for name, tensor in self.state.items():
+            yield {name: tensor}
+
+
+@pytest.fixture(scope="session")
+def source_of() -> type[Source]:
+    return Source
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("vllm") / "model", initializer_range=0.3)
+
+
+@pytest.fixture(scope="session")
+def plain(folder: Path):
+    """The same model as Transformers runs it."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@pytest.fixture
+def state(plain) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in plain.state_dict().items()}
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """The event loop that the engine lives in."""
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(scope="session")
+def spec(folder: Path) -> EngineSpec:
+    return EngineSpec(
+        model_path=str(folder),
+        dtype="float32",
+        max_length=1000,
+        max_concurrency=64,
+        eos_token_ids=(EOS,),
+    )
+
+
+@pytest.fixture(scope="session")
+def shared_engine(loop, spec: EngineSpec, plain):
+    pytest.importorskip("vllm")
+    from rlhf_plugin_vllm.config import VllmEngineConfig
+    from rlhf_plugin_vllm.engine import VllmEngine
+
+    engine = VllmEngine(VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, threads=1))
+    loop.run_until_complete(engine.start(spec, Source(dict(plain.state_dict()))))
+    yield engine
+    loop.run_until_complete(engine.close())
+
+
+@pytest.fixture
+def engine(shared_engine, loop, plain):
+    """The engine, serving the plain model's weights as version 0."""
+    yield shared_engine
+    loop.run_until_complete(shared_engine.update_weights(0, Source(dict(plain.state_dict()))))
+
+
+@pytest.fixture
+def run(loop) -> Callable:
+    """Run a coroutine where the engine lives."""
+    return loop.run_until_complete
+
+
+@pytest.fixture
+def make_request() -> Callable[..., GenerationRequest]:
+    def make(
+        prompt: tuple[int, ...], *, seeds: tuple[int, ...] = (1,), number: int = 0, **params: object
+    ) -> GenerationRequest:
+        return GenerationRequest(
+            uid=Uid(0, number),
+            prompt_ids=prompt,
+            seeds=seeds,
+            sampling=SamplingParams(**{"max_new_tokens": 32, **params}),
+        )
+
+    return make

@@ -1,0 +1,25 @@
+"""The conformance kit's checks of engines, each with a vLLM of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_core.testing.checks import load_alone
+from rlhf_core.testing.conformance import parametrize_checks, subject
+
+REGISTERED = load_alone("rlhf_plugin_vllm").get("rlhf_engines", "vllm")
+
+pytestmark = [
+    pytest.mark.scale,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+@parametrize_checks("rlhf_engines", {"vllm": subject(REGISTERED, kv_cache_gib=0.25, threads=1)})
+def test_contract(check, subject):
+    pytest.importorskip("vllm")
+
+    check(subject)

@@ -1,0 +1,124 @@
+"""Nothing is left behind and no call hangs, whoever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
+
+SCRIPT = """
+import asyncio, json, os, signal, sys
+import psutil
+from transformers import AutoModelForCausalLM
+from rlhf_core import RolloutError
+from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
+from rlhf_plugin_vllm.config import VllmEngineConfig
+from rlhf_plugin_vllm.engine import VllmEngine
+
+
+class Source:
+    def __init__(self, state):
+        self.state = state
+
+    def module(self):
+        return None
+
+    def buckets(self):
+        yield self.state
+
+
+async def main(folder, victim):
+    state = dict(AutoModelForCausalLM.from_pretrained(folder).state_dict())
+    engine = VllmEngine(VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, threads=1))
+    spec = EngineSpec(
+        model_path=folder, dtype="float32", max_length=1000, max_concurrency=8, eos_token_ids=()
+    )
+    await engine.start(spec, Source(state))
+    below = psutil.Process().children(recursive=True)
+    print(json.dumps([child.pid for child in below]), flush=True)
+    if victim == "caller":
+        os.kill(os.getpid(), signal.SIGKILL)
+    request = GenerationRequest(
+        uid=Uid(0, 7),
+        prompt_ids=(5, 9),
+        seeds=(1, 2),
+        sampling=SamplingParams(max_new_tokens=990),
+    )
+    call = asyncio.ensure_future(engine.generate(request))
+    await asyncio.sleep(0.1)
+    if victim == "nobody":
+        await engine.close()
+    else:
+        next(child for child in below if victim in child.name()).kill()
+    try:
+        async with asyncio.timeout(5):
+            await call
+    except RolloutError as error:
+        print(json.dumps(str(error)), flush=True)
+    await engine.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("victim", ["nobody", "caller", "EngineCore", "Worker"])
+def test_a_call_in_flight_fails_and_nothing_is_left(folder, tmp_path, victim):
+    pytest.importorskip("vllm")
+    script = tmp_path / "serve.py"
+    script.write_text(SCRIPT)
+    before = set(Path("/dev/shm").iterdir())
+
+    done = subprocess.run(
+        [sys.executable, str(script), str(folder), victim],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
+        timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+    assert done.returncode == (-signal.SIGKILL if victim == "caller" else 0)
+    said = [json.loads(line) for line in done.stdout.splitlines() if line[:1] in '["']
+    pids = said[0]
+    assert len(pids) >= 2
+    if victim != "caller":
+        assert "request 0.7" in said[1]
+    if victim == "nobody":
+        assert "the engine was closed" in said[1]
+    give_up = time.monotonic() + 30
+    while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < give_up:
+        time.sleep(0.1)
+    assert not left
+    assert not unused(set(Path("/dev/shm").iterdir()) - before)
+
+
+def is_running(pid):
+    """False also for a process that ended and was not collected."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def unused(files):
+    """Those that no process maps: others may start and end beside this test."""
+    mapped = []
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            mapped.append(maps.read_text())
+    return [
+        file for file in files if file.exists() and not any(str(file) in text for text in mapped)
+    ]

@@ -1,0 +1,109 @@
+"""Where weights went, seen by watching the copies of a loader as vLLM's are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from rlhf_plugin_local.checksum import checksum_of
+from rlhf_plugin_vllm.digest import digest_of
+from rlhf_plugin_vllm.transfer.layout import aligned, slot_for
+from rlhf_plugin_vllm.worker.recorder import CopyRecorder
+
+
+class Stacked(nn.Module):
+    """Query, key and value in one parameter; a vocabulary padded to 8; experts in a stack, transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Parameter(torch.zeros(8, 4), requires_grad=False)
+        self.embed = nn.Parameter(torch.zeros(8, 4), requires_grad=False)
+        self.experts = nn.Parameter(torch.zeros(2, 4, 3), requires_grad=False)
+
+    def load_weights(self, weights):
+        rows = {"q": (0, 4), "k": (4, 2), "v": (6, 2)}
+        for name, weight in weights:
+            if name in rows:
+                self.qkv.data.narrow(0, *rows[name]).copy_(weight)
+            elif name == "embed":
+                self.embed[: weight.shape[0]].data.copy_(weight)
+            elif name.startswith("expert"):
+                self.experts.data[int(name[-1])].copy_(weight.t())
+            elif name == "halves":
+                self.qkv.data[:2].copy_(weight[:, :4])
+                self.qkv.data[2:4].copy_(weight[:, 4:])
+
+
+def load(state, model=None):
+    model = model or Stacked()
+    slots, end = [], 0
+    for name, tensor in state.items():
+        slots.append(slot_for(name, tensor, aligned(end)))
+        end = slots[-1].offset + slots[-1].nbytes
+    bucket = torch.zeros(end, dtype=torch.uint8)
+    for slot in slots:
+        slot.view(bucket).copy_(state[slot.name])
+    with CopyRecorder(bucket, slots) as recorder:
+        model.load_weights((slot.name, slot.view(bucket)) for slot in slots)
+    return model, recorder.placed
+
+
+@pytest.fixture
+def state():
+    draw = torch.Generator().manual_seed(1)
+    shapes = {"q": (4, 4), "k": (2, 4), "v": (2, 4), "embed": (6, 4)}
+    shapes |= {"expert0": (3, 4), "expert1": (3, 4)}
+    return {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+
+
+def test_weights_are_read_back_from_where_they_are_kept(state):
+    _, placed = load(state)
+
+    for name, expected in state.items():
+        assert placed[name].is_whole()
+        torch.testing.assert_close(placed[name].read(), expected, rtol=0, atol=0)
+
+
+def test_reading_sees_what_the_model_holds_not_what_was_sent(state):
+    model, placed = load(state)
+
+    model.qkv.data[5, 2] = 42.0  # row 1 of k
+
+    assert float(placed["k"].read()[1, 2]) == 42.0
+
+
+def test_a_weight_that_was_split_is_put_together_again():
+    weight = torch.arange(16.0).view(2, 8)
+
+    model, placed = load({"halves": weight})
+
+    assert len(placed["halves"].parts) == 2
+    torch.testing.assert_close(placed["halves"].read(), weight)
+    torch.testing.assert_close(model.qkv.data[:2], weight[:, :4])
+
+
+def test_a_weight_that_went_nowhere_has_no_parts(state):
+    _, placed = load({**state, "unknown": torch.ones(3)})
+
+    assert placed["unknown"].parts == []
+
+
+def test_a_weight_that_is_kept_in_part_is_not_whole():
+    class Shard(Stacked):
+        def load_weights(self, weights):
+            for _, weight in weights:
+                self.qkv.data[:2].copy_(weight[2:])
+
+    _, placed = load({"q": torch.ones(4, 4)}, Shard())
+
+    assert placed["q"].parts
+    assert not placed["q"].is_whole()
+
+
+def test_the_digest_is_that_of_the_training_backend(state):
+    tensors = {**state, "half": torch.ones(3, dtype=torch.bfloat16), "scalar": torch.tensor(2.0)}
+
+    actual = digest_of((name, tensors[name]) for name in sorted(tensors))
+
+    assert actual == checksum_of(tensors)
