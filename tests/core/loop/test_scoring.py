@@ -167,3 +167,28 @@ def test_group_metrics_by_hand():
         "group/reward_std": 0.25,
         "group/no_signal": 0.5,
     }
+
+
+def test_token_rewards_are_openrlhfs_after_clipping():
+    """Its example: rewards (1, -20) clipped to [-10, 10], coefficient 0.5, k = (.1, .2) and (.1, .1, .1, .1)."""
+    lengths, k = (2, 4), np.float32([0.1, 0.2, 0.1, 0.1, 0.1, 0.1])
+    rows = [
+        Trajectory(
+            uid=Uid(0, 0, sample),
+            token_ids=np.zeros(1 + length, np.int32),
+            action_mask=np.arange(1 + length) > 0,
+            rollout_logprobs=np.zeros(length, np.float32),
+            weight_version=np.zeros(length, np.int32),
+            turns=(Turn(start=1, end=1 + length),),
+            reward=reward,
+        )
+        for sample, (length, reward) in enumerate(zip(lengths, (1.0, -20.0), strict=True))
+    ]
+    batch = TrajectoryColumns.from_trajectories(rows)
+    batch = replace(batch, reward=batch.reward.clip(-10.0, 10.0))
+    scores = Scores(columns={"old_logprobs": k, "ref_logprobs": np.zeros(6, np.float32)})
+
+    made = make_reward_batch(batch, scores, KlPenalty(coef=0.5, estimator="k1"))
+
+    expected = torch.tensor([[-0.05, 0.9, 0, 0], [-0.05, -0.05, -0.05, -10.05]])
+    torch.testing.assert_close(made.token_rewards, expected)

@@ -90,3 +90,20 @@ def test_a_frozen_head_gets_no_gradient_but_lets_it_through(lm, inputs):
 
     assert all(p.grad is None for p in lm.parameters())
     assert float(hidden.grad.abs().max()) > 0
+
+
+def test_the_entropy_of_three_logits_is_openrlhfs():
+    """Logits (0, 1, 2): its run gave 0.832396."""
+
+    class ThreeLogits:
+        model = torch.nn.Linear(1, 1)
+
+        def logits(self, hidden):
+            return torch.tensor([[0.0, 1.0, 2.0]]).expand(len(hidden), 3)
+
+    head = ThreeLogits()
+    head.model.get_output_embeddings = lambda: torch.nn.Identity()
+
+    scores = action_scores(head, torch.zeros(1, 1), torch.tensor([2]), temperature=1.0, chunk=4)
+
+    assert scores.entropies.item() == pytest.approx(0.832396, abs=1e-6)
