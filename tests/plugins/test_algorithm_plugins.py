@@ -35,7 +35,7 @@ COMPONENTS = {
     ("rlhf_advantage_estimators", "grpo:dr_grpo"): {"group>=2"},
     ("rlhf_advantage_estimators", "grpo:grpo_passk"): {"group>=2"},
     ("rlhf_advantage_estimators", "grpo:maxrl"): {"group>=2"},
-    ("rlhf_advantage_estimators", "grpo:gdpo"): {"group>=2"},
+    ("rlhf_advantage_estimators", "grpo:gdpo"): {"group>=2", "reward"},
     ("rlhf_advantage_estimators", "grpo:gigpo"): {"group>=2", "observations"},
     ("rlhf_advantage_estimators", "grpo:hierarchical_grpo"): {"group>=2", "observations"},
     ("rlhf_policy_losses", "ppo:ppo"): set(),

@@ -29,6 +29,7 @@ SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
 
 FIX: Mapping[str, str] = {
     "environment": "choose one with --env",
+    "reward": "add one with --reward; what an environment gives by turn has no name",
     "supervised_data": "give the responses to imitate with --supervised.data",
     "several_turns": "choose an executor that plays several turns",
     "is_correction": "set --algo.correction.kind",

@@ -56,7 +56,7 @@ def rlhf_advantage_estimators() -> list[Component[Any]]:
             factory="rlhf_plugin_grpo.components:Gdpo",
             config=GdpoConfig,
             summary="several rewards, each normalized within its group by itself, then summed (GDPO)",
-            needs=_COMPARES_A_GROUP,
+            needs=_COMPARES_A_GROUP | {"reward"},
         ),
         Component(
             name="gigpo",
