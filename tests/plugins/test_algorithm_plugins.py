@@ -96,8 +96,8 @@ def test_one_sample_per_prompt_is_refused_before_a_model_loads(installed, name):
     chosen = [Chosen("--estimator", installed.get("rlhf_advantage_estimators", name))]
 
     with pytest.raises(CapabilityError, match=f"{name} needs at least 2"):
-        check(chosen, frozenset(), samples_per_prompt=1)
-    check(chosen, frozenset(), samples_per_prompt=2)
+        check(chosen, frozenset({"reward"}), samples_per_prompt=1)
+    check(chosen, frozenset({"reward"}), samples_per_prompt=2)
 
 
 @pytest.mark.parametrize(
