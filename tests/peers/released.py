@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parents[2] / ".peers"
 VERSIONS = {"openrlhf": "0.11.2", "trl": "1.16.0", "verl": "0.9.1"}
 EMPTY = frozenset({
     "accelerate", "aiohttp", "codetiming", "deepspeed", "flash_attn", "hydra", "omegaconf", "orjson", "peft",
-    "pylatexenc", "ray", "tensordict", "torchdata", "vllm", "wandb",
+    "psutil", "pylatexenc", "ray", "tensordict", "torchdata", "vllm", "wandb",
 })  # fmt: skip
 
 
