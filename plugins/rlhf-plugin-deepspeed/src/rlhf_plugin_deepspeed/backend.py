@@ -49,13 +49,13 @@ from .config import DeepSpeedConfig
 from .export import export_role
 from .loading import load_role
 from .offloading import Offloading
+from .partitioned_model import values_of
 from .passes import Rows, agreed_passes, nothing, packed_pass
 from .ranks import Ranks, join, own_device
 from .replicated_training import ReplicatedTraining
 from .scoring import SharedScoring, WholeScoring
 from .state_files import load_training, save_training
 from .weights import buckets_of, served_weights
-from .workplace import values_of
 from .zero_training import ZeroTraining
 
 Training = ZeroTraining | ReplicatedTraining

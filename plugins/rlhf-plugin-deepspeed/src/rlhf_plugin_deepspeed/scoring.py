@@ -11,8 +11,8 @@ from rlhf_core.contracts import RoleSpec
 from rlhf_plugin_local.backend.role_model import RoleModel
 
 from .config import DeepSpeedConfig
+from .partitioned_model import WholeHead
 from .ranks import Ranks
-from .workplace import WholeHead
 from .zero_training import start_engine
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlhf_plugin_local.backend.role_model import RoleModel
 
-from .workplace import WholeWeights
+from .partitioned_model import WholeWeights
 
 BUCKET_BYTES = 512 * 2**20
 

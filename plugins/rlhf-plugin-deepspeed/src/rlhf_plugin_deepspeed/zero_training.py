@@ -19,8 +19,8 @@ from .engine_config import engine_config
 from .flattening import check_elementwise, check_groups
 from .fragments import fragments, master_vectors, publish
 from .library import load_deepspeed, quietly
+from .partitioned_model import PartitionedModel, WholeHead
 from .ranks import Ranks
-from .workplace import WholeHead, Workplace
 
 
 class ZeroTraining:
@@ -156,7 +156,7 @@ def start_engine(
     """Return DeepSpeed's engine around the role; without an optimizer it only scores."""
     deepspeed = load_deepspeed(ranks.device)
     settings = engine_config(config, spec, ranks.world_size)
-    workplace = Workplace(role)
+    partitioned = PartitionedModel(role)
     if role.value_head is not None and spec.dtype == "bfloat16":
         role.value_head.to(torch.bfloat16)
     with quietly():
@@ -164,8 +164,8 @@ def start_engine(
         deepspeed.init_distributed("nccl" if ranks.device.type == "cuda" else "gloo")
         if config.zero_stage == 3:
             # Cuts one parameter after the other on its way to the device, which never holds the whole model.
-            deepspeed.zero.Init(module=workplace, config_dict_or_path=settings)
+            deepspeed.zero.Init(module=partitioned, config_dict_or_path=settings)
         engine, *_ = deepspeed.initialize(
-            model=workplace, optimizer=torch_optimizer, config=settings, dist_init_required=False
+            model=partitioned, optimizer=torch_optimizer, config=settings, dist_init_required=False
         )
     return engine

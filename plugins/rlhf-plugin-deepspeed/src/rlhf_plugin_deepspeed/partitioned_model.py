@@ -14,7 +14,7 @@ from rlhf_plugin_local.backend.role_model import RoleModel
 ResultT = TypeVar("ResultT")
 
 
-class Workplace(nn.Module):
+class PartitionedModel(nn.Module):
     """Runs what it is called with. DeepSpeed's own work starts and ends with the call of its module, while a role
     calls several parts of its model, in ways that depend on what is asked for."""
 
