@@ -2,7 +2,8 @@
 
 import torch
 
-from rlhf_plugin_sequence_losses.ratios import credited_to_own_token, row_mean, token_log_ratios
+from rlhf_core.math import token_log_ratios
+from rlhf_plugin_sequence_losses.ratios import credited_to_own_token, row_mean
 
 
 def test_log_ratios_are_clamped_and_zero_at_padding():

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-MAX_LOG_RATIO = 20.0
-"""e^20 is 5e8: finite in float32 also after multiplication with an advantage."""
+from rlhf_core.math import MAX_LOG_RATIO, token_log_ratios
 
 
 class ClipCovResult(NamedTuple):
@@ -52,10 +51,7 @@ def clip_cov_loss(
     Source: Cui et al. 2025, arXiv:2505.22617 (Clip-Cov).
     """
     advantages = torch.where(action_mask, advantages, 0.0)
-    ratio = _log_ratio(policy_logprobs, old_logprobs, action_mask).clamp(
-        -MAX_LOG_RATIO, MAX_LOG_RATIO
-    )
-    ratio = ratio.exp()
+    ratio = token_log_ratios(policy_logprobs, old_logprobs, action_mask).exp()
     clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
     loss = -torch.minimum(ratio * advantages, clipped * advantages)
     kept = action_mask & ~detached
@@ -89,7 +85,9 @@ def kl_cov_loss(
     takes the absolute log-ratio of the sampled token, and so do we.
     """
     advantages = torch.where(action_mask, advantages, 0.0)
-    log_ratio = _log_ratio(policy_logprobs, old_logprobs, action_mask)
+    # Not bounded yet: the penalty still pulls where the ratio no longer does. Padding is replaced before the
+    # arithmetic: a nan there would come back in the backward pass as 0 * nan.
+    log_ratio = torch.where(action_mask, policy_logprobs - old_logprobs, 0.0)
     ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     penalty = torch.where(penalized & action_mask, kl_coef * log_ratio.abs(), 0.0)
     return KlCovResult(
@@ -97,8 +95,3 @@ def kl_cov_loss(
         ratio=torch.where(action_mask, ratio.detach(), 0.0),
         abs_log_ratio=log_ratio.detach().abs(),
     )
-
-
-def _log_ratio(policy_logprobs: Tensor, old_logprobs: Tensor, action_mask: Tensor) -> Tensor:
-    # Padding is replaced before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
-    return torch.where(action_mask, policy_logprobs - old_logprobs, 0.0)

@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .ratios import credited_to_own_token, row_mean, token_log_ratios
+from rlhf_core.math import token_log_ratios
+
+from .ratios import credited_to_own_token, row_mean
 
 
 class GmpoResult(NamedTuple):

@@ -6,23 +6,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-MAX_LOG_RATIO = 20.0
-"""e^20 is 5e8: far beyond any bound, and finite in float32 also after multiplication with an advantage."""
-
-
-def token_log_ratios(
-    policy_logprobs: Float[Tensor, "b a"],
-    behavior_logprobs: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
-) -> Float[Tensor, "b a"]:
-    """Return ``policy - behavior`` in nats, clamped to [-20, 20] with no gradient beyond; 0 at padding.
-
-    What stands at padding, nan included, has no effect.
-    """
-    # Padding is replaced before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
-    difference = torch.where(action_mask, policy_logprobs - behavior_logprobs, 0.0)
-    return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-
 
 def row_mean(
     values: Float[Tensor, "b a"], action_mask: Bool[Tensor, "b a"]

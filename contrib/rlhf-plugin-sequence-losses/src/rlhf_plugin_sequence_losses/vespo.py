@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .ratios import MAX_LOG_RATIO, token_log_ratios
+from rlhf_core.math import MAX_LOG_RATIO, token_log_ratios
 
 MIN_LOG_WEIGHT = math.log(1e-8)
 """Smaller importance weights count as 1e-8, as in the authors' code. The kernel is below 1e-14 there for k >= 2."""

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-MAX_LOG_RATIO = 20.0
-"""e^20 is 5e8: the gate is flat there to the last bit, and the exponential finite."""
+from rlhf_core.math import token_log_ratios
 
 
 class SapoResult(NamedTuple):
@@ -47,8 +46,7 @@ def sapo_loss(
     """
     # Padding is replaced before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
     advantages = torch.where(action_mask, advantages, 0.0)
-    log_ratio = torch.where(action_mask, policy_logprobs - old_logprobs, 0.0)
-    ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    ratio = token_log_ratios(policy_logprobs, old_logprobs, action_mask).exp()
     # One side is a tensor: where() of two numbers is float32, whatever the log-probs are.
     tau = torch.where(advantages > 0, torch.full_like(ratio, tau_pos), tau_neg)
     sigmoid = torch.sigmoid(tau * (ratio - 1.0))

@@ -2,6 +2,7 @@
 
 from .advantage import AdvantageEstimator, Advantages, RewardBatch
 from .backend import (
+    PREPARED,
     Aggregation,
     ComponentRef,
     LossTerm,
@@ -39,6 +40,7 @@ from .task import Message, Task, Uid
 from .trajectory import Stop, Trajectory, TrajectoryColumns, Turn
 
 __all__ = [
+    "PREPARED",
     "Action",
     "AdvantageEstimator",
     "Advantages",

@@ -103,6 +103,10 @@ class RoleSpec:
     seed: int = 0
 
 
+PREPARED = "prepared/"
+"""Prefix of the columns of a ``TrainBatch`` that the policy loss's own ``prepare`` returned."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainBatch:
     """The sequences of one optimizer step and their per-action columns."""

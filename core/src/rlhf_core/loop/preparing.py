@@ -6,13 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..contracts.backend import TrainBatch
+from ..contracts.backend import PREPARED, TrainBatch
 from ..contracts.loss import PreparingLoss, StepColumns
 from ..errors import PluginError
 from ..math import pad_columns, unpad
-
-PREPARED = "prepared/"
-"""Prefix of these columns among those of a ``TrainBatch``."""
 
 
 def prepare(loss: PreparingLoss, batch: TrainBatch, seed: int) -> dict[str, NDArray[np.float32]]:

@@ -17,11 +17,13 @@ from .kl import adapted_kl_coef, kl_estimate, unbiased_kl
 from .masked import masked_mean, masked_sum, masked_var, whiten
 from .mismatch import mismatch_metrics
 from .padding import pad_columns, unpad
+from .ratios import MAX_LOG_RATIO, token_log_ratios
 from .returns import reward_to_go
 from .turns import advantages_at_tokens, remaining_rewards, rewards_by_turn, token_advantages
 from .value import value_loss
 
 __all__ = [
+    "MAX_LOG_RATIO",
     "adapted_entropy_coef",
     "adapted_kl_coef",
     "advantages_at_tokens",
@@ -42,6 +44,7 @@ __all__ = [
     "reward_to_go",
     "rewards_by_turn",
     "token_advantages",
+    "token_log_ratios",
     "unbiased_kl",
     "unpad",
     "value_loss",

@@ -11,9 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..contracts.metric import Metric, Metrics
-
-MAX_LOG_RATIO = 20.0
-"""e^20 is 5e8; beyond it a weight says no more than that it is huge."""
+from .ratios import MAX_LOG_RATIO
 
 
 def mismatch_metrics(

@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-MAX_LOG_RATIO = 20.0
-"""e^20 is 5e8: far beyond any bound, and finite in float32 also after multiplication with an advantage."""
+from rlhf_core.math import MAX_LOG_RATIO
 
 
 class GspoResult(NamedTuple):

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-MAX_LOG_RATIO = 20.0
-"""e^20 is 5e8: far beyond any bound, and finite in float32 also after multiplication with an advantage."""
+from rlhf_core.math import token_log_ratios
 
 
 class ClippedLoss(NamedTuple):
@@ -50,8 +49,7 @@ def clipped_policy_loss(
     """
     # Padding is replaced before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
     advantages = torch.where(action_mask, advantages, 0.0)
-    log_ratio = torch.where(action_mask, policy_logprobs - old_logprobs, 0.0)
-    ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    ratio = token_log_ratios(policy_logprobs, old_logprobs, action_mask).exp()
     clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
     loss = -torch.minimum(ratio * advantages, clipped * advantages)
     bad, good = advantages < 0, advantages > 0

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...contracts.backend import PREPARED
 from ...contracts.loss import LossInputs, StepColumns, TokenLoss
 
 LENGTHS = (4, 1, 6, 3, 2)
@@ -128,7 +129,7 @@ def prepared(
             seed=7,
         )
     )
-    return case.with_columns(**{f"prepared/{name}": column for name, column in made.items()})
+    return case.with_columns(**{PREPARED + name: column for name, column in made.items()})
 
 
 def loss_inputs(
@@ -155,9 +156,9 @@ def loss_inputs(
     if "teacher_top_k" in needs:
         given["policy_top_logprobs"] = column("policy_top_logprobs").requires_grad_(gradient)
     made = {
-        name.removeprefix("prepared/"): column(name)
+        name.removeprefix(PREPARED): column(name)
         for name in case.columns
-        if name.startswith("prepared/")
+        if name.startswith(PREPARED)
     }
     return LossInputs(
         policy_logprobs=policy,

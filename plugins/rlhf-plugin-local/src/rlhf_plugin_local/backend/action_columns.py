@@ -14,9 +14,6 @@ from rlhf_core.math import aggregate
 
 from .packed_rows import ActionGrid
 
-PREPARED = "prepared/"
-"""Prefix of the columns that the policy loss's own ``prepare`` returned."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionColumns:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rlhf_core.contracts import LossInputs, Metric, Metrics, Normalizers, StepPlan
+from rlhf_core.contracts import PREPARED, LossInputs, Metric, Metrics, Normalizers, StepPlan
 from rlhf_core.math import kl_estimate, unbiased_kl
 
-from .action_columns import PREPARED, ActionColumns, mean_metric, reduced
+from .action_columns import ActionColumns, mean_metric, reduced
 from .action_head import ActionScores
 from .packed_rows import ActionGrid
 from .policy_terms import PolicyTerms

@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-MAX_LOG_RATIO = 20.0
-"""e^20 is 5e8: finite in float32 also after multiplication with an advantage."""
+from rlhf_core.math import MAX_LOG_RATIO
 
 MIN_PROB = 1e-6
 """Probabilities are kept in [1e-6, 1 - 1e-6] in the binary divergences, so that their logarithms are finite."""

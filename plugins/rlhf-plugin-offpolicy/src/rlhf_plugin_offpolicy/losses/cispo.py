@@ -11,7 +11,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .ratios import token_log_ratios, weighted_reinforce
+from rlhf_core.math import token_log_ratios
+
+from .ratios import weighted_reinforce
 
 
 class CispoResult(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .ratios import token_log_ratios
+from rlhf_core.math import token_log_ratios
 
 
 class DecoupledResult(NamedTuple):

@@ -13,7 +13,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .ratios import token_log_ratios, weighted_reinforce
+from rlhf_core.math import token_log_ratios
+
+from .ratios import weighted_reinforce
 
 MIN_PROB = 1e-8
 """The probability of any other token is at least this, so that its logarithm is finite."""

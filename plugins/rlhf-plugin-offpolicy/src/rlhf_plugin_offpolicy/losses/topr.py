@@ -12,7 +12,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .ratios import MAX_LOG_RATIO, token_log_ratios, weighted_reinforce
+from rlhf_core.math import MAX_LOG_RATIO, token_log_ratios
+
+from .ratios import weighted_reinforce
 
 
 class ToprResult(NamedTuple):
