@@ -122,6 +122,14 @@ def test_a_plugins_command_gets_its_words_and_gives_the_exit_code(rlhf, with_plu
     assert "Say hello. (acme)" in rlhf("--help")[1]
 
 
+def test_a_plugins_command_of_two_words_is_typed_with_a_hyphen(rlhf, with_plugins):
+    plugins = with_plugins(empty())
+    component = Component(name="say_hello", factory=lambda arguments: 5, summary="Say hello.")
+    plugins.registries["rlhf_commands"].add(Registered(component, "acme"))
+
+    assert rlhf("say-hello")[0] == 5
+
+
 def test_a_plugins_command_that_raises_names_the_plugin(with_plugins):
     plugins = with_plugins(empty())
 

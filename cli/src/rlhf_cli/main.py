@@ -93,17 +93,18 @@ def _add_plugin_commands(app: typer.Typer, plugins: Plugins) -> None:
     taken = {info.name for info in app.registered_commands}
     taken |= {info.name for info in app.registered_groups}
     for entry in plugins.registries["rlhf_commands"]:
-        if entry.name in taken:
+        name = entry.name.replace("_", "-")  # as flags and our own commands are typed
+        if name in taken:
             print(
                 f"warning: the command {entry.qualified} ({entry.origin}) is not available: "
-                f"there is already an rlhf {entry.name}",
+                f"there is already an rlhf {name}",
                 file=sys.stderr,
             )
             continue
-        taken.add(entry.name)
+        taken.add(name)
         summary = f"{entry.component.summary} ({entry.origin})".strip()
         app.command(
-            entry.name,
+            name,
             add_help_option=False,
             context_settings=_OWN_ARGUMENTS,
             help=summary,

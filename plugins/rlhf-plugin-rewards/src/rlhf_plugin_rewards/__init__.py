@@ -1,4 +1,4 @@
-"""Verifiable rewards: your function, exact match, regular expression, math equivalence."""
+"""Rewards: your function, exact match, regular expression, math equivalence, a server's answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_core import Component, hookimpl
 
-from .config import ExactMatchConfig, FunctionConfig, MathConfig, RegexConfig
+from .config import ExactMatchConfig, FunctionConfig, HttpConfig, MathConfig, RegexConfig
 
 
 @hookimpl
@@ -36,5 +36,12 @@ def rlhf_rewards() -> list[Component[Any]]:
             factory="rlhf_plugin_rewards.equivalence:MathEquivalence",
             config=MathConfig,
             summary="1 if the final answer is mathematically equal to the row's answer (math-verify)",
+        ),
+        Component(
+            name="http",
+            factory="rlhf_plugin_rewards.remote.reward:HttpReward",
+            config=HttpConfig,
+            summary="what reward servers answer that speak OpenRLHF's JSON protocol",
+            extra="http",
         ),
     ]

@@ -1,0 +1,34 @@
+"""Reward models: the reward ``reward_model``, and ``rlhf serve-rm``, which scores over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlhf_core import Component, hookimpl
+
+from .config import RewardModelConfig, ServeConfig
+
+
+@hookimpl
+def rlhf_rewards() -> list[Component[Any]]:
+    return [
+        Component(
+            name="reward_model",
+            config=RewardModelConfig,
+            factory="rlhf_plugin_reward_model.reward:RewardModelReward",
+            summary="the score that a sequence-classification model gives the whole sequence",
+        )
+    ]
+
+
+@hookimpl
+def rlhf_commands() -> list[Component[Any]]:
+    return [
+        Component(
+            name="serve_rm",
+            config=ServeConfig,
+            factory="rlhf_plugin_reward_model.serving.command:serve_rm",
+            summary="Score over HTTP with a reward model.",
+            extra="serve",
+        )
+    ]

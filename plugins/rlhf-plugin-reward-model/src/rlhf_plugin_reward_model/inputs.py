@@ -1,0 +1,106 @@
+"""From what a reward is given to the token ids that a reward model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_core import RewardError
+from rlhf_core.contracts import RewardRequest
+
+
+def sampled_ids(request: RewardRequest, tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
+    """The tokens of the sample itself.
+
+    Raises:
+        RewardError: the prompt reads differently with this tokenizer, so its ids mean something else to the model.
+    """
+    check_same_tokenizer(request.token_ids, request.prompt, tokenizer)
+    return request.token_ids
+
+
+def check_same_tokenizer(
+    ids: Sequence[int], prompt: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Check that ``ids`` begin with what the policy's tokenizer read as ``prompt``.
+
+    Raises:
+        RewardError: they do not.
+    """
+    read = _decoded(ids, tokenizer)
+    if not read.startswith(prompt):
+        raise RewardError(
+            f"with the reward model's tokenizer the sampled tokens read {_short(read)}; the policy's prompt is "
+            f"{_short(prompt)}. They have different tokenizers, so score text: input = text or chat"
+        )
+
+
+def text_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
+    """The tokens of a text that shows its special tokens, with exactly one end token.
+
+    Padding and end tokens at its ends are taken off first, so a text that has them and one that has none agree.
+    """
+    pad, eos = tokenizer.pad_token, tokenizer.eos_token
+    marks = tuple(mark for mark in (pad, eos) if isinstance(mark, str) and mark)
+    while marks and text.endswith(marks):
+        text = next(text.removesuffix(mark) for mark in marks if text.endswith(mark))
+    while marks and text.startswith(marks):
+        text = next(text.removeprefix(mark) for mark in marks if text.startswith(mark))
+    ids = _encoded(text, tokenizer)
+    end: Any = tokenizer.eos_token_id
+    return ids if end is None else [*ids, end]
+
+
+def chat_ids(
+    request: RewardRequest, messages_key: str, tokenizer: PreTrainedTokenizerBase
+) -> Sequence[int]:
+    """The row's prompt and the response as one conversation in the tokenizer's chat template.
+
+    Raises:
+        RewardError: there is no such column, no template, or the template refuses the messages.
+    """
+    prompt = request.row.get(messages_key)
+    if isinstance(prompt, str):
+        prompt = [{"role": "user", "content": prompt}]
+    if not isinstance(prompt, list) or not all(isinstance(entry, Mapping) for entry in prompt):
+        raise RewardError(
+            f"column {messages_key!r} of the row holds {_short(repr(prompt))}; expected text or chat messages. "
+            f"messages_key names the column with the prompt; there are: {', '.join(request.row) or 'none'}"
+        )
+    if tokenizer.chat_template is None:
+        raise RewardError(
+            "the reward model's tokenizer has no chat template; use input = text, or name another with tokenizer"
+        )
+    messages = [*map(dict, prompt), {"role": "assistant", "content": request.response}]
+    try:
+        text: Any = tokenizer.apply_chat_template(messages, tokenize=False)
+    except (TemplateError, TypeError, ValueError, KeyError) as error:
+        raise RewardError(
+            f"the reward model's chat template refuses the messages: {error}"
+        ) from error
+    return _encoded(text, tokenizer)
+
+
+def _encoded(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return ids
+
+
+def _decoded(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    try:
+        text: Any = tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+    except (OverflowError, TypeError, KeyError, IndexError) as error:
+        raise RewardError(
+            f"the reward model's tokenizer cannot read the policy's tokens ({error}); score text: "
+            "input = text or chat"
+        ) from error
+    return str(text)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:80] + "...")

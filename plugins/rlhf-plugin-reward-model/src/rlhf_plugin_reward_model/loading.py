@@ -1,0 +1,180 @@
+"""Loading a reward model: a Transformers sequence classifier with one score, whatever its head is called on disk.
+
+OpenRLHF's reward models have the weights of such a classifier (a decoder under ``model.``, a linear head without a
+bias) and name the head in ``config.json`` as ``value_head_prefix``; so a renamed head is all that is special.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from rlhf_core import ConfigError
+
+from .config import ModelOptions
+
+_UNREADABLE = (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError)
+"""What Transformers lets through for something that is not a usable model."""
+
+_HEAD = "score"
+"""What Transformers calls the head of a decoder with a classification head."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A reward model in evaluation mode, and how to read its scores."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    vocab_size: int
+    """Token ids are below it."""
+    max_length: int | None
+    """Tokens of the longest sequence; None: the model has no limit."""
+    skipped_token: int | None
+    """The padding token, if the score is taken at the last token that is another one."""
+    mean: float
+    std: float
+
+
+def load_model(options: ModelOptions) -> LoadedModel:
+    """Load the model onto its device.
+
+    Raises:
+        ConfigError: it cannot be read, gives no single score, has no head of that name, or is to be normalized and
+            its config.json has no mean and std; or there is no such device.
+    """
+    device = _device(options.device)
+    try:
+        config = AutoConfig.from_pretrained(
+            options.path, trust_remote_code=options.trust_remote_code
+        )
+        tokenizer = AutoTokenizer.from_pretrained(
+            options.tokenizer or options.path, trust_remote_code=options.trust_remote_code
+        )
+        model = _load_weights(options, config, _dtype(options.dtype, device))
+    except _UNREADABLE as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise _why_not(options, error) from error
+    text = config.get_text_config()
+    mean, std = _normalization(options, config)
+    return LoadedModel(
+        model=model.eval().requires_grad_(False).to(device),
+        tokenizer=tokenizer,
+        vocab_size=int(model.get_input_embeddings().weight.shape[0]),
+        max_length=options.max_length or getattr(text, "max_position_embeddings", None),
+        skipped_token=_skipped_token(options, config),
+        mean=mean,
+        std=std,
+    )
+
+
+def _load_weights(options: ModelOptions, config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    head = options.head or getattr(config, "value_head_prefix", None) or _HEAD
+    # Set in the file it would stand for class names too; a language model's file has none.
+    config.id2label, config.label2id = {0: "LABEL_0"}, {"LABEL_0": 0}
+    bars = transformers_logging.is_progress_bar_enabled()
+    level = transformers_logging.get_verbosity()
+    transformers_logging.disable_progress_bar()
+    # It prints a table of what it would make up; the exceptions below say it in one line.
+    transformers_logging.set_verbosity_error()
+    try:
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            options.path,
+            config=config,
+            dtype=dtype,
+            key_mapping={} if head == _HEAD else {rf"^{head}\.": f"{_HEAD}."},
+            ignore_mismatched_sizes=True,
+            trust_remote_code=options.trust_remote_code,
+            output_loading_info=True,
+        )
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+    _check_loaded(options.path, head, info)
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _check_loaded(path: str, head: str, info: dict[str, Any]) -> None:
+    if wrong := sorted(info["mismatched_keys"]):
+        name, found, expected = wrong[0]
+        raise ConfigError(
+            f"reward model {path}: {name} has the shape {tuple(found)}; expected {tuple(expected)}, for one score per "
+            "sequence"
+        )
+    if missing := sorted(info["missing_keys"]):
+        unused = sorted(str(key) for key in info["unexpected_keys"])[:5]
+        raise ConfigError(
+            f"reward model {path}: its weights have no {missing[0]}, so the score would be random (the head is looked "
+            f"for as {head!r}). Not used were: {', '.join(unused) or 'none'}. Give --head the head's name if it is "
+            "one of these; a language model without a trained head is no reward model."
+        )
+
+
+def _normalization(options: ModelOptions, config: Any) -> tuple[float, float]:
+    if options.normalize == "none":
+        return 0.0, 1.0
+    if options.normalize == "given":
+        assert options.mean is not None
+        assert options.std is not None
+        return options.mean, options.std
+    mean, std = getattr(config, "mean", None), getattr(config, "std", None)
+    if not isinstance(mean, int | float) or not isinstance(std, int | float) or not std > 0:
+        raise ConfigError(
+            f"reward model {options.path}: normalize = model, but its config.json has mean {mean} and std {std}; "
+            "expected numbers, std above 0. Use normalize = given with mean and std, or none."
+        )
+    return float(mean), float(std)
+
+
+def _skipped_token(options: ModelOptions, config: Any) -> int | None:
+    rule = options.score_at
+    if rule == "auto":
+        rule = "last" if hasattr(config, "value_head_prefix") else "last_not_pad"
+    pad: int | None = config.get_text_config().pad_token_id
+    return pad if rule == "last_not_pad" else None
+
+
+def _device(wanted: str) -> torch.device:
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(wanted)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device {wanted}: torch sees {torch.cuda.device_count()} GPUs here. Use cpu, or another index."
+        )
+    return device
+
+
+def _dtype(wanted: str, device: torch.device) -> torch.dtype:
+    if wanted == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    return named[wanted]
+
+
+def _why_not(options: ModelOptions, error: Exception) -> ConfigError:
+    text = str(error).strip()
+    if "trust_remote_code" in text:
+        return ConfigError(
+            f"reward model {options.path}: it comes with Python code of its own, which is not run by default. "
+            "Read the code, then set trust_remote_code"
+        )
+    first = text.splitlines()[0] if text else type(error).__name__
+    return ConfigError(
+        f"reward model {options.path}: expected a Transformers folder or hub name with a tokenizer and a model for "
+        f"sequence classification; loading it failed with {type(error).__name__}: {first}"
+    )

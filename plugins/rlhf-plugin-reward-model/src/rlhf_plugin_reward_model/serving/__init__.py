@@ -1,0 +1,1 @@
+"""``rlhf serve-rm``: a reward model behind OpenRLHF's JSON protocol."""

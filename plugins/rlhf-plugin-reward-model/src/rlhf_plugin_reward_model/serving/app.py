@@ -1,0 +1,127 @@
+"""The web application: who may ask, what is read, which status says what."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rlhf_core import RewardError
+
+from . import protocol
+from .batcher import Batcher, Full
+from .protocol import BadRequest, ScoreRequest
+
+BODY_TIMEOUT_S = 60.0
+"""For sending a whole request."""
+
+log = logging.getLogger(__name__)
+
+TokenizeFunction = Callable[[ScoreRequest], list[Sequence[int]]]
+
+
+class _Refused(Exception):
+    """Answered with a status and a line of text."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def make_app(
+    batcher: Batcher,
+    tokenize: TokenizeFunction,
+    *,
+    token: str | None,
+    max_body_bytes: int,
+    request_timeout_s: float,
+) -> Starlette:
+    """Return the application; it starts and closes the batcher.
+
+    Args:
+        tokenize: raises BadRequest or RewardError for a request that cannot be scored.
+        token: what requests must carry as ``Authorization: Bearer``; None: nothing.
+    """
+
+    async def get_reward(request: Request) -> Response:
+        try:
+            _check_token(request, token)
+            body = await _read_body(request, max_body_bytes)
+            async with asyncio.timeout(request_timeout_s):
+                scores = await _scores(body)
+        except _Refused as error:
+            return _error(error.status, str(error))
+        except BadRequest as error:
+            return _error(400, str(error))
+        except Full as error:
+            return _error(503, str(error), {"Retry-After": "1"})
+        except TimeoutError:
+            return _error(503, f"not scored within {request_timeout_s:g} s", {"Retry-After": "1"})
+        except RewardError as error:
+            return _error(422, str(error))
+        except Exception as error:
+            log.exception("a request failed")
+            return _error(500, f"{type(error).__name__}: {error}")
+        return JSONResponse(protocol.answer(scores))
+
+    async def _scores(body: bytes) -> list[float]:
+        # In a thread: tokenizing a large request takes long enough to be felt by the others.
+        sequences = await asyncio.to_thread(lambda: tokenize(protocol.read_request(body)))
+        scores = await batcher.submit(sequences)
+        for index, score in enumerate(scores):
+            if isinstance(score, RewardError):
+                raise RewardError(f"query {index}: {score}")
+        return [score for score in scores if not isinstance(score, RewardError)]
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "waiting": batcher.num_waiting})
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        batcher.start()
+        try:
+            yield
+        finally:
+            await batcher.close()
+
+    routes = [
+        Route(protocol.PATH, get_reward, methods=["POST"]),
+        Route("/health", health, methods=["GET"]),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+def _check_token(request: Request, token: str | None) -> None:
+    if token is None:
+        return
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not hmac.compare_digest(given.encode(), token.encode()):
+        raise _Refused(401, "expected the server's token as 'Authorization: Bearer TOKEN'")
+
+
+async def _read_body(request: Request, limit: int) -> bytes:
+    too_large = _Refused(413, f"the request has more than the {limit} bytes that are allowed")
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError:
+        raise _Refused(408, f"the request was not sent within {BODY_TIMEOUT_S:g} s") from None
+    return bytes(body)
+
+
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": text}, status_code=status, headers=headers)

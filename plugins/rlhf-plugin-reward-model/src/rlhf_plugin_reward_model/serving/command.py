@@ -1,0 +1,160 @@
+"""The command ``rlhf serve-rm``: options, port, token, model, then serve until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from rlhf_core import ConfigError
+
+from ..config import ServeConfig
+from . import protocol
+from .flags import parse_flags
+from .protocol import BadRequest, ScoreRequest
+
+if TYPE_CHECKING:
+    from ..scoring import Scorer
+
+_ABOUT = (
+    "Serve a reward model over HTTP in OpenRLHF's protocol: POST /get_reward, GET /health. "
+    "Listens on this machine alone and asks for a token, unless told otherwise."
+)
+
+
+def serve_rm(words: Sequence[str]) -> int:
+    """Serve until SIGTERM, which ends it after the requests in work, and return the exit code.
+
+    Raises:
+        ConfigError: an option is wrong, the port is taken, or the model cannot be loaded.
+    """
+    options = parse_flags(
+        ServeConfig, words, command="rlhf serve-rm", positional="path", about=_ABOUT
+    )
+    _check_reach(options)
+    token, said = _token(options)
+    with _listening(options.host, options.port) as listener:
+        # After the port, which is found taken at once: they take seconds and minutes.
+        from ..scoring import Scorer
+
+        scorer = Scorer(options)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"serving {scorer.describe()}", flush=True)
+        print(f"url:   http://{shown}:{port}{protocol.PATH}", flush=True)
+        print(f"token: {said}", flush=True)
+        _serve(options, scorer, token, listener)
+    return 0
+
+
+def tokenize_function(
+    options: ServeConfig, scorer: Scorer
+) -> Callable[[ScoreRequest], list[Sequence[int]]]:
+    """Return what makes token ids of a request."""
+    from ..inputs import check_same_tokenizer, text_ids
+
+    tokenizer = scorer.loaded.tokenizer
+
+    def tokenize(request: ScoreRequest) -> list[Sequence[int]]:
+        if options.input == "text":
+            return [text_ids(query, tokenizer) for query in request.queries]
+        if request.token_ids is None or request.prompts is None:
+            raise BadRequest(
+                "this server scores token ids, and the request has no token_ids and prompts. Set send_token_ids = "
+                "true in the http reward, or start the server with --input text"
+            )
+        for ids, prompt in zip(request.token_ids, request.prompts, strict=True):
+            check_same_tokenizer(ids, prompt, tokenizer)
+        return list(request.token_ids)
+
+    return tokenize
+
+
+def _serve(
+    options: ServeConfig, scorer: Scorer, token: str | None, listener: socket.socket
+) -> None:
+    import uvicorn
+
+    from .app import make_app
+    from .batcher import Batcher
+
+    batcher = Batcher(
+        scorer.scores, batch_tokens=options.batch_tokens, max_waiting=options.max_waiting
+    )
+    app = make_app(
+        batcher,
+        tokenize_function(options, scorer),
+        token=token,
+        max_body_bytes=options.max_body_mib * 2**20,
+        request_timeout_s=options.request_timeout_s,
+    )
+    # uvicorn repeats the signal that ended it, for whoever handled it before; by default that is death by SIGTERM.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=options.stop_timeout_s,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        ConfigError: the port is taken or not allowed, or the address is none of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        # At once: on Linux two sockets may both bind a port, but only one can listen.
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"--port {port}: in use at {host}. Choose another, or 0 for any free one."
+            ) from error
+        raise ConfigError(
+            f"--host {host} --port {port}: cannot listen there: {error.strerror or error}"
+        ) from error
+    return listener
+
+
+def _check_reach(options: ServeConfig) -> None:
+    if not options.auth and not _is_loopback(options.host):
+        raise ConfigError(
+            f"--auth false with --host {options.host}: anybody who reaches this machine could ask. Leave --auth on, "
+            "or listen at 127.0.0.1 and forward the port."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _token(options: ServeConfig) -> tuple[str | None, str]:
+    """The token, and what to print of it: never one that somebody else has chosen."""
+    if not options.auth:
+        return None, "none is asked for; whoever is on this machine can ask"
+    if chosen := os.environ.get(options.token_env, "").strip():
+        return chosen, f"the one in {options.token_env}"
+    made = secrets.token_urlsafe(24)
+    return made, f"{made} (made up for this run; set {options.token_env} to it where you train)"

@@ -1,0 +1,83 @@
+"""Command line flags derived from an options model, for a command that is not a training run."""
+
+from __future__ import annotations
+
+import argparse
+import types
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from rlhf_core import Config, ConfigError
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def parse_flags(
+    model: type[ConfigT], words: Sequence[str], *, command: str, positional: str, about: str
+) -> ConfigT:
+    """Return the options that the words give.
+
+    Args:
+        command: as typed, such as ``rlhf serve-rm``.
+        positional: the field that is given without a flag.
+
+    Raises:
+        ConfigError: a value is not allowed; names the flag.
+        SystemExit: 2 for an unknown flag or a missing argument, 0 after help.
+    """
+    parser = argparse.ArgumentParser(prog=command, description=about, allow_abbrev=False)
+    for name, info in model.model_fields.items():
+        if name == positional:
+            parser.add_argument(name, metavar="MODEL", help=info.description)
+        else:
+            parser.add_argument(
+                flag_of(name),
+                dest=name,
+                default=argparse.SUPPRESS,
+                metavar=_metavar(info),
+                help=_help(info),
+            )
+    given = vars(parser.parse_args(list(words)))
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(_message(error, given, positional)) from error
+
+
+def flag_of(name: str) -> str:
+    """``batch_tokens`` is ``--batch-tokens``."""
+    return "--" + name.replace("_", "-")
+
+
+def _message(error: ValidationError, given: dict[str, Any], positional: str) -> str:
+    lines = []
+    for problem in error.errors():
+        reason = problem["msg"].removeprefix("Value error, ")
+        if not problem["loc"]:
+            lines.append(reason)
+            continue
+        name = str(problem["loc"][0])
+        written = "MODEL" if name == positional else flag_of(name)
+        lines.append(f"{written} {given.get(name)}: {reason[:1].lower()}{reason[1:]}")
+    return "; ".join(lines)
+
+
+def _help(info: FieldInfo) -> str:
+    default = "" if info.default is None else f" (default: {str(info.default).lower()})"
+    if isinstance(info.default, str):
+        default = f" (default: {info.default})"
+    return f"{info.description}{default}".replace("%", "%%")
+
+
+def _metavar(info: FieldInfo) -> str:
+    kind = info.annotation
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(part for part in get_args(kind) if part is not types.NoneType)
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(map(str, get_args(kind))) + "}"
+    if kind is bool:
+        return "{true,false}"
+    return "N" if kind in (int, float) else "TEXT"

@@ -1,0 +1,1 @@
+"""The reward ``http``: scores from servers that speak OpenRLHF's JSON protocol."""

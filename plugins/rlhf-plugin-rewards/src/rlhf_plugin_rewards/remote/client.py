@@ -1,0 +1,94 @@
+"""One HTTP request to a reward server, and what its outcome means for the next step."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx2
+
+MAX_ANSWER_BYTES = 64 * 2**20
+SHOWN = 200
+"""Characters of a body that messages repeat."""
+
+_BUSY = 429
+_RETRIED = frozenset({408, 425, _BUSY, 502, 503, 504})
+"""The server, or what stands before it, says that it did not do the work. 500 is not among them: see ``PerSample``."""
+_PER_SAMPLE = frozenset({400, 413, 422, 500})
+"""May be due to a single sample of a request."""
+
+
+class Failure(Exception):
+    """A request that gave no scores. The text names the address and what came."""
+
+
+class Unanswered(Failure):
+    """The server could not be reached, did not answer in time or was not able to work. Scoring has no side effects, so
+    the request may be repeated."""
+
+    def __init__(self, text: str, *, retry_after_s: float = 0.0, busy: bool = False) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+        self.busy = busy
+        """It is healthy, but has too much to do."""
+
+
+class PerSample(Failure):
+    """The server refused the request, maybe because of one sample in it."""
+
+    def __init__(self, text: str, *, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+async def post(client: httpx2.AsyncClient, url: str, body: bytes, limit_s: float) -> bytes:
+    """Return the answer to a request.
+
+    Raises:
+        Failure: there is none with status 200; its subclass says what can be done.
+    """
+    try:
+        # The library's limits are for single steps, such as one read.
+        async with asyncio.timeout(limit_s), client.stream("POST", url, content=body) as response:
+            answer = await _read(url, response)
+    except TimeoutError:
+        raise Unanswered(f"{url}: no answer within {limit_s:.3g} s") from None
+    except httpx2.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise Unanswered(f"{url}: {reason} ({type(error).__name__})") from error
+    status = response.status_code
+    if status == 200:
+        return answer
+    text = f"{url}: status {status}{_advice(response)}: {beginning(answer)}"
+    if status in _RETRIED:
+        raise Unanswered(text, retry_after_s=_retry_after_s(response), busy=status == _BUSY)
+    if status in _PER_SAMPLE:
+        raise PerSample(text, status=status)
+    raise Failure(text)
+
+
+def beginning(body: bytes) -> str:
+    """The first characters of a body, on one line."""
+    text = " ".join(body[: 4 * SHOWN].decode(errors="replace").split())
+    return (text if len(text) <= SHOWN else text[:SHOWN] + "...") or "an empty body"
+
+
+async def _read(url: str, response: httpx2.Response) -> bytes:
+    answer = bytearray()
+    async for chunk in response.aiter_bytes():
+        answer += chunk
+        if len(answer) > MAX_ANSWER_BYTES:
+            raise Failure(f"{url}: an answer of more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(answer)
+
+
+def _advice(response: httpx2.Response) -> str:
+    if response.status_code in (401, 403):
+        return " (set the variable that token_env names to the server's token)"
+    if response.is_redirect:
+        return f" (it has moved to {response.headers.get('location')}; give that address)"
+    return ""
+
+
+def _retry_after_s(response: httpx2.Response) -> float:
+    seconds = response.headers.get("retry-after", "")
+    return float(seconds) if seconds.isdecimal() else 0.0

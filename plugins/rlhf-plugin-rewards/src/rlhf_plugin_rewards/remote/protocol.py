@@ -1,0 +1,96 @@
+"""What is sent to a reward server and what comes back.
+
+Sent: ``{"query": [text], "prompts": [text], "labels": [any]}``, where a query is prompt and response together, and on
+demand ``"token_ids": [[int]]``. Back: ``{"rewards": [number], "scores": [number], "extra_logs": {name: [number]}}``;
+the last two may be missing. The names are OpenRLHF's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core import RewardError
+from rlhf_core.contracts import RewardRequest, RewardResult
+
+from ..labels import label_of
+
+
+class BadAnswer(ValueError):
+    """An answer that is not of the protocol; the text says what came."""
+
+
+def body_of(
+    requests: Sequence[RewardRequest], *, label_key: str | None, with_token_ids: bool
+) -> bytes:
+    """Encode a request.
+
+    Raises:
+        RewardError: a row has no such label, or one that JSON cannot hold.
+    """
+    labels = [None if label_key is None else label_of(request, label_key) for request in requests]
+    message: dict[str, Any] = {
+        "query": [request.prompt + request.response for request in requests],
+        "prompts": [request.prompt for request in requests],
+        "labels": labels,
+    }
+    if with_token_ids:
+        message["token_ids"] = [list(request.token_ids) for request in requests]
+    try:
+        return json.dumps(message, allow_nan=False).encode("ascii")
+    except (TypeError, ValueError) as error:
+        raise RewardError(
+            f"column {label_key!r} holds what cannot be sent as JSON: {error}"
+        ) from error
+
+
+def results_of(answer: bytes, count: int) -> list[RewardResult | RewardError]:
+    """Decode an answer for ``count`` samples; a sample without a finite reward gets an error in its place.
+
+    Raises:
+        BadAnswer: it is no JSON, or not one entry per sample.
+    """
+    try:
+        message: Any = json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise BadAnswer(f"no JSON ({error})") from error
+    if not isinstance(message, Mapping):
+        raise BadAnswer(f"a {type(message).__name__}; expected an object with 'rewards'")
+    if "rewards" not in message:
+        raise BadAnswer(f"an object with {_listed(message)}; expected 'rewards'")
+    rewards = _column(message["rewards"], "rewards", count)
+    columns: dict[str, Sequence[Any]] = {}
+    if message.get("scores") is not None:
+        columns["score"] = _column(message["scores"], "scores", count)
+    logs = message.get("extra_logs") or {}
+    if not isinstance(logs, Mapping):
+        raise BadAnswer(f"a {type(logs).__name__} as extra_logs; expected an object")
+    columns |= {
+        str(name): _column(values, f"extra_logs {name!r}", count) for name, values in logs.items()
+    }
+    return [
+        _result(reward, {name: values[index] for name, values in columns.items()})
+        for index, reward in enumerate(rewards)
+    ]
+
+
+def _column(values: Any, name: str, count: int) -> Sequence[Any]:
+    if count == 1 and not isinstance(values, list):
+        values = [values]  # servers that are asked for one sample at a time may answer so
+    if not isinstance(values, list):
+        raise BadAnswer(f"a {type(values).__name__} as {name}; expected a list of {count} numbers")
+    if len(values) != count:
+        raise BadAnswer(f"{len(values)} {name} for {count} samples; expected one for each")
+    return values
+
+
+def _result(reward: Any, metrics: Mapping[str, Any]) -> RewardResult | RewardError:
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        return RewardError(f"the server's reward is {reward!r}; expected a finite number")
+    return RewardResult(reward=float(reward), metrics=dict(metrics))
+
+
+def _listed(message: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, list(message)[:8])) or "nothing in it"

@@ -1,0 +1,51 @@
+"""Whether there is a server at all, asked before a run loads its models."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from rlhf_core import RewardError
+
+CONNECT_S = 3.0
+"""For one attempt."""
+POLL_S = 0.25
+"""Between rounds: a server that was started together with the run may still be starting."""
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def wait_for_a_server(urls: Sequence[str], limit_s: float) -> None:
+    """Return when one of the addresses accepts connections.
+
+    Raises:
+        RewardError: none did within the limit; says why of each.
+    """
+    end = time.monotonic() + limit_s
+    while True:
+        problems = []
+        for url in urls:
+            problem = _problem(url, min(CONNECT_S, max(0.1, end - time.monotonic())))
+            if problem is None:
+                return
+            problems.append(f"{url}: {problem}")
+        if time.monotonic() + POLL_S >= end:
+            raise RewardError(
+                f"no reward server can be reached (tried for deadline_s = {limit_s:g}): {'; '.join(problems)}. "
+                "Start one, or correct urls"
+            )
+        time.sleep(POLL_S)
+
+
+def _problem(url: str, limit_s: float) -> str | None:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    try:
+        with socket.create_connection(
+            (parts.hostname, parts.port or _PORTS[parts.scheme]), timeout=limit_s
+        ):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
