@@ -25,12 +25,15 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
 
 PUBLIC = {
+    "rlhf_cli.runs",  # the run that a command line asks for, for commands of plugins
     "rlhf_core",
     "rlhf_core.code_reference",  # FILE.py:NAME in a component's own options
     "rlhf_core.contracts",
     "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike
     "rlhf_core.math",
     "rlhf_core.plugins",  # Plugins, which a runtime is given
+    "rlhf_core.weights",  # both ends of the way that weights take between processes
+    "rlhf_core.rollout_process",  # what a runtime's own rollout processes build
 }
 """What plugins may import, besides everything in rlhf_core.testing; docs/plugins.md lists the same."""
 
@@ -114,7 +117,8 @@ def first_party_components() -> list:
 def test_every_first_party_plugin_loads():
     loaded = plugin_loader.load("")
     expected = {
-        path.name.removeprefix("rlhf-plugin-") for path in (ROOT / "plugins").glob("rlhf-*")
+        path.name.removeprefix("rlhf-plugin-").replace("-", "_")
+        for path in (ROOT / "plugins").glob("rlhf-*")
     }
 
     assert [str(failure) for failure in loaded.failed if failure.name in expected] == []
@@ -122,10 +126,12 @@ def test_every_first_party_plugin_loads():
 
 
 def test_the_core_never_compares_a_components_name():
-    """The core's code has no string that equals the name or an alias of a component."""
+    """The core's code has no string that equals the name or an alias of a component. Commands are typed, not chosen."""
+    commands = [entry.qualified for entry in plugin_loader.load("").registries["rlhf_commands"]]
     names = {
         name
         for entry in first_party_components()
+        if entry.qualified not in commands
         for name in (entry.name, *entry.component.aliases, entry.qualified)
     }
     assert len(names) > 10, "the first-party plugins are installed"
@@ -261,7 +267,9 @@ def test_the_documentation_lists_the_public_modules():
     section = text.partition("## What a plugin may import")[2].partition("\n## ")[0]
 
     listed = {
-        word for word in section.split("`") if word.startswith("rlhf_core") and " " not in word
+        word
+        for word in section.split("`")
+        if word.startswith(("rlhf_core", "rlhf_cli")) and " " not in word
     }
 
     assert listed == PUBLIC | {"rlhf_core.testing"}

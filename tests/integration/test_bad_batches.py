@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rlhf_plugin_local.backend.torch_backend import TorchBackend
+from rlhf_plugin_local.backend import torch_backend
 
 DROP_ALL = """
 from rlhf_core import Component
@@ -73,14 +73,14 @@ def test_groups_that_lost_members_to_bad_rewards_are_dropped_whole_and_the_rest_
 
 def test_a_gradient_of_nan_ends_the_run_with_the_advice(train, monkeypatch, capsys):
     """Three updates in a row whose gradient is not finite: the weights stay, the run says so."""
-    whole = TorchBackend._columns
+    whole = torch_backend.columns_of
 
-    def poisoned(self, batch, rows):
-        columns = whole(self, batch, rows)
+    def poisoned(*arguments):
+        columns = whole(*arguments)
         columns["advantages"] = columns["advantages"] * math.nan
         return columns
 
-    monkeypatch.setattr(TorchBackend, "_columns", poisoned)
+    monkeypatch.setattr(torch_backend, "columns_of", poisoned)
 
     train("run", "--steps", "5", code=1)
 

@@ -22,9 +22,12 @@ def test_two_ranks_of_zero_take_the_first_step_of_one_process(train, stage):
         assert second[name] == pytest.approx(first[name], rel=1e-4), name
 
 
-def test_all_three_together_train_on_what_was_sampled(train):
-    lines = train("run", *COMMON, *TWO_RANKS, "--engine", "vllm", "--engine.vllm.threads", "1")
+@pytest.mark.parametrize("weights", ["store", "memory", "collective"])
+def test_all_three_together_train_on_what_was_sampled(train, weights):
+    engine = ["--engine", "vllm", "--engine.vllm.threads", "1", "--runtime.ray.weights", weights]
+    lines = train("run", *COMMON, *TWO_RANKS, *engine)
 
     for line in lines:
+        assert line["timing"]["sync_gib_per_s"] > 0
         assert line["metrics"]["mismatch/logprob_diff_mean"] <= 1e-4
         assert line["metrics"]["policy/grad_norm"] > 0

@@ -97,6 +97,12 @@ class Plugins:
         registered = self.get(ref.kind, ref.name)
         return registered.build(registered.validate(ref.options))
 
+    def loggers(self) -> list[logging.Logger]:
+        """The topmost logger of the core and of each plugin; their levels and handlers hold for all below."""
+        modules = [str(getattr(m, "__name__", name)) for name, m in self.manager.list_name_plugin()]
+        names = dict.fromkeys([__package__, *(module.partition(".")[0] for module in modules)])
+        return [logging.getLogger(name) for name in names]
+
     def observe(self, hook: str, **arguments: Any) -> None:
         """Call an observer hook. One that raises is reported once, switched off, and the run goes on."""
         for implementation in list(getattr(self.manager.hook, hook).get_hookimpls()):

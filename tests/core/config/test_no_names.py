@@ -15,7 +15,7 @@ ALLOWED = {
     (path, library): "a library"
     for path in ("fingerprint.py", "testing/checks.py")
     for library in ("torch", "ray", "vllm", "deepspeed")
-}
+} | {("weights/link.py", "plan"): "how weights lie in buckets"}
 """Words that happen to be names of components too, and what they are here."""
 
 

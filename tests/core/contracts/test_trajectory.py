@@ -88,11 +88,17 @@ def test_missing_names_become_nan():
     np.testing.assert_array_equal(columns.rewards["b"], np.float32([np.nan, 1.0, np.nan]))
 
 
-@pytest.mark.parametrize("rows", [[2, 0], [1], [0, 1, 2], [2, 2]])
-def test_select_equals_packing_the_chosen_rows_one_by_one(rows):
-    columns = TrajectoryColumns.from_trajectories(batch_of_three())
+def batch_of_long_rows() -> list[Trajectory]:
+    """Long enough to be copied row by row, in place of by an index."""
+    return [make(Uid(0, n), 1 + n, [(70 + 30 * n, 1.0)]) for n in range(3)]
 
-    chosen = columns.select(np.array(rows))
+
+@pytest.mark.parametrize("rows", [[2, 0], [1], [0, 1, 2], [2, 2], []])
+@pytest.mark.parametrize("make_batch", [batch_of_three, batch_of_long_rows])
+def test_select_equals_packing_the_chosen_rows_one_by_one(rows, make_batch):
+    columns = TrajectoryColumns.from_trajectories(make_batch())
+
+    chosen = columns.select(np.array(rows, dtype=np.int64))
 
     assert len(chosen) == len(rows)
     for new, old in enumerate(rows):

@@ -52,6 +52,21 @@ def test_requests_arrive_as_they_were(drawn):
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        {"a": {"\0rlhf": False}},
+        {"\0rlhf": []},
+        {"a": {"\0rlhf": "bytes", "value": "AAAA"}},
+        {"a": [{"\0rlhf": {"\0rlhf": b"x"}, "b": "\0rlhf"}], "c": b"y"},
+    ],
+)
+def test_rows_that_hold_the_wires_own_mark_arrive_as_they_were(row):
+    requests = [request(row)]
+
+    assert there_and_back(requests) == requests
+
+
+@pytest.mark.parametrize(
     "text", ["🙂", "\ud800", "a\0b", 'x\n{"call": 1}\n', "é" * 200_000, "\u2028"]
 )
 def test_odd_text_arrives_as_it_was(text):

@@ -61,6 +61,11 @@ def _without_effect(
                 f"{role}.min_lr_ratio",
                 f"the learning rate is constant. Set --{role}.lr_schedule too.",
             )
+    if not run.rollout.max_staleness:
+        yield (
+            "rollout.in_flight_updates",
+            "nothing is in flight when weights change. Set --rollout.max_staleness 1 or more.",
+        )
     yield from _error_values_without_effect(selections)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Literal, get_args
 
 from .. import capabilities
 from ..capabilities import Chosen
@@ -28,7 +29,8 @@ def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]])
     is on, so the sampler's log-probs are not the trainer's. ``several_updates``: more than one optimizer update per
     rollout batch. ``entropy_bonus``: the loss has an entropy term. ``rollout_as_old``: the sampler's log-probs stand in
     for the old ones. ``supervised_data``: there are responses to imitate. ``teacher``: there is a model to distill
-    from. ``reward_shaper``: rewards are changed after they are given.
+    from. ``reward_shaper``: rewards are changed after they are given. ``stale_rollouts``: generation runs ahead of
+    training.
     """
     kl = run.algo.kl
     found = {
@@ -44,11 +46,50 @@ def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]])
         "renormalized_sampling": renormalizes(run),
         "several_updates": updates_per_batch(run) > 1,
         "entropy_bonus": has_entropy_bonus(run),
-        "rollout_as_old": run.algo.loss.old_logprobs == "rollout",
+        "rollout_as_old": old_logprobs_from(run, selections) == "rollout",
+        "stale_rollouts": run.rollout.max_staleness > 0,
         "supervised_data": bool(run.supervised.data),
         "teacher": run.algo.teacher.path is not None,
     }
     return frozenset(name for name, present in found.items() if present)
+
+
+def old_logprobs_from(
+    run: RunConfig, selections: Mapping[str, tuple[Selection, ...]]
+) -> Literal["reuse", "recompute", "rollout"]:
+    """Return where the ratio's denominator comes from, as written or, for ``auto``, the cheapest that is exact.
+
+    Stale samples were drawn from another policy than the one at the start of the update. Where nothing else weighs
+    them for that, only the sampler's log-probs make the ratio right.
+    """
+    mode = run.algo.loss.old_logprobs
+    if mode != "auto":
+        return mode
+    if run.rollout.max_staleness and not weighs_samples(selections):
+        return "rollout"
+    return "recompute" if updates_per_batch(run) > 1 else "reuse"
+
+
+def weighs_samples(selections: Mapping[str, tuple[Selection, ...]]) -> bool:
+    """True when tokens are weighted for the difference between sampler and trainer: by a correction, or by a loss that
+    reads the sampler's log-probs itself."""
+    losses = selections["algo.loss.policy"]
+    return bool(selections["algo.correction.kind"]) or any(
+        "rollout_logprobs" in selection.needs for selection in losses
+    )
+
+
+def spare_prompts(rollout: RolloutConfig) -> int:
+    """Prompts that a step starts beside those that it needs."""
+    # Rounded, because 10 * (1.1 - 1) is a little more than 1.
+    return math.ceil(round(rollout.batch_size * (rollout.oversampling - 1), 6))
+
+
+def prompts_in_flight(rollout: RolloutConfig) -> int:
+    """Most prompts that are played at the same time."""
+    ahead = rollout.max_staleness * rollout.batch_size
+    most = rollout.batch_size + max(ahead, spare_prompts(rollout))
+    return min(most, rollout.concurrency or most)
 
 
 def has_entropy_bonus(run: RunConfig) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from ..errors import ConfigError
 from ..plugins import Plugins
-from .features import renormalizes, updates_per_batch
+from .features import renormalizes, updates_per_batch, weighs_samples
 from .problems import Labels, flag
 from .resolved import Selection
 from .run import RunConfig
@@ -28,6 +28,7 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
         *_sampling_rules(run, labels),
         *_training_rules(run, labels),
         *_old_logprobs_rules(run, selections, labels),
+        *_staleness_rules(run, selections, labels),
         *_kl_rules(run, labels),
         *_teacher_rules(run, selections, labels),
         *_term_rules(selections, labels),
@@ -201,6 +202,25 @@ def _old_logprobs_rules(run: RunConfig, selections: Selections, labels: Labels) 
         yield (
             f"{label} rollout and {labels('algo.correction.kind')}: the correction compares the old log-probs with the "
             "sampler's, which would be the same numbers. Leave one out."
+        )
+
+
+def _staleness_rules(run: RunConfig, selections: Selections, labels: Labels) -> Iterator[str]:
+    rollout, mode = run.rollout, run.algo.loss.old_logprobs
+    label = labels("rollout.max_staleness")
+    if not rollout.max_staleness or weighs_samples(selections):
+        return
+    if mode in ("reuse", "recompute"):
+        yield (
+            f"{labels('algo.loss.old_logprobs')} {mode} and {label} {rollout.max_staleness}: the ratio would start "
+            "from the trainer's own policy, and nothing would weigh the samples for having come from an older one.\n"
+            "  Set --algo.loss.old_logprobs auto, or a correction: --algo.correction.kind tis."
+        )
+    if mode == "auto" and renormalizes(run):
+        yield (
+            f"{label} {rollout.max_staleness}: samples of older weights have to be weighed by the sampler's log-probs, "
+            "which with top_p, top_k, min_p or min_new_tokens are those of another distribution.\n"
+            "  Sample without them, or set --rollout.max_staleness 0."
         )
 
 

@@ -85,8 +85,37 @@ class RolloutConfig(Config):
         None,
         description="prompt, actions and environment text together; max_prompt_tokens + max_new_tokens when unset",
     )
+    compared_share: Probability = Field(
+        0.0625,
+        description="share of a step's prompts, at least one, whose samples carry the sampler's log-probs for the "
+        "mismatch metrics; all do where a component needs them, or where the engine computes them anyway",
+    )
+    check_weights: bool = Field(
+        True,
+        description="after each update, compare a digest of what the engine serves with the trainer's weights",
+    )
     max_refills: NotNegative = Field(
         4, description="times a step may draw more prompts to replace what its filters dropped"
+    )
+    max_staleness: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="versions by which the weights that sampled a token may be older than those that are trained on "
+        "it; 0 is on-policy, more lets generation run ahead",
+    )
+    in_flight_updates: bool = Field(
+        False,
+        description="swap weights under running requests instead of waiting for them; needs max_staleness",
+    )
+    oversampling: float = Field(
+        1.0,
+        ge=1.0,
+        le=8.0,
+        description="take a step's prompts from this many times as many, those that are complete first",
+    )
+    concurrency: Positive | None = Field(
+        None, description="prompts that are played at the same time at most; all when unset"
     )
 
 

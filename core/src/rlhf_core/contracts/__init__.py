@@ -19,7 +19,16 @@ from .backend import (
     ValueObjective,
 )
 from .correction import Correction, IsCorrection
-from .engine import Completion, Engine, EngineSpec, GenerationRequest, SamplingParams, WeightSource
+from .engine import (
+    Completion,
+    Engine,
+    EngineSpec,
+    GenerationRequest,
+    LinkedEngine,
+    SamplingParams,
+    WeightSource,
+    WeightSync,
+)
 from .environment import Action, Environment, Observation, StepResult
 from .executor import Generator, Renderer, RolloutContext, RolloutExecutor
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
@@ -35,7 +44,7 @@ from .reward import (
     RolloutInfo,
     SampleFilter,
 )
-from .runtime import Placement, RoleHandle, Runtime, RuntimeSpec
+from .runtime import Placement, RoleHandle, RolloutSpec, Runtime, RuntimeSpec
 from .task import Message, Task, Uid
 from .trajectory import Stop, Trajectory, TrajectoryColumns, Turn
 
@@ -54,6 +63,7 @@ __all__ = [
     "GenerationRequest",
     "Generator",
     "IsCorrection",
+    "LinkedEngine",
     "LossInputs",
     "LossTerm",
     "Message",
@@ -80,6 +90,7 @@ __all__ = [
     "RolloutExecutor",
     "RolloutInfo",
     "RolloutSample",
+    "RolloutSpec",
     "RunInfo",
     "RunResult",
     "Runtime",
@@ -104,6 +115,7 @@ __all__ = [
     "Uid",
     "ValueObjective",
     "WeightSource",
+    "WeightSync",
     "merge_metrics",
     "metric_values",
 ]

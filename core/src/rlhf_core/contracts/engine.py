@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from .trajectory import Stop
 
 if TYPE_CHECKING:
     import torch
+
+    from ..weights import Invitation, Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,8 @@ class SamplingParams:
     min_new_tokens: int = 0
     """Before this many tokens neither end-of-sequence nor a stop string ends the turn."""
     max_new_tokens: int = 256
+    logprobs: bool = True
+    """False: nothing reads ``Completion.logprobs``, so an engine that saves work by it may return NaN there."""
 
     @property
     def truncates(self) -> bool:
@@ -68,10 +72,20 @@ class Completion:
     """(A,) including the end-of-sequence token, if one was written."""
     logprobs: NDArray[np.float32]
     """(A,) natural log-probability under the sampling distribution (after temperature, and after top-p/top-k/
-    min-p where those are on). At temperature 0: under the distribution of temperature 1."""
+    min-p where those are on). At temperature 0: under the distribution of temperature 1. All NaN, or the same, where
+    ``SamplingParams.logprobs`` is off."""
     weight_version: NDArray[np.int32]
     """(A,)"""
     stop: Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSync:
+    """What one update of weights took."""
+
+    num_bytes: int
+    """Of all weights, however many engines got them."""
+    seconds: float
 
 
 class WeightSource(Protocol):
@@ -93,6 +107,12 @@ class Engine(Protocol):
     A factory is called as ``factory(config)``; the runtime then calls ``start`` once.
     """
 
+    @property
+    def shares_weights(self) -> bool:
+        """True when it computes with the trainer's own tensors, so that nothing may run while those change; known
+        once it has started."""
+        ...
+
     async def start(self, spec: EngineSpec, source: WeightSource) -> None:
         """Load or share the weights and get ready to serve."""
         ...
@@ -105,8 +125,8 @@ class Engine(Protocol):
         """
         ...
 
-    async def update_weights(self, version: int, source: WeightSource) -> None:
-        """Serve ``version`` from now on, which is what ``source`` holds."""
+    async def update_weights(self, version: int, source: WeightSource) -> WeightSync | None:
+        """Serve ``version`` from now on, which is what ``source`` holds; return what that took, if it was measured."""
         ...
 
     async def pause(self) -> None:
@@ -125,12 +145,44 @@ class Engine(Protocol):
         """Undo ``sleep``."""
         ...
 
-    async def checksum(self) -> str:
-        """Digest of the weights being served, comparable with ``TrainBackend.checksum``."""
+    async def checksum(self) -> str | None:
+        """Digest of the weights being served (``rlhf_core.weights.weights_digest``), comparable with
+        ``TrainBackend.checksum``; read back from what is computed with, not remembered. None where no process holds
+        whole weights."""
         ...
 
     async def close(self) -> None:
         """Free everything; the engine is not used afterwards."""
+        ...
+
+
+@runtime_checkable
+class LinkedEngine(Engine, Protocol):
+    """An engine whose own processes take weights straight from a trainer's. One without these calls gets them through
+    the process that it lives in."""
+
+    async def start_empty(self, spec: EngineSpec) -> None:
+        """Get ready for weights, in the place of ``start``."""
+        ...
+
+    async def receivers(self) -> Sequence[Place]:
+        """Where the processes are, each of which wants all weights; empty if they cannot take them so."""
+        ...
+
+    async def join(self, invitation: Invitation) -> None:
+        """Have them join a ``rlhf_core.weights`` link, in the place of an older one.
+
+        Raises:
+            RolloutError: the other ends did not come.
+        """
+        ...
+
+    async def receive_weights(self, version: int) -> None:
+        """Do what ``update_weights`` does, with the weights that come by the link.
+
+        Raises:
+            RolloutError: the link broke, or the weights do not fit.
+        """
         ...
 
 

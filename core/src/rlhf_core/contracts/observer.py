@@ -13,12 +13,15 @@ class RunInfo:
     """Given to ``rlhf_run_start``."""
 
     output: Path
-    """The run folder: ``config.toml``, ``metrics.jsonl``, ``ledger.jsonl``, ``checkpoints/``, ``model/``."""
+    """The run folder: ``config.toml``, ``metrics.jsonl``, ``ledger.jsonl``, ``run.log``, ``checkpoints/``, ``model/``,
+    and more."""
     config: Mapping[str, Any]
     """The resolved configuration, as nested plain values."""
     total_steps: int
     start_step: int
     """Steps already done; more than 0 after a resume."""
+    notes: tuple[str, ...] = ()
+    """What was logged for information while the run was put together, such as the optimizers' parameter groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

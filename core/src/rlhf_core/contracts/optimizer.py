@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +20,22 @@ class ParameterGroup:
     named_parameters: tuple[tuple[str, torch.nn.Parameter], ...]
     options: dict[str, Any] = field(default_factory=dict)
     """What this group overrides: ``lr``, ``weight_decay``, ..."""
+
+    def describe(self) -> str:
+        """One line: name, counts, options, and which parameters, the layers of a stack together.
+
+        ``decay (15 parameters, 106,880 numbers; weight_decay=0.1): embed.weight, layers.*.up_proj.weight (2), ...``
+        """
+        count = sum(parameter.numel() for _, parameter in self.named_parameters)
+        sizes = f"{len(self.named_parameters)} parameters, {count:,} numbers"
+        options = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        alike = Counter(_without_numbers(name) for name, _ in self.named_parameters)
+        names = ", ".join(f"{name} ({n})" if n > 1 else name for name, n in alike.items())
+        return f"{self.name} ({sizes}{'; ' if options else ''}{options}): {names}"
+
+
+def _without_numbers(name: str) -> str:
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
 class Optimizer(Protocol):

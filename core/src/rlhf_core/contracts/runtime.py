@@ -20,6 +20,7 @@ from .backend import (
     TrainBatch,
 )
 from .engine import Engine, EngineSpec, WeightSource
+from .executor import RolloutExecutor
 from .trajectory import TrajectoryColumns
 
 if TYPE_CHECKING:
@@ -53,6 +54,16 @@ class RoleHandle(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSpec:
+    """What a process needs to run episodes: names and plain values, from which it builds the rest itself."""
+
+    executor: ComponentRef
+    environment: ComponentRef | None
+    tokenizer_path: str
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSpec:
     """What is to be built."""
 
@@ -61,6 +72,10 @@ class RuntimeSpec:
     backend: ComponentRef
     engine: ComponentRef
     engine_spec: EngineSpec
+    overlaps: bool = False
+    """The engine generates while roles compute, so a role's calls must leave the event loop free."""
+    rollouts: RolloutSpec | None = None
+    """For a runtime that runs episodes in processes of their own; None: it cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +85,8 @@ class Placement:
     roles: Mapping[str, RoleHandle]
     engine: Engine
     """One engine, or a router in front of many."""
+    executor: RolloutExecutor | None = None
+    """Stands for executors in other processes, with results equal to the bit; None: the loop runs its own."""
 
 
 class Runtime(Protocol):

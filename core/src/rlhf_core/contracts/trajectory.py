@@ -6,7 +6,7 @@ that the policy wrote).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -15,6 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .task import Uid
+
+LONG_ROW = 64
+"""Elements, on average, from which on rows are copied one by one."""
 
 
 class Stop(StrEnum):
@@ -192,17 +195,17 @@ class TrajectoryColumns:
 
     def select(self, rows: NDArray[np.integer]) -> TrajectoryColumns:
         """Return the given rows, in the given order."""
-        tokens = _ragged_index(self.token_offsets, rows)
-        actions = self.action_index(rows)
+        tokens = _taker(self.token_offsets, rows)
+        actions = _taker(self.action_offsets, rows)
         return TrajectoryColumns(
             uid=self.uid[rows],
-            token_ids=self.token_ids[tokens],
-            action_mask=self.action_mask[tokens],
+            token_ids=tokens(self.token_ids),
+            action_mask=tokens(self.action_mask),
             token_offsets=_offsets(self.num_tokens[rows]),
-            rollout_logprobs=self.rollout_logprobs[actions],
-            weight_version=self.weight_version[actions],
-            action_turn=self.action_turn[actions],
-            turn_rewards=self.turn_rewards[actions],
+            rollout_logprobs=actions(self.rollout_logprobs),
+            weight_version=actions(self.weight_version),
+            action_turn=actions(self.action_turn),
+            turn_rewards=actions(self.turn_rewards),
             action_offsets=_offsets(self.num_actions[rows]),
             reward=self.reward[rows],
             rewards={name: column[rows] for name, column in self.rewards.items()},
@@ -260,13 +263,11 @@ class TrajectoryColumns:
         turn_index, turn_rewards = zip(*(_turn_columns(row) for row in rows), strict=True)
         return cls(
             uid=uid,
-            token_ids=np.concatenate([row.token_ids for row in rows]).astype(np.int32),
+            token_ids=_packed([row.token_ids for row in rows], np.int32),
             action_mask=np.concatenate([row.action_mask for row in rows]),
             token_offsets=_offsets(np.array([len(row.token_ids) for row in rows])),
-            rollout_logprobs=np.concatenate([row.rollout_logprobs for row in rows]).astype(
-                np.float32
-            ),
-            weight_version=np.concatenate([row.weight_version for row in rows]).astype(np.int32),
+            rollout_logprobs=_packed([row.rollout_logprobs for row in rows], np.float32),
+            weight_version=_packed([row.weight_version for row in rows], np.int32),
             action_turn=np.concatenate(turn_index),
             turn_rewards=np.concatenate(turn_rewards),
             action_offsets=_offsets(np.array([len(row.rollout_logprobs) for row in rows])),
@@ -275,6 +276,11 @@ class TrajectoryColumns:
             truncated=np.array([row.truncated for row in rows], dtype=bool),
             metrics=_named_columns([row.metrics for row in rows]),
         )
+
+
+def _packed(parts: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    """One array of all parts; batches are large, so without a second copy."""
+    return np.concatenate(parts).astype(dtype, copy=False)
 
 
 def _turn_columns(row: Trajectory) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -315,6 +321,19 @@ def _offsets(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
 def _dense_index(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     _, index = np.unique(keys, axis=0, return_inverse=True)
     return np.asarray(index, dtype=np.int64).reshape(-1)
+
+
+def _taker(
+    offsets: NDArray[np.int64], rows: NDArray[np.integer]
+) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """What takes the elements of ``rows``, in order, from a column."""
+    starts, ends = offsets[:-1][rows], offsets[1:][rows]
+    if int((ends - starts).sum()) <= LONG_ROW * len(rows):
+        index = _ragged_index(offsets, rows)
+        return lambda column: column[index]
+    # An index would be larger than what it takes: 8 bytes an element.
+    spans = list(map(slice, starts.tolist(), ends.tolist()))
+    return lambda column: np.concatenate([column[span] for span in spans])
 
 
 def _ragged_index(offsets: NDArray[np.int64], rows: NDArray[np.integer]) -> NDArray[np.int64]:

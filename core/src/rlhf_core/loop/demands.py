@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config.features import updates_per_batch
+from ..config.features import old_logprobs_from, updates_per_batch
 from ..config.resolved import Resolved
+from ..config.run import RunConfig
 from ..contracts.backend import Statistic
 
 
@@ -25,6 +26,8 @@ class Demands:
     """How many of the teacher's most probable tokens a loss needs; 0: none."""
     old_statistics: tuple[Statistic, ...]
     """What the policy's pass over each batch before its updates computes; empty: there is no such pass."""
+    rollout_logprobs: bool
+    """Every sample carries the sampler's log-probs; otherwise those of a few prompts do, for the mismatch metrics."""
     rollout_as_old: bool
     """The sampler's log-probs stand in for the old ones."""
     greedy_rewards: bool
@@ -50,14 +53,16 @@ def demands_of(resolved: Resolved) -> Demands:
     chosen = [selection for found in resolved.selections.values() for selection in found]
     needs = frozenset().union(*(selection.needs for selection in chosen))
     loss = resolved.one("algo.loss.policy").registered.component
+    old_from = old_logprobs_from(run, resolved.selections)
     return Demands(
         critic="values" in needs,
         final_values="final_values" in needs,
         reference=run.algo.kl.coef > 0 or "ref_logprobs" in needs,
         teacher_logprobs="teacher_logprobs" in needs,
         teacher_top_k=run.algo.teacher.top_k if "teacher_top_k" in needs else 0,
-        old_statistics=_old_statistics(resolved, needs),
-        rollout_as_old=run.algo.loss.old_logprobs == "rollout",
+        old_statistics=_old_statistics(run, needs, recompute=old_from == "recompute"),
+        rollout_logprobs="rollout_logprobs" in needs or old_from == "rollout",
+        rollout_as_old=old_from == "rollout",
         greedy_rewards="greedy_rewards" in needs,
         observations="observations" in needs,
         prepares_step="prepares_step" in loss.provides,
@@ -66,17 +71,12 @@ def demands_of(resolved: Resolved) -> Demands:
     )
 
 
-def _old_statistics(resolved: Resolved, needs: frozenset[str]) -> tuple[Statistic, ...]:
-    run = resolved.run
-    mode = run.algo.loss.old_logprobs
+def _old_statistics(
+    run: RunConfig, needs: frozenset[str], *, recompute: bool
+) -> tuple[Statistic, ...]:
     kl_in_reward = run.algo.kl.coef > 0 and run.algo.kl.mode == "reward"
     statistics: list[Statistic] = []
-    if (
-        kl_in_reward
-        or "old_logprobs" in needs
-        or mode == "recompute"
-        or (mode == "auto" and updates_per_batch(run) > 1)
-    ):
+    if kl_in_reward or "old_logprobs" in needs or recompute:
         statistics.append("logprobs")
     if "sum_pi_squared" in needs:
         statistics.append("sum_pi_squared")

@@ -68,11 +68,14 @@ def _step(resolved: Resolved, demands: Demands) -> list[str]:
         )
         if wanted
     ]
+    ahead = run.rollout.max_staleness
+    swap = "while they are written" if run.rollout.in_flight_updates else "between them"
     steps = run.train.steps or f"{run.train.epochs} epoch(s) of the data"
     objective = policy_role(resolved, demands, total_steps=1).objective
     assert isinstance(objective, PolicyObjective)
     return [
         f"{prompts} prompts x {group} samples = {prompts * group} episodes of up to {max_length(run)} tokens",
+        *([f"of weights up to {ahead} version(s) old, swapped {swap}"] if ahead else []),
         f"extra passes: {', '.join(passes) or 'none'}",
         f"{demands.updates_per_step} optimizer update(s), steps: {steps}",
         f"loss: {objective.aggregation}"

@@ -1,15 +1,16 @@
-"""All episodes of some prompts: played by the executor, scored while others are still being played."""
+"""All episodes of one prompt: played by the executor, then scored."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..contracts.executor import RolloutContext, RolloutExecutor
 from ..contracts.reward import RewardRequest
-from ..contracts.task import Task
+from ..contracts.task import Task, Uid
 from ..contracts.trajectory import Trajectory
 from ..errors import RolloutError
 from ..rewards.panel import SampleScore
@@ -22,24 +23,25 @@ GREEDY_REWARD = "greedy_reward"
 """Metric of every sample of a prompt: what the prompt's greedy episode earned, if one is sampled."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Scored:
-    """The finished groups of some prompts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredGroup:
+    """A finished group."""
 
-    trajectories: list[Trajectory]
-    dropped: dict[str, list[Task]]
-    """Reason -> tasks whose group was dropped because a sample could not be scored."""
-    generate_s: float
-    reward_s: float
+    task: Task
+    trajectories: Sequence[Trajectory]
+    """Empty if it was dropped."""
+    dropped: str | None = None
+    """Why the group was dropped: a sample could not be scored."""
 
 
 class EpisodeRunner:
-    """Runs and scores groups of episodes, for training and, with other sampling, for evaluation.
+    """Plays and scores groups of episodes, for training and, with other sampling, for evaluation.
 
     Args:
         seed_of: the seed of a task's sample and turn.
         score: asks the rewards; None when the environment alone gives rewards.
         with_greedy: play one more episode per prompt at temperature 0, for its reward alone.
+        compared_share: share of the prompts, at least one, whose samples carry the sampler's log-probs; 0: none.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class EpisodeRunner:
         score: ScoreRequests | None,
         samples_per_prompt: int,
         with_greedy: bool = False,
+        compared_share: float = 1.0,
     ) -> None:
         self.context = context
         self.samples = range(samples_per_prompt)
@@ -58,96 +61,85 @@ class EpisodeRunner:
         self._seed_of = seed_of
         self._score = score
         self._with_greedy = with_greedy
+        self._compared_share = compared_share
 
-    async def run(self, tasks: Sequence[Task], step: int) -> Scored:
-        """Run and score all episodes of some tasks; finished groups are scored while others are generated."""
-        started = time.perf_counter()
-        finished: asyncio.Queue[tuple[Task, list[Trajectory]] | None] = asyncio.Queue()
-        scoring = asyncio.create_task(self._score_as_they_finish(finished, step))
-        try:
-            async with asyncio.TaskGroup() as group:
-                for task in tasks:
-                    group.create_task(self._run_one(task, step, finished))
-        except* Exception as errors:
-            scoring.cancel()
-            raise _first(errors) from errors
-        generated = time.perf_counter()
-        finished.put_nowait(None)
-        trajectories, dropped = await scoring
-        return Scored(
-            trajectories=trajectories,
-            dropped=dropped,
-            generate_s=generated - started,
-            reward_s=time.perf_counter() - generated,
+    def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
+        """The prompts whose samples carry log-probs: those with the smallest seeds, so that a resumed run takes the
+        same ones."""
+        count = math.ceil(self._compared_share * len(tasks))
+        ranked = sorted(tasks, key=lambda task: self._seed_of(task, 0, 0))
+        return frozenset(task.uid for task in ranked[:count])
+
+    async def play(self, task: Task, step: int, *, with_logprobs: bool = True) -> list[Trajectory]:
+        """Play all episodes of a task, the greedy one included.
+
+        Raises:
+            RolloutError: an episode failed, or the executor did not return what it was asked for.
+        """
+        context = replace(
+            self.context,
+            sampling=replace(self.context.sampling, logprobs=with_logprobs),
+            seed=partial(self._seed_of, task),
         )
-
-    async def _run_one(
-        self, task: Task, step: int, finished: asyncio.Queue[tuple[Task, list[Trajectory]] | None]
-    ) -> None:
-        context = replace(self.context, seed=lambda sample, turn: self._seed_of(task, sample, turn))
         plays = {self.samples: context}
         if self._with_greedy:
             greedy = replace(context, sampling=replace(context.sampling, temperature=0.0))
             plays[range(len(self.samples), len(self.samples) + 1)] = greedy
-        async with asyncio.TaskGroup() as group:
-            running = {
-                samples: group.create_task(self._executor.run(task, samples, context))
-                for samples, context in plays.items()
-            }
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = {
+                    samples: group.create_task(self._executor.run(task, samples, context))
+                    for samples, context in plays.items()
+                }
+        except* Exception as errors:
+            raise _first(errors) from errors
         trajectories: list[Trajectory] = []
         for samples, play in running.items():
             _check(task, play.result(), samples)
             trajectories += play.result()
         fault_point("generate", step)
-        finished.put_nowait((task, trajectories))
+        return trajectories
 
-    async def _score_as_they_finish(
-        self, finished: asyncio.Queue[tuple[Task, list[Trajectory]] | None], step: int
-    ) -> tuple[list[Trajectory], dict[str, list[Task]]]:
-        done: list[Trajectory] = []
-        dropped: dict[str, list[Task]] = {}
-        more = True
-        while more:
-            waiting = [await finished.get()]
-            while not finished.empty():
-                waiting.append(finished.get_nowait())
-            more = None not in waiting
-            groups = [group for group in waiting if group is not None]
-            if groups:
-                await self._score_groups(groups, done, dropped)
-                fault_point("reward", step)
-        return done, dropped
+    async def score(
+        self, groups: Sequence[tuple[Task, list[Trajectory]]], step: int
+    ) -> list[ScoredGroup]:
+        """Have played groups rewarded, in one call.
 
-    async def _score_groups(
-        self,
-        groups: Sequence[tuple[Task, list[Trajectory]]],
-        done: list[Trajectory],
-        dropped: dict[str, list[Task]],
-    ) -> None:
+        Raises:
+            RewardError: a sample could not be scored, and its reward's policy is to fail.
+        """
         if self._score is None:
-            for _, group in groups:
-                done.extend(self._without_greedy(group))
-            return
+            fault_point("reward", step)
+            return [
+                ScoredGroup(task=task, trajectories=self._without_greedy(group))
+                for task, group in groups
+            ]
         decode = self.context.renderer.decode
         requests = [request for task, group in groups for request in _requests(task, group, decode)]
         scores = iter(await self._score(requests))
-        for task, group in groups:
-            of_group = [next(scores) for _ in group]
-            reason = next((score.dropped for score in of_group if score.dropped is not None), None)
-            if reason is not None:
-                # The whole group goes: a baseline over the rest of it would be another estimator's.
-                dropped.setdefault(reason, []).append(task)
-                continue
-            scored = [
-                replace(
-                    trajectory,
-                    reward=score.reward,
-                    rewards=score.rewards,
-                    metrics={**trajectory.metrics, **score.metrics},
-                )
-                for trajectory, score in zip(group, of_group, strict=True)
-            ]
-            done.extend(self._without_greedy(scored))
+        scored = [
+            self._rewarded(task, group, [next(scores) for _ in group]) for task, group in groups
+        ]
+        fault_point("reward", step)
+        return scored
+
+    def _rewarded(
+        self, task: Task, group: Sequence[Trajectory], scores: Sequence[SampleScore]
+    ) -> ScoredGroup:
+        reason = next((score.dropped for score in scores if score.dropped is not None), None)
+        if reason is not None:
+            # The whole group goes: a baseline over the rest of it would be another estimator's.
+            return ScoredGroup(task=task, trajectories=(), dropped=reason)
+        rewarded = [
+            replace(
+                trajectory,
+                reward=score.reward,
+                rewards=score.rewards,
+                metrics={**trajectory.metrics, **score.metrics},
+            )
+            for trajectory, score in zip(group, scores, strict=True)
+        ]
+        return ScoredGroup(task=task, trajectories=self._without_greedy(rewarded))
 
     def _without_greedy(self, group: Sequence[Trajectory]) -> Sequence[Trajectory]:
         """Take the greedy episode out of a scored group, and note its reward in the others' metrics."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,8 @@ from ..contracts.executor import RolloutContext, RolloutExecutor
 from ..contracts.trajectory import Trajectory
 from .cursor import Tasks
 from .episodes import EpisodeRunner, ScoreRequests
-from .rng import seed_of
+from .pool import play_all
+from .rng import eval_seed
 
 EPOCH = -1
 """The epoch in the uids of evaluation samples."""
@@ -64,15 +66,16 @@ class Evaluator:
             context=replace(
                 self._context, sampling=replace(self._context.sampling, temperature=temperature)
             ),
-            seed_of=lambda task, sample, turn: seed_of(
-                self._seed, "eval", temperature_index, task.uid.prompt, sample, turn
-            ),
+            seed_of=partial(eval_seed, self._seed, temperature_index),
             score=self._score,
             samples_per_prompt=1 if greedy else self._num_samples,
+            compared_share=0.0,
         )
-        scored = await episodes.run([tasks.task(index, EPOCH) for index in range(len(tasks))], step)
-        lost = sum(len(group) for group in scored.dropped.values())
-        return summarize(scored.trajectories, self._pass_threshold) | (
+        all_tasks = [tasks.task(index, EPOCH) for index in range(len(tasks))]
+        groups = await play_all(episodes, all_tasks, step)
+        lost = sum(group.dropped is not None for group in groups)
+        trajectories = [one for group in groups for one in group.trajectories]
+        return summarize(trajectories, self._pass_threshold) | (
             {"dropped_prompts": float(lost)} if lost else {}
         )
 

@@ -63,7 +63,7 @@ def find_resume_point(resolved: Resolved, folder: RunFolder) -> ResumePoint | No
     _compare(values["config"], resolved.tree, path)
     state = LoopState.from_json(values)
     if path.parent == folder.checkpoints:
-        _check_books(folder.ledger, state.step)
+        _check_books(folder.ledger, state)
     return ResumePoint(path, state)
 
 
@@ -79,12 +79,14 @@ def is_saved(role: str) -> bool:
     return role != REFERENCE
 
 
-def _check_books(ledger: Path, step: int) -> None:
-    balance = replay(ledger, up_to_step=step)
-    for group in balance.unsettled()[:1]:
+def _check_books(ledger: Path, state: LoopState) -> None:
+    balance = replay(ledger, up_to_step=state.step)
+    in_flight = {f"{epoch}.{prompt}" for epoch, prompt in state.in_flight}
+    for group in sorted(in_flight ^ set(balance.unsettled()))[:1]:
+        expected = "in flight" if group in in_flight else "settled"
         raise CheckpointError(
-            f"{ledger} does not balance at step {step}: group {group} was planned {balance.planned[group]}, "
-            f"trained {balance.trained[group]} and dropped {balance.dropped[group]} times"
+            f"{ledger} does not balance at step {state.step}: group {group}, which should be {expected}, was planned "
+            f"{balance.planned[group]}, trained {balance.trained[group]} and dropped {balance.dropped[group]} times"
         )
 
 

@@ -10,6 +10,8 @@ import struct
 
 import numpy as np
 
+from ..contracts.task import Task
+
 
 def seed_of(run_seed: int, stream: str, *counters: int) -> int:
     """Return a 63-bit seed for a stream (``"sample"``, ``"data"``, ...) and any number of counters.
@@ -20,6 +22,16 @@ def seed_of(run_seed: int, stream: str, *counters: int) -> int:
     message = stream.encode() + b"\0" + struct.pack(f"<{len(counters) + 1}q", run_seed, *counters)
     digest = hashlib.blake2b(message, digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def sample_seed(run_seed: int, task: Task, sample: int, turn: int) -> int:
+    """The seed of a turn in training. A function of a module, so that other processes can be sent it."""
+    return seed_of(run_seed, "sample", task.uid.epoch, task.uid.prompt, sample, turn)
+
+
+def eval_seed(run_seed: int, temperature_index: int, task: Task, sample: int, turn: int) -> int:
+    """The seed of a turn in evaluation, which is the same at each."""
+    return seed_of(run_seed, "eval", temperature_index, task.uid.prompt, sample, turn)
 
 
 def generator_of(run_seed: int, stream: str, *counters: int) -> np.random.Generator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..config.features import aggregation_of, has_entropy_bonus
+from ..config.features import aggregation_of, has_entropy_bonus, prompts_in_flight
 from ..config.resolved import Resolved, Selection
 from ..config.run import RunConfig, TrainedRole
 from ..contracts.backend import (
@@ -16,7 +16,7 @@ from ..contracts.backend import (
     ValueObjective,
 )
 from ..contracts.engine import EngineSpec
-from ..contracts.runtime import RuntimeSpec
+from ..contracts.runtime import RolloutSpec, RuntimeSpec
 from .demands import Demands
 from .rng import seed_of
 
@@ -45,11 +45,25 @@ def runtime_spec(
             dtype=run.model.dtype,
             max_length=max_length(run),
             max_concurrency=max(
-                run.rollout.batch_size * run.rollout.n_samples_per_prompt, run.eval.n_samples
+                prompts_in_flight(run.rollout) * run.rollout.n_samples_per_prompt,
+                run.eval.n_samples,
             ),
             eos_token_ids=eos_token_ids,
             trust_remote_code=run.model.trust_remote_code,
         ),
+        overlaps=run.rollout.max_staleness > 0,
+        rollouts=_rollout_spec(resolved),
+    )
+
+
+def _rollout_spec(resolved: Resolved) -> RolloutSpec:
+    model = resolved.run.model
+    environment = resolved.optional("rollout.environment")
+    return RolloutSpec(
+        executor=_ref(resolved, "rollout.executor", "rlhf_rollout_executors"),
+        environment=environment.ref("rlhf_environments") if environment else None,
+        tokenizer_path=model.tokenizer or model.path,
+        trust_remote_code=model.trust_remote_code,
     )
 
 

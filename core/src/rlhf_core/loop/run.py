@@ -26,6 +26,7 @@ from .records import RecordFile, cut_after
 from .resume import ResumePoint, find_resume_point, is_saved, restore_roles
 from .roles import POLICY
 from .run_folder import RunFolder, claim
+from .run_log import Notes, run_log
 from .session import Session, open_session
 from .state import initial_state
 from .trainer import StepResult, Trainer
@@ -43,22 +44,29 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
             on from the newest checkpoint.
     """
     folder = RunFolder(Path(resolved.run.output))
-    with claim(folder, resume=resolved.run.resume is not None):
+    resume = resolved.run.resume is not None
+    with claim(folder, resume=resume), run_log(folder.log, plugins) as notes:
         point = find_resume_point(resolved, folder)
-        return asyncio.run(_Run(resolved, plugins, folder, point).main())
+        return asyncio.run(_Run(resolved, plugins, folder, point, notes).main())
 
 
 class _Run:
     """The driver around the trainer: records, observers, evaluation, checkpoints."""
 
     def __init__(
-        self, resolved: Resolved, plugins: Plugins, folder: RunFolder, point: ResumePoint | None
+        self,
+        resolved: Resolved,
+        plugins: Plugins,
+        folder: RunFolder,
+        point: ResumePoint | None,
+        notes: Notes,
     ) -> None:
         self.resolved = resolved
         self.config = resolved.run
         self.plugins = plugins
         self.folder = folder
         self.point = point
+        self.notes = notes
         self.state = point.state if point else initial_state(self.config)
         self.started = time.perf_counter()
 
@@ -88,6 +96,7 @@ class _Run:
                 config=self.resolved.tree,
                 total_steps=session.total_steps,
                 start_step=self.state.step,
+                notes=self.notes.taken(),
             ),
         )
         if self.state.step == 0 and self.config.eval.at_start:
@@ -121,13 +130,28 @@ class _Run:
         if self.point is not None:
             await restore_roles(self.point, session.roles)
             await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
+            session.source.lengths.load(self.state.lengths)
             for shaper, state in zip(session.shapers, self.state.shapers, strict=True):
                 shaper.load_state_dict(state)
         epochs = None if self.config.train.steps is not None else self.config.train.epochs
         cursor = Cursor(
             session.tasks, self.config.seed, epochs=epochs, taken=self.state.prompts_taken
         )
+        self._restart_in_flight(session)
         return Trainer(session, self.state, cursor, self.ledger)
+
+    def _restart_in_flight(self, session: Session) -> None:
+        """Start again what a checkpoint found under way."""
+        in_flight = self.state.in_flight
+        if self.point is None or not in_flight or self.state.step >= session.total_steps:
+            return
+        if self.point.path.parent != self.folder.checkpoints:
+            # The other run's ledger has the lines that say so.
+            count = self.config.rollout.n_samples_per_prompt
+            groups = {(epoch, prompt): count for epoch, prompt in in_flight}
+            self.ledger.planned(self.state.step, groups)
+        tasks = [session.tasks.task(prompt, epoch) for epoch, prompt in in_flight]
+        session.source.restore(tasks, self.state.step, self.state.version)
 
     def _write_header(self, session: Session) -> None:
         """Leave what is needed to repeat the run beside its results."""

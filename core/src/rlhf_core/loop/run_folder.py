@@ -37,6 +37,10 @@ class RunFolder:
         return self.root / "ledger.jsonl"
 
     @property
+    def log(self) -> Path:
+        return self.root / "run.log"
+
+    @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 

@@ -52,7 +52,11 @@ async def score(
     batch: TrajectoryColumns, roles: Mapping[str, RoleHandle], demands: Demands
 ) -> Scores:
     """Return what this run needs to know of a batch."""
-    columns: Columns = {"rollout_logprobs": batch.rollout_logprobs}
+    columns: Columns = {}
+    asked = np.repeat(has_logprobs(batch), batch.num_actions)
+    _require_finite(batch, "rollout_logprobs", np.where(asked, batch.rollout_logprobs, 0.0))
+    if demands.rollout_logprobs:
+        columns["rollout_logprobs"] = batch.rollout_logprobs
     statistics: dict[Statistic, NDArray[np.float32]] = {}
     if demands.old_statistics:
         statistics = await roles[POLICY].statistics(batch, demands.old_statistics)
@@ -75,6 +79,13 @@ async def score(
         final_values=await final_values(batch, roles[CRITIC]) if demands.final_values else None,
         teacher_top=await roles[TEACHER].top_tokens(batch, top) if top else None,
     )
+
+
+def has_logprobs(batch: TrajectoryColumns) -> NDArray[np.bool_]:
+    """(B,) True where the sampler's log-probs are known; those that nobody asked the engine for are NaN."""
+    so_far = np.concatenate([[0], np.cumsum(~np.isnan(batch.rollout_logprobs))])
+    present: NDArray[np.bool_] = np.diff(so_far[batch.action_offsets]) > 0
+    return present
 
 
 def advantages(

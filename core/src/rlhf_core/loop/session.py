@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from ..config.features import sampling_params
+from ..config.features import sampling_params, spare_prompts
 from ..config.resolved import Resolved
-from ..config.run import RunConfig
+from ..config.run import RolloutConfig, RunConfig
 from ..contracts.advantage import AdvantageEstimator
 from ..contracts.engine import Engine
 from ..contracts.environment import Environment
@@ -27,9 +28,9 @@ from .cursor import Tasks
 from .demands import Demands, demands_of
 from .episodes import EpisodeRunner, ScoreRequests
 from .evaluation import Evaluator
-from .rng import seed_of
+from .rng import sample_seed
 from .roles import max_length, runtime_spec
-from .rollouts import RolloutSource
+from .rollouts import Ahead, RolloutSource
 from .supervised import SupervisedRows
 
 
@@ -82,6 +83,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     runtime = _build(resolved, "runtime.name")
     stack.push_async_callback(runtime.close)
     placement = await runtime.start(spec, plugins)
+    executor = placement.executor or executor
 
     context = RolloutContext(
         engine=placement.engine,
@@ -94,25 +96,25 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     episodes = EpisodeRunner(
         executor=executor,
         context=context,
-        seed_of=lambda task, sample, turn: seed_of(
-            run.seed, "sample", task.uid.epoch, task.uid.prompt, sample, turn
-        ),
+        seed_of=partial(sample_seed, run.seed),
         score=score,
         samples_per_prompt=run.rollout.n_samples_per_prompt,
         with_greedy=demands.greedy_rewards,
+        compared_share=1.0 if demands.rollout_logprobs else run.rollout.compared_share,
     )
-    evaluator = None
-    if eval_sets:
-        evaluator = Evaluator(
-            eval_sets,
-            executor=executor,
-            context=context,
-            score=score,
-            seed=run.seed,
-            temperatures=run.eval.temperatures,
-            num_samples=run.eval.n_samples,
-            pass_threshold=run.eval.pass_threshold,
-        )
+    evaluator = Evaluator(
+        eval_sets,
+        executor=executor,
+        context=context,
+        score=score,
+        seed=run.seed,
+        temperatures=run.eval.temperatures,
+        num_samples=run.eval.n_samples,
+        pass_threshold=run.eval.pass_threshold,
+    )
+    ahead, engine = _ahead(run.rollout), placement.engine
+    source = RolloutSource(episodes, shapers=shapers, filters=filters, ahead=ahead, engine=engine)
+    stack.push_async_callback(source.close)
     return Session(
         resolved=resolved,
         plugins=plugins,
@@ -122,12 +124,21 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         roles=placement.roles,
         engine=placement.engine,
         renderer=renderer,
-        source=RolloutSource(episodes, shapers=shapers, filters=filters),
-        evaluator=evaluator,
+        source=source,
+        evaluator=evaluator if eval_sets else None,
         estimator=estimator,
         shapers=shapers,
         preparing_loss=preparing_loss,
         supervised=supervised,
+    )
+
+
+def _ahead(rollout: RolloutConfig) -> Ahead:
+    return Ahead(
+        max_staleness=rollout.max_staleness,
+        in_flight_updates=rollout.in_flight_updates,
+        spare_prompts=spare_prompts(rollout),
+        concurrency=rollout.concurrency,
     )
 
 

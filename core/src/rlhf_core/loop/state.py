@@ -17,6 +17,10 @@ class LoopState:
     """Steps done."""
     prompts_taken: int = 0
     """Position of the data cursor, over all epochs."""
+    in_flight: list[tuple[int, int]] = field(default_factory=list)
+    """(epoch, prompt) of what was drawn for later steps; a resumed run starts it again."""
+    lengths: dict[str, int] = field(default_factory=dict)
+    """Prompt -> mean length of its episodes when it was last finished."""
     version: int = 0
     """Version of the policy's weights: the number of steps that changed them."""
     kl_coef: float = 0.0

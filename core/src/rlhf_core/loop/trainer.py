@@ -21,12 +21,17 @@ from .cursor import Cursor
 from .faults import fault_point
 from .ledger import Ledger
 from .minibatches import Minibatch, minibatches, normalizers_of
+from .pool import WorkDone
 from .preparing import prepare
 from .rng import seed_of
 from .roles import CRITIC, POLICY
 from .samples import sample_texts
+from .served_weights import check_served_weights
 from .session import Session
 from .state import LoopState
+
+WAITING = ("generate_s", "reward_s", "hold_s")
+"""Phases in which a step waits for rollouts: for its own, for their rewards, for others to end before an update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,7 @@ class Trainer:
             NonFiniteError: too many updates in a row had a gradient that is not finite.
         """
         step, run, session = self.state.step + 1, self._run, self.session
-        clock = _Clock()
+        clock, before = _Clock(), session.source.work_done
 
         rollouts = await session.source.take(
             step,
@@ -70,6 +75,7 @@ class Trainer:
             max_refills=run.rollout.max_refills,
             version=self.state.version,
             ledger=self.ledger,
+            steps_left=session.total_steps - step,
         )
         clock.record("generate_s", rollouts.generate_s)
         clock.record("reward_s", rollouts.reward_s)
@@ -81,6 +87,8 @@ class Trainer:
         if batch is None:
             metrics.append({"train/empty_batch": Metric(1, reduction="sum")})
         else:
+            await session.source.hold_to_train()
+            clock.lap("hold_s")
             scores = await scoring.score(batch, session.roles, session.demands)
             estimates, estimate_metrics = scoring.advantages(
                 batch,
@@ -97,16 +105,30 @@ class Trainer:
             metrics.append(await self._update(batch, scores, estimates, step))
             clock.lap("train_s")
 
-            await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
+            await session.source.hold()
+            clock.lap("hold_s")
+            synced = await session.engine.update_weights(
+                self.state.version, session.roles[POLICY].weights()
+            )
             clock.lap("sync_s")
+            if run.rollout.check_weights:
+                await check_served_weights(
+                    session.engine, session.roles[POLICY], self.state.version
+                )
+                clock.lap("check_s")
+            await session.source.release(self.state.version)
+            if synced is not None:
+                clock.record("sync_gib_per_s", synced.num_bytes / 2**30 / synced.seconds)
 
         values = metric_values(merge_metrics(metrics))
         self._adapt_kl(values, batch)
         self._adapt_entropy_bonus(values)
         self.state.step = step
         self.state.prompts_taken = self.cursor.taken
+        self.state.in_flight = session.source.in_flight
+        self.state.lengths = session.source.lengths.to_json()
         self.state.shapers = [shaper.state_dict() for shaper in session.shapers]
-        timing = clock.timing(batch)
+        timing = clock.timing(batch, session.source.work_done - before)
         self.state.seconds += timing["step_s"]
         samples = (
             sample_texts(batch, run.log.samples, session.renderer) if batch is not None else []
@@ -181,7 +203,8 @@ class Trainer:
         lengths = torch.from_numpy(batch.num_actions)
         trainer, mask = pad_columns(torch.from_numpy(logprobs), lengths)
         sampler, _ = pad_columns(torch.from_numpy(batch.rollout_logprobs), lengths)
-        metrics: Metrics = mismatch_metrics(trainer, sampler, mask)
+        with_logprobs = torch.from_numpy(scoring.has_logprobs(batch))
+        metrics: Metrics = mismatch_metrics(trainer, sampler, mask & with_logprobs[:, None])
         return metrics
 
     async def _update_role(self, role: str, data: TrainBatch, plan: StepPlan) -> StepOutcome:
@@ -255,13 +278,21 @@ class _Clock:
         """Attribute the time since the last lap to ``phase``, or to nothing."""
         now = time.perf_counter()
         if phase is not None:
-            self._seconds[phase] = now - self._last
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
         self._last = now
 
-    def timing(self, batch: TrajectoryColumns | None) -> dict[str, float]:
-        seconds = self._seconds | {"step_s": time.perf_counter() - self._start}
+    def timing(self, batch: TrajectoryColumns | None, generated: WorkDone) -> dict[str, float]:
+        """Seconds, shares and rates of the step, in which so much was generated, for it or for later ones."""
+        step_s = time.perf_counter() - self._start
+        waited_s = sum(self._seconds.get(phase, 0.0) for phase in WAITING)
+        seconds = self._seconds | {
+            "step_s": step_s,
+            "engine_idle_share": max(0.0, 1 - generated.seconds / step_s),
+            "trainer_idle_share": min(1.0, waited_s / step_s),
+        }
+        if generated.num_tokens:
+            seconds["generate_tokens_per_s"] = generated.num_tokens / max(generated.seconds, 1e-9)
         if batch is not None:
-            generated, trained = int(batch.num_actions.sum()), int(batch.num_tokens.sum())
-            seconds["generate_tokens_per_s"] = generated / max(seconds["generate_s"], 1e-9)
+            trained = int(batch.num_tokens.sum())
             seconds["train_tokens_per_s"] = trained / max(seconds["train_s"], 1e-9)
         return {name: round(value, 6) for name, value in seconds.items()}

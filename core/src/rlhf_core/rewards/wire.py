@@ -23,6 +23,7 @@ from ..errors import RewardError
 from .outcome import Outcome, Problem, ProblemKind
 
 _MARK = "\0rlhf"
+_MARK_IN_JSON = json.dumps(_MARK)
 _DATES = {cls.__name__: cls for cls in (datetime.datetime, datetime.date, datetime.time)}
 _ATOMS = frozenset({str, int, float, bool, type(None), bytes})
 _BITS = bytes.maketrans(b"\0\1", b"01")
@@ -125,7 +126,18 @@ def answer_of(message: Mapping[str, Any]) -> list[Outcome] | Problem:
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """One line of JSON. ASCII only, so lone surrogates survive."""
-    return json.dumps(message, default=_marked, separators=(",", ":")).encode("ascii") + b"\n"
+    made = 0
+
+    def marked(value: Any) -> Any:
+        nonlocal made
+        result = _marked(value)
+        made += isinstance(result, dict) and _MARK in result
+        return result
+
+    line = json.dumps(message, default=marked, separators=(",", ":"))
+    if line.count(_MARK_IN_JSON) > made:  # a row holds the mark itself
+        line = json.dumps(_escaped(message), default=_marked, separators=(",", ":"))
+    return line.encode("ascii") + b"\n"
 
 
 def decode(line: bytes) -> dict[str, Any]:
@@ -163,10 +175,22 @@ def _marked(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
+def _escaped(value: Any) -> Any:
+    """Write dicts that have the mark as a key of their own as lists of their items."""
+    if isinstance(value, Mapping):
+        entries = {key: _escaped(entry) for key, entry in value.items()}
+        return {_MARK: "items", "value": list(entries.items())} if _MARK in value else entries
+    if isinstance(value, list | tuple):
+        return [_escaped(entry) for entry in value]
+    return value
+
+
 def _restored(value: dict[str, Any]) -> Any:
     kind = value.get(_MARK)
     if kind is None:
         return value
+    if kind == "items":
+        return dict(value["value"])
     if kind == "bytes":
         return base64.b64decode(value["value"])
     return _DATES[kind].fromisoformat(value["value"])

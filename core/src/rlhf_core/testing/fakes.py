@@ -53,6 +53,8 @@ class FakeEngine:
     log-prob (``-(index + 1) / 1024``, exact in float32), so that a test sees where each one ended up.
     """
 
+    shares_weights = False
+
     def __init__(
         self, script: Script | None = None, *, mean_length: int = 8, delay_s: float = 0.0
     ) -> None:

@@ -1,0 +1,64 @@
+"""Rewards are asked for finished groups while others are being played: those that wait together, in one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+GroupT = TypeVar("GroupT")
+ScoredT = TypeVar("ScoredT")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting(Generic[GroupT, ScoredT]):
+    group: GroupT
+    step: int
+    scored: asyncio.Future[ScoredT]
+
+
+class RewardQueue(Generic[GroupT, ScoredT]):
+    """Collects groups while a call is under way, and sends them off with the next one.
+
+    Args:
+        score: returns one result per group, in order; called with the newest step of its groups.
+    """
+
+    def __init__(
+        self, score: Callable[[Sequence[GroupT], int], Awaitable[Sequence[ScoredT]]]
+    ) -> None:
+        self._score = score
+        self._waiting: list[_Waiting[GroupT, ScoredT]] = []
+        self._calls: asyncio.Task[None] | None = None
+
+    async def put(self, group: GroupT, step: int) -> ScoredT:
+        """Return what ``score`` says of this group, or raise what it raised for the call that the group was in."""
+        scored: asyncio.Future[ScoredT] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(group, step, scored)
+        self._waiting.append(waiting)
+        if self._calls is None or self._calls.done():
+            self._calls = asyncio.create_task(self._work())
+        return await scored
+
+    async def close(self) -> None:
+        """End the call that is under way."""
+        if self._calls is not None:
+            self._calls.cancel()
+            await asyncio.gather(self._calls, return_exceptions=True)
+
+    async def _work(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            try:
+                results = await self._score(
+                    [one.group for one in waiting], max(one.step for one in waiting)
+                )
+            except Exception as error:  # it belongs to those who asked
+                for one in waiting:
+                    if not one.scored.done():
+                        one.scored.set_exception(error)
+                continue
+            for one, result in zip(waiting, results, strict=True):
+                if not one.scored.done():
+                    one.scored.set_result(result)

@@ -1,0 +1,55 @@
+"""How old what is trained on is: the version that is trained minus the version that sampled a token."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..contracts.metric import Metric, Metrics
+from ..contracts.trajectory import TrajectoryColumns
+from ..errors import RolloutError
+from .ledger import Groups, groups_of
+
+STALE = "stale"
+"""Why a group was dropped that would have been too old for the next step; the same word as the filter's."""
+LEFT_OVER = "left_over"
+"""Why a group was dropped that no step is left for."""
+
+
+def staleness_metrics(batch: TrajectoryColumns, version: int, max_staleness: int) -> Metrics:
+    """Return mean and maximum over action tokens, and the share of tokens at each staleness up to the bound.
+
+    Raises:
+        RolloutError: a token is older than the bound allows, so the engine served weights that it should not have.
+    """
+    staleness = version - batch.weight_version
+    oldest = int(staleness.max())
+    if oldest > max_staleness:
+        row = int(np.searchsorted(batch.action_offsets, int(staleness.argmax()), side="right")) - 1
+        uid = ".".join(map(str, batch.uid[row].tolist()))
+        raise RolloutError(
+            f"sample {uid} has a token of weights {oldest} versions old, expected at most {max_staleness} "
+            "(--rollout.max_staleness): the engine served older weights than those that it was given last"
+        )
+    if not max_staleness:
+        return {}
+    count = len(staleness)
+    metrics: Metrics = {
+        "rollout/staleness_mean": Metric(float(staleness.sum()), count),
+        "rollout/staleness_max": Metric(float(oldest), reduction="max"),
+    }
+    for age in range(max_staleness + 1):
+        metrics[f"rollout/staleness_{age}"] = Metric(float((staleness == age).sum()), count)
+    return metrics
+
+
+def groups_by_version(batch: TrajectoryColumns) -> dict[int, Groups]:
+    """Return the groups of a batch by the version of their oldest token."""
+    oldest = np.minimum.reduceat(batch.weight_version, batch.action_offsets[:-1])  # (B,)
+    group = batch.group
+    oldest_of_group = np.full(int(group.max()) + 1, np.iinfo(np.int32).max)
+    np.minimum.at(oldest_of_group, group, oldest)
+    found: dict[int, Groups] = {}
+    for version in np.unique(oldest_of_group).tolist():
+        rows = np.flatnonzero(oldest_of_group[group] == version)
+        found[version] = groups_of(batch.select(rows).uids())
+    return found

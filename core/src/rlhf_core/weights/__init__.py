@@ -1,0 +1,38 @@
+"""Weights on their way from a trainer's process to an engine's: packed into buckets, through memory that both see or
+through a collective group.
+
+``layout`` says where tensors lie in a bucket, ``places`` where processes are and which path joins them, ``memory`` and
+``group`` are the two ways, ``link`` puts them together. A runtime holds the sending end, an engine the receiving one.
+"""
+
+from .digest import weights_digest
+from .group import LinkBroken
+from .layout import ALIGNMENT, Slot, WeightPlan, aligned, plan_weights, slot_for, torch_dtype
+from .link import Invitation, ReceivingLink, SendingLink
+from .memory import CudaBuffer, Description, HostBuffer, buffer_for, open_buffer
+from .places import Path, Place, can_meet, place_of, same_memory
+
+__all__ = [
+    "ALIGNMENT",
+    "CudaBuffer",
+    "Description",
+    "HostBuffer",
+    "Invitation",
+    "LinkBroken",
+    "Path",
+    "Place",
+    "ReceivingLink",
+    "SendingLink",
+    "Slot",
+    "WeightPlan",
+    "aligned",
+    "buffer_for",
+    "can_meet",
+    "open_buffer",
+    "place_of",
+    "plan_weights",
+    "same_memory",
+    "slot_for",
+    "torch_dtype",
+    "weights_digest",
+]

@@ -1,0 +1,274 @@
+"""A group of one sender and some receivers, apart from any other group that their processes are in.
+
+Built of torch's process groups without its default group: a trainer's ranks and an engine's workers have default groups
+of their own already. Small messages go by gloo; buckets go by NCCL on GPUs. Every wait polls, so that it ends at its
+deadline or as soon as any member gives the group up, which a wait inside NCCL would not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from ..errors import RLHFError
+
+dist: Any = torch.distributed
+"""Untyped: torch declares neither its stores nor its process groups as exported."""
+
+POLL_S: Final = 0.0002
+LOOK_S: Final = 0.2
+"""Between two looks at whether somebody gave the group up."""
+BROKEN: Final = "broken"
+"""Key of the store that holds the reason for which a member gave the group up."""
+SENDER: Final = 0
+"""The sender's rank."""
+
+Pauses = Iterator[float]
+"""Seconds to sleep between two polls. Who waits chooses how: threads and coroutines use the same polls."""
+
+
+class LinkBroken(RLHFError):
+    """A member of the group died, gave up or missed the deadline; a new group has to be formed without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where the members meet. Plain values."""
+
+    name: str
+    """For messages."""
+    host: str
+    port: int
+    size: int
+    """Members, the sender included."""
+    timeout_s: float
+    """For every single wait."""
+
+
+class Group:
+    """One member's end. Make it by ``host`` (the sender) or ``guest``, then ``connect``."""
+
+    def __init__(self, meeting: Meeting, rank: int, store: Any) -> None:
+        self.meeting = meeting
+        self.rank = rank
+        self._store = store
+        self._control: Any = None
+        self._data: Any = None
+        self._works: list[Any] = []
+        """Started, and maybe not done."""
+        self._broken: str | None = None
+
+    @classmethod
+    def host(cls, name: str, host: str, size: int, timeout_s: float) -> Group:
+        """Open the meeting on a free port.
+
+        Args:
+            host: address of this machine; ``127.0.0.1`` where all members are on it.
+        """
+        store = dist.TCPStore(
+            host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
+        )
+        meeting = Meeting(name=name, host=host, port=store.port, size=size, timeout_s=timeout_s)
+        return cls(meeting, SENDER, store)
+
+    @classmethod
+    def guest(cls, meeting: Meeting, rank: int) -> Group:
+        """Reach the meeting.
+
+        Raises:
+            LinkBroken: nobody is there.
+        """
+        limit = timedelta(seconds=meeting.timeout_s)
+        try:
+            store = dist.TCPStore(
+                meeting.host, meeting.port, is_master=False, wait_for_workers=False, timeout=limit
+            )
+        except (RuntimeError, ValueError) as error:
+            raise LinkBroken(
+                f"weight link {meeting.name}: nobody at {meeting.host}:{meeting.port}: {error}"
+            ) from error
+        return cls(meeting, rank, store)
+
+    def connect(self, device: torch.device | None) -> None:
+        """Wait until all members are here, and join them.
+
+        Args:
+            device: of the buckets; None where none are broadcast.
+
+        Raises:
+            LinkBroken: a member did not come.
+        """
+        meeting, limit = self.meeting, timedelta(seconds=self.meeting.timeout_s)
+        with self._translated():
+            self._store.set(f"here/{self.rank}", "1")
+            for pause in self._until_all_here():
+                time.sleep(pause)
+            store = dist.PrefixStore("control", self._store)
+            options = dist.ProcessGroupGloo._Options()
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
+            options._timeout = limit
+            self._control = dist.ProcessGroupGloo(store, self.rank, meeting.size, options)
+            self._data = self._control
+        if device is not None and device.type == "cuda":
+            self._data = _nccl_group(
+                dist.PrefixStore("data", self._store), self.rank, meeting.size, limit
+            )
+            # NCCL connects at the first operation; it belongs to forming the group.
+            self.wait(self.broadcast(torch.zeros(1, dtype=torch.uint8, device=device)), "the start")
+
+    def broadcast(self, bucket: Tensor) -> Any:
+        """Start sending a bucket, or receiving one into it; return torch's handle."""
+        return self._started(lambda: self._data.broadcast([bucket], dist.BroadcastOptions()))
+
+    def announce(self, value: Tensor) -> Any:
+        """Start sending a few numbers of a CPU."""
+        return self._started(lambda: self._control.broadcast([value], dist.BroadcastOptions()))
+
+    def barrier(self) -> Any:
+        """Start waiting for all members."""
+        return self._started(
+            lambda: self._control.allreduce([torch.zeros(1)], dist.AllreduceOptions())
+        )
+
+    def pauses(self, work: Any, what: str) -> Pauses:
+        """Yield until ``work`` is done.
+
+        Raises:
+            LinkBroken: it failed, somebody gave up, or the deadline passed.
+        """
+        now = time.monotonic()
+        deadline, look = now + self.meeting.timeout_s, now + LOOK_S
+        try:
+            while not work.is_completed():
+                now = time.monotonic()
+                if now > look:
+                    self._require_nobody_gave_up(what)
+                    look = now + LOOK_S
+                if now > deadline:
+                    raise self._error(f"{what} took longer than {self.meeting.timeout_s:g} s")
+                yield POLL_S
+            with self._translated():
+                work.wait()
+        except BaseException as error:
+            self.give_up(str(error) or type(error).__name__)
+            raise
+
+    def wait(self, work: Any, what: str) -> None:
+        """The same, asleep meanwhile."""
+        for pause in self.pauses(work, what):
+            time.sleep(pause)
+
+    def give_up(self, reason: str) -> None:
+        """End every member's wait. The group is not used afterwards."""
+        if self._broken is not None:
+            return
+        self._broken = reason
+        try:
+            if not self._store.check([BROKEN]):
+                self._store.set(BROKEN, f"rank {self.rank}: {reason}"[:2000])
+        except RuntimeError:
+            return  # the sender's process is gone, and with it the store: the others notice by themselves
+        finally:
+            if self._data is not self._control and self._data is not None:
+                self._data.abort()
+
+    def close(self) -> None:
+        """Leave. What is still under way is given up."""
+        if _pending(self._works):
+            _leak(self._control)
+            _leak(self._data)
+        self._control = self._data = None
+        self._broken = self._broken or "it was closed"
+
+    def _until_all_here(self) -> Pauses:
+        keys = [f"here/{rank}" for rank in range(self.meeting.size)]
+        deadline = time.monotonic() + self.meeting.timeout_s
+        while not self._store.check(keys):
+            self._require_nobody_gave_up("forming the group")
+            if time.monotonic() > deadline:
+                missing = [key for key in keys if not self._store.check([key])]
+                raise self._error(
+                    f"{', '.join(missing)} did not come within {self.meeting.timeout_s:g} s"
+                )
+            yield 0.01
+
+    def _started(self, start: Callable[[], Any]) -> Any:
+        self._require_whole()
+        with self._translated():
+            work = start()
+        self._works = [*_pending(self._works), work]
+        return work
+
+    def _require_whole(self) -> None:
+        if self._broken is not None:
+            raise self._error(self._broken)
+
+    def _require_nobody_gave_up(self, what: str) -> None:
+        try:
+            reason = self._store.get(BROKEN).decode() if self._store.check([BROKEN]) else None
+        except RuntimeError as error:
+            raise self._error(f"the sender's process is gone during {what}: {error}") from error
+        if reason is not None:
+            raise self._error(f"{what} was given up by {reason}")
+
+    def _own_address(self) -> str:
+        """Of the interface by which the others reach this process."""
+        if self.rank == SENDER:
+            return self.meeting.host
+        with socket.create_connection(
+            (self.meeting.host, self.meeting.port), timeout=self.meeting.timeout_s
+        ) as probe:
+            address: str = probe.getsockname()[0]
+            return address
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except LinkBroken as error:
+            self.give_up(str(error))
+            raise
+        except (RuntimeError, OSError) as error:  # what torch raises for a lost connection
+            self.give_up(str(error))
+            raise self._error(str(error)) from error
+
+    def _error(self, reason: str) -> LinkBroken:
+        return LinkBroken(f"weight link {self.meeting.name}: {reason}")
+
+
+def _leak(group: Any) -> None:
+    """Never destroy a group: gloo's waits for its operations, holding the interpreter's lock, even while it exits."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+
+
+def _pending(works: list[Any]) -> list[Any]:
+    return [work for work in works if not work.is_completed()]
+
+
+def _nccl_group(store: Any, rank: int, size: int, limit: timedelta) -> Any:
+    """Return an NCCL group that leaves its errors to us: torch's default is to end the process."""
+    name, before = (
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+    )
+    os.environ[name] = "0"
+    try:
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = limit
+        return dist.ProcessGroupNCCL(store, rank, size, options)
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

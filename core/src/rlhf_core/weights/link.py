@@ -1,0 +1,271 @@
+"""Both ends of the way that weights take, bucket by bucket through two buffers: one is filled while the other is read.
+
+The plan crosses once, when the link is formed. An update then sends no names and shapes, and asks nothing of anybody:
+the ends stay in step by the buckets themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import RLHFError
+from .group import Group, LinkBroken, Meeting
+from .layout import Slot, WeightPlan, slot_for
+from .memory import CudaBuffer, Description, HostBuffer, buffer_for, open_buffer
+from .places import Path
+
+NUM_BUFFERS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """What receivers need to join a link."""
+
+    meeting: Meeting
+    path: Path
+    plan: WeightPlan
+    buffers: tuple[tuple[Description, ...], ...]
+    """Of each receiver, the descriptions of the sender's buffers; empty where buckets are broadcast."""
+    first: int = 0
+    """Of all receivers, which is the first of the engine that is invited."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as dictionaries, lists, numbers, strings and bytes."""
+        plain = asdict(self)
+        plain["plan"]["buckets"] = [list(bucket) for bucket in plain["plan"]["buckets"]]
+        plain["buffers"] = [list(each) for each in plain["buffers"]]
+        return plain
+
+    @staticmethod
+    def from_plain(plain: Mapping[str, Any]) -> Invitation:
+        """Undo ``to_plain``."""
+        buckets = tuple(
+            tuple(Slot(**slot) for slot in bucket) for bucket in plain["plan"]["buckets"]
+        )
+        return Invitation(
+            meeting=Meeting(**plain["meeting"]),
+            path=plain["path"],
+            plan=WeightPlan(buckets=buckets, bucket_bytes=plain["plan"]["bucket_bytes"]),
+            buffers=tuple(tuple(each) for each in plain["buffers"]),
+            first=plain["first"],
+        )
+
+
+class SendingLink:
+    """The trainer's end. ``connect``; then for each update ``start``, ``put`` for each weight, ``finish``.
+
+    Args:
+        name: for messages.
+        num_receivers: processes, over all engines of the link.
+        device: where the weights are.
+        host: this machine's address for the receivers.
+        timeout_s: for every single wait for a receiver.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        plan: WeightPlan,
+        path: Path,
+        num_receivers: int,
+        device: torch.device,
+        host: str,
+        timeout_s: float,
+    ) -> None:
+        self._plan, self._path, self._device = plan, path, device
+        self._group = Group.host(name, host, num_receivers + 1, timeout_s)
+        self._shared: list[HostBuffer | CudaBuffer] = []
+        if path == "memory":
+            self._shared = [buffer_for(plan.bucket_bytes, device) for _ in range(NUM_BUFFERS)]
+            self._buffers = [shared.bytes for shared in self._shared]
+        else:
+            self._buffers = _new_buffers(plan, device)
+        self.invitation = Invitation(
+            meeting=self._group.meeting,
+            path=path,
+            plan=plan,
+            buffers=tuple(
+                tuple(shared.describe() for shared in self._shared)
+                for _ in range(num_receivers if self._shared else 0)
+            ),
+        )
+        self._expected = [(i, slot) for i, bucket in enumerate(plan.buckets) for slot in bucket]
+        self._next = 0
+        """Index in ``_expected`` of the weight that has to come next."""
+        self._works: dict[int, Any] = {}
+        """Of the buckets that are under way, by number."""
+
+    def connect(self) -> None:
+        """Wait for the receivers; blocks.
+
+        Raises:
+            LinkBroken: one did not come.
+        """
+        self._group.connect(self._device if self._path == "collective" else None)
+
+    async def start(self, version: int) -> None:
+        """Begin an update."""
+        self._next, self._works = 0, {}
+        await self._until(self._group.announce(torch.tensor([version])), "the start of an update")
+
+    @torch.no_grad()
+    async def put(self, name: str, weight: Tensor) -> None:
+        """Send the next weight of the plan.
+
+        Raises:
+            RLHFError: it is not the next weight of the plan.
+            LinkBroken: a receiver is gone or late.
+        """
+        number, slot = self._take(name, weight)
+        buffer = self._buffers[number % NUM_BUFFERS]
+        if slot is self._plan.buckets[number][0]:
+            await self._until_free(number)
+        slot.view(buffer).copy_(weight)
+        if slot is self._plan.buckets[number][-1]:
+            self._works[number] = self._ship(number)
+
+    async def finish(self) -> None:
+        """Return when every receiver has taken every bucket.
+
+        Raises:
+            RLHFError: weights of the plan did not come.
+        """
+        if self._next != len(self._expected):
+            raise RLHFError(
+                f"{len(self._expected) - self._next} weights of the plan were not sent, first "
+                f"{self._expected[self._next][1].name}"
+            )
+        for number in sorted(self._works):
+            await self._until(self._works.pop(number), f"bucket {number}")
+        await self._until(self._group.barrier(), "the end of an update")
+
+    def give_up(self, reason: str) -> None:
+        """End the waits of all ends."""
+        self._group.give_up(reason)
+
+    def close(self) -> None:
+        """Free buffers and connections."""
+        self._group.close()
+        for shared in self._shared:
+            shared.close()
+        self._shared, self._buffers = [], []
+
+    def _take(self, name: str, weight: Tensor) -> tuple[int, Slot]:
+        if self._next == len(self._expected):
+            raise RLHFError(f"weight {name} is not in the plan, which is complete")
+        number, slot = self._expected[self._next]
+        if slot_for(name, weight, slot.offset) != slot:
+            raise RLHFError(
+                f"the plan has {slot.name} {slot.dtype} {slot.shape} next, got {name} {weight.dtype} "
+                f"{list(weight.shape)}; names, order and shapes of weights have to stay"
+            )
+        self._next += 1
+        return number, slot
+
+    async def _until_free(self, number: int) -> None:
+        """Wait until the buffer of bucket ``number`` may be written."""
+        # A receiver that comes to the barrier of a bucket has read the one before it.
+        read = number - 1 if self._path == "memory" else number - NUM_BUFFERS
+        if read in self._works:
+            await self._until(self._works.pop(read), f"bucket {read}")
+
+    def _ship(self, number: int) -> Any:
+        slot = number % NUM_BUFFERS
+        if self._path == "collective":
+            return self._group.broadcast(self._buffers[slot])
+        self._shared[slot].ready()
+        return self._group.barrier()
+
+    async def _until(self, work: Any, what: str) -> None:
+        for pause in self._group.pauses(work, what):
+            await asyncio.sleep(pause)
+
+
+class ReceivingLink:
+    """An engine process's end.
+
+    Args:
+        index: of this process among those of its engine.
+        device: where it wants the weights.
+    """
+
+    def __init__(self, invitation: Invitation, index: int, device: torch.device) -> None:
+        self._plan, self._path, self._device = invitation.plan, invitation.path, device
+        receiver = invitation.first + index
+        self._group = Group.guest(invitation.meeting, receiver + 1)
+        self._buffers: Sequence[Tensor]
+        if self._path == "memory":
+            self._buffers = [open_buffer(each, device) for each in invitation.buffers[receiver]]
+        else:
+            self._buffers = _new_buffers(invitation.plan, device)
+
+    def connect(self) -> None:
+        """Wait for the sender and the other receivers; blocks.
+
+        Raises:
+            LinkBroken: one did not come.
+        """
+        self._group.connect(self._device if self._path == "collective" else None)
+
+    @contextmanager
+    def update(self, version: int) -> Iterator[Iterator[tuple[Sequence[Slot], Tensor]]]:
+        """Give the buckets of one update: slots, and the bytes that they lie in until the next bucket is asked for.
+
+        An error of the body ends the update at all ends.
+
+        Raises:
+            LinkBroken: the sender or another receiver is gone or late, or sends another version.
+        """
+        try:
+            yield self._take(version)
+        except BaseException as error:
+            self._group.give_up(str(error) or type(error).__name__)
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Free buffers and connections."""
+        self._group.close()
+        self._buffers = []
+
+    def _take(self, version: int) -> Iterator[tuple[Sequence[Slot], Tensor]]:
+        group = self._group
+        announced = torch.zeros(1, dtype=torch.int64)
+        group.wait(group.announce(announced), "the start of an update")
+        if int(announced) != version:
+            raise LinkBroken(
+                f"weight link {group.meeting.name}: expected weights of version {version}, got {int(announced)}"
+            )
+        work = self._post(0)
+        for number, slots in enumerate(self._plan.buckets):
+            group.wait(work, f"bucket {number}")
+            if self._path == "collective":
+                work = self._post(number + 1)
+            yield slots, self._buffers[number % NUM_BUFFERS]
+            if self._device.type == "cuda":
+                torch.cuda.current_stream(self._device).synchronize()
+            if self._path == "memory":
+                work = self._post(number + 1)
+        group.wait(group.barrier(), "the end of an update")
+
+    def _post(self, number: int) -> Any:
+        """Start waiting for bucket ``number``; None after the last."""
+        if number >= len(self._plan.buckets):
+            return None
+        if self._path == "memory":
+            return self._group.barrier()
+        return self._group.broadcast(self._buffers[number % NUM_BUFFERS])
+
+
+def _new_buffers(plan: WeightPlan, device: torch.device) -> list[Tensor]:
+    return [
+        torch.zeros(plan.bucket_bytes, dtype=torch.uint8, device=device) for _ in range(NUM_BUFFERS)
+    ]

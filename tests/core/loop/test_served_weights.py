@@ -1,0 +1,46 @@
+"""The comparison of what an engine serves with what the trainer has."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from rlhf_core import RolloutError
+from rlhf_core.loop.served_weights import check_served_weights
+
+
+def engine_with(digest, *, shares=False):
+    async def checksum():
+        return digest
+
+    return SimpleNamespace(checksum=checksum, shares_weights=shares)
+
+
+def check(engine, trainer="abc"):
+    asyncio.run(check_served_weights(engine, engine_with(trainer), version=3))
+
+
+def test_equal_digests_pass():
+    check(engine_with("abc"))
+
+
+def test_stale_weights_end_the_run_with_the_version_and_both_digests():
+    with pytest.raises(RolloutError, match=r"version 3 .*\(digest old\).*\(abc\)"):
+        check(engine_with("old"))
+
+
+def test_an_engine_that_cannot_tell_is_not_asked_twice():
+    check(engine_with(None))
+
+
+def test_shared_tensors_are_not_compared():
+    check(engine_with("anything", shares=True))
+
+
+def test_an_error_of_the_trainer_is_not_hidden_by_the_engines_answer():
+    async def broken():
+        raise ValueError("no digest")
+
+    policy = SimpleNamespace(checksum=broken)
+    with pytest.raises(ValueError, match="no digest"):
+        asyncio.run(check_served_weights(engine_with("abc"), policy, version=1))

@@ -1,0 +1,93 @@
+"""The digest of weights."""
+
+import pytest
+import torch
+
+from rlhf_core.weights import weights_digest
+from rlhf_core.weights.digest import bits_digest
+
+
+def some_weights(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "a": torch.randn(3, 5, generator=generator),
+        "b": torch.randn(7, generator=generator).to(torch.bfloat16),
+        "c": torch.tensor(2.0),
+    }
+
+
+def digest(weights):
+    return weights_digest(weights.items())
+
+
+def test_the_same_bits_have_the_same_digest_in_any_order_and_layout():
+    weights = some_weights()
+    moved = {"b": weights["b"].clone(), "c": weights["c"], "a": weights["a"].t().contiguous().t()}
+
+    assert digest(moved) == digest(weights)
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_any_flipped_bit_shows(name):
+    weights = some_weights()
+    before = digest(weights)
+    words = weights[name].view(torch.uint8) if weights[name].dim() else weights[name][None]
+    flat = words.view(torch.uint8).flatten()
+
+    for position in range(len(flat)):
+        flat[position] ^= 1
+        assert digest(weights) != before
+        flat[position] ^= 1
+
+    assert digest(weights) == before
+
+
+def test_elements_that_changed_places_show():
+    swapped = some_weights()
+    swapped["a"] = swapped["a"].flip(0)
+
+    assert digest(swapped) != digest(some_weights())
+
+
+def test_names_shapes_and_types_show():
+    tensor = torch.zeros(4, 2)
+    digests = {
+        digest({"a": tensor}),
+        digest({"b": tensor}),
+        digest({"a": tensor.view(2, 4)}),
+        digest({"a": tensor.view(torch.int32)}),
+        digest({"ab": tensor[:2], "a": tensor[2:]}),
+    }
+
+    assert len(digests) == 5
+
+
+def test_views_that_start_between_words_are_read_right():
+    whole = torch.arange(9, dtype=torch.float32)
+
+    assert int(bits_digest(whole[1:])) == int(bits_digest(whole[1:].clone()))
+
+
+def test_chunks_do_not_matter(monkeypatch):
+    tensor = torch.arange(100, dtype=torch.float64)
+    whole = int(bits_digest(tensor))
+
+    monkeypatch.setattr("rlhf_core.weights.digest.CHUNK", 7)
+
+    assert int(bits_digest(tensor)) == whole
+
+
+def test_a_hand_computed_sum():
+    """One word of value 5 at position 1: 5 + 0x9E3779B97F4A7C15 = 0x9E3779B97F4A7C1A through the finalizer, with
+    shifts that keep the sign."""
+
+    def signed(value):
+        value %= 1 << 64
+        return value - (1 << 64) if value >> 63 else value
+
+    value = signed(5 + 0x9E3779B97F4A7C15)
+    value = signed((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9)
+    value = signed((value ^ (value >> 27)) * 0x94D049BB133111EB)
+    value ^= value >> 31
+
+    assert int(bits_digest(torch.tensor([5]))) == value
