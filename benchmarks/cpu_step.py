@@ -93,7 +93,8 @@ def compare(
 def run_ours(model: Path, dtype: str, steps: int) -> list[float]:
     """Seconds of each of our steps, in a process of its own like the peer's."""
     command = [sys.executable, str(HERE / "our_step.py"), "--model", str(model), *workload(steps)]
-    return _step_seconds(command + (["--bf16"] if dtype == "bf16" else []), "OURS ")
+    compute = "bfloat16" if dtype == "bf16" else "float32"
+    return _step_seconds([*command, f"backend.torch.compute_dtype={compute}"], "OURS ")
 
 
 def run_trl(model: Path, dtype: str, arguments: argparse.Namespace) -> list[float]:

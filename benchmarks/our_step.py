@@ -1,4 +1,4 @@
-"""Our GRPO step on the CPU, for ``cpu_step.py``: prints one line of JSON with the seconds of each step.
+"""Our GRPO step, for ``cpu_step.py`` and ``gpu_step.py``: prints one line of JSON with the seconds of each step.
 
 The step is the whole one of ``rlhf train``: generation, reward in its own process, advantages, update, weight sync.
 """
@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
+import string
+import subprocess
+import sys
 import tempfile
+import threading
 from pathlib import Path
+from typing import Any
 
 REWARD = "def score(token_ids):\n    return sum(token_ids) % 7 / 7\n"
 
@@ -21,19 +27,62 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, required=True)
     parser.add_argument("--response-tokens", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("options", nargs="*", help="NAME=VALUE: further options of rlhf train")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print("OURS " + json.dumps({"step_s": step_seconds(arguments, Path(folder))}), flush=True)
+        options = train_options(arguments, Path(folder))
+        with MemoryGauge() as memory:
+            records = step_records(options)
+        result = {
+            "step_s": [record["timing"]["step_s"] for record in records],
+            "records": records,
+            "peak_gib": memory.peak_gib,
+            "torch_peak_gib": memory.torch_peak_gib,
+            "plan": planned(options, arguments) if memory.peak_gib else None,
+        }
+    print("OURS " + json.dumps(result), flush=True)
 
 
-def step_seconds(arguments: argparse.Namespace, folder: Path) -> list[float]:
-    """Run ``rlhf train`` and return the wall seconds of each step."""
-    from rlhf_cli.main import main as rlhf
+class MemoryGauge:
+    """Most memory in use on the first GPU, by all processes, looked up ten times a second."""
 
+    def __init__(self) -> None:
+        self.peak_gib: float | None = None
+        self.torch_peak_gib: float | None = None
+        """Of it, what torch had allocated in this process."""
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> MemoryGauge:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import torch
+
+        self._done.set()
+        self._thread.join()
+        if torch.cuda.is_available():
+            self.torch_peak_gib = torch.cuda.max_memory_allocated() / 2**30
+
+    def _watch(self) -> None:
+        import torch
+
+        while torch.cuda.is_available() and not self._done.wait(0.1):
+            free, total = torch.cuda.mem_get_info()
+            self.peak_gib = max(self.peak_gib or 0.0, (total - free) / 2**30)
+
+
+def train_options(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Write prompts and a reward into ``folder``, and return the options of the run by name."""
     (folder / "reward.py").write_text(REWARD)
-    row = json.dumps({"prompt": "a" * arguments.prompt_tokens})
-    (folder / "data.jsonl").write_text((row + "\n") * arguments.prompts)
+    draw = random.Random(0)
+    prompts = [
+        "".join(draw.choices(string.ascii_lowercase, k=arguments.prompt_tokens))
+        for _ in range(arguments.prompts * arguments.steps)
+    ]
+    rows = [json.dumps({"prompt": prompt}) + "\n" for prompt in prompts]
+    (folder / "data.jsonl").write_text("".join(rows))
     options = {
         "model": arguments.model,
         "data": folder / "data.jsonl",
@@ -45,18 +94,43 @@ def step_seconds(arguments: argparse.Namespace, folder: Path) -> list[float]:
         "rollout.min_new_tokens": arguments.response_tokens,
         "rollout.max_new_tokens": arguments.response_tokens,
         "data.max_prompt_tokens": arguments.prompt_tokens,
-        "actor.adam.lr": 1e-4,
+        "actor.adam.lr": 1e-6,
         "steps": arguments.steps,
-        "backend.torch.compute_dtype": "bfloat16" if arguments.bf16 else "float32",
         "checkpoint.export": "false",
         "log.progress": "off",
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    if code := rlhf(["train", *words]):
+    return options | dict(option.split("=", 1) for option in arguments.options)
+
+
+def step_records(options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run ``rlhf train`` and return what it recorded of each step."""
+    from rlhf_cli.main import main as rlhf
+
+    if code := rlhf(["train", *_words(options)]):
         raise SystemExit(code)
-    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    lines = (options["output"] / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
-    return [record["timing"]["step_s"] for record in records if "timing" in record]
+    return [record for record in records if "timing" in record]
+
+
+def planned(options: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Return what ``rlhf plan`` predicts of the same run; None for a GPU that it does not know."""
+    import torch
+
+    name = torch.cuda.get_device_name().lower()
+    gpu = next((known for known in ("h200", "h100") if known in name), None)
+    if gpu is None:
+        return None
+    lengths = [f"--prompt-tokens={arguments.prompt_tokens}"]
+    lengths += [f"--response-tokens={arguments.response_tokens}"]
+    command = [sys.executable, "-m", "rlhf_cli", "plan", *_words(options), *lengths]
+    done = subprocess.run([*command, f"--gpu={gpu}", "--json"], stdout=subprocess.PIPE, text=True)
+    plan: dict[str, Any] = json.loads(done.stdout)
+    return plan
+
+
+def _words(options: dict[str, Any]) -> list[str]:
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
 if __name__ == "__main__":

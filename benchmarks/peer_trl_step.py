@@ -1,12 +1,15 @@
-"""One TRL GRPO step on the CPU, for ``cpu_step.py``: prints one line of JSON with the seconds of each step.
+"""TRL's GRPO step, for ``cpu_step.py`` and ``gpu_step.py``: prints one line of JSON with the seconds of each step.
 
-Run by ``cpu_step.py`` in a process of its own, with the interpreter given there: TRL brings its own trainer stack.
+Run in a process of its own, with the interpreter given there: TRL brings its own trainer stack. On a GPU it generates
+with vLLM in the same process, which sleeps while it trains (TRL's own way to share one GPU).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
+import string
 import tempfile
 import time
 from typing import Any
@@ -21,61 +24,93 @@ def main() -> None:
     parser.add_argument("--response-tokens", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--micro-batch", type=int, help="sequences; all of a step if unset")
+    parser.add_argument(
+        "--recompute", action="store_true", help="activations, in the backward pass"
+    )
+    parser.add_argument("--memory-share", type=float, default=0.4, help="of the GPU, for vLLM")
     arguments = parser.parse_args()
     print("TRL " + json.dumps({"step_s": step_seconds(arguments)}), flush=True)
 
 
 def step_seconds(arguments: argparse.Namespace) -> list[float]:
     """Return the wall seconds of each training step: generation, scoring and update together."""
+    import torch
     from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    sequences = arguments.prompts * arguments.samples
-    prompt = "a" * arguments.prompt_tokens
-    rows = Dataset.from_list(
-        [{"prompt": prompt} for _ in range(arguments.prompts * arguments.steps)]
-    )
-    config = GRPOConfig(
-        output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=sequences,
-        num_generations=arguments.samples,
-        max_completion_length=arguments.response_tokens,
-        # All responses have the full length, here and in our step.
-        generation_kwargs={"min_new_tokens": arguments.response_tokens},
-        temperature=1.0,
-        beta=0.0,
-        learning_rate=1e-4,
-        max_steps=arguments.steps,
-        bf16=arguments.bf16,
-        use_cpu=True,
-        logging_steps=1000,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        gradient_checkpointing=False,
-        model_init_kwargs={"dtype": "float32"},
-    )
+    draw = random.Random(0)
+    prompts = [
+        "".join(draw.choices(string.ascii_lowercase, k=arguments.prompt_tokens))
+        for _ in range(arguments.prompts * arguments.steps)
+    ]
+    rows = Dataset.from_list([{"prompt": prompt} for prompt in prompts])
     seconds: list[float] = []
 
     class Clock(TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.started = time.perf_counter()
+            self.started = _now(torch)
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            seconds.append(time.perf_counter() - self.started)
+            seconds.append(_now(torch) - self.started)
 
     tokenizer = AutoTokenizer.from_pretrained(arguments.model, padding_side="left")
     trainer = GRPOTrainer(
         model=arguments.model,
         reward_funcs=lambda completion_ids, **_: [sum(ids) % 7 / 7 for ids in completion_ids],
-        args=config,
+        args=GRPOConfig(**_settings(arguments)),
         train_dataset=rows,
         processing_class=tokenizer,
         callbacks=[Clock()],
     )
     trainer.train()
     return seconds
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    sequences = arguments.prompts * arguments.samples
+    micro_batch = arguments.micro_batch or sequences
+    settings = {
+        "output_dir": tempfile.mkdtemp(),
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": sequences // micro_batch,
+        "num_generations": arguments.samples,
+        "max_completion_length": arguments.response_tokens,
+        "temperature": 1.0,
+        "beta": 0.0,
+        "learning_rate": 1e-6,
+        "max_steps": arguments.steps,
+        "logging_steps": 1000,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "gradient_checkpointing": arguments.recompute,
+    }
+    # All responses have the full length, here and in our step.
+    if not arguments.gpu:
+        return settings | {
+            "use_cpu": True,
+            "bf16": arguments.bf16,
+            "generation_kwargs": {"min_new_tokens": arguments.response_tokens},
+            "model_init_kwargs": {"dtype": "float32"},
+        }
+    return settings | {
+        "bf16": True,
+        "generation_kwargs": {"ignore_eos": True},
+        "model_init_kwargs": {"dtype": "bfloat16"},
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_enable_sleep_mode": True,
+        "vllm_gpu_memory_utilization": arguments.memory_share,
+    }
+
+
+def _now(torch: Any) -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 if __name__ == "__main__":

@@ -196,19 +196,19 @@ MUTANTS = (
     _torch(
         "the trainer ignores the temperature",
         "verl#6935, temperature not applied to some tensors",
-        f"{LOCAL}.torch_backend:action_scores",
+        f"{LOCAL}.role_reader:action_scores",
         no_temperature,
     ),
     _torch(
         "the scoring pass ignores the temperature",
         "slime#2085, scored at another temperature",
-        f"{LOCAL}.torch_backend:action_statistics",
+        f"{LOCAL}.role_reader:action_statistics",
         no_temperature,
     ),
     _torch(
         "the entropy ignores the temperature",
         "the class of verl#6935",
-        f"{LOCAL}.torch_backend:action_scores",
+        f"{LOCAL}.role_reader:action_scores",
         entropy_without_temperature,
     ),
     _torch(

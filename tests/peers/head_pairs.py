@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rlhf_plugin_local.backend.action_head import action_scores
 from rlhf_plugin_local.backend.statistics import action_statistics
+from rlhf_plugin_local.modeling import LogitForm
 
 from .batches import Batch
 from .pairs import Both, pair
@@ -22,8 +23,10 @@ class _IdentityHead:
 
     model = SimpleNamespace(get_output_embeddings=lambda: torch.nn.Module())
 
+    logit_form = LogitForm()
+
     @staticmethod
-    def logits(hidden: Tensor) -> Tensor:
+    def raw_logits(hidden: Tensor) -> Tensor:
         return hidden.float()  # ours takes float32 logits
 
 

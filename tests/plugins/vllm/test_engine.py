@@ -124,15 +124,15 @@ def test_the_tokens_of_a_stop_string_stay(engine, run, make_request, folder):
 
 
 def test_the_digest_is_the_trainers_and_follows_its_weights(engine, run, plain, state, source_of):
-    from rlhf_plugin_local.checksum import checksum_of
+    from rlhf_core.weights import weights_digest
 
     before = run(engine.checksum())
     changed = perturbed(state)
     run(engine.update_weights(3, source_of(changed)))
     after = run(engine.checksum())
 
-    assert before == checksum_of(dict(plain.state_dict()))
-    assert after == checksum_of(changed)
+    assert before == weights_digest(plain.state_dict().items())
+    assert after == weights_digest(changed.items())
     assert after != before
 
 

@@ -71,3 +71,11 @@ def layout_attention(
 
 
 AttentionInterface.register(NAME, layout_attention)
+
+
+def keep_out_of_graphs() -> None:
+    """Leave attention an eager call between the graphs of a compiled layer.
+
+    The lengths of its sequences change with every micro-batch, and its kernels are as fused as they can be.
+    """
+    AttentionInterface.register(NAME, torch.compiler.disable(layout_attention))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -36,6 +36,30 @@ _UNREADABLE = (
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+class LogitForm(NamedTuple):
+    """What a family does to the products of its output head, and what sampling does after it."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+    temperature: float = 1.0
+
+    def apply(self, raw: Tensor) -> Tensor:
+        """Return ``cap tanh(scale raw / cap) / temperature`` in float32."""
+        logits = raw.float()
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return logits if self.temperature == 1.0 else logits / self.temperature
+
+    def slope(self, raw: Tensor) -> Tensor | float:
+        """Return the derivative of ``apply`` where it was applied to ``raw``."""
+        slope = self.scale / self.temperature
+        if self.softcap is None:
+            return slope
+        return slope * (1.0 - torch.tanh(raw.float() * self.scale / self.softcap).square())
+
+
 class CausalLM(nn.Module):
     """A Transformers causal LM whose attention is computed by a ``Layout``.
 
@@ -49,8 +73,9 @@ class CausalLM(nn.Module):
         self.model = model
         self.compute_dtype = compute_dtype
         self._config = config = model.config.get_text_config()
-        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
-        self._logit_scale = _logit_scale(config)
+        self.logit_form = LogitForm(
+            scale=_logit_scale(config), softcap=getattr(config, "final_logit_softcapping", None)
+        )
 
     def hidden(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """Return the last hidden states (N, D) of one packed row of tokens (N,)."""
@@ -66,14 +91,13 @@ class CausalLM(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits (M, V) of hidden states (M, D) in float32, as the family scales and caps them."""
+        return self.logit_form.apply(self.raw_logits(hidden))
+
+    def raw_logits(self, hidden: Tensor) -> Tensor:
+        """Return what the output head alone makes of hidden states (M, D): (M, V) in the dtype of the matmuls."""
         with self.autocast():
-            logits = self.model.get_output_embeddings()(hidden)
-        logits = logits.float()
-        if self._logit_scale != 1.0:
-            logits = logits * self._logit_scale
-        if self._softcap is not None:
-            logits = self._softcap * torch.tanh(logits / self._softcap)
-        return logits
+            raw: Tensor = self.model.get_output_embeddings()(hidden)
+        return raw
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context in which matmuls run in ``compute_dtype``."""
@@ -88,6 +112,10 @@ class CausalLM(nn.Module):
     @property
     def num_layers(self) -> int:
         return int(self._config.num_hidden_layers)
+
+    @property
+    def num_heads(self) -> int:
+        return int(self._config.num_attention_heads)
 
     @property
     def num_kv_heads(self) -> int:

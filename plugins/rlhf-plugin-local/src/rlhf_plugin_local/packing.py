@@ -53,7 +53,7 @@ class PackedLayout:
         softcap: float | None,
     ) -> Tensor:
         """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
-        query, key, value = _as_matmul_inputs(query, key, value)
+        query, key, value = as_matmul_inputs(query, key, value)
         if softcap is None and _has_varlen_kernel(query):
             return self._varlen(query, key, value, scaling, sliding_window)
         if self._padding is None:
@@ -161,7 +161,7 @@ def _repeated(shared: Tensor, query: Tensor) -> Tensor:
     return shared.repeat_interleave(groups, dim=1) if groups > 1 else shared
 
 
-def _as_matmul_inputs(*parts: Tensor) -> tuple[Tensor, ...]:
+def as_matmul_inputs(*parts: Tensor) -> tuple[Tensor, ...]:
     """Under autocast, cast as autocast would: norms and rotations have left query and key in float32."""
     device = parts[0].device.type
     if not torch.is_autocast_enabled(device):

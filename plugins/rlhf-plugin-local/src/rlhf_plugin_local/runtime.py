@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -28,41 +31,54 @@ from rlhf_core.plugins import Plugins
 
 from .config import LocalRuntimeConfig
 
+Result = TypeVar("Result")
+
 
 class LocalRole:
-    """A backend of this process as a ``RoleHandle``. Calls block the event loop: the device is busy anyway."""
+    """A backend of this process as a ``RoleHandle``.
 
-    def __init__(self, backend: TrainBackend) -> None:
+    Args:
+        thread: computes the calls of all roles, one after the other, so that the event loop goes on meanwhile. None:
+            calls block the event loop, and nothing can see weights or module halfway through one.
+    """
+
+    def __init__(self, backend: TrainBackend, thread: Executor | None = None) -> None:
         self._backend = backend
+        self._thread = thread
 
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        return self._backend.logprobs(batch)
+        return await self._call(lambda: self._backend.logprobs(batch))
 
     async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        return self._backend.values(batch)
+        return await self._call(lambda: self._backend.values(batch))
 
     async def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
-        return self._backend.statistics(batch, names)
+        return await self._call(lambda: self._backend.statistics(batch, names))
 
     async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
-        return self._backend.top_tokens(batch, k)
+        return await self._call(lambda: self._backend.top_tokens(batch, k))
 
     async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
-        return self._backend.train_step(batch, plan)
+        return await self._call(lambda: self._backend.train_step(batch, plan))
 
     async def checksum(self) -> str:
-        return self._backend.checksum()
+        return await self._call(self._backend.checksum)
 
     async def save(self, folder: Path) -> None:
-        self._backend.save(folder)
+        await self._call(lambda: self._backend.save(folder))
 
     async def load(self, folder: Path) -> None:
-        self._backend.load(folder)
+        await self._call(lambda: self._backend.load(folder))
 
     async def export(self, folder: Path, *, ema: bool = False) -> None:
-        self._backend.export(folder, ema=ema)
+        await self._call(lambda: self._backend.export(folder, ema=ema))
+
+    async def _call(self, call: Callable[[], Result]) -> Result:
+        if self._thread is None:
+            return call()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def weights(self) -> WeightSource:
         """The backend itself: the engine may share its module."""
@@ -76,6 +92,7 @@ class LocalRuntime:
         self._config = config
         self._backends: dict[str, TrainBackend] = {}
         self._engine: Engine | None = None
+        self._thread: ThreadPoolExecutor | None = None
 
     async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
         """Build everything; the engine serves version 0 of the policy's weights."""
@@ -89,8 +106,10 @@ class LocalRuntime:
         policy = self._backends["policy"]
         await engine.start(spec.engine_spec, policy)
         await engine.update_weights(0, policy)
+        if spec.overlaps and not engine.shares_weights:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="roles")
         roles: Mapping[str, RoleHandle] = {
-            name: LocalRole(backend) for name, backend in self._backends.items()
+            name: LocalRole(backend, self._thread) for name, backend in self._backends.items()
         }
         return Placement(roles=roles, engine=engine)
 
@@ -100,6 +119,9 @@ class LocalRuntime:
             if self._engine is not None:
                 await self._engine.close()
         finally:
+            if self._thread is not None:
+                # A call under way, which nobody waits for any more, has to end before its backend is taken down.
+                self._thread.shutdown(cancel_futures=True)
             for backend in self._backends.values():
                 backend.close()
             self._engine = None

@@ -77,7 +77,10 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
     cache_gib = CPU_CACHE_GIB if on_cpu and config.kv_cache_gib is None else config.kv_cache_gib
     if cache_gib is not None:
         arguments["kv_cache_memory_bytes"] = int(cache_gib * GIB)
-    if not on_cpu:
+    if on_cpu:
+        # After a part of a prompt vLLM turns its request's generator back, which one on the CPU cannot do.
+        arguments["enable_chunked_prefill"] = False
+    else:
         arguments["gpu_memory_utilization"] = config.memory_share
     return arguments
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core import ConfigError, RolloutError
-from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource
+from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource, WeightSync
+from rlhf_core.weights import Invitation, Place
 
 from . import compat, processes
 from .arguments import engine_args, environment
 from .config import VllmEngineConfig
 from .requests import checked_limit, completion, sampling_params
-from .transfer.sender import WeightSender
+from .transfer.sender import Hand, WeightSender
 
 if TYPE_CHECKING:
     import psutil
@@ -39,7 +42,7 @@ class State(StrEnum):
 
 
 class VllmEngine:
-    """Implements ``rlhf_core.contracts.Engine``.
+    """Implements ``rlhf_core.contracts.LinkedEngine``.
 
     Each seed is a request of its own, so that tokens depend on seed, prompt and weights. vLLM computes a batch's rows
     in kernels that are chosen by the batch's size, so log-probs may differ in their last bits with what else is
@@ -48,6 +51,8 @@ class VllmEngine:
     After weights are updated under running requests, the keys and values of what they have written so far are computed
     anew with the new weights.
     """
+
+    shares_weights = False
 
     def __init__(self, config: VllmEngineConfig) -> None:
         compat.require_vllm()
@@ -71,19 +76,66 @@ class VllmEngine:
             ConfigError: vLLM refuses an argument, the model or the memory.
             RolloutError: the engine was started before, or the weights do not fit the model.
         """
+        await self.start_empty(spec)
+        try:
+            await self.update_weights(0, source)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def start_empty(self, spec: EngineSpec) -> None:
+        """Start vLLM's processes; nothing is generated before weights have come.
+
+        Raises:
+            ConfigError: vLLM refuses an argument, the model or the memory.
+            RolloutError: the engine was started before.
+        """
         self._require("start", State.NEW)
         self._spec = spec
         self._llm = self._launch(spec)
         # Now, because the children of one that died cannot be found any more.
         self._family = processes.family(self._llm)
-        self._state = State.SERVING
+        self._state = State.INCOMPLETE
         try:
             self._check_tokens(spec)
-            await self._init_transfer()
-            await self.update_weights(0, source)
+            await self._init_transfer({})
         except BaseException:
             await self.close()
             raise
+
+    async def receivers(self) -> Sequence[Place]:
+        """Where vLLM's workers are, each of which takes all weights. Empty under data parallelism: its engines are not
+        all reached by one call."""
+        if self._llm.vllm_config.parallel_config.data_parallel_size > 1:
+            return []
+        return [
+            Place(machine=machine, device=device)
+            for machine, device in await self._ask("rlhf_place")
+        ]
+
+    async def join(self, invitation: Invitation) -> None:
+        """Have the workers join the link of a trainer in another process, in the place of an older link.
+
+        Raises:
+            RolloutError: the other ends did not come.
+        """
+        try:
+            await self._init_transfer({"link": invitation.to_plain()})
+        except Exception as error:  # whatever vLLM wraps a worker's error in
+            raise RolloutError(f"joining the trainer's link: {_reason(error)}") from error
+
+    async def receive_weights(self, version: int) -> None:
+        """Do what ``update_weights`` does with the weights that come by the link.
+
+        Raises:
+            RolloutError: requests are running and ``pause`` was not called, the link broke, or the weights do not fit.
+        """
+
+        async def send() -> None:
+            async with self._open_update() as hand:
+                await hand({"version": version})
+
+        await self._replace_weights(version, send)
 
     async def generate(self, request: GenerationRequest) -> list[Completion]:
         """Return one completion per seed, in the order of the seeds; while paused, wait.
@@ -109,12 +161,23 @@ class VllmEngine:
             await _cancel(tasks)
             self._tasks.difference_update(tasks)
 
-    async def update_weights(self, version: int, source: WeightSource) -> None:
+    async def update_weights(self, version: int, source: WeightSource) -> WeightSync:
         """Copy the source's weights into the served model, and label tokens with ``version`` from now on.
 
         Raises:
             RolloutError: requests are running and ``pause`` was not called, or the weights do not fit the model.
         """
+        begin, num_bytes = time.perf_counter(), 0
+
+        async def send() -> None:
+            nonlocal num_bytes
+            async with self._open_update() as hand:
+                num_bytes = await self._sender.send(source, hand)
+
+        await self._replace_weights(version, send)
+        return WeightSync(num_bytes=num_bytes, seconds=time.perf_counter() - begin)
+
+    async def _replace_weights(self, version: int, send: Callable[[], Awaitable[None]]) -> None:
         self._require("update_weights", State.SERVING, State.PAUSED, State.INCOMPLETE)
         if self._state is State.SERVING and self._versions:
             raise RolloutError(
@@ -123,7 +186,7 @@ class VllmEngine:
             )
         state = State.SERVING if self._state is State.INCOMPLETE else self._state
         self._state = State.INCOMPLETE
-        await self._transfer(source)
+        await self._transfer(send)
         self._version = version
         await self._forget_prefixes()
         self._state = state
@@ -159,11 +222,12 @@ class VllmEngine:
             await self._llm.wake_up()
         self._state = State.INCOMPLETE if self._config.sleep == "discard" else State.SERVING
 
-    async def checksum(self) -> str:
-        """Digest of the served weights, read back from the parameters that vLLM computes with.
+    async def checksum(self) -> str | None:
+        """Digest of the served weights, read back from the parameters that vLLM computes with; None where a worker
+        holds only parts of them.
 
         Raises:
-            RolloutError: a worker holds only parts of weights.
+            RolloutError: a parameter was replaced since the last update, or workers differ.
         """
         self._require("checksum", State.SERVING, State.PAUSED)
         try:
@@ -171,8 +235,9 @@ class VllmEngine:
         except Exception as error:  # whatever vLLM wraps a worker's error in
             raise RolloutError(f"checksum: {_reason(error)}") from error
         if len(digests) != 1:
-            raise RolloutError(f"vLLM's workers serve different weights: digests {sorted(digests)}")
-        return digests.pop()
+            raise RolloutError(f"vLLM's workers serve different weights: digests {digests}")
+        digest: str | None = digests.pop()
+        return digest
 
     async def close(self) -> None:
         """End vLLM's processes; what is in flight fails. Closing twice is fine."""
@@ -227,15 +292,15 @@ class VllmEngine:
             raise RolloutError(f"request {request.uid}: vLLM returned nothing")
         return completion(request, final.outputs[0], versions)
 
-    async def _init_transfer(self) -> None:
+    async def _init_transfer(self, how: dict[str, Any]) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
-        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=how))
 
-    async def _transfer(self, source: WeightSource) -> None:
-        """Do one update of vLLM's protocol: start, a call for each bucket, finish."""
+    async def _transfer(self, send: Callable[[], Awaitable[None]]) -> None:
+        """Do one update of vLLM's protocol: start, calls that hand over weights, finish."""
         try:
-            await self._send(source)
+            await send()
             missing = sorted({name for names in await self._ask("rlhf_missing") for name in names})
         except Exception as error:  # whatever vLLM wraps a worker's error in
             raise RolloutError(f"update_weights: {_reason(error)}") from error
@@ -245,20 +310,21 @@ class VllmEngine:
                 "weights); trainer and engine were started from different models"
             )
 
-    async def _send(self, source: WeightSource) -> None:
+    @asynccontextmanager
+    async def _open_update(self) -> AsyncIterator[Hand]:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         is_open = True
 
-        async def hand(bucket: dict[str, Any]) -> None:
+        async def hand(update: dict[str, Any]) -> None:
             nonlocal is_open
             is_open = False  # a worker that fails ends the update by itself
-            await self._llm.update_weights(WeightTransferUpdateRequest(update_info=bucket))
+            await self._llm.update_weights(WeightTransferUpdateRequest(update_info=update))
             is_open = True
 
         await self._llm.start_weight_update()
         try:
-            await self._sender.send(source, hand)
+            yield hand
         finally:
             if is_open:
                 await self._llm.finish_weight_update()

@@ -70,7 +70,7 @@ def sampling_params(
         skip_special_tokens=False,
         detokenize=bool(wanted.stop),
         # One number for each token, kept in flat lists instead of a dictionary per token.
-        logprobs=0,
+        logprobs=0 if wanted.logprobs else None,
         flat_logprobs=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
@@ -85,11 +85,12 @@ def completion(
         versions: (index of the first token, version of the weights) whenever the version changed.
 
     Raises:
-        RolloutError: a log-prob is missing or not a number.
+        RolloutError: a log-prob that was asked for is missing or not a number.
     """
     token_ids = np.asarray(output.token_ids, dtype=np.int32)
-    logprobs = _logprobs(output)
-    if len(logprobs) != len(token_ids) or not np.isfinite(logprobs).all():
+    asked = request.sampling.logprobs
+    logprobs = _logprobs(output) if asked else np.full(len(token_ids), np.nan, dtype=np.float32)
+    if asked and (len(logprobs) != len(token_ids) or not np.isfinite(logprobs).all()):
         raise RolloutError(
             f"request {request.uid}: vLLM returned {len(logprobs)} log-probs for {len(token_ids)} tokens, of which "
             f"{int(np.isfinite(logprobs).sum())} are finite; the weights hold NaN or infinity, or this version of "

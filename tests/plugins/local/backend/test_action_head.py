@@ -4,13 +4,15 @@ import pytest
 import torch
 
 from rlhf_plugin_local.backend.action_head import action_scores
-from rlhf_plugin_local.modeling import load_causal_lm
+from rlhf_plugin_local.backend.fused_head import head_grad, head_scores
+from rlhf_plugin_local.modeling import LogitForm, load_causal_lm
 
 
 @pytest.fixture(params=["qwen3", "gemma3"])
 def lm(request, models):
     lm = load_causal_lm(str(models[request.param]), dtype="float32")
-    lm._softcap = 2.0 if request.param == "gemma3" else None  # a softcap shows in every gradient
+    if request.param == "gemma3":
+        lm.logit_form = LogitForm(softcap=2.0)  # a softcap shows in every gradient
     return lm
 
 
@@ -97,8 +99,9 @@ def test_the_entropy_of_three_logits_is_openrlhfs():
 
     class ThreeLogits:
         model = torch.nn.Linear(1, 1)
+        logit_form = LogitForm()
 
-        def logits(self, hidden):
+        def raw_logits(self, hidden):
             return torch.tensor([[0.0, 1.0, 2.0]]).expand(len(hidden), 3)
 
     head = ThreeLogits()
@@ -107,3 +110,44 @@ def test_the_entropy_of_three_logits_is_openrlhfs():
     scores = action_scores(head, torch.zeros(1, 1), torch.tensor([2]), temperature=1.0, chunk=4)
 
     assert scores.entropies.item() == pytest.approx(0.832396, abs=1e-6)
+
+
+FORMS = [
+    LogitForm(),
+    LogitForm(temperature=0.7),
+    LogitForm(scale=0.5, temperature=1.3),
+    LogitForm(softcap=2.0),
+    LogitForm(scale=2.0, softcap=3.0, temperature=0.9),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_functions_that_a_gpu_compiles_are_log_softmax_and_its_gradient(form):
+    generator = torch.Generator().manual_seed(2)
+    raw = (torch.randn(6, 11, generator=generator) * 4).requires_grad_()
+    action = torch.randint(0, 11, (6,), generator=generator)
+    of_logprob, of_entropy = torch.randn(2, 6, generator=generator)
+    logprobs = form.apply(raw).log_softmax(-1)
+    entropy = -(logprobs.exp() * logprobs).sum(-1)
+    chosen = logprobs[torch.arange(6), action]
+    (chosen * of_logprob + entropy * of_entropy).sum().backward()
+
+    with torch.no_grad():
+        found, entropies, logsumexp = head_scores(raw, action[:, None], form)
+        grad = head_grad(raw, action, form, logsumexp, of_logprob, of_entropy, entropies)
+
+    torch.testing.assert_close(found[:, 0], chosen)
+    torch.testing.assert_close(entropies, entropy)
+    torch.testing.assert_close(grad, raw.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_the_compiled_functions_survive_logits_of_a_thousand():
+    raw = torch.tensor([[1000.0, -1000.0, 999.0]])
+
+    logprobs, entropies, logsumexp = head_scores(raw, torch.tensor([[1]]), LogitForm())
+    grad = head_grad(
+        raw, torch.tensor([1]), LogitForm(), logsumexp, torch.ones(1), torch.ones(1), entropies
+    )
+
+    assert logprobs.item() == pytest.approx(-2000.31326, rel=1e-6)
+    assert torch.isfinite(grad).all()

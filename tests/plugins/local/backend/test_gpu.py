@@ -12,6 +12,8 @@ from rlhf_plugin_local.packing import PackedLayout
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    # On Python 3.12 torch's own compiler uses what torch has deprecated.
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
 ]
 
 
@@ -45,7 +47,7 @@ def test_attention_on_the_gpu_is_that_of_the_cpu(dtype, window, kv_heads):
     tolerance = 1e-4 if dtype == torch.float32 else 0.02
     for actual, expected in zip(run("cuda", dtype), run("cpu", torch.float32), strict=True):
         # Relative to the largest value: gradients are weighted with positions up to 40.
-        error = float((actual - expected).abs().max() / expected.abs().max())
+        error = float((actual - expected).abs().max().detach() / expected.abs().max().detach())
         assert error < tolerance
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 
 import pytest
 import torch
 
 from rlhf_core import RolloutError
-from rlhf_plugin_local.checksum import checksum_of
+from rlhf_core.weights import weights_digest
 
 PROMPT = (5, 6, 7, 8)
 
@@ -43,7 +42,7 @@ def test_shared_weights_are_the_trainers_own_tensors(own, run, start, make_reque
 
     before, after, checksum = run(serve())
     assert before.logprobs.tolist() != after.logprobs.tolist()
-    assert checksum == checksum_of(own.model.state_dict())
+    assert checksum == weights_digest(own.model.state_dict().items())
 
 
 def test_a_copy_keeps_its_weights_until_it_is_updated(own, run, start, make_request, source_of):
@@ -55,7 +54,7 @@ def test_a_copy_keeps_its_weights_until_it_is_updated(own, run, start, make_requ
         await asyncio.sleep(0)
         change(own)
         assert (await task)[0].logprobs.tolist() == expected.logprobs.tolist()
-        assert await engine.checksum() != checksum_of(own.model.state_dict())
+        assert await engine.checksum() != weights_digest(own.model.state_dict().items())
         await engine.update_weights(1, source_of(own))
         after = await first_of(engine, request)
         shared = await first_of(await start(own), request)
@@ -63,7 +62,7 @@ def test_a_copy_keeps_its_weights_until_it_is_updated(own, run, start, make_requ
 
     after, shared, checksum = run(serve())
     assert after.logprobs.tolist() == shared.logprobs.tolist()
-    assert checksum == checksum_of(own.model.state_dict())
+    assert checksum == weights_digest(own.model.state_dict().items())
 
 
 def test_a_source_in_another_process_is_copied_from_its_buckets(
@@ -75,7 +74,7 @@ def test_a_source_in_another_process_is_copied_from_its_buckets(
         engine = await start(None, source=source_of(None, own.model.state_dict()))
         return await engine.checksum()
 
-    assert run(serve()) == checksum_of(own.model.state_dict())
+    assert run(serve()) == weights_digest(own.model.state_dict().items())
 
 
 def test_one_of_two_tied_names_is_enough(own, run, start, source_of):
@@ -85,7 +84,7 @@ def test_one_of_two_tied_names_is_enough(own, run, start, source_of):
         engine = await start(None, source=source_of(None, state))
         return await engine.checksum()
 
-    assert run(serve()) == checksum_of(own.model.state_dict())
+    assert run(serve()) == weights_digest(own.model.state_dict().items())
 
 
 def test_training_under_running_requests_is_noticed(own, run, start, make_request):
@@ -173,40 +172,3 @@ def test_precast_keeps_the_original_as_it_was(own):
     assert state["model.norm.weight"].data_ptr() == before["model.norm.weight"][0]
     assert state["model.layers.0.mlp.up_proj.weight"].dtype == torch.bfloat16
     assert state["model.embed_tokens.weight"].dtype == torch.float32
-
-
-def test_checksum_is_sha256_of_name_dtype_shape_and_bytes():
-    state = {"b": torch.tensor([[1.0, 2.0]]), "a": torch.tensor(3, dtype=torch.int16)}
-
-    expected = hashlib.sha256(
-        b"a|torch.int16|\0" + b"\x03\x00" + b"b|torch.float32|1,2\0" + b"\0\0\x80?" + b"\0\0\0@"
-    ).hexdigest()
-    assert checksum_of(state) == expected
-
-
-def test_checksum_ignores_order_and_strides():
-    square = torch.arange(6.0).reshape(2, 3)
-    one = {"a": square, "b": torch.ones(2)}
-    other = {"b": torch.ones(2), "a": square.T.contiguous().T}
-
-    assert checksum_of(one) == checksum_of(other)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"a": torch.tensor([1.0, 2.0000002])},
-        {"a": torch.tensor([[1.0, 2.0]])},
-        {"b": torch.tensor([1.0, 2.0])},
-        {"a": torch.tensor([1.0, 2.0]).view(torch.int32)},
-        {"a": torch.tensor([1.0, 2.0]), "b": torch.zeros(0)},
-    ],
-)
-def test_checksum_changes_with_a_bit_a_shape_a_name_or_a_dtype(other):
-    assert checksum_of({"a": torch.tensor([1.0, 2.0])}) != checksum_of(other)
-
-
-def test_checksum_takes_bfloat16():
-    assert checksum_of({"a": torch.ones(3, dtype=torch.bfloat16)}) != checksum_of(
-        {"a": torch.zeros(3, dtype=torch.bfloat16)}
-    )

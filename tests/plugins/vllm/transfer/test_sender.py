@@ -7,8 +7,7 @@ import asyncio
 import pytest
 import torch
 
-from rlhf_plugin_vllm.transfer.layout import ALIGNMENT, Slot, aligned, torch_dtype
-from rlhf_plugin_vllm.transfer.memory import open_buffer
+from rlhf_core.weights import ALIGNMENT, Slot, open_buffer
 from rlhf_plugin_vllm.transfer.sender import WeightSender
 
 CPU = torch.device("cpu")
@@ -75,13 +74,3 @@ def test_what_the_sender_writes_later_does_not_change_what_was_copied(source_of)
 
     assert first["a"].tolist() == [1.0] * 4
     assert first["b"].tolist() == [2.0] * 4
-
-
-def test_offsets_are_rounded_up():
-    assert [aligned(offset) for offset in (0, 1, 256, 257)] == [0, 256, 256, 512]
-
-
-def test_only_dtypes_are_taken_from_torch():
-    assert torch_dtype("bfloat16") is torch.bfloat16
-    with pytest.raises(ValueError, match="got 'load'"):
-        torch_dtype("load")

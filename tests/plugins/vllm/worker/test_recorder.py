@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf_plugin_local.checksum import checksum_of
-from rlhf_plugin_vllm.digest import digest_of
-from rlhf_plugin_vllm.transfer.layout import aligned, slot_for
+from rlhf_core.weights import aligned, slot_for
 from rlhf_plugin_vllm.worker.recorder import CopyRecorder
 
 
@@ -99,11 +97,3 @@ def test_a_weight_that_is_kept_in_part_is_not_whole():
 
     assert placed["q"].parts
     assert not placed["q"].is_whole()
-
-
-def test_the_digest_is_that_of_the_training_backend(state):
-    tensors = {**state, "half": torch.ones(3, dtype=torch.bfloat16), "scalar": torch.tensor(2.0)}
-
-    actual = digest_of((name, tensors[name]) for name in sorted(tensors))
-
-    assert actual == checksum_of(tensors)

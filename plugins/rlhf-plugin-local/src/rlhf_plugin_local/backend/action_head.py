@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .fused_head import compiled, head_grad, head_scores
+
 if TYPE_CHECKING:
     from ..modeling import CausalLM
 
@@ -73,14 +75,19 @@ class _ChunkedHead(torch.autograd.Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         logprobs = torch.empty(ids.shape, dtype=torch.float32, device=hidden.device)  # (M, 1 + K)
-        entropies = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
+        entropies, logsumexps = logprobs.new_empty(2, len(hidden))
+        form = lm.logit_form._replace(temperature=temperature)
         for start in range(0, len(hidden), chunk):
             span = slice(start, start + chunk)
-            all_logprobs = scaled(lm.logits(hidden[span]), temperature).log_softmax(-1)  # (m, V)
+            if hidden.is_cuda:
+                scores = compiled(head_scores)(lm.raw_logits(hidden[span]), ids[span], form)
+                logprobs[span], entropies[span], logsumexps[span] = scores
+                continue
+            all_logprobs = form.apply(lm.raw_logits(hidden[span])).log_softmax(-1)  # (m, V)
             logprobs[span] = all_logprobs.gather(1, ids[span])
             entropies[span] = -expected(all_logprobs.exp(), all_logprobs)
-        ctx.save_for_backward(hidden, ids, entropies, *parameters)
-        ctx.lm, ctx.temperature, ctx.chunk = lm, temperature, chunk
+        ctx.save_for_backward(hidden, ids, entropies, logsumexps, *parameters)
+        ctx.lm, ctx.form, ctx.chunk = lm, form, chunk
         ctx.set_materialize_grads(False)
         return logprobs, entropies
 
@@ -88,43 +95,58 @@ class _ChunkedHead(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logprobs: Tensor | None, grad_entropies: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        hidden, ids, entropies, *parameters = ctx.saved_tensors
+        hidden, ids, entropies, logsumexps, *parameters = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grads: list[Tensor | None] = [None] * len(parameters)
+        # Other tokens than the action have gradients in distillation alone, which is not worth a kernel of its own.
+        is_fused = hidden.is_cuda and ids.shape[1] == 1
         for start in range(0, len(hidden), ctx.chunk):
             span = slice(start, start + ctx.chunk)
             with torch.enable_grad():
                 leaf = hidden[span].detach().requires_grad_()
-                logits = ctx.lm.logits(leaf)
-            grad_logits = _grad_of_logits(
-                logits.detach(),
-                ids[span],
-                ctx.temperature,
-                None if grad_logprobs is None else grad_logprobs[span],
-                None if grad_entropies is None else (grad_entropies[span], entropies[span]),
-            )
+                raw = ctx.lm.raw_logits(leaf)
+                products = raw if is_fused else ctx.form.apply(raw)
+            if is_fused:
+                zeros = torch.zeros_like(entropies[span])
+                grad_products = compiled(head_grad)(
+                    raw.detach(),
+                    ids[span, 0],
+                    ctx.form,
+                    logsumexps[span],
+                    zeros if grad_logprobs is None else grad_logprobs[span, 0],
+                    zeros if grad_entropies is None else grad_entropies[span],
+                    entropies[span],
+                )
+            else:
+                grad_products = _grad_of_logits(
+                    products.detach(),
+                    ids[span],
+                    None if grad_logprobs is None else grad_logprobs[span],
+                    None if grad_entropies is None else (grad_entropies[span], entropies[span]),
+                )
             grad_hidden[span], *parts = torch.autograd.grad(
-                logits, [leaf, *parameters], grad_logits
+                products, [leaf, *parameters], grad_products
             )
+            # In float32: chunks add up to the gradient of a whole micro-batch.
             grads = [
-                part if total is None else total.add_(part)
+                part.float() if total is None else total.add_(part)
                 for total, part in zip(grads, parts, strict=True)
             ]
-        return grad_hidden, None, None, None, None, *grads
+        typed = [
+            None if grad is None else grad.to(parameter.dtype)
+            for grad, parameter in zip(grads, parameters, strict=True)
+        ]
+        return grad_hidden, None, None, None, None, *typed
 
 
 def _grad_of_logits(
     logits: Tensor,
     ids: Tensor,
-    temperature: float,
     grad_logprobs: Tensor | None,
     entropy: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """Return dL/dlogits (m, V).
-
-    With s = logits / temperature: d log p(a) / ds = onehot(a) - p and dH / ds = -p (log p + H).
-    """
-    all_logprobs = scaled(logits, temperature).log_softmax(-1)  # (m, V)
+    """Return dL/ds (m, V) for s = ``logits``: d log p(a) / ds = onehot(a) - p and dH / ds = -p (log p + H)."""
+    all_logprobs = logits.log_softmax(-1)  # (m, V)
     probs = all_logprobs.exp()
     grad_of_all = None if grad_logprobs is None else grad_logprobs.sum(dim=1, keepdim=True)
     if entropy is None:
@@ -138,12 +160,7 @@ def _grad_of_logits(
         grad = probs.mul_(factor)
     if grad_logprobs is not None:
         grad.scatter_add_(1, ids, grad_logprobs)
-    return grad if temperature == 1.0 else grad.div_(temperature)
-
-
-def scaled(logits: Tensor, temperature: float) -> Tensor:
-    """Return ``logits / temperature``."""
-    return logits if temperature == 1.0 else logits / temperature
+    return grad
 
 
 def expected(probs: Tensor, values: Tensor) -> Tensor:

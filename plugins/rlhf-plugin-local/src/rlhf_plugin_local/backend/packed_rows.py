@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlhf_core.contracts import TrajectoryColumns
 
+from ..attention import Layout
 from ..packing import PackedLayout
 
 
@@ -48,7 +49,7 @@ class PackedRows:
     """(N,)"""
     position_ids: Tensor
     """(N,)"""
-    layout: PackedLayout
+    layout: Layout
     predictors: Tensor
     """(M,) index in the row of the token before each action: its hidden state predicts the action."""
     targets: Tensor

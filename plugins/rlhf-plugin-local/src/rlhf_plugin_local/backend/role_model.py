@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -14,6 +15,7 @@ from rlhf_core import PluginError
 from rlhf_core.contracts import ModelAdapter, RoleSpec
 from rlhf_core.plugins import Plugins
 
+from ..attention import keep_out_of_graphs
 from ..config import TorchBackendConfig
 from ..modeling import CausalLM, load_causal_lm
 from .device import choose_compute_dtype, choose_device
@@ -34,10 +36,10 @@ class RoleModel(nn.Module):
         self.adapter = adapter
 
     def values(self, hidden: Tensor) -> Tensor:
-        """Return the value (M,) in float32 of hidden states (M, D)."""
-        assert self.value_head is not None
-        values: Tensor = self.value_head(hidden.float())[:, 0]
-        return values
+        """Return the value (M,) in float32 of hidden states (M, D), whatever the type of the head's weights."""
+        head = self.value_head
+        assert head is not None
+        return F.linear(hidden.float(), head.weight.float(), head.bias.float())[:, 0]
 
     def named_weights(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters by Hugging Face names, each once, the value head's last."""
@@ -131,5 +133,6 @@ def _compile_layers(model: PreTrainedModel) -> None:
     layers = next(
         module for module in model.base_model.children() if isinstance(module, nn.ModuleList)
     )
+    keep_out_of_graphs()
     for layer in layers:
         layer.compile(dynamic=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlhf_core.contracts import Statistic
 
-from .action_head import expected, scaled
+from .action_head import expected
 
 if TYPE_CHECKING:
     from ..modeling import CausalLM
@@ -27,9 +27,10 @@ def action_statistics(
 ) -> Tensor:
     """Return (M, len(names)) in float32 of actions ``targets`` (M,) given hidden states (M, D)."""
     parts = []
+    form = lm.logit_form._replace(temperature=temperature)
     for start in range(0, len(hidden), chunk):
         span = slice(start, start + chunk)
-        logprobs = scaled(lm.logits(hidden[span]), temperature).log_softmax(-1)  # (m, V)
+        logprobs = form.apply(lm.raw_logits(hidden[span])).log_softmax(-1)  # (m, V)
         parts.append(torch.stack([_statistic(name, logprobs, targets[span]) for name in names], 1))
     return torch.cat(parts) if parts else hidden.new_zeros(0, len(names), dtype=torch.float32)
 
@@ -39,9 +40,10 @@ def top_tokens(
 ) -> tuple[Tensor, Tensor]:
     """Return ids and log-probs (M, k) of the most probable tokens, highest first."""
     ids, values = [hidden.new_zeros(0, k, dtype=torch.int64)], [hidden.new_zeros(0, k)]
+    form = lm.logit_form._replace(temperature=temperature)
     for start in range(0, len(hidden), chunk):
-        logits = lm.logits(hidden[start : start + chunk])
-        best = scaled(logits, temperature).log_softmax(-1).topk(k, dim=-1)
+        raw = lm.raw_logits(hidden[start : start + chunk])
+        best = form.apply(raw).log_softmax(-1).topk(k, dim=-1)
         ids.append(best.indices)
         values.append(best.values)
     return torch.cat(ids), torch.cat(values)

@@ -26,12 +26,13 @@ from rlhf_core.contracts import (
     ValueObjective,
 )
 from rlhf_core.plugins import Plugins
+from rlhf_core.weights import weights_digest
 
-from ..checksum import checksum_of
 from ..config import TorchBackendConfig
 from ..modeling import CausalLM
 from .action_columns import ActionColumns
-from .action_head import ActionScores, action_scores, default_chunk
+from .action_head import default_chunk
+from .batch_columns import TEACHER_TOP_IDS, Pass, SeenLogprobs, columns_of, placed
 from .device import choose_device
 from .export import export_model, holding
 from .metric_reading import read_metrics
@@ -40,35 +41,12 @@ from .packed_rows import PackedRows, pack_rows
 from .policy_objective import policy_objective, supervised_objective
 from .policy_terms import PolicyTerms
 from .role_model import RoleModel, build_role_model
+from .role_reader import RoleReader
 from .state_files import load_state, save_state
-from .statistics import action_statistics, top_tokens
 from .updater import Updater
 from .value_objective import value_objective
 
 BUCKET_BYTES = 512 * 2**20
-TEACHER_TOP_IDS = "teacher_top_ids"
-
-
-class _Seen:
-    """The policy's log-probs as the forward passes of one step found them."""
-
-    def __init__(self, batch: TrajectoryColumns, *, wanted: bool) -> None:
-        self._batch = batch
-        self._parts: list[tuple[NDArray[np.int64], Tensor]] | None = [] if wanted else None
-
-    def add(self, rows: NDArray[np.int64], logprobs: Tensor) -> None:
-        if self._parts is not None:
-            self._parts.append((rows, logprobs.detach()))
-
-    @property
-    def logprobs(self) -> NDArray[np.float32] | None:
-        """(sum of A,) in the order of the batch; read once, after the step."""
-        if self._parts is None:
-            return None
-        out = np.empty(int(self._batch.num_actions.sum()), dtype=np.float32)
-        for rows, logprobs in self._parts:
-            out[self._batch.action_index(rows)] = logprobs.float().cpu().numpy()
-        return out
 
 
 class TorchBackend:
@@ -90,7 +68,8 @@ class TorchBackend:
         """
         self._spec = spec
         self._built = build_role_model(spec, self._config, plugins)
-        self._chunk = self._config.logits_chunk or default_chunk(self._device, self._lm.vocab_size)
+        chunk = self._config.logits_chunk or default_chunk(self._device, self._lm.vocab_size)
+        self._reader = RoleReader(self._model, spec, chunk)
         if spec.objective is None:
             return
         if isinstance(spec.objective, PolicyObjective):
@@ -119,20 +98,7 @@ class TorchBackend:
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
         """(sum of A,) each, after the temperature, in one pass. No gradient."""
-
-        def score(rows: PackedRows) -> tuple[Tensor, ...]:
-            return (
-                action_statistics(
-                    self._lm,
-                    self._hidden(rows),
-                    rows.targets,
-                    names,
-                    temperature=self._spec.temperature,
-                    chunk=self._chunk,
-                ),
-            )
-
-        (columns,) = self._score(batch, score)
+        (columns,) = self._score(batch, lambda rows: (self._reader.statistics(rows, names),))
         return {name: np.ascontiguousarray(columns[:, i]) for i, name in enumerate(names)}
 
     def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
@@ -141,28 +107,13 @@ class TorchBackend:
         Raises:
             ConfigError: the vocabulary is smaller than k.
         """
-        if k > self._lm.vocab_size:
-            raise ConfigError(
-                f"the {self._spec.role} has {self._lm.vocab_size} tokens; {k} of them were asked for"
-            )
-
-        def score(rows: PackedRows) -> tuple[Tensor, ...]:
-            return top_tokens(
-                self._lm,
-                self._hidden(rows),
-                k,
-                temperature=self._spec.temperature,
-                chunk=self._chunk,
-            )
-
-        token_ids, logprobs = self._score(batch, score)
+        self._reader.check_vocabulary(k)
+        token_ids, logprobs = self._score(batch, lambda rows: self._reader.top_tokens(rows, k))
         return TopTokens(token_ids=token_ids.astype(np.int32), logprobs=logprobs)
 
     def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """(sum of A,) value of the state before each action. No gradient."""
-        if self._model.value_head is None:
-            raise PluginError(f"the {self._spec.role} has no value head")
-        (values,) = self._score(batch, lambda rows: (self._model.values(self._hidden(rows)),))
+        (values,) = self._score(batch, lambda rows: (self._reader.values(rows),))
         return values
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
@@ -170,11 +121,11 @@ class TorchBackend:
         if self._updater is None:
             raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
         trajectories = batch.trajectories
-        seen = _Seen(trajectories, wanted=plan.return_logprobs)
+        seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
         for rows in self._micro_batches(trajectories):
             packed = pack_rows(trajectories, rows, self._device)
-            columns = ActionColumns(flat=self._columns(batch, rows), grid=packed.grid)
+            columns = ActionColumns(flat=columns_of(batch, rows, self._device), grid=packed.grid)
             loss, metrics = self._loss(packed, columns, plan, seen, rows)
             self._backward(loss)
             parts.append(metrics)
@@ -198,7 +149,10 @@ class TorchBackend:
         for part in self._micro_batches(rows):
             packed = pack_rows(rows, part, self._device)
             loss, metrics = supervised_objective(
-                self._terms, self._action_scores(packed), packed.grid, plan.supervised_normalizers
+                self._terms,
+                self._reader.action_scores(packed),
+                packed.grid,
+                plan.supervised_normalizers,
             )
             self._backward(loss)
             parts.append(metrics)
@@ -212,70 +166,33 @@ class TorchBackend:
     def _micro_batches(self, batch: TrajectoryColumns) -> list[NDArray[np.int64]]:
         return micro_batches(batch.num_tokens, self._spec.max_tokens_per_micro_batch)
 
-    def _columns(self, batch: TrainBatch, rows: NDArray[np.int64]) -> dict[str, Tensor]:
-        """The columns of some rows on the device, (M,) each, and (M, K) for the teacher's most probable tokens."""
-        index = batch.trajectories.action_index(rows)
-        columns: dict[str, NDArray[np.float32]] = dict(batch.columns)
-        if batch.teacher_top is not None:
-            columns["teacher_top_logprobs"] = batch.teacher_top.logprobs
-        flat = {
-            name: torch.from_numpy(column[index]).to(self._device)
-            for name, column in columns.items()
-        }
-        if batch.teacher_top is not None:
-            ids = batch.teacher_top.token_ids[index].astype(np.int64)
-            flat[TEACHER_TOP_IDS] = torch.from_numpy(ids).to(self._device)
-        return flat
-
     def _score(
         self, batch: TrajectoryColumns, score: Callable[[PackedRows], tuple[Tensor, ...]]
     ) -> list[NDArray[np.float32]]:
         """Apply ``score`` to micro-batches and put the results, (M, ...) each, where the actions are."""
         with torch.inference_mode():
-            done = [
-                (rows, score(pack_rows(batch, rows, self._device)))
+            passes = [
+                Pass(rows, score(pack_rows(batch, rows, self._device)))
                 for rows in self._micro_batches(batch)
             ]
-        total = int(batch.num_actions.sum())
-        out = [np.empty((total, *part.shape[1:]), dtype=np.float32) for part in done[0][1]]
-        for rows, results in done:
-            index = batch.action_index(rows)
-            for column, result in zip(out, results, strict=True):
-                # float32 holds token ids exactly, up to 2^24 of them.
-                column[index] = result.float().cpu().numpy()
-        return out
+        return placed(batch, passes)
 
     def _loss(
         self,
         packed: PackedRows,
         columns: ActionColumns,
         plan: StepPlan,
-        seen: _Seen,
+        seen: SeenLogprobs,
         rows: NDArray[np.int64],
     ) -> tuple[Tensor, Metrics]:
         objective = self._spec.objective
         if isinstance(objective, ValueObjective):
-            values = self._model.values(self._hidden(packed))
+            values = self._reader.values(packed)
             return value_objective(objective, values, columns, plan)
         assert self._terms is not None
-        scores = self._action_scores(packed, columns.flat.get(TEACHER_TOP_IDS))
+        scores = self._reader.action_scores(packed, columns.flat.get(TEACHER_TOP_IDS))
         seen.add(rows, scores.logprobs)
         return policy_objective(self._terms, scores, columns, plan)
-
-    def _hidden(self, rows: PackedRows) -> Tensor:
-        """(M, D) hidden states of the tokens before the actions."""
-        hidden = self._lm.hidden(rows.input_ids, rows.position_ids, rows.layout)
-        return hidden.index_select(0, rows.predictors)
-
-    def _action_scores(self, rows: PackedRows, others: Tensor | None = None) -> ActionScores:
-        return action_scores(
-            self._lm,
-            self._hidden(rows),
-            rows.targets,
-            temperature=self._spec.temperature,
-            chunk=self._chunk,
-            others=others,
-        )
 
     def module(self) -> torch.nn.Module | None:
         """The live ``CausalLM``; None for a critic, and under an adapter, whose merged weights ``buckets`` gives."""
@@ -303,7 +220,7 @@ class TorchBackend:
 
     def checksum(self) -> str:
         """Digest of the weights as ``buckets`` gives them."""
-        return checksum_of(dict(self._served()))
+        return weights_digest(self._served())
 
     def save(self, folder: Path) -> None:
         save_state(folder, self._model, self._updater)

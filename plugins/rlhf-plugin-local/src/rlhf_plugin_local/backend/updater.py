@@ -6,6 +6,7 @@ than half a bfloat16 step, and adding them to bfloat16 weights would change noth
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +17,8 @@ from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, RoleSpec
 
 from .schedule import lr_factor
+
+log = logging.getLogger(__name__)
 
 
 class Updater:
@@ -42,6 +45,8 @@ class Updater:
         self._spec = spec
         groups = optimizer.parameter_groups(list(self.masters.items()))
         _check_groups(groups, self.masters)
+        for group in groups:
+            log.info("optimizer of the %s, group %s", spec.role, group.describe())
         self.optimizer = optimizer.create(groups)
         if any("lr" not in group for group in self.optimizer.param_groups):
             raise PluginError(

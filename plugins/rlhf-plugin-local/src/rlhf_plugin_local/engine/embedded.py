@@ -14,8 +14,8 @@ from enum import StrEnum
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource
+from rlhf_core.weights import weights_digest
 
-from ..checksum import checksum_of
 from .batch import Batch
 from .config import EmbeddedEngineConfig
 from .memory import keep_freed_memory
@@ -96,6 +96,10 @@ class EmbeddedEngine:
         )
         self._state = State.SERVING
 
+    @property
+    def shares_weights(self) -> bool:
+        return self._weights.is_shared
+
     async def generate(self, request: GenerationRequest) -> list[Completion]:
         """Return one completion per seed, in the order of the seeds; while paused, wait.
 
@@ -170,9 +174,9 @@ class EmbeddedEngine:
         self._state = State.SERVING
 
     async def checksum(self) -> str:
-        """Digest of the served weights; see ``checksum_of``."""
+        """Digest of the served weights; see ``rlhf_core.weights.weights_digest``."""
         self._require("checksum", State.SERVING, State.PAUSED, State.ASLEEP)
-        return checksum_of(self._weights.lm.model.state_dict())
+        return weights_digest(self._weights.lm.model.state_dict().items())
 
     async def close(self) -> None:
         """Fail what is in flight, free everything. Closing twice is fine."""

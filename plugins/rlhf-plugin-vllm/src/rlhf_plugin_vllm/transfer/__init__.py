@@ -1,1 +1,1 @@
-"""Weights on their way from the trainer to vLLM's workers: packed into buckets, in memory that both sides see."""
+"""Weights from a trainer in the engine's own process. From other processes they come by ``rlhf_core.weights``."""

@@ -1,4 +1,4 @@
-"""The trainer's side: pack weights into buckets and hand each over to vLLM's workers."""
+"""A trainer in the engine's own process: pack weights into buckets and hand each over to vLLM's workers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core.contracts import WeightSource
-
-from .layout import Slot, aligned, slot_for
-from .memory import CudaBuffer, HostBuffer, buffer_for
+from rlhf_core.weights import CudaBuffer, HostBuffer, Slot, aligned, buffer_for, slot_for
 
 Hand = Callable[[dict[str, Any]], Awaitable[None]]
 """Gives one bucket's description to the workers and returns when they have copied it."""
@@ -30,10 +28,10 @@ class WeightSender:
         self._buffer: HostBuffer | CudaBuffer | None = None
 
     @torch.no_grad()
-    async def send(self, source: WeightSource, hand: Hand) -> None:
-        """Hand over all weights of ``source``. The source's own buckets are cut anew."""
+    async def send(self, source: WeightSource, hand: Hand) -> int:
+        """Hand over all weights of ``source``, and return how many bytes they have. Its own buckets are cut anew."""
         slots: list[Slot] = []
-        end = 0
+        end, total = 0, 0
         for bucket in source.buckets():
             for name, tensor in bucket.items():
                 start = aligned(end)
@@ -47,8 +45,10 @@ class WeightSender:
                 slot.view(self._buffer.bytes).copy_(tensor)
                 slots.append(slot)
                 end = start + slot.nbytes
+                total += slot.nbytes
         if slots:
             await self._flush(slots, hand)
+        return total
 
     def close(self) -> None:
         """Free the buffer."""

@@ -25,12 +25,17 @@ class WorkerExtension:
 
     weight_transfer_engine: Any
 
+    def rlhf_place(self) -> list[str | None]:
+        """Machine and device of this worker, as ``Place`` has them."""
+        place = self.weight_transfer_engine.place()
+        return [place.machine, place.device]
+
     def rlhf_missing(self) -> list[str]:
         """Parameters that the last update left as they were."""
         missing: list[str] = self.weight_transfer_engine.missing()
         return missing
 
-    def rlhf_checksum(self) -> str:
+    def rlhf_checksum(self) -> str | None:
         """Digest of the weights that are served."""
-        checksum: str = self.weight_transfer_engine.checksum()
+        checksum: str | None = self.weight_transfer_engine.checksum()
         return checksum

@@ -1,12 +1,13 @@
 """The worker's side: copy buckets into the model that is served, in place, and answer what is served.
 
-Registered with vLLM as a weight-transfer engine, so that an update is vLLM's own protocol: start, one call for each
-bucket, finish.
+Registered with vLLM as a weight-transfer engine, so that an update is vLLM's own protocol: start, calls that hand over
+weights, finish. A trainer in the engine's process makes one call for each bucket. For one in another process there is
+one call in all, during which the worker takes the buckets from a link that it joined before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,23 +19,35 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from ..digest import digest_of
-from ..transfer.layout import Slot
-from ..transfer.memory import open_buffer
+from rlhf_core.weights import (
+    Invitation,
+    Place,
+    ReceivingLink,
+    Slot,
+    open_buffer,
+    place_of,
+    weights_digest,
+)
+
 from .recorder import CopyRecorder, Placed
 
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):
-    """Nothing: each bucket describes itself."""
+    """What the worker gets weights through."""
+
+    link: dict[str, Any] | None = None
+    """An ``Invitation``; None: each bucket describes itself."""
 
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """One bucket."""
+    """One bucket, or all that come by the link."""
 
-    buffer: dict[str, Any]
-    slots: list[dict[str, Any]]
+    buffer: dict[str, Any] | None = None
+    slots: list[dict[str, Any]] | None = None
+    version: int | None = None
+    """Of the weights that come by the link."""
 
 
 class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
@@ -46,25 +59,47 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
+    _link: ReceivingLink | None = None
+    _placed: dict[str, Placed]
+    _ties: dict[str, str]
+    _opened: dict[str, Any]
+    _bucket: Tensor | None
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        self._placed: dict[str, Placed] = {}
-        self._ties: dict[str, str] = {}
-        self._opened: dict[str, Any] = {}
-        self._bucket: Tensor | None = None
+        """Get ready; with an invitation, join its link in the place of an older one."""
+        if init_info.link is None:
+            self._placed, self._ties, self._opened, self._bucket = {}, {}, {}, None
+            return
+        if self._link is not None:
+            self._link.close()
+            self._link = None  # before the new one: its buffers may be large
+        invitation = Invitation.from_plain(init_info.link)
+        self._link = ReceivingLink(invitation, self.parallel_config.rank, self.device)
+        self._link.connect()
 
     def start_weight_update(self) -> None:
         self._placed = {}
         self._ties = {}
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Copy one bucket.
+        """Copy one bucket, or all that the link brings.
 
         Raises:
             ValueError: a weight does not fit the model, or went nowhere.
+            LinkBroken: the link's other ends are gone or late.
         """
+        if update_info.version is not None:
+            assert self._link is not None, "a link is joined first"
+            with self._link.update(update_info.version) as buckets:
+                for slots, bucket in buckets:
+                    self._load(slots, bucket)
+            return
+        assert update_info.buffer is not None
+        assert update_info.slots is not None
         slots = [Slot(**slot) for slot in update_info.slots]
-        bucket = self._open(update_info.buffer)
+        self._load(slots, self._open(update_info.buffer))
+
+    def _load(self, slots: Sequence[Slot], bucket: Tensor) -> None:
         weights = [(slot.name, slot.view(bucket)) for slot in slots]
         recorder = CopyRecorder(bucket, slots)
         with torch.no_grad(), recorder:
@@ -90,21 +125,31 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
                 served.pop(part.kept.untyped_storage().data_ptr(), None)
         return sorted(served.values())
 
-    def checksum(self) -> str:
-        """Digest of the weights that are served, read back from the parameters.
+    def checksum(self) -> str | None:
+        """Digest of the weights that are served, read back from the parameters; None if this process holds only a part
+        of some weight (tensor parallelism).
 
         Raises:
-            ValueError: this process holds only a part of some weight (tensor parallelism).
+            ValueError: a parameter is not the one that the last update wrote to.
         """
-        return digest_of(self._read())
+        if not all(placed.is_whole() for placed in self._placed.values()):
+            return None
+        return weights_digest(self._read())
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
         """Abstract in vLLM 0.26 and gone since; ``transfer.sender`` does it."""
         raise NotImplementedError("weights are sent by rlhf_plugin_vllm.transfer.sender")
 
+    def place(self) -> Place:
+        """Where this worker is."""
+        return place_of(self.device)
+
     def shutdown(self) -> None:
+        if self._link is not None:
+            self._link.close()
         self._placed, self._ties, self._opened, self._bucket = {}, {}, {}, None
+        self._link = None
 
     def _open(self, description: dict[str, Any]) -> Tensor:
         if self._bucket is None or description != self._opened:
@@ -131,10 +176,6 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         live = _storages(self.model)
         for name in sorted([*self._placed, *self._ties]):
             placed = self._placed[self._ties.get(name, name)]
-            if not placed.is_whole():
-                raise ValueError(
-                    f"this worker holds only a part of {name}: there is no checksum under tensor parallelism"
-                )
             if any(part.kept.untyped_storage().data_ptr() not in live for part in placed.parts):
                 raise ValueError(f"the parameter of {name} was replaced since the last update")
             yield name, placed.read()

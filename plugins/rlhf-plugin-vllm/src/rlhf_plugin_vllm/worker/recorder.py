@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..transfer.layout import Slot, torch_dtype
+from rlhf_core.weights import Slot, torch_dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,252 @@
+"""Microseconds of the driver's CPU per sample, and its memory, while 1 000 engines answer it through rollout workers.
+
+    python benchmarks/controller.py --engines 1000 --prompts 512 --samples 8 --tokens 128 --json
+
+The driver is the real one: pool of rollout workers, episode runner, packing, and the cutting of the batch for ranks.
+The engines are made up: each sleeps, then answers with arrays of the size of a real response. They live with their
+executors in a few processes, so that those and not the driver bear their cost. Each length runs in a driver of its own,
+since a process does not give memory back.
+
+Time is the process's CPU time (all threads, Ray's included), for wall time would count the engines' sleep. Memory is
+what the driver alone has (RssAnon), at its highest after a step, less what it had before the first. Rewards are off
+unless ``--reward``: they get text, so that the driver then decodes every token (by a stand-in for a tokenizer).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import ray
+
+from rlhf_core.contracts import (
+    Completion,
+    ComponentRef,
+    RolloutContext,
+    RolloutSpec,
+    SamplingParams,
+    Stop,
+    Task,
+    TrajectoryColumns,
+    Uid,
+)
+from rlhf_core.loop.episodes import EpisodeRunner
+from rlhf_core.loop.rng import sample_seed
+from rlhf_core.rewards.panel import SampleScore
+from rlhf_core.testing.fakes import FakeRenderer
+from rlhf_plugin_agents.config import SingleTurnConfig
+from rlhf_plugin_agents.single_turn import SingleTurn
+from rlhf_plugin_ray.config import RayRuntimeConfig
+from rlhf_plugin_ray.packed_trajectories import pack
+from rlhf_plugin_ray.process import Process
+from rlhf_plugin_ray.role import SharedBatches
+from rlhf_plugin_ray.rollout_pool import RolloutPool
+from rlhf_plugin_ray.sharding import split_rows
+from rlhf_plugin_ray.supervisor import Supervisor
+
+GROWTH = (1, 10, 100)
+PROMPT_TOKENS = 64
+LATENCY_S = 0.05
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--engines", type=int, default=1000)
+    parser.add_argument("--processes", type=int, default=2, help="that the engines live in")
+    parser.add_argument("--prompts", type=int, default=512, help="a step")
+    parser.add_argument("--samples", type=int, default=8, help="a prompt")
+    parser.add_argument("--tokens", type=int, default=128, help="of the shortest response")
+    parser.add_argument("--ranks", type=int, default=8, help="that the batch is cut for")
+    parser.add_argument("--steps", type=int, default=3, help="measured, after one that warms up")
+    parser.add_argument("--reward", action="store_true", help="decode the samples for a reward")
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument("--growth", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.growth is not None:
+        print("ONE " + json.dumps(one_length(arguments)), flush=True)
+        return
+    rows = [_in_its_own_process(growth) for growth in GROWTH]
+    print(json.dumps({"lengths": rows}) if arguments.json else table(rows))
+
+
+def _in_its_own_process(growth: int) -> dict[str, float]:
+    command = [sys.executable, __file__, *sys.argv[1:], "--growth", str(growth)]
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    line = next(line for line in output.splitlines() if line.startswith("ONE "))
+    result: dict[str, float] = json.loads(line.removeprefix("ONE "))
+    return result
+
+
+def one_length(arguments: argparse.Namespace) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="ctl") as folder:
+        ray.init(
+            address="local",
+            num_cpus=arguments.processes,
+            include_dashboard=False,
+            logging_level="ERROR",
+            _temp_dir=folder,
+        )
+        try:
+            return asyncio.run(_steps(arguments))
+        finally:
+            ray.shutdown()
+
+
+async def _steps(arguments: argparse.Namespace) -> dict[str, float]:
+    tokens = arguments.tokens * arguments.growth
+    supervisor, batches = Supervisor(), SharedBatches()
+    pool = _pool(arguments, tokens, supervisor)
+    await pool.crew.start_all(arguments.processes)
+    runner = EpisodeRunner(
+        executor=pool,
+        context=RolloutContext(
+            engine=pool,
+            renderer=FakeRenderer(),
+            sampling=SamplingParams(max_new_tokens=tokens),
+            max_length=PROMPT_TOKENS + tokens,
+            seed=partial(_no_seed),
+        ),
+        seed_of=partial(sample_seed, 0),
+        score=_score if arguments.reward else None,
+        samples_per_prompt=arguments.samples,
+    )
+    before, peak, cpu, wall = 0, 0, 0.0, 0.0
+    for step in range(arguments.steps + 1):
+        gc.collect()
+        if step == 0:
+            before = private_bytes()
+        started, started_wall = time.process_time(), time.perf_counter()
+        tasks = [
+            Task(uid=Uid(step, n), prompt_ids=tuple(range(PROMPT_TOKENS)))
+            for n in range(arguments.prompts)
+        ]
+        groups = await asyncio.gather(*(runner.play(task, step) for task in tasks))
+        scored = await runner.score(list(zip(tasks, groups, strict=True)), step)
+        rows = [row for group in scored for row in group.trajectories]
+        batch = TrajectoryColumns.from_trajectories(rows)
+        batches.put(batch, split_rows(batch.num_tokens, arguments.ranks))
+        if step:
+            cpu += time.process_time() - started
+            wall += time.perf_counter() - started_wall
+        peak = max(peak, private_bytes())
+        num_bytes = sum(getattr(batch, name).nbytes for name in ("token_ids", "action_mask"))
+        num_bytes += sum(
+            getattr(batch, name).nbytes
+            for name in ("rollout_logprobs", "weight_version", "action_turn", "turn_rewards")
+        )
+        del groups, scored, rows, batch
+    pool.crew.close()
+    supervisor.close()
+    samples = arguments.steps * arguments.prompts * arguments.samples
+    return {
+        "response_tokens": tokens,
+        "samples_per_step": arguments.prompts * arguments.samples,
+        "driver_us_per_sample": 1e6 * cpu / samples,
+        "step_s": wall / arguments.steps,
+        "batch_mib": num_bytes / 2**20,
+        "driver_private_mib": (peak - before) / 2**20,
+    }
+
+
+def _pool(arguments: argparse.Namespace, tokens: int, supervisor: Supervisor) -> RolloutPool:
+    engines = arguments.engines // arguments.processes
+
+    async def launch(index: int) -> Process:
+        actor = ray.remote(Worker).options(num_cpus=1, max_concurrency=100_000)
+        return Process(actor.remote(engines, tokens), f"rollout worker {index}")
+
+    crew = SimpleNamespace(members=[], over=None, follow=lambda changed: None)
+    return RolloutPool(
+        launch,
+        RolloutSpec(
+            executor=ComponentRef(kind="rlhf_rollout_executors", name="single_turn"),
+            environment=None,
+            tokenizer_path="",
+        ),
+        SimpleNamespace(crew=crew, version=0),
+        supervisor,
+        RayRuntimeConfig(),
+    )
+
+
+class Worker:
+    """A rollout worker with the real executor, and its share of the engines."""
+
+    def __init__(self, num_engines: int, tokens: int) -> None:
+        self._free = asyncio.Semaphore(num_engines)
+        self._tokens = tokens
+        self._executor = SingleTurn(SingleTurnConfig())
+
+    async def watch(self) -> None:
+        await asyncio.Event().wait()
+
+    async def start(self, *arguments: Any) -> None: ...
+
+    async def engines(self, *arguments: Any) -> None: ...
+
+    async def run(self, job: Any) -> Any:
+        context = RolloutContext(
+            engine=self,
+            renderer=FakeRenderer(),
+            sampling=job.sampling,
+            max_length=job.max_length,
+            seed=job.seed,
+        )
+        return pack(await self._executor.run(job.task, job.samples, context))
+
+    async def generate(self, request: Any) -> list[Completion]:
+        async with self._free:
+            await asyncio.sleep(LATENCY_S)
+            return [self._completion(seed) for seed in request.seeds]
+
+    def _completion(self, seed: int) -> Completion:
+        draw = np.random.Generator(np.random.Philox(seed))
+        return Completion(
+            token_ids=draw.integers(100, 1000, self._tokens, dtype=np.int32),
+            logprobs=-draw.random(self._tokens, dtype=np.float32),
+            weight_version=np.zeros(self._tokens, dtype=np.int32),
+            stop=Stop.LENGTH,
+        )
+
+
+async def _score(requests: Any) -> list[SampleScore]:
+    return [SampleScore(reward=float(len(request.response) % 2)) for request in requests]
+
+
+def _no_seed(sample: int, turn: int) -> int:
+    raise AssertionError("the episode runner gives each task its own seeds")
+
+
+def private_bytes() -> int:
+    """Memory that this process shares with no other: without the object store, which is mapped."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("this system's /proc/self/status has no RssAnon")
+
+
+def table(rows: list[dict[str, float]]) -> str:
+    lines = [
+        f"{'tokens':>8} {'samples':>8} {'us/sample':>10} {'step s':>8} {'batch MiB':>10} {'driver MiB':>11}"
+    ]
+    for row in rows:
+        lines.append(
+            f"{row['response_tokens']:8.0f} {row['samples_per_step']:8.0f} {row['driver_us_per_sample']:10.1f} "
+            f"{row['step_s']:8.2f} {row['batch_mib']:10.1f} {row['driver_private_mib']:11.1f}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""A whole step on a GPU: seconds and tokens per second of each phase, memory, weight sync; beside TRL's step if wanted.
+
+    python benchmarks/gpu_step.py --shape 1.5b --peer trl --json result.json
+    python benchmarks/gpu_step.py --shape 0.5b -- runtime=ray backend=deepspeed backend.deepspeed.zero_stage=2
+
+Random weights of a published shape, prompts of one length, forced response lengths, sampled at temperature 1, GRPO
+without a reference model. The step is the whole one of ``rlhf train``. Everything runs in processes of their own, one
+after the other, on the same GPU; the first step of each is left out (compilation and CUDA graphs), and of the others
+the median counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ONE_GPU = {
+    "engine": "vllm",
+    "model.dtype": "bfloat16",
+    "backend.torch.compile": "true",
+}
+PHASES = ("generate_s", "reward_s", "score_s", "train_s", "sync_s", "check_s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--shape", default="1.5b")
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--prompt-tokens", type=int, default=256)
+    parser.add_argument("--response-tokens", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--peer", choices=["trl"], help="measure it too, in the same run")
+    parser.add_argument("--peer-steps", type=int, default=3)
+    parser.add_argument("--peer-micro-batch", type=int, default=8)
+    parser.add_argument("--models", type=Path, help="where models are kept; a temporary folder")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("options", nargs="*", help="NAME=VALUE: options of rlhf train")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = measure(arguments, arguments.models or Path(folder))
+    print(table(report))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
+    """Run ours and the peer, and return everything that they said."""
+    model = models / arguments.shape
+    if not (model / "config.json").exists():
+        code = f"import shapes, pathlib; shapes.write_model({arguments.shape!r}, pathlib.Path({str(model)!r}))"
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=HERE)
+    names = ("prompts", "samples", "prompt_tokens", "response_tokens")
+    workload = {name: getattr(arguments, name) for name in names}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in workload.items()]
+    options = ONE_GPU | dict(option.split("=", 1) for option in arguments.options)
+    words = [f"{name}={value}" for name, value in options.items()]
+    ours = _run("our_step.py", "OURS ", model, [*flags, f"--steps={arguments.steps}", "--", *words])
+    report = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "gpu": _gpu(),
+        "python": platform.python_version(),
+        "shape": arguments.shape,
+        "options": options,
+        **workload,
+        "ours": ours,
+    }
+    if arguments.peer:
+        extra = ["--gpu", "--recompute", f"--micro-batch={arguments.peer_micro_batch}"]
+        steps = f"--steps={arguments.peer_steps}"
+        report["peer"] = _run("peer_trl_step.py", "TRL ", model, [*flags, steps, *extra])
+    return report
+
+
+def table(report: dict[str, Any]) -> str:
+    """Return the measurement as lines of text."""
+    timings = [record["timing"] for record in report["ours"]["records"][1:]]
+    median = {name: statistics.median(timing[name] for timing in timings) for name in timings[0]}
+    step = median["step_s"]
+    lines = [f"{report['gpu']}, {report['shape']}, {report['prompts']} x {report['samples']}"]
+    limits = _limits(report["ours"]["plan"])
+    for name in PHASES:
+        seconds, limit = median.get(name, 0.0), limits.get(name)
+        share = f"   {limit / seconds:5.0%} of the limit, {limit:.3f} s" if limit else ""
+        lines.append(f"  {name:12} {seconds:8.3f} s{share}")
+    rest = step - sum(median.get(name, 0.0) for name in PHASES)
+    tokens = report["prompts"] * report["samples"]
+    tokens *= report["prompt_tokens"] + report["response_tokens"]
+    lines.append(f"  {'rest':12} {rest:8.3f} s")
+    share = f"   {limits['step_s'] / step:5.0%} of the limit" if limits else ""
+    lines.append(f"  {'step':12} {step:8.3f} s{share}   {tokens / step:8.0f} tokens/s")
+    lines.append(f"  steps {[round(timing['step_s'], 2) for timing in timings]}")
+    lines += _memory(report["ours"])
+    metrics = report["ours"]["records"][-1].get("metrics", {})
+    mean = metrics.get("mismatch/logprob_diff_mean")
+    lines.append(f"  |sampler - trainer| log-prob: mean {mean}")
+    if "peer" in report:
+        peer = statistics.median(report["peer"]["step_s"][1:])
+        lines.append(f"  TRL          {peer:8.3f} s   {tokens / peer:8.0f} tokens/s")
+        lines.append(f"  ours / TRL   {step / peer:8.3f}")
+    return "\n".join(lines)
+
+
+def _limits(plan: dict[str, Any] | None) -> dict[str, float]:
+    """Seconds that no implementation can beat, by phase of the step."""
+    if plan is None:
+        return {}
+    found = dict.fromkeys(("generate_s", "score_s", "train_s", "sync_s"), 0.0)
+    phases = {"prefill": "generate_s", "decode": "generate_s", "weight": "sync_s"}
+    phases |= {"train": "train_s", "optimizer": "train_s"}
+    for phase in plan["phases"]:
+        found[phases.get(phase["name"].split()[0], "score_s")] += phase["limit_s"]
+    return found | {"step_s": plan["step_s"]["limit"]}
+
+
+def _memory(ours: dict[str, Any]) -> list[str]:
+    lines = [f"  peak {ours['peak_gib']:.1f} GiB of the GPU, all processes, cached blocks included"]
+    if ours["plan"] is not None and len(ours["plan"]["gpus"]) == 1:
+        process = ours["plan"]["gpus"][0]["processes"][0]
+        planned, peak = process["torch_peak_gib"], ours["torch_peak_gib"]
+        share = f"planned {planned:.1f}, {planned / peak - 1:+.1%}"
+        lines.append(f"  trainer allocated at most {peak:.1f} GiB ({share})")
+    return lines
+
+
+def _run(script: str, mark: str, model: Path, flags: list[str]) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / script), f"--model={model}", *flags]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    found = [line for line in done.stdout.splitlines() if line.startswith(mark)]
+    if done.returncode or not found:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
+    result: dict[str, Any] = json.loads(found[-1].removeprefix(mark))
+    return result
+
+
+def _gpu() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Published model shapes with random weights and a tokenizer of their own: speed is measured without a download."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+VOCABULARY = 151936
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Dimensions of a Qwen2.5 model, as its ``config.json`` has them."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    tied: bool = True
+
+
+SHAPES = {
+    "0.5b": Shape(896, 4864, 24, 14, 2),
+    "1.5b": Shape(1536, 8960, 28, 12, 2),
+    "3b": Shape(2048, 11008, 36, 16, 2),
+    "7b": Shape(3584, 18944, 28, 28, 4, tied=False),
+}
+
+
+def write_model(name: str, folder: Path) -> None:
+    """Write config, tokenizer and seeded bfloat16 weights into ``folder``; made on the GPU if there is one.
+
+    Each byte of a text is one token.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    shape = SHAPES[name]
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=32768,
+        tie_word_embeddings=shape.tied,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        dtype="bfloat16",
+    )
+    torch.manual_seed(0)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    _write_tokenizer(folder)
+
+
+def _write_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<pad>", "<bos>", "<eos>", "<unk>"]
+    tokens = special + sorted(pre_tokenizers.ByteLevel.alphabet())
+    # As many tokens as the model has, so that whatever it samples can be decoded.
+    tokens += [f"<unused{number}>" for number in range(len(tokens), VOCABULARY)]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), special, strict=True))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+    fast.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    fast.save_pretrained(folder)

@@ -1,0 +1,83 @@
+"""Between a batch's rows on the host and what a pass over some of them takes and finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhf_core.contracts import TrainBatch, TrajectoryColumns
+
+TEACHER_TOP_IDS = "teacher_top_ids"
+TEACHER_TOP_LOGPROBS = "teacher_top_logprobs"
+
+
+class Pass(NamedTuple):
+    """What one pass found for the actions of its rows."""
+
+    rows: NDArray[np.int64]
+    results: tuple[Tensor, ...]
+    """(M, ...) each."""
+
+
+def columns_of(
+    batch: TrainBatch, rows: NDArray[np.int64], device: torch.device
+) -> dict[str, Tensor]:
+    """Return the columns of some rows, (M,) each, and (M, K) for the teacher's most probable tokens."""
+    if not len(rows):
+        return {}
+    index = batch.trajectories.action_index(rows)
+    columns: dict[str, NDArray[np.float32]] = dict(batch.columns)
+    if batch.teacher_top is not None:
+        columns[TEACHER_TOP_LOGPROBS] = batch.teacher_top.logprobs
+    flat = {name: torch.from_numpy(column[index]).to(device) for name, column in columns.items()}
+    if batch.teacher_top is not None:
+        ids = batch.teacher_top.token_ids[index].astype(np.int64)
+        flat[TEACHER_TOP_IDS] = torch.from_numpy(ids).to(device)
+    return flat
+
+
+def placed(batch: TrajectoryColumns, passes: Sequence[Pass]) -> list[NDArray[np.float32]]:
+    """Return the passes' results where the batch's actions are, (sum of A, ...) each; results of a pass without rows
+    are left out.
+
+    Args:
+        passes: at least one, which says how many results there are and of what width.
+    """
+    total = int(batch.num_actions.sum())
+    out = [np.empty((total, *part.shape[1:]), dtype=np.float32) for part in passes[0].results]
+    for rows, results in passes:
+        if not len(rows):
+            continue
+        index = batch.action_index(rows)
+        for column, result in zip(out, results, strict=True):
+            # float32 holds token ids exactly, up to 2^24 of them.
+            column[index] = result.float().cpu().numpy()
+    return out
+
+
+class SeenLogprobs:
+    """The policy's log-probs as the forward passes of one step found them."""
+
+    def __init__(self, batch: TrajectoryColumns, *, wanted: bool) -> None:
+        self._batch = batch
+        self._passes: list[Pass] | None = [] if wanted else None
+
+    def add(self, rows: NDArray[np.int64], logprobs: Tensor) -> None:
+        """Keep what one pass found, if it is wanted."""
+        if self._passes is not None:
+            self._passes.append(Pass(rows, (logprobs.detach(),)))
+
+    @property
+    def logprobs(self) -> NDArray[np.float32] | None:
+        """(sum of A,) in the order of the batch; read once, after the step."""
+        if self._passes is None:
+            return None
+        if not self._passes:
+            return np.empty(int(self._batch.num_actions.sum()), dtype=np.float32)
+        (column,) = placed(self._batch, self._passes)
+        return column

@@ -1,0 +1,140 @@
+"""Roles of the local runtime beside an engine that goes on generating."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from rlhf_core import Component, Registered
+from rlhf_core.contracts import ComponentRef, EngineSpec, RoleSpec, RuntimeSpec
+from rlhf_core.plugins import empty
+from rlhf_core.testing.fakes import FakeEngine
+from rlhf_plugin_local.config import LocalRuntimeConfig
+from rlhf_plugin_local.runtime import LocalRole, LocalRuntime
+
+
+class SlowBackend:
+    """Computes until the event loop has done something meanwhile."""
+
+    def __init__(self, config=None):
+        self.thread = None
+        self.free = threading.Event()
+        self.closed = False
+
+    def setup(self, spec, plugins): ...
+
+    def logprobs(self, batch):
+        self.thread = threading.current_thread()
+        assert self.free.wait(10), "the event loop stood still"
+        return np.zeros(1, np.float32)
+
+    def checksum(self):
+        self.thread = threading.current_thread()
+        return "sum"
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_role_with_a_thread_leaves_the_event_loop_free():
+    backend = SlowBackend()
+
+    async def play(thread):
+        role = LocalRole(backend, thread)
+        computing = asyncio.create_task(role.logprobs(None))
+        await asyncio.sleep(0)
+        backend.free.set()
+        return await computing
+
+    with ThreadPoolExecutor(1) as thread:
+        assert asyncio.run(play(thread)).tolist() == [0.0]
+    assert backend.thread is not threading.main_thread()
+
+
+def test_without_a_thread_nothing_runs_beside_a_call():
+    backend = SlowBackend()
+
+    assert asyncio.run(LocalRole(backend).checksum()) == "sum"
+    assert backend.thread is threading.main_thread()
+
+
+def test_an_error_comes_out_of_the_thread_as_it_is():
+    class Broken(SlowBackend):
+        def checksum(self):
+            raise ValueError("broken")
+
+    with ThreadPoolExecutor(1) as thread, pytest.raises(ValueError, match="broken"):
+        asyncio.run(LocalRole(Broken(), thread).checksum())
+
+
+class OwnWeights(FakeEngine):
+    def __init__(self, config):
+        super().__init__()
+
+
+class SharedWeights(OwnWeights):
+    shares_weights = True
+
+
+@pytest.fixture
+def plugins():
+    loaded = empty()
+    for hook, name, factory in (
+        ("rlhf_train_backends", "slow", SlowBackend),
+        ("rlhf_engines", "own", OwnWeights),
+        ("rlhf_engines", "shared", SharedWeights),
+    ):
+        loaded.registries[hook].add(Registered(Component(name=name, factory=factory), "test"))
+    return loaded
+
+
+def spec(engine, **options):
+    return RuntimeSpec(
+        roles={"policy": RoleSpec(role="policy", model_path="none")},
+        backend=ComponentRef(kind="rlhf_train_backends", name="test:slow"),
+        engine=ComponentRef(kind="rlhf_engines", name=f"test:{engine}"),
+        engine_spec=EngineSpec(
+            model_path="none", dtype="float32", max_length=8, max_concurrency=1, eos_token_ids=()
+        ),
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "overlaps", "in_a_thread"),
+    [("own", True, True), ("own", False, False), ("shared", True, False)],
+)
+def test_roles_compute_in_a_thread_only_beside_an_engine_with_weights_of_its_own(
+    plugins, engine, overlaps, in_a_thread
+):
+    async def play():
+        runtime = LocalRuntime(LocalRuntimeConfig(threads=1))
+        placement = await runtime.start(spec(engine, overlaps=overlaps), plugins)
+        try:
+            await placement.roles["policy"].checksum()
+            return placement.roles["policy"].weights().thread
+        finally:
+            await runtime.close()
+
+    thread = asyncio.run(play())
+    assert (thread is not threading.main_thread()) == in_a_thread
+    assert not thread.is_alive() or thread is threading.main_thread()
+
+
+def test_closing_waits_for_a_call_that_nobody_waits_for_any_more(plugins):
+    async def play():
+        runtime = LocalRuntime(LocalRuntimeConfig(threads=1))
+        placement = await runtime.start(spec("own", overlaps=True), plugins)
+        backend = placement.roles["policy"].weights()
+        computing = asyncio.create_task(placement.roles["policy"].logprobs(None))
+        while backend.thread is None:
+            await asyncio.sleep(0)
+        computing.cancel()
+        asyncio.get_running_loop().run_in_executor(None, backend.free.set)
+        await runtime.close()
+        assert backend.closed
+        assert not backend.thread.is_alive()
+
+    asyncio.run(play())
