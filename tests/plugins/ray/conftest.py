@@ -114,10 +114,13 @@ def placed(cluster: None, plugins: Plugins) -> Callable[..., Any]:
     async def start(spec: RuntimeSpec, **options: Any) -> AsyncIterator[SimpleNamespace]:
         runtime = RayRuntime(RayRuntimeConfig(**{"close_timeout_s": 3.0, **options}))
         try:
-            async with asyncio.timeout(100):
+            async with asyncio.timeout(300):
                 placement = await runtime.start(spec, plugins)
                 yield SimpleNamespace(
-                    roles=placement.roles, engine=placement.engine, runtime=runtime
+                    roles=placement.roles,
+                    engine=placement.engine,
+                    executor=placement.executor,
+                    runtime=runtime,
                 )
         finally:
             await runtime.close()
@@ -133,7 +136,7 @@ def pid_of(process: Any) -> int:
 
 
 def engine_pids(engine: Any) -> list[int]:
-    return [pid_of(server.process) for server in engine._servers]
+    return [pid_of(server.process) for server in engine.crew.members]
 
 
 def request(

@@ -3,10 +3,10 @@
 import numpy as np
 
 from rlhf_core.contracts import TopTokens, TrainBatch, Trajectory, TrajectoryColumns, Turn, Uid
-from rlhf_plugin_ray.batch_parts import joined, part_of
+from rlhf_plugin_ray.batch_parts import columns_of, joined, rows_of
 
 
-def columns_of(num_actions):
+def trajectories_of(num_actions):
     rows = [
         Trajectory(
             uid=Uid(0, 0, index),
@@ -35,22 +35,28 @@ def batch_of(trajectories, supervised=None):
 
 
 def test_a_part_has_its_own_rows_columns_and_tokens():
-    trajectories = columns_of([2, 3, 1])
+    trajectories = trajectories_of([2, 3, 1])
 
-    part = part_of(batch_of(trajectories), trajectories, np.array([0, 2]), None)
+    part = columns_of(batch_of(trajectories), np.array([0, 2]), None)
 
     # Actions 0, 1 are row 0's, 2 to 4 row 1's, 5 row 2's.
     assert part.columns["advantages"].tolist() == [0, 1, 5]
     assert part.teacher_top.token_ids.tolist() == [[0, 1], [2, 3], [10, 11]]
-    assert part.trajectories.uid[:, 2].tolist() == [0, 2]
-    assert part.trajectories.tokens_of(1).tolist() == [20, 21, 22]
+    assert len(part.trajectories) == 0
+
+
+def test_a_ranks_rows_keep_their_order_and_tokens():
+    rows = rows_of(trajectories_of([2, 3, 1]), np.array([0, 2]))
+
+    assert rows.uid[:, 2].tolist() == [0, 2]
+    assert rows.tokens_of(1).tolist() == [20, 21, 22]
 
 
 def test_parts_joined_are_the_whole():
-    trajectories = columns_of([2, 3, 1, 4])
+    trajectories = trajectories_of([2, 3, 1, 4])
     batch = batch_of(trajectories)
     rows = [np.array([1, 3]), np.array([0]), np.array([2])]
-    parts = [part_of(batch, trajectories, part, None) for part in rows]
+    parts = [columns_of(batch, part, None) for part in rows]
 
     advantages = joined(trajectories, rows, [part.columns["advantages"] for part in parts])
     tokens = joined(trajectories, rows, [part.teacher_top.token_ids for part in parts])
@@ -62,20 +68,20 @@ def test_parts_joined_are_the_whole():
 
 
 def test_all_rows_are_passed_on_without_a_copy():
-    trajectories = columns_of([2, 3])
+    trajectories = trajectories_of([2, 3])
     batch = batch_of(trajectories)
 
-    part = part_of(batch, trajectories, np.arange(2), None)
+    part = columns_of(batch, np.arange(2), None)
 
-    assert part.trajectories is trajectories
+    assert rows_of(trajectories, np.arange(2)) is trajectories
     assert part.columns["advantages"] is batch.columns["advantages"]
 
 
 def test_a_rank_without_rows_gets_an_empty_part():
-    trajectories = columns_of([2])
+    trajectories = trajectories_of([2])
     none = np.array([], dtype=np.int64)
 
-    part = part_of(batch_of(trajectories, columns_of([1, 2])), trajectories, none, np.array([1]))
+    part = columns_of(batch_of(trajectories, trajectories_of([1, 2])), none, np.array([1]))
 
     assert len(part.trajectories) == 0
     assert part.columns["advantages"].shape == (0,)

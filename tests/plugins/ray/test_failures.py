@@ -42,7 +42,7 @@ def test_requests_of_an_engine_that_is_killed_are_served_by_another_with_the_sam
             first = engine_pids(run.engine)[0]
             os.kill(first, signal.SIGSTOP)  # so that it certainly dies with requests in progress
             asked = asyncio.create_task(ask_many(run.engine))
-            await until(lambda: all(server.load for server in run.engine._servers))
+            await until(lambda: all(server.load for server in run.engine.crew.members))
             os.kill(first, signal.SIGKILL)
             async with asyncio.timeout(SOON_S):
                 actual = await asked
@@ -165,11 +165,11 @@ def test_a_cancelled_request_leaves_its_engine_idle(placed, spec):
     async def play():
         async with placed(spec()) as run:
             asked = asyncio.create_task(run.engine.generate(request(tokens=200)))
-            await until(lambda: run.engine._servers[0].load)
+            await until(lambda: run.engine.crew.members[0].load)
             asked.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asked
-            assert run.engine._servers[0].load == 0
+            assert run.engine.crew.members[0].load == 0
             # An engine that still computed would refuse to be put to sleep.
             await asyncio.sleep(0.5)
             await run.engine.sleep()
@@ -199,7 +199,7 @@ def test_a_rank_that_dies_idle_ends_what_the_engines_are_doing(placed, spec):
             (engine,) = engine_pids(run.engine)
             os.kill(engine, signal.SIGSTOP)  # generation that would take forever
             asked = asyncio.create_task(run.engine.generate(request()))
-            await until(lambda: run.engine._servers[0].load)
+            await until(lambda: run.engine.crew.members[0].load)
             os.kill(pid_of(run.roles["policy"].ranks[0]), signal.SIGKILL)
             with pytest.raises(RLHFError, match=r"policy rank 0 .*--resume auto goes on"):
                 async with asyncio.timeout(SOON_S):

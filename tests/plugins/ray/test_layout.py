@@ -82,3 +82,21 @@ def test_a_cluster_that_is_too_small_is_told_what_is_missing():
     assert "policy x3 + engine x1: 3 x (1 CPU)" in str(told.value)
     with pytest.raises(ConfigError, match=r"needs 1 GPUs, the Ray cluster has 0"):
         require_room(layout, {"CPU": 8.0})
+
+
+def test_rollout_workers_are_a_set_of_their_own_without_gpus():
+    config = RayRuntimeConfig(rollout_workers=3, cpus_per={"rollout": 2})
+
+    layout = plan_layout(config, ["policy"], has_gpus=True)
+
+    workers = layout.of("rollout")
+    assert (workers.names, workers.num_bundles, workers.bundle) == (("rollout",), 3, {"CPU": 2.0})
+    assert workers.spread
+    assert layout.of("policy").names == ("policy", "engine")
+    assert layout.of("policy").gpus == 1.0
+
+
+def test_rollout_workers_are_named_only_where_there_are_some():
+    for options in ({"cpus_per": {"rollout": 2}}, {"colocate": ("policy+rollout",)}):
+        with pytest.raises(ConfigError, match="names rollout; this run has policy, engine"):
+            plan_layout(RayRuntimeConfig(**options), ["policy"], has_gpus=False)

@@ -27,6 +27,8 @@ def fail(response):
     raise ValueError("this reward always fails")
 """
 PATIENCE_S = 200
+GONE_WITHIN_S = 20
+"""After a run's end, also by kill -9. On an idle machine it is 2; Ray's own agents would take 60."""
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def start(folder):
         if process.poll() is None:
             process.kill()
         process.communicate()
-    give_up = time.monotonic() + 90
+    give_up = time.monotonic() + GONE_WITHIN_S
     while (left := processes_of(folder)) and time.monotonic() < give_up:
         time.sleep(0.1)
     for pid in left:

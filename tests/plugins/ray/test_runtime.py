@@ -192,19 +192,6 @@ def test_a_backend_that_trains_alone_gets_one_rank(placed, spec):
         asyncio.run(play())
 
 
-def test_a_process_with_other_plugins_refuses_to_start(placed, spec, monkeypatch):
-    """The driver has its plugins; the variable that actors load theirs by says something else."""
-    monkeypatch.setenv("RLHF_PLUGINS", "ranked_components,no:grpo")
-
-    async def play():
-        async with placed(spec()):
-            pass
-
-    with pytest.raises(FingerprintMismatch, match=r"policy rank 0.*sees other plugins") as told:
-        asyncio.run(play())
-    assert "grpo:" in str(told.value)
-
-
 def test_a_file_that_changed_since_the_start_is_refused(placed, spec, plugins, tmp_path):
     """The same error as when another machine has another file under this path."""
     path = tmp_path / "mine.py"

@@ -81,6 +81,17 @@ def test_split_placement_and_two_engines_change_nothing(train):
     assert metrics_of(there) == metrics_of(here)
 
 
+def test_rollout_workers_change_nothing_and_the_ledger_balances(train, tmp_path):
+    workers = ["--runtime.ray.rollout_workers", "2", "--runtime.ray.cpus_per.rollout", "0.5"]
+    here = train("local", "--steps", "2", "--runtime.local.threads", "1")
+    there = train("ray", "--steps", "2", "--runtime", "ray", *workers)
+
+    assert metrics_of(there) == metrics_of(here)
+    # Lines of one step may come in another order.
+    ledgers = [(tmp_path / name / "ledger.jsonl").read_text() for name in ("local", "ray")]
+    assert sorted(ledgers[0].splitlines()) == sorted(ledgers[1].splitlines())
+
+
 def test_options_that_contradict_the_run_end_it_with_exit_code_2(train, capsys):
     with pytest.raises(FileNotFoundError):
         train("ray", "--steps", "2", "--runtime", "ray", "--runtime.ray.ranks.critic", "2", code=2)

@@ -14,25 +14,24 @@ from rlhf_core.contracts import TopTokens, TrainBatch, TrajectoryColumns
 Rows = NDArray[np.int64]
 
 
-def part_of(
-    batch: TrainBatch, trajectories: TrajectoryColumns, rows: Rows, supervised_rows: Rows | None
-) -> TrainBatch:
-    """Return the given rows of a batch.
+def columns_of(batch: TrainBatch, rows: Rows, supervised_rows: Rows | None) -> TrainBatch:
+    """Return the given rows of all but the trajectories, of which there are none: they go another way.
 
     Args:
-        batch: whose ``trajectories`` are not looked at: they came another way.
-        rows: ascending; all of them give the batch without a copy.
+        rows: ascending; all of them give the columns without a copy.
         supervised_rows: of ``batch.supervised``; None where there are none.
     """
+    trajectories = batch.trajectories
     if batch.supervised is not None and supervised_rows is not None:
         batch = replace(batch, supervised=rows_of(batch.supervised, supervised_rows))
+    empty = trajectories.select(rows[:0])
     if len(rows) == len(trajectories):
-        return replace(batch, trajectories=trajectories)
+        return replace(batch, trajectories=empty)
     actions = trajectories.action_index(rows)
     top = batch.teacher_top
     return replace(
         batch,
-        trajectories=trajectories.select(rows),
+        trajectories=empty,
         columns={name: column[actions] for name, column in batch.columns.items()},
         teacher_top=None
         if top is None

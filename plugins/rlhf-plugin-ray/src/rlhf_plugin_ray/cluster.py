@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import ray
 from rlhf_core import ConfigError
 
 from .config import RayRuntimeConfig
+from .reaper import start_reaper
 
 ENVIRONMENT = {
     # No report of usage over the network.
@@ -26,7 +28,7 @@ ENVIRONMENT = {
 }
 """Of this process and those that it starts. What the user has set stays."""
 OWN_ENVIRONMENT = {
-    # When this process is killed, Ray's reaper ends the servers; two helpers look for them for a while.
+    # When this process is killed, its servers end; workers look for them for a while.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
 }
 """Likewise, where the cluster is the run's own."""
@@ -40,6 +42,8 @@ class Cluster:
         self._folder: Path | None = None
         """Of our own cluster's sockets and logs."""
         self._was_connected = False
+        self._reaper: subprocess.Popen[bytes] | None = None
+        """Of our own cluster."""
 
     def open(self) -> None:
         """Connect, or start a cluster.
@@ -59,6 +63,8 @@ class Cluster:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             doing = "start Ray" if own else f"connect to the Ray cluster {self._address()!r}"
             raise ConfigError(f"could not {doing}: {error}") from error
+        if own:
+            self._reaper = start_reaper(os.getpid())
 
     def close(self, *, keep_logs: bool) -> None:
         """Disconnect; a cluster of our own ends with all its processes, and its folder goes unless logs are kept."""
@@ -67,6 +73,10 @@ class Cluster:
         if ray.is_initialized():
             with _sigterm_kept():
                 ray.shutdown()
+        if self._reaper is not None:
+            self._reaper.kill()
+            self._reaper.wait()
+            self._reaper = None
         if self._folder is not None and not keep_logs:
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -44,7 +44,8 @@ class RayRuntimeConfig(Config):
     )
     cpus_per: Mapping[str, Cpus] = Field(
         {},
-        description="CPUs of each process by role name, or of each engine as cpus_per.engine; what is not named has 1. "
+        description="CPUs of each process by role name, of each engine as cpus_per.engine, of each rollout worker as "
+        "cpus_per.rollout; what is not named has 1. "
         "A set gets the largest of its members' and divides it",
     )
     gpus_per: Mapping[str, Gpus] = Field(
@@ -63,6 +64,40 @@ class RayRuntimeConfig(Config):
         description="times in a run that an engine which died is started anew. Its requests are sent to another engine "
         "in any case; the run ends when none is left",
     )
+    rollout_workers: int = Field(
+        0,
+        ge=0,
+        le=65536,
+        description="processes that run executors and environments, each with cpus_per.rollout CPUs and no GPU. 0: the "
+        "driver runs them, on one core",
+    )
+    max_rollout_restarts: int = Field(
+        3,
+        ge=0,
+        le=1000,
+        description="times in a run that a rollout worker which died is started anew. Its episodes are sent to another "
+        "in any case; the run ends when none is left",
+    )
+    weights: Literal["auto", "store", "memory", "collective"] = Field(
+        "auto",
+        description="how weights reach engines. store: the object store, through the host's memory; memory: what rank "
+        "and engine share, of one GPU (CUDA IPC) or, without GPUs, of one machine; collective: a broadcast, by NCCL "
+        "between GPUs and by gloo between CPUs; auto: store where the policy has no GPU, else memory on the same GPU "
+        "and collective to another",
+    )
+    bucket_mib: int = Field(
+        256,
+        ge=1,
+        le=16384,
+        description="weights that are handed over at once by memory or collective; two such buffers are held on either "
+        "side of a collective, and two in all of memory",
+    )
+    preflight_timeout_s: float = Field(
+        10.0,
+        gt=0,
+        description="for a machine to tell, before any model is loaded, what it has of what the run needs; one that is "
+        "later is only warned of",
+    )
     start_timeout_s: float = Field(
         120.0, gt=0, description="for a process to be placed and to import the plugins"
     )
@@ -74,6 +109,11 @@ class RayRuntimeConfig(Config):
         1800.0,
         gt=0,
         description="for one request to an engine; an engine that is later is taken for dead",
+    )
+    rollout_timeout_s: float = Field(
+        3600.0,
+        gt=0,
+        description="for all episodes of one prompt in a rollout worker; a worker that is later is taken for dead",
     )
     sync_timeout_s: float = Field(
         600.0, gt=0, description="for new weights to be published, and to be taken over"

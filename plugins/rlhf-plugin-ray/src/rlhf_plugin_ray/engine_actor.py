@@ -1,4 +1,4 @@
-"""The process of one engine, fed with weights from the object store."""
+"""The process of one engine, and how weights reach it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import ray
+import torch
 
 from rlhf_core import RolloutError
-from rlhf_core.contracts import Completion, ComponentRef, Engine, EngineSpec, GenerationRequest
+from rlhf_core.contracts import (
+    Completion,
+    ComponentRef,
+    Engine,
+    EngineSpec,
+    GenerationRequest,
+    LinkedEngine,
+    WeightSource,
+)
 from rlhf_core.plugins import Plugins
+from rlhf_core.weights import Invitation, Place, ReceivingLink, place_of
 
-from .packed_weights import FetchedWeights
+from .packed_weights import FetchedWeights, LinkedWeights
 from .process import Driver, ProcessInfo, become_like, introduce
+
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +38,14 @@ class Published:
 
 
 class EngineActor:
-    """Made empty; ``prepare`` and then ``start`` make it an engine."""
+    """Made empty; ``prepare``, ``build`` and the first weights make it an engine."""
 
     def __init__(self) -> None:
         self._plugins: Plugins
         self._engine: Engine | None = None
+        self._spec: EngineSpec
+        self._is_started = False
+        self._link: ReceivingLink | None = None
         self._version = -1
 
     async def watch(self) -> None:
@@ -42,13 +57,71 @@ class EngineActor:
         self._plugins = become_like(driver, who, threads)
         return introduce()
 
-    async def start(self, engine: ComponentRef, spec: EngineSpec, weights: Published) -> None:
-        """Build the engine, and serve the weights."""
-        source = await _fetch(weights)
-        self._engine = self._plugins.build(engine)
-        await self._ready.start(spec, source)
-        await self._ready.update_weights(weights.version, source)
-        self._version = weights.version
+    async def build(self, engine: ComponentRef, spec: EngineSpec, direct: bool) -> Sequence[Place]:
+        """Build the engine, which serves nothing before weights have come, and return where they have to go.
+
+        Args:
+            direct: weights may come by a link. They go to the engine's own processes where it has such, else to this.
+        """
+        self._engine, self._spec = self._plugins.build(engine), spec
+        if isinstance(self._engine, LinkedEngine):
+            await self._engine.start_empty(spec)
+            self._is_started = True
+            return await self._engine.receivers() if direct else ()
+        return (place_of(HOST),) if direct else ()
+
+    async def take(self, weights: Published) -> None:
+        """Serve weights of the object store.
+
+        Raises:
+            RolloutError: they are older than what is served.
+        """
+        self._require_newer(weights.version)
+        await self._serve(weights.version, await _fetch(weights))
+
+    async def join(self, invitation: Invitation) -> None:
+        """Join a link, in the place of an older one.
+
+        Raises:
+            LinkBroken: the other ends did not come.
+        """
+        if isinstance(self._engine, LinkedEngine):
+            await self._engine.join(invitation)
+            return
+        if self._link is not None:
+            self._link.close()
+        self._link = ReceivingLink(invitation, 0, HOST)
+        # In a thread: until the others come there may be other calls.
+        await asyncio.to_thread(self._link.connect)
+
+    async def receive(self, version: int) -> None:
+        """Serve the weights that come by the link.
+
+        Raises:
+            RolloutError: they are older than what is served.
+            LinkBroken: the other ends are gone or late.
+        """
+        self._require_newer(version)
+        if isinstance(self._engine, LinkedEngine):
+            await self._engine.receive_weights(version)
+            self._version = version
+            return
+        assert self._link is not None, "join comes first"
+        with self._link.update(version) as buckets:
+            await self._serve(version, LinkedWeights(buckets, keep=not self._is_started))
+
+    def _require_newer(self, version: int) -> None:
+        if version < self._version:
+            raise RolloutError(
+                f"weights of version {version} arrived after those of version {self._version}"
+            )
+
+    async def _serve(self, version: int, source: WeightSource) -> None:
+        if not self._is_started:
+            await self._ready.start(self._spec, source)
+            self._is_started = True
+        await self._ready.update_weights(version, source)
+        self._version = version
 
     async def generate(self, request: GenerationRequest, version: int) -> list[Completion]:
         """Serve a request that was made when ``version`` was the newest.
@@ -62,19 +135,6 @@ class EngineActor:
             )
         return await self._ready.generate(request)
 
-    async def update_weights(self, weights: Published) -> None:
-        """Serve ``weights`` from now on.
-
-        Raises:
-            RolloutError: they are older than what is served.
-        """
-        if weights.version < self._version:
-            raise RolloutError(
-                f"weights of version {weights.version} arrived after those of version {self._version}"
-            )
-        await self._ready.update_weights(weights.version, await _fetch(weights))
-        self._version = weights.version
-
     async def pause(self) -> None:
         await self._ready.pause()
 
@@ -87,17 +147,19 @@ class EngineActor:
     async def wake(self) -> None:
         await self._ready.wake()
 
-    async def checksum(self) -> str:
+    async def checksum(self) -> str | None:
         return await self._ready.checksum()
 
     async def close(self) -> None:
         """Let the engine end what it has started."""
+        if self._link is not None:
+            self._link.close()
         if self._engine is not None:
             await self._engine.close()
 
     @property
     def _ready(self) -> Engine:
-        assert self._engine is not None, "start comes first"
+        assert self._engine is not None, "build comes first"
         return self._engine
 
 

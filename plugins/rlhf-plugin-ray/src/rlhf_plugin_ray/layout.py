@@ -12,6 +12,8 @@ from .config import RayRuntimeConfig
 
 ENGINE = "engine"
 """How engines are called where roles go by their names."""
+ROLLOUT = "rollout"
+"""How rollout workers are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class Colocation:
     """Of one bundle."""
     gpus: float
     """Of one bundle."""
+    spread: bool = False
+    """Over many machines, rather than packed on few."""
 
     @property
     def cpus_per_process(self) -> float:
@@ -44,7 +48,7 @@ class Layout:
     """All processes of a run."""
 
     counts: Mapping[str, int]
-    """Processes by role name, and of engines by ``ENGINE``."""
+    """Processes by role name, of engines by ``ENGINE``, and of rollout workers, if there are any, by ``ROLLOUT``."""
     colocations: tuple[Colocation, ...]
     """Each name is in exactly one."""
 
@@ -93,6 +97,17 @@ def plan_layout(config: RayRuntimeConfig, roles: Sequence[str], *, has_gpus: boo
                 gpus=gpus[members[0]],
             )
         )
+    if config.rollout_workers:
+        counts[ROLLOUT] = config.rollout_workers
+        colocations.append(
+            Colocation(
+                names=(ROLLOUT,),
+                num_bundles=config.rollout_workers,
+                cpus=config.cpus_per.get(ROLLOUT, 1.0),
+                gpus=0.0,
+                spread=True,
+            )
+        )
     return Layout(counts=counts, colocations=tuple(colocations))
 
 
@@ -104,7 +119,8 @@ def require_known_names(config: RayRuntimeConfig, roles: Sequence[str]) -> None:
     """
     names = (*roles, ENGINE)
     _require_known("ranks", config.ranks, roles)
-    _require_known("cpus_per", config.cpus_per, names)
+    workers = (ROLLOUT,) if config.rollout_workers else ()
+    _require_known("cpus_per", config.cpus_per, (*names, *workers))
     _require_known("gpus_per", config.gpus_per, names)
     mentioned = [name for members in _words(config.colocate) for name in members]
     _require_known("colocate", mentioned, names)

@@ -1,14 +1,18 @@
-"""A bucket of weights as one array of bytes, which the object store shares between processes without copies."""
+"""Weights in the process of an engine: out of the object store, in which a bucket is one array of bytes that processes
+share without copies, or out of a link.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from rlhf_core.weights import Slot
 
 ALIGNMENT = 64
 """Bytes; every tensor starts at a multiple, so that its bytes can be viewed as its type."""
@@ -83,3 +87,25 @@ class FetchedWeights:
         """Yield one bucket at a time; only one copy is alive if the receiver keeps none."""
         for bucket in self._buckets:
             yield unpack(bucket)
+
+
+class LinkedWeights:
+    """The buckets of one update by a link, as a ``WeightSource``.
+
+    Args:
+        keep: copy them, so that they can be read twice. Else they are read once, and each only until the next comes.
+    """
+
+    def __init__(self, buckets: Iterator[tuple[Sequence[Slot], Tensor]], *, keep: bool) -> None:
+        views = ({slot.name: slot.view(data) for slot in slots} for slots, data in buckets)
+        self._kept: list[dict[str, Tensor]] | None = None
+        self._coming = views
+        if keep:
+            self._kept = [{name: view.clone() for name, view in part.items()} for part in views]
+
+    def module(self) -> None:
+        """The live module is in another process."""
+
+    def buckets(self) -> Iterator[dict[str, Tensor]]:
+        """Yield the weights, as they come unless they are kept."""
+        yield from self._coming if self._kept is None else self._kept

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from rlhf_core import ConfigError, FingerprintMismatch, plugins
 from rlhf_core.code_reference import CodeReference
@@ -18,6 +18,27 @@ from rlhf_core.plugins import Plugins
 
 OF_A_FILE = "file, "
 """How the origin of a component from a user's file begins."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Process:
+    """An actor and how messages call it."""
+
+    actor: Any
+    """Ray's handle."""
+    who: str
+
+
+@contextmanager
+def killed_on_error(actor: Any) -> Iterator[None]:
+    """End the process if the body fails: one that is of no use must not keep the place of its successor."""
+    import ray
+
+    try:
+        yield
+    except BaseException:
+        ray.kill(actor)
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +115,8 @@ def become_like(driver: Driver, who: str, threads: int) -> Plugins:
         ConfigError: the working directory or a file in it does not exist on this machine.
         FingerprintMismatch: this process has other plugins, versions or files.
     """
+    import torch
+
     try:
         os.chdir(driver.folder)
     except OSError as error:

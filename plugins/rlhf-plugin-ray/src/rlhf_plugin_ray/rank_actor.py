@@ -1,13 +1,14 @@
 """The process of one rank: holds a training backend and does what the driver asks, one call after the other.
 
-Methods are coroutines without a wait inside, so that they run in one thread, in which torch keeps its state, and that
-``watch`` can be pending all the while.
+Methods are coroutines, so that they run in one thread, in which torch keeps its state, and that ``watch`` can be
+pending all the while. Those that wait do so for engines, and meanwhile ``break_link`` is heard.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +25,9 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
 )
 from rlhf_core.plugins import Plugins
+from rlhf_core.weights import Invitation
+from rlhf_core.weights import Path as WeightPath
 
-from .batch_parts import Rows, part_of, rows_of
 from .packed_weights import pack
 from .process import (
     Driver,
@@ -36,6 +38,8 @@ from .process import (
     find_meeting,
     introduce,
 )
+from .rank_links import Offer, RankLinks
+from .told import Told, listening
 
 
 class RankActor:
@@ -44,6 +48,7 @@ class RankActor:
     def __init__(self) -> None:
         self._plugins: Plugins
         self._backend: TrainBackend | None = None
+        self._links = RankLinks()
 
     async def watch(self) -> None:
         """Never return: the caller learns of this process's death at once, even while it asks for nothing."""
@@ -58,41 +63,31 @@ class RankActor:
         """Where the other ranks can find this one."""
         return find_meeting()
 
-    async def setup(self, role: RoleSpec, backend: ComponentRef, place: GroupPlace) -> None:
-        """Build the backend; returns when all ranks have."""
+    async def setup(
+        self, role: RoleSpec, backend: ComponentRef, place: GroupPlace
+    ) -> Sequence[Told]:
+        """Build the backend; returns when all ranks have, with what was logged."""
         place.export()
-        self._backend = self._plugins.build(backend)
-        self._ready.setup(role, self._plugins)
+        with listening(self._plugins) as told:
+            self._backend = self._plugins.build(backend)
+            self._ready.setup(role, self._plugins)
+        return told
 
-    async def scores(
-        self,
-        what: Literal["logprobs", "values"],
-        batch: TrajectoryColumns,
-        rows: Rows,
-    ) -> Any:
-        """(sum of A,) of the given rows."""
-        part = rows_of(batch, rows)
-        return self._ready.logprobs(part) if what == "logprobs" else self._ready.values(part)
+    async def scores(self, what: Literal["logprobs", "values"], batch: TrajectoryColumns) -> Any:
+        """(sum of A,) of this rank's rows."""
+        return self._ready.logprobs(batch) if what == "logprobs" else self._ready.values(batch)
 
-    async def statistics(
-        self, batch: TrajectoryColumns, rows: Rows, names: Sequence[Statistic]
-    ) -> Any:
-        return self._ready.statistics(rows_of(batch, rows), names)
+    async def statistics(self, batch: TrajectoryColumns, names: Sequence[Statistic]) -> Any:
+        return self._ready.statistics(batch, names)
 
-    async def top_tokens(self, batch: TrajectoryColumns, rows: Rows, k: int) -> Any:
-        return self._ready.top_tokens(rows_of(batch, rows), k)
+    async def top_tokens(self, batch: TrajectoryColumns, k: int) -> Any:
+        return self._ready.top_tokens(batch, k)
 
     async def train_step(
-        self,
-        batch: TrainBatch,
-        trajectories: TrajectoryColumns,
-        rows: Rows,
-        supervised_rows: Rows | None,
-        plan: StepPlan,
+        self, columns: TrainBatch, trajectories: TrajectoryColumns, plan: StepPlan
     ) -> StepOutcome:
-        """Do this rank's part of an optimizer step."""
-        part = part_of(batch, trajectories, rows, supervised_rows)
-        return self._ready.train_step(part, plan)
+        """Do this rank's part of an optimizer step. Its rows come in two objects, of which scoring used one."""
+        return self._ready.train_step(replace(columns, trajectories=trajectories), plan)
 
     async def publish(self, keep: bool) -> list[ray.ObjectRef]:
         """Put the weights into the object store, bucket by bucket, and return the references.
@@ -104,6 +99,30 @@ class RankActor:
             if keep:
                 references.append(ray.put(pack(bucket)))
         return references
+
+    async def plan_weights(self, bucket_bytes: int) -> Offer:
+        return self._links.plan(self._ready.buckets(), bucket_bytes)
+
+    async def open_link(
+        self, name: str, path: WeightPath, num_receivers: int, one_machine: bool, timeout_s: float
+    ) -> Invitation:
+        """Make a link to engines, to be followed by ``connect_link``."""
+        host = "127.0.0.1" if one_machine else find_meeting().address
+        return self._links.open(name, path, num_receivers, host, timeout_s)
+
+    async def connect_link(self, name: str) -> None:
+        await self._links.connect(name)
+
+    async def send_weights(self, version: int, names: list[str]) -> dict[str, str]:
+        """Send the weights by the named links; without any, take part in gathering them."""
+        return await self._links.send(version, names, self._ready.buckets())
+
+    async def break_link(self, name: str, reason: str) -> None:
+        """End the waits at all ends of a link, also one that is being sent by."""
+        self._links.give_up(name, reason)
+
+    async def close_link(self, name: str) -> None:
+        self._links.close(name)
 
     async def checksum(self) -> str:
         return self._ready.checksum()
@@ -119,6 +138,7 @@ class RankActor:
 
     async def close(self) -> None:
         """Let the backend end what it has started."""
+        self._links.close_all()
         if self._backend is not None:
             self._backend.close()
 

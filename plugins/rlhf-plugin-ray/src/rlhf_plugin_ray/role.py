@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,46 +25,32 @@ from rlhf_core.contracts import (
     merge_metrics,
 )
 
-from .batch_parts import joined
+from .batch_parts import Rows, columns_of, joined, rows_of
 from .config import RayRuntimeConfig
 from .engine_actor import Published
 from .packed_weights import unpack
-from .process import GroupPlace, Meeting
+from .process import GroupPlace, Meeting, Process
+from .rank_links import Offer
 from .sharding import split_rows
 from .supervisor import Supervisor, all_of
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Process:
-    """An actor and how messages call it."""
-
-    actor: Any
-    """Ray's handle."""
-    who: str
-
-
-@contextmanager
-def killed_on_error(actor: Any) -> Iterator[None]:
-    """End the process if the body fails: one that is of no use must not keep the place of its successor."""
-    try:
-        yield
-    except BaseException:
-        ray.kill(actor)
-        raise
+from .told import tell
 
 
 class SharedBatches:
-    """The newest batch in the object store, where all roles that score it find it."""
+    """The newest batch in the object store, cut for ranks; roles with equally many ranks share the parts."""
 
     def __init__(self) -> None:
         self._batch: TrajectoryColumns | None = None
-        self._reference: ray.ObjectRef | None = None
+        self._parts: dict[int, list[ray.ObjectRef]] = {}
+        """By number of ranks, by which alone the rows of each are dealt."""
 
-    def put(self, batch: TrajectoryColumns) -> ray.ObjectRef:
-        """Return the reference of ``batch``; the one before is let go."""
-        if self._batch is not batch or self._reference is None:
-            self._batch, self._reference = batch, ray.put(batch)
-        return self._reference
+    def put(self, batch: TrajectoryColumns, rows: Sequence[Rows]) -> list[ray.ObjectRef]:
+        """Return a reference by rank, to its own rows alone; those of the batch before are let go."""
+        if self._batch is not batch:
+            self._batch, self._parts = batch, {}
+        if len(rows) not in self._parts:
+            self._parts[len(rows)] = [ray.put(rows_of(batch, part)) for part in rows]
+        return self._parts[len(rows)]
 
 
 class RayRole:
@@ -83,6 +68,8 @@ class RayRole:
         self._supervisor = supervisor
         self._batches = batches
         self._config = config
+        self.changes = 0
+        """Calls that change the weights, counted when they are made."""
         self._lock = asyncio.Lock()
 
     async def set_up(self, spec: RoleSpec, backend: ComponentRef) -> None:
@@ -100,11 +87,12 @@ class RayRole:
             )
             for rank in range(len(self.ranks))
         ]
-        await self._on_all(
+        told = await self._on_all(
             "setup",
             lambda i, actor: actor.setup.remote(spec, backend, places[i]),
             timeout_s=self._config.setup_timeout_s,
         )
+        tell(told, [process.who for process in self.ranks])
 
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         return await self._scores("logprobs", batch)
@@ -114,27 +102,25 @@ class RayRole:
 
     async def _scores(self, what: str, batch: TrajectoryColumns) -> NDArray[np.float32]:
         rows = split_rows(batch.num_tokens, len(self.ranks))
-        shared = self._batches.put(batch)
-        parts = await self._on_all(
-            what, lambda i, actor: actor.scores.remote(what, shared, rows[i])
-        )
+        shards = self._batches.put(batch, rows)
+        parts = await self._on_all(what, lambda i, actor: actor.scores.remote(what, shards[i]))
         return joined(batch, rows, parts)
 
     async def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
         rows = split_rows(batch.num_tokens, len(self.ranks))
-        shared = self._batches.put(batch)
+        shards = self._batches.put(batch, rows)
         parts = await self._on_all(
-            "statistics", lambda i, actor: actor.statistics.remote(shared, rows[i], list(names))
+            "statistics", lambda i, actor: actor.statistics.remote(shards[i], list(names))
         )
         return {name: joined(batch, rows, [part[name] for part in parts]) for name in names}
 
     async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
         rows = split_rows(batch.num_tokens, len(self.ranks))
-        shared = self._batches.put(batch)
+        shards = self._batches.put(batch, rows)
         parts = await self._on_all(
-            "top_tokens", lambda i, actor: actor.top_tokens.remote(shared, rows[i], k)
+            "top_tokens", lambda i, actor: actor.top_tokens.remote(shards[i], k)
         )
         return TopTokens(
             token_ids=joined(batch, rows, [part.token_ids for part in parts]),
@@ -143,17 +129,21 @@ class RayRole:
 
     async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one optimizer step; the plan's normalizers are those of the whole batch on every rank."""
+        self.changes += 1
         trajectories = batch.trajectories
         rows = split_rows(trajectories.num_tokens, len(self.ranks))
-        supervised: Sequence[NDArray[np.int64] | None] = [None] * len(self.ranks)
+        supervised: Sequence[Rows | None] = [None] * len(self.ranks)
         if batch.supervised is not None:
             supervised = split_rows(batch.supervised.num_tokens, len(self.ranks))
-        shared = self._batches.put(trajectories)
-        # The trajectories are in the store already; the columns go there without them.
-        columns = ray.put(replace(batch, trajectories=trajectories.select(rows[0][:0])))
+        shards = self._batches.put(trajectories, rows)
+        # The trajectories are in the store already, if a role has scored them; the columns follow.
+        columns = [
+            ray.put(columns_of(batch, own, also))
+            for own, also in zip(rows, supervised, strict=True)
+        ]
         outcomes = await self._on_all(
             "train_step",
-            lambda i, actor: actor.train_step.remote(columns, shared, rows[i], supervised[i], plan),
+            lambda i, actor: actor.train_step.remote(columns[i], shards[i], plan),
         )
         logprobs = None
         if plan.return_logprobs:
@@ -172,6 +162,7 @@ class RayRole:
         await self._on_folder("save", folder)
 
     async def load(self, folder: Path) -> None:
+        self.changes += 1
         await self._on_folder("load", folder)
 
     async def export(self, folder: Path, *, ema: bool = False) -> None:
@@ -182,17 +173,43 @@ class RayRole:
         await self._on_all(method, lambda _, actor: getattr(actor, method).remote(path, *arguments))
 
     def weights(self) -> RoleWeights:
-        """The ranks' weights; engines of this runtime take them from the object store."""
+        """The ranks' weights; engines of this runtime get them from the ranks by ``delivery``."""
         return RoleWeights(self)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Let no other call reach the ranks. What is below is called within."""
+        async with self._lock:
+            yield
 
     async def publish(self, version: int) -> Published:
         """Have the first rank put the weights into its node's object store."""
-        published = await self._on_all(
-            "publish",
-            lambda i, actor: actor.publish.remote(i == 0),
-            timeout_s=self._config.sync_timeout_s,
+        published = await self._on_held(
+            "publish", lambda i, actor: actor.publish.remote(i == 0), self._config.sync_timeout_s
         )
         return Published(version=version, buckets=published[0])
+
+    async def plan_weights(self, bucket_bytes: int) -> list[Offer]:
+        """Return what each rank has to send."""
+        return await self._on_held(
+            "plan_weights",
+            lambda _, actor: actor.plan_weights.remote(bucket_bytes),
+            self._config.sync_timeout_s,
+        )
+
+    async def send_weights(self, version: int, links: Sequence[Sequence[str]]) -> dict[str, str]:
+        """Have every rank send the weights by its links, and return why a link broke, by its name.
+
+        Args:
+            links: names, by rank. One without takes part in the gathering.
+        """
+        broken = await self._on_held(
+            "send_weights",
+            lambda i, actor: actor.send_weights.remote(version, list(links[i])),
+            # Its links have deadlines of their own, for each single wait.
+            self._config.sync_timeout_s + self._config.call_timeout_s,
+        )
+        return {name: reason for part in broken for name, reason in part.items()}
 
     def fetch_buckets(self) -> Iterator[dict[str, torch.Tensor]]:
         """Yield the weights in this process, blocking; for consumers that live in the driver."""
@@ -209,12 +226,16 @@ class RayRole:
         timeout_s: float | None = None,
     ) -> list[Any]:
         """Make a call of every rank, wait for all, and return the results by rank."""
-        deadline = timeout_s or self._config.call_timeout_s
         async with self._lock:
-            return await all_of(
-                self._supervisor.result(call(rank, process.actor), process.who, what, deadline)
-                for rank, process in enumerate(self.ranks)
-            )
+            return await self._on_held(what, call, timeout_s or self._config.call_timeout_s)
+
+    async def _on_held(
+        self, what: str, call: Callable[[int, Any], ray.ObjectRef], timeout_s: float
+    ) -> list[Any]:
+        return await all_of(
+            self._supervisor.result(call(rank, process.actor), process.who, what, timeout_s)
+            for rank, process in enumerate(self.ranks)
+        )
 
 
 class RoleWeights:

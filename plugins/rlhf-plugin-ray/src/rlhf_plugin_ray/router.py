@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import ray
 
 from rlhf_core import PluginError, RolloutError
-from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource
+from rlhf_core.contracts import (
+    Completion,
+    EngineSpec,
+    GenerationRequest,
+    WeightSource,
+    WeightSync,
+)
 
 from .config import RayRuntimeConfig
-from .engine_actor import Published
-from .role import Process, RoleWeights, killed_on_error
-from .supervisor import ProcessLost, Supervisor, all_of
+from .crew import Crew
+from .delivery import WeightDelivery
+from .process import Process, killed_on_error
+from .role import RoleWeights
+from .supervisor import Supervisor
 
-log = logging.getLogger(__name__)
-
-Launch = Callable[[int, Published], Awaitable[Process]]
-"""Starts engine ``index`` on the given weights and returns once it serves."""
+Launch = Callable[[int], Awaitable[Process]]
+"""Starts the process of engine ``index`` and builds the engine; it has no weights yet."""
 
 UNDONE_BY = {"pause": "resume", "sleep": "wake"}
-
-
-@dataclass(slots=True, eq=False)
-class _Server:
-    """An engine process that serves."""
-
-    process: Process
-    index: int
-    load: int = 0
-    """Completions that it is working on."""
 
 
 class EngineRouter:
@@ -44,25 +37,38 @@ class EngineRouter:
     the weights that are being served; it gets no request before it has them.
     """
 
-    def __init__(self, launch: Launch, supervisor: Supervisor, config: RayRuntimeConfig) -> None:
+    shares_weights = False
+
+    def __init__(
+        self,
+        launch: Launch,
+        delivery: WeightDelivery,
+        supervisor: Supervisor,
+        config: RayRuntimeConfig,
+    ) -> None:
         self._launch = launch
+        self._delivery = delivery
         self._supervisor = supervisor
         self._config = config
-        self._servers: list[_Server] = []
-        self._weights: Published
-        self._restarts_left = config.max_engine_restarts
-        self._restarting: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
-        """Set, and replaced, whenever a server joins or a restart is given up."""
+        self.crew = Crew(
+            "engine",
+            self._launch_ready,
+            supervisor,
+            max_restarts=config.max_engine_restarts,
+            option="runtime.ray.max_engine_restarts",
+        )
         self._stopped: list[str] = []
         """``pause`` and ``sleep`` in force, in the order of the calls: a new engine has to make up for them."""
-        self._last_loss: ProcessLost | None = None
-        self._is_closed = False
 
-    async def start_all(self, num_engines: int, weights: Published) -> None:
+    @property
+    def version(self) -> int:
+        """Of the newest weights that were handed over."""
+        return self._delivery.version
+
+    async def start_all(self, num_engines: int) -> None:
         """Start the engines, at the same time."""
-        self._weights = weights
-        await all_of(self._add(index) for index in range(num_engines))
+        await self._delivery.prepare()
+        await self.crew.start_all(num_engines)
 
     async def start(self, spec: EngineSpec, source: WeightSource) -> None:
         """The runtime starts the engines, with ``start_all``.
@@ -78,62 +84,35 @@ class EngineRouter:
         Raises:
             RolloutError: the engine refused the request, or no engine is left.
         """
-        while True:
-            server = await self._least_loaded(request)
-            server.load += len(request.seeds)
-            try:
-                return await self._ask(server, request)
-            except ProcessLost as error:
-                # Also an engine that is late: it is ended, so that it cannot answer twice.
-                self._lose(server, error)
-            finally:
-                server.load -= len(request.seeds)
-
-    async def _ask(self, server: _Server, request: GenerationRequest) -> list[Completion]:
-        process = server.process
-        reference = process.actor.generate.remote(request, self._weights.version)
-        try:
-            completions: list[Completion] = await self._supervisor.result(
-                reference,
-                process.who,
-                f"generate for {request.uid}",
-                self._config.generate_timeout_s,
-            )
-        except asyncio.CancelledError:
-            ray.cancel(reference)
-            raise
+        version = self.version
+        completions: list[Completion] = await self.crew.dispatch.send(
+            lambda actor: actor.generate.remote(request, version),
+            what=f"generate for {request.uid}",
+            size=len(request.seeds),
+            timeout_s=self._config.generate_timeout_s,
+        )
         return completions
 
-    async def _least_loaded(self, request: GenerationRequest) -> _Server:
-        while not self._servers:
-            if self._supervisor.failure is not None:
-                raise self._supervisor.failure
-            if self._is_closed or not self._restarting:
-                raise RolloutError(
-                    f"request {request.uid}: no engine is left; {self._last_loss or 'they were closed'}. "
-                    f"{self._config.max_engine_restarts} restarts were allowed "
-                    "(runtime.ray.max_engine_restarts)"
-                )
-            await self._changed.wait()
-        return min(self._servers, key=lambda server: (server.load, server.index))
-
-    async def update_weights(self, version: int, source: WeightSource) -> None:
-        """Publish what ``source`` holds and serve it as ``version``; an engine that dies of it is replaced.
+    async def update_weights(self, version: int, source: WeightSource) -> WeightSync:
+        """Serve what ``source`` holds as ``version``; an engine that dies of it is replaced.
 
         Raises:
             PluginError: the source is not a role of this runtime.
+            RolloutError: the weights are older than those that are served.
         """
         if not isinstance(source, RoleWeights):
             raise PluginError(
                 f"engines of the Ray runtime take weights from its roles, got {type(source).__name__}"
             )
-        weights = await source.role.publish(version)
-        self._weights = weights
-        await self._on_all(
-            "update_weights",
-            lambda actor: actor.update_weights.remote(weights),
-            self._config.sync_timeout_s,
-        )
+        if version < self.version:
+            raise RolloutError(
+                f"weights of version {version} arrived after those of version {self.version}"
+            )
+        members = {member.process: member for member in self.crew.members}
+        sync, lost = await self._delivery.update(version, list(members))
+        for process, error in lost.items():
+            self.crew.lose(members[process], error)
+        return sync
 
     async def pause(self) -> None:
         await self._stop("pause")
@@ -158,15 +137,15 @@ class EngineRouter:
             self._stopped.remove(what)
         await self._on_all(undo, lambda actor: getattr(actor, undo).remote())
 
-    async def checksum(self) -> str:
-        """Digest of the weights that are served.
+    async def checksum(self) -> str | None:
+        """Digest of the weights that are served; None if the engines cannot tell.
 
         Raises:
             RolloutError: engines serve different weights, or none is left.
         """
         digests = await self._on_all("checksum", lambda actor: actor.checksum.remote())
         if len(set(digests.values())) != 1:
-            told = ", ".join(f"{who} {digest[:12]}" for who, digest in sorted(digests.items()))
+            told = ", ".join(f"{who} {str(one)[:12]}" for who, one in sorted(digests.items()))
             raise RolloutError(
                 f"the engines serve different weights: {told or 'no engine is left'}"
             )
@@ -174,60 +153,32 @@ class EngineRouter:
 
     async def close(self) -> None:
         """Start nothing anew any more; the runtime ends the processes."""
-        self._is_closed = True
-        for task in self._restarting:
-            task.cancel()
-        self._changed.set()
-        self._servers.clear()
+        self.crew.close()
 
     async def _on_all(
         self, what: str, call: Callable[[Any], ray.ObjectRef], timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """Make a call of every engine and return the results by name; those that die are left out."""
-        deadline = timeout_s or self._config.call_timeout_s
+        return await self.crew.on_all(what, call, timeout_s or self._config.call_timeout_s)
 
-        async def one(server: _Server) -> tuple[str, Any] | None:
-            process = server.process
-            try:
-                reference = call(process.actor)
-                return process.who, await self._supervisor.result(
-                    reference, process.who, what, deadline
-                )
-            except ProcessLost as error:
-                self._lose(server, error)
-                return None
-
-        results: Iterable[tuple[str, Any] | None] = await all_of(
-            one(server) for server in list(self._servers)
-        )
-        return dict(result for result in results if result is not None)
-
-    async def _add(self, index: int) -> None:
-        """Start engine ``index``, bring it to where the others are, and let it serve."""
-        weights = self._weights
-        process = await self._launch(index, weights)
+    async def _launch_ready(self, index: int) -> Process:
+        """Start engine ``index`` and bring it to where the others are."""
+        process = await self._launch(index)
         with killed_on_error(process.actor):
-            await self._catch_up(process, weights)
-        server = _Server(process, index)
-        self._servers.append(server)
-        self._supervisor.watch(
-            process.actor.watch.remote(), process.who, lambda error: self._lose(server, error)
-        )
-        self._announce()
+            await self._catch_up(process)
+        return process
 
-    async def _catch_up(self, process: Process, weights: Published) -> None:
+    async def _catch_up(self, process: Process) -> None:
         """Repeat what the others were told while this one was loading, and while it caught up."""
 
-        async def tell(what: str, *arguments: Any) -> None:
-            reference = getattr(process.actor, what).remote(*arguments)
+        async def tell(what: str) -> None:
+            reference = getattr(process.actor, what).remote()
             timeout_s = self._config.sync_timeout_s
             await self._supervisor.result(reference, process.who, what, timeout_s)
 
-        applied: list[str] = []
+        served, applied = -1, list[str]()
         while True:
-            if weights is not self._weights:
-                weights = self._weights
-                await tell("update_weights", weights)
+            if served != self.version:
+                served = await self._delivery.bring(process)
             elif ended := [what for what in applied if what not in self._stopped]:
                 applied.remove(ended[0])
                 await tell(UNDONE_BY[ended[0]])
@@ -236,33 +187,3 @@ class EngineRouter:
                 await tell(missing[0])
             else:
                 return
-
-    def _lose(self, server: _Server, error: ProcessLost) -> None:
-        """Take a server out, end its process for good, and start another in its place."""
-        if server not in self._servers:
-            return
-        self._servers.remove(server)
-        ray.kill(server.process.actor)
-        self._restart(server.index, error)
-
-    def _restart(self, index: int, error: ProcessLost) -> None:
-        self._last_loss = error
-        if self._is_closed or self._supervisor.failure is not None or not self._restarts_left:
-            self._announce()
-            return
-        self._restarts_left -= 1
-        log.warning("%s; starting it anew (%d restarts left)", error, self._restarts_left)
-        task = asyncio.get_running_loop().create_task(self._add(index))
-        self._restarting.add(task)
-
-        def finished(done: asyncio.Task[None]) -> None:
-            self._restarting.discard(done)
-            if not done.cancelled() and (failure := done.exception()) is not None:
-                lost = ProcessLost(f"engine {index} could not be started anew: {failure}")
-                self._restart(index, lost)
-
-        task.add_done_callback(finished)
-
-    def _announce(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()

@@ -17,18 +17,35 @@ from rlhf_core import ConfigError
 from rlhf_core.contracts import Placement, RoleSpec, RuntimeSpec
 from rlhf_core.plugins import Plugins
 
+from . import preflight
 from .cluster import Cluster
 from .config import RayRuntimeConfig
-from .engine_actor import EngineActor, Published
-from .layout import ENGINE, Colocation, Layout, plan_layout, require_known_names, require_room
-from .process import Driver, ProcessInfo, describe_driver
+from .delivery import WeightDelivery
+from .engine_actor import EngineActor
+from .layout import (
+    ENGINE,
+    ROLLOUT,
+    Colocation,
+    Layout,
+    plan_layout,
+    require_known_names,
+    require_room,
+)
+from .process import Driver, Process, ProcessInfo, describe_driver, killed_on_error
 from .rank_actor import RankActor
-from .role import Process, RayRole, SharedBatches, killed_on_error
+from .role import RayRole, SharedBatches
+from .rollout_actor import RolloutActor
+from .rollout_pool import RolloutPool
 from .router import EngineRouter
 from .supervisor import ProcessLost, Supervisor, all_of
 
 log = logging.getLogger(__name__)
 
+CALLED = {ENGINE: "engine", ROLLOUT: "rollout worker"}
+"""What messages call processes that are no ranks of a role."""
+MAX_CALLS = 100_000
+"""Of one process at the same time. Ray's 1 000 could fill with requests that a paused engine holds, and the call that
+lets it go on would wait behind them."""
 SEVERAL_RANKS = "several_ranks"
 """What a training backend provides that can be one of several ranks."""
 
@@ -43,6 +60,7 @@ class RayRuntime:
         self._groups: dict[Colocation, PlacementGroup] = {}
         self._actors: list[Any] = []
         self._router: EngineRouter | None = None
+        self._pool: RolloutPool | None = None
         self._layout: Layout
         self._driver: Driver
 
@@ -60,17 +78,23 @@ class RayRuntime:
         require_known_names(self._config, names)
         self._cluster.open()
         self._driver = describe_driver(plugins)
-        self._layout = self._reserve(names)
+        self._layout = await self._reserve(names, spec)
         roles = await self._start_roles(spec)
-        router = self._make_router(spec)
+        router = self._make_router(spec, roles["policy"])
         self._router = router
-        await router.start_all(self._layout.counts[ENGINE], await roles["policy"].publish(0))
-        return Placement(roles=roles, engine=router)
+        self._pool = self._make_pool(spec, router)
+        starts = [router.start_all(self._layout.counts[ENGINE])]
+        if self._pool is not None:
+            starts.append(self._pool.crew.start_all(self._layout.counts[ROLLOUT]))
+        await all_of(starts)
+        return Placement(roles=roles, engine=router, executor=self._pool)
 
     async def close(self) -> None:
         """End every process; also after a failed start."""
         failed = self._supervisor.failure is not None
         try:
+            if self._pool is not None:
+                self._pool.crew.close()
             if self._router is not None:
                 await self._router.close()
             self._supervisor.close()
@@ -82,17 +106,24 @@ class RayRuntime:
                 log.warning("logs of the failed processes are in %s", self._cluster.logs)
             self._groups.clear()
             self._actors.clear()
-            self._router = None
+            self._router = self._pool = None
 
-    def _reserve(self, roles: Sequence[str]) -> Layout:
-        """Ask Ray for the bundles; actors wait for them."""
-        resources = ray.cluster_resources()
+    async def _reserve(self, roles: Sequence[str], spec: RuntimeSpec) -> Layout:
+        """Ask Ray for the bundles and, while it looks for them, all machines for what they have."""
+        resources, nodes = ray.cluster_resources(), preflight.alive_nodes()
         layout = plan_layout(self._config, roles, has_gpus=resources.get("GPU", 0) > 0)
         require_room(layout, resources)
-        log.info("placement:\n%s", layout.describe())
+        preflight.require_bundles_fit(layout, nodes)
         for part in layout.colocations:
             bundles = [part.bundle for _ in range(part.num_bundles)]
-            self._groups[part] = placement_group(bundles, strategy="PACK")
+            strategy = "SPREAD" if part.spread else "PACK"
+            self._groups[part] = placement_group(bundles, strategy=strategy)
+        await preflight.inspect_nodes(
+            nodes, self._driver, spec, self._supervisor, self._config.preflight_timeout_s
+        )
+        await preflight.reserve(self._groups, self._config.start_timeout_s)
+        placed = preflight.describe_placement(layout, self._groups, nodes)
+        log.info("placement:\n%s", placed)
         return layout
 
     async def _start_roles(self, spec: RuntimeSpec) -> dict[str, RayRole]:
@@ -122,17 +153,29 @@ class RayRuntime:
             )
         )
 
-    def _make_router(self, spec: RuntimeSpec) -> EngineRouter:
-        async def launch(index: int, weights: Published) -> Process:
+    def _make_router(self, spec: RuntimeSpec, policy: RayRole) -> EngineRouter:
+        delivery = WeightDelivery(policy, self._supervisor, self._config)
+
+        async def launch(index: int) -> Process:
             process = await self._process(EngineActor, ENGINE, index)
-            started = process.actor.start.remote(spec.engine, spec.engine_spec, weights)
+            built = process.actor.build.remote(spec.engine, spec.engine_spec, delivery.direct)
             with killed_on_error(process.actor):
-                await self._supervisor.result(
-                    started, process.who, "start", self._config.setup_timeout_s
+                receivers = await self._supervisor.result(
+                    built, process.who, "build", self._config.setup_timeout_s
                 )
+                delivery.enroll(process, receivers)
             return process
 
-        return EngineRouter(launch, self._supervisor, self._config)
+        return EngineRouter(launch, delivery, self._supervisor, self._config)
+
+    def _make_pool(self, spec: RuntimeSpec, router: EngineRouter) -> RolloutPool | None:
+        if ROLLOUT not in self._layout.counts or spec.rollouts is None:
+            return None
+
+        async def launch(index: int) -> Process:
+            return await self._process(RolloutActor, ROLLOUT, index)
+
+        return RolloutPool(launch, spec.rollouts, router, self._supervisor, self._config)
 
     async def _process(self, kind: type, name: str, index: int) -> Process:
         """Start an actor in its bundle and make it like this process."""
@@ -144,6 +187,7 @@ class RayRuntime:
                 num_gpus=part.gpus_per_process,
                 max_restarts=0,
                 max_task_retries=0,
+                max_concurrency=MAX_CALLS,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     placement_group=self._groups[part], placement_group_bundle_index=index
                 ),
@@ -151,7 +195,7 @@ class RayRuntime:
             .remote()
         )
         self._actors.append(actor)
-        who = f"engine {index}" if name == ENGINE else f"{name} rank {index}"
+        who = f"{CALLED.get(name, f'{name} rank')} {index}"
         threads = self._config.threads or max(1, int(part.cpus))
         prepared = actor.prepare.remote(self._driver, who, threads)
         with killed_on_error(actor):

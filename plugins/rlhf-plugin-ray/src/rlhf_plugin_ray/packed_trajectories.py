@@ -1,0 +1,143 @@
+"""Finished trajectories as a few flat arrays, the form in which they leave the process that ran them.
+
+Nothing is lost: ``unpack(pack(rows))`` gives equal trajectories, in order, whose arrays are views of the columns. Ray
+keeps large arrays in shared memory, so on one machine what was sampled is not copied on its way to the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.contracts import Stop, Trajectory, Turn, Uid
+
+STOPS = tuple(Stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """(B,) numbers that a row may or may not have."""
+
+    values: NDArray[np.float64]
+    """In the precision of Python's numbers, so that no bit is lost."""
+    present: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedTrajectories:
+    """Axes as in ``rlhf_core.contracts.trajectory``; ``U`` turns of all rows."""
+
+    uid: NDArray[np.int64]
+    """(B, 4)"""
+    token_ids: NDArray[np.int32]
+    """(sum of T,)"""
+    num_tokens: NDArray[np.int64]
+    """(B,)"""
+    rollout_logprobs: NDArray[np.float32]
+    """(sum of A,)"""
+    weight_version: NDArray[np.int32]
+    """(sum of A,)"""
+    num_turns: NDArray[np.int64]
+    """(B,)"""
+    turn_spans: NDArray[np.int64]
+    """(U, 2) start and end in their row's tokens. The action mask follows from them."""
+    turn_stops: NDArray[np.uint8]
+    """(U,) index in ``STOPS``."""
+    turn_rewards: NDArray[np.float64]
+    """(U,)"""
+    reward: Reported
+    rewards: Mapping[str, Reported]
+    metrics: Mapping[str, Reported]
+
+
+def pack(rows: Sequence[Trajectory]) -> PackedTrajectories:
+    """Return the rows as columns, in their order."""
+    turns = [turn for row in rows for turn in row.turns]
+    return PackedTrajectories(
+        uid=np.array([row.uid for row in rows], dtype=np.int64).reshape(len(rows), 4),
+        token_ids=_joined([row.token_ids for row in rows], np.int32),
+        num_tokens=np.array([len(row.token_ids) for row in rows], dtype=np.int64),
+        rollout_logprobs=_joined([row.rollout_logprobs for row in rows], np.float32),
+        weight_version=_joined([row.weight_version for row in rows], np.int32),
+        num_turns=np.array([len(row.turns) for row in rows], dtype=np.int64),
+        turn_spans=np.array([(t.start, t.end) for t in turns], dtype=np.int64).reshape(-1, 2),
+        turn_stops=np.array([STOPS.index(turn.stop) for turn in turns], dtype=np.uint8),
+        turn_rewards=np.array([turn.reward for turn in turns], dtype=np.float64),
+        reward=_reported([row.reward for row in rows]),
+        rewards=_named([row.rewards for row in rows]),
+        metrics=_named([row.metrics for row in rows]),
+    )
+
+
+def unpack(packed: PackedTrajectories) -> list[Trajectory]:
+    """Return the rows; their arrays are views, and read-only where the columns are."""
+    rows = []
+    token = action = turn = 0
+    turns = [
+        Turn(start=start, end=end, reward=reward, stop=STOPS[stop])
+        for (start, end), reward, stop in zip(
+            packed.turn_spans.tolist(),
+            packed.turn_rewards.tolist(),
+            packed.turn_stops.tolist(),
+            strict=True,
+        )
+    ]
+    sizes = zip(
+        packed.uid.tolist(), packed.num_tokens.tolist(), packed.num_turns.tolist(), strict=True
+    )
+    for index, (uid, num_tokens, num_turns) in enumerate(sizes):
+        own = tuple(turns[turn : turn + num_turns])
+        num_actions = sum(part.end - part.start for part in own)
+        rows.append(
+            Trajectory(
+                uid=Uid(*uid),
+                token_ids=packed.token_ids[token : token + num_tokens],
+                action_mask=_mask(num_tokens, own),
+                rollout_logprobs=packed.rollout_logprobs[action : action + num_actions],
+                weight_version=packed.weight_version[action : action + num_actions],
+                turns=own,
+                reward=_number(packed.reward, index),
+                rewards=_numbers(packed.rewards, index),
+                metrics=_numbers(packed.metrics, index),
+            )
+        )
+        token, action, turn = token + num_tokens, action + num_actions, turn + num_turns
+    return rows
+
+
+def _mask(num_tokens: int, turns: Iterable[Turn]) -> NDArray[np.bool_]:
+    mask = np.zeros(num_tokens, dtype=bool)
+    for turn in turns:
+        mask[turn.start : turn.end] = True
+    return mask
+
+
+def _joined(parts: Sequence[NDArray[np.generic]], dtype: type[np.generic]) -> NDArray[np.generic]:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype=dtype)
+
+
+def _reported(numbers: Sequence[float | None]) -> Reported:
+    return Reported(
+        values=np.array([number or 0.0 for number in numbers], dtype=np.float64),
+        present=np.array([number is not None for number in numbers], dtype=bool),
+    )
+
+
+def _named(rows: Sequence[Mapping[str, float]]) -> dict[str, Reported]:
+    names = sorted({name for row in rows for name in row})
+    return {name: _reported([row.get(name) for row in rows]) for name in names}
+
+
+def _number(reported: Reported, row: int) -> float | None:
+    return float(reported.values[row]) if reported.present[row] else None
+
+
+def _numbers(named: Mapping[str, Reported], row: int) -> dict[str, float]:
+    return {
+        name: float(reported.values[row])
+        for name, reported in named.items()
+        if reported.present[row]
+    }

@@ -1,0 +1,234 @@
+"""Looks at every machine before a model is loaded on any, and prints what runs where.
+
+What is certain to fail is an error that names the machine and the fix. What may be slow, or fail later, is a warning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group_table
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rlhf_core import ConfigError, FingerprintMismatch
+from rlhf_core.contracts import RuntimeSpec
+
+from .layout import Colocation, Layout
+from .node_report import NodeReport, inspect_node
+from .process import Driver
+from .supervisor import ProcessLost, Supervisor
+
+log = logging.getLogger(__name__)
+
+BYTES_PER_TOKEN = 64
+"""Of a batch in the object store: ids, mask, log-probs and versions, and the columns of an update."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine, as Ray knows it."""
+
+    id: str
+    address: str
+    resources: Mapping[str, float]
+
+    def amount(self, resource: str) -> float:
+        return self.resources.get(resource, 0.0)
+
+
+def alive_nodes() -> list[Node]:
+    """The machines that are part of the cluster now, by address."""
+    nodes = [
+        Node(id=node["NodeID"], address=node["NodeManagerAddress"], resources=node["Resources"])
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    return sorted(nodes, key=lambda node: (node.address, node.id))
+
+
+def require_bundles_fit(layout: Layout, nodes: Sequence[Node]) -> None:
+    """Refuse a bundle that no single machine could hold, whatever else runs.
+
+    Raises:
+        ConfigError: names the bundle, what the largest machine has, and the options.
+    """
+    for part in layout.colocations:
+        if any(all(node.amount(k) >= v for k, v in part.bundle.items()) for node in nodes):
+            continue
+        told = "; ".join(f"{node.address} has {_resources(node)}" for node in nodes[:4])
+        raise ConfigError(
+            f"{' + '.join(part.names)}: each process set needs {part.cpus:g} CPUs and {part.gpus:g} GPUs on one "
+            f"machine, and no machine of the cluster has that: {told}. Lower runtime.ray.cpus_per or gpus_per, "
+            "or add a larger machine."
+        )
+
+
+async def inspect_nodes(
+    nodes: Sequence[Node],
+    driver: Driver,
+    spec: RuntimeSpec,
+    supervisor: Supervisor,
+    timeout_s: float,
+) -> None:
+    """Ask all machines at the same time, for at most ``timeout_s``.
+
+    A machine that does not answer in time is a warning: its processes are checked again when they start, with
+    deadlines of their own.
+
+    Raises:
+        ConfigError: a machine lacks the working directory or a model.
+        FingerprintMismatch: a machine has other plugins or versions.
+    """
+    paths = _local_paths(spec, driver.folder)
+
+    async def ask(node: Node) -> NodeReport | None:
+        who = f"the machine {node.address}"
+        affinity = NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)
+        task = ray.remote(inspect_node).options(
+            num_cpus=0, max_retries=0, scheduling_strategy=affinity
+        )
+        reference = task.remote(driver, paths, who)
+        try:
+            report: NodeReport = await supervisor.result(reference, who, "preflight", timeout_s)
+        except ProcessLost as error:
+            ray.cancel(reference, force=True)
+            log.warning("preflight: %s; going on without its answer", error)
+            return None
+        return report
+
+    reports = await asyncio.gather(*(ask(node) for node in nodes))
+    answered = [(node, report) for node, report in zip(nodes, reports, strict=True) if report]
+    for node, report in answered:
+        _require(node, report, driver)
+    for node, report in answered:
+        for warning in warnings_of(node, report, batch_bytes(spec)):
+            log.warning("preflight: %s", warning)
+
+
+def _require(node: Node, report: NodeReport, driver: Driver) -> None:
+    where = f"the machine {node.address} ({report.host})"
+    if not report.has_folder:
+        raise ConfigError(
+            f"{where} has no folder {driver.folder}, in which the run was started; start it from a file system that "
+            "all machines share"
+        )
+    if report.differing is not None:
+        raise FingerprintMismatch(report.differing)
+    if report.missing:
+        raise ConfigError(
+            f"{where} does not see {', '.join(report.missing)}, which the driver does; put models on a file system "
+            "that all machines share, or copy them there under the same path"
+        )
+
+
+def warnings_of(node: Node, report: NodeReport, batch: int) -> list[str]:
+    """What may become slow or fail later.
+
+    Args:
+        batch: bytes of one batch in the object store.
+    """
+    store = node.amount("object_store_memory")
+    found = []
+    if store and 2 * batch > store:
+        found.append(
+            f"a batch can take {_mib(batch)}, and two of them do not fit into the {_mib(store)} of {node.address}'s "
+            "object store, so Ray may move some to disk; raise runtime.ray.object_store_mib"
+        )
+    if store and report.shared_memory_bytes is not None and store > report.shared_memory_bytes:
+        found.append(
+            f"{node.address}'s object store of {_mib(store)} is larger than its /dev/shm of "
+            f"{_mib(report.shared_memory_bytes)}, so Ray uses a disk instead, which is slow; enlarge /dev/shm (in "
+            "Docker: --shm-size) or lower runtime.ray.object_store_mib"
+        )
+    free = report.free_memory_bytes
+    if free is not None and report.model_bytes > free:
+        found.append(
+            f"{node.address} has {_mib(free)} of memory left, less than the {_mib(report.model_bytes)} of the largest "
+            "model's files; loading it may end a process"
+        )
+    return found
+
+
+def batch_bytes(spec: RuntimeSpec) -> int:
+    """Most bytes that a batch can take in the object store: all sequences at their longest."""
+    engine = spec.engine_spec
+    return engine.max_concurrency * engine.max_length * BYTES_PER_TOKEN
+
+
+async def reserve(groups: Mapping[Colocation, PlacementGroup], timeout_s: float) -> None:
+    """Wait until Ray has granted all bundles.
+
+    Raises:
+        ConfigError: it has not; names what is free and what was asked for.
+    """
+    deadline = time.monotonic() + timeout_s
+    for part, group in groups.items():
+        while not await asyncio.to_thread(group.wait, 1):
+            if time.monotonic() < deadline:
+                continue
+            free = ray.available_resources()
+            told = ", ".join(f"{free.get(name, 0):g} of {name}" for name in part.bundle)
+            raise ConfigError(
+                f"the cluster did not grant {part.num_bundles} x {part.bundle} for {' + '.join(part.names)} within "
+                f"{timeout_s:g} s (runtime.ray.start_timeout_s); free are {told}. Something else holds the rest, or "
+                "it is split over machines: see `ray status`."
+            )
+
+
+def describe_placement(
+    layout: Layout, groups: Mapping[Colocation, PlacementGroup], nodes: Sequence[Node]
+) -> str:
+    """A table of which processes were granted which machine, one line a bundle; equal neighbors are one line."""
+    address_of = {node.id: node.address for node in nodes}
+    rows: list[tuple[str, str, str]] = [("machine", "each has", "processes")]
+    for part, group in groups.items():
+        table: dict[str, Any] = placement_group_table(group)
+        on_node: dict[str, list[int]] = {}
+        for index, node_id in sorted(table["bundles_to_node_id"].items()):
+            on_node.setdefault(address_of.get(node_id, node_id), []).append(int(index))
+        gpus = f", {part.gpus:g} GPU" if part.gpus else ""
+        for address, indices in on_node.items():
+            members = [
+                f"{name} {_ranges([i for i in indices if i < layout.counts[name]])}"
+                for name in part.names
+                if indices[0] < layout.counts[name]
+            ]
+            rows.append((address, f"{part.cpus:g} CPU{gpus}", " + ".join(members)))
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {members}" for a, b, members in rows)
+
+
+def _ranges(indices: Sequence[int]) -> str:
+    """``0-3,5``"""
+    parts: list[list[int]] = []
+    for index in indices:
+        if parts and index == parts[-1][-1] + 1:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else f"{p[0]}" for p in parts)
+
+
+def _local_paths(spec: RuntimeSpec, folder: Path) -> tuple[str, ...]:
+    """Models and tokenizers that are folders here; the others are names of a hub."""
+    named = [
+        path for role in spec.roles.values() for path in (role.model_path, role.tokenizer_path)
+    ]
+    if spec.rollouts is not None:
+        named.append(spec.rollouts.tokenizer_path)
+    return tuple(sorted({path for path in named if path and (folder / path).exists()}))
+
+
+def _resources(node: Node) -> str:
+    return f"{node.amount('CPU'):g} CPUs and {node.amount('GPU'):g} GPUs"
+
+
+def _mib(num_bytes: float) -> str:
+    return f"{num_bytes / 2**20:.0f} MiB"

@@ -1,0 +1,108 @@
+"""The executor that the loop sees: hands groups of episodes to rollout workers and outlives the death of any."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from rlhf_core.contracts import RolloutContext, RolloutSpec, Task, Trajectory
+
+from .config import RayRuntimeConfig
+from .crew import Crew
+from .packed_trajectories import PackedTrajectories, unpack
+from .process import Process, killed_on_error
+from .rollout_actor import EngineTable, Patience, RolloutJob, Seat
+from .router import EngineRouter
+from .supervisor import Supervisor
+
+Launch = Callable[[int], Awaitable[Process]]
+"""Starts the process of rollout worker ``index``."""
+
+
+class RolloutPool:
+    """Implements ``rlhf_core.contracts.RolloutExecutor`` over several rollout workers.
+
+    A group goes to the worker with the fewest episodes in progress. When that one dies, the group is sent to another
+    with the same seeds, so the trajectories are the same, and nothing comes twice: a group comes whole or not at all.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        spec: RolloutSpec,
+        router: EngineRouter,
+        supervisor: Supervisor,
+        config: RayRuntimeConfig,
+    ) -> None:
+        self._launch = launch
+        self._spec = spec
+        self._router = router
+        self._supervisor = supervisor
+        self._config = config
+        self._num_tables = 0
+        self.crew = Crew(
+            "rollout worker",
+            self._launch_ready,
+            supervisor,
+            max_restarts=config.max_rollout_restarts,
+            option="runtime.ray.max_rollout_restarts",
+        )
+        router.crew.follow(self._tell_of_engines)
+
+    async def run(
+        self, task: Task, samples: Sequence[int], context: RolloutContext
+    ) -> list[Trajectory]:
+        """Return the trajectories of the given episodes, by whichever worker lives long enough.
+
+        Args:
+            context: its engine, renderer and environment are not used: a worker has its own.
+
+        Raises:
+            RLHFError: an episode failed, or no worker is left.
+        """
+        job = RolloutJob(
+            task=task,
+            samples=tuple(samples),
+            seed=context.seed,
+            sampling=context.sampling,
+            max_length=context.max_length,
+            version=self._router.version,
+        )
+        packed: PackedTrajectories = await self.crew.dispatch.send(
+            lambda actor: actor.run.remote(job),
+            what=f"the episodes of {task.uid}",
+            size=len(samples),
+            timeout_s=self._config.rollout_timeout_s,
+        )
+        return unpack(packed)
+
+    async def _launch_ready(self, index: int) -> Process:
+        process = await self._launch(index)
+        patience = Patience(
+            generate_s=self._config.generate_timeout_s,
+            replacement_s=self._config.start_timeout_s + self._config.setup_timeout_s,
+        )
+        with killed_on_error(process.actor):
+            await self._supervisor.result(
+                process.actor.start.remote(self._spec, index, self._table(), patience),
+                process.who,
+                "start",
+                self._config.setup_timeout_s,
+            )
+        # Engines may have come and gone meanwhile. What is sent later arrives later.
+        process.actor.engines.remote(self._table())
+        return process
+
+    def _tell_of_engines(self) -> None:
+        """Send all workers the engines that serve. A worker that died is the crew's business."""
+        table = self._table()
+        for member in self.crew.members:
+            member.process.actor.engines.remote(table)
+
+    def _table(self) -> EngineTable:
+        self._num_tables += 1
+        engines = self._router.crew
+        return EngineTable(
+            number=self._num_tables,
+            seats=tuple(Seat(index=m.index, process=m.process) for m in engines.members),
+            over=engines.over,
+        )

@@ -1,0 +1,211 @@
+"""Episodes in processes of their own give what they give in the driver, also when processes die."""
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from rlhf_core import ConfigError, RLHFError, RolloutError
+from rlhf_core.contracts import ComponentRef, RolloutContext, RolloutSpec, SamplingParams, Task, Uid
+from rlhf_core.loop.rng import sample_seed
+from rlhf_core.rollout_process import open_rollouts
+
+from .conftest import engine_pids, pid_of
+
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
+
+WORKERS = {"rollout_workers": 2, "cpus_per": {"rollout": 0.5}}
+AT_ONCE_S, SOON_S, RESTART_S = 5, 30, 120
+"""A death is known; its work is done by others; processes are back."""
+NUM_TASKS, NUM_SAMPLES = 6, 3
+
+
+@pytest.fixture
+def rollouts(spec, model):
+    """Builds a RuntimeSpec whose episodes are those of an executor, with or without an environment."""
+
+    def make(executor="single_turn", environment=None, **options):
+        kinds = ("rlhf_rollout_executors", "rlhf_environments")
+        chosen = RolloutSpec(
+            executor=ComponentRef(kind=kinds[0], name=executor, options=options),
+            environment=environment and ComponentRef(kind=kinds[1], name=environment),
+            tokenizer_path=str(model),
+        )
+        return replace(spec(), rollouts=chosen)
+
+    return make
+
+
+def context_of(engine, parts=None):
+    return RolloutContext(
+        engine=engine,
+        renderer=parts and parts.renderer,
+        sampling=SamplingParams(max_new_tokens=24, min_new_tokens=8),
+        max_length=200,
+        seed=None,
+        environment=parts and parts.environment,
+    )
+
+
+async def play(executor, context, num_tasks=NUM_TASKS):
+    """All episodes of some tasks at the same time, in order."""
+    tasks = [Task(uid=Uid(0, n), prompt_ids=(5, 6, 7 + n)) for n in range(num_tasks)]
+    groups = await asyncio.gather(
+        *(
+            executor.run(
+                task, range(NUM_SAMPLES), replace(context, seed=partial(sample_seed, 7, task))
+            )
+            for task in tasks
+        )
+    )
+    return [row for group in groups for row in group]
+
+
+async def in_the_driver(spec, plugins, engine):
+    parts = open_rollouts(spec.rollouts, plugins)
+    return await play(parts.executor, context_of(engine, parts))
+
+
+def assert_same(actual, expected):
+    assert [row.uid for row in actual] == [row.uid for row in expected]
+    for here, there in zip(actual, expected, strict=True):
+        assert here.turns == there.turns
+        assert here.metrics == there.metrics
+        for name in ("token_ids", "action_mask", "rollout_logprobs", "weight_version"):
+            np.testing.assert_array_equal(getattr(here, name), getattr(there, name), name)
+
+
+def worker_pids(run):
+    return [pid_of(member.process) for member in run.executor.crew.members]
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
+def test_workers_return_what_the_driver_would_have_to_the_bit(placed, rollouts, plugins):
+    """Here in two turns with an environment; the tests below have one turn."""
+    spec = rollouts("multi_turn", "echo_after_hint", max_turns=3)
+
+    async def both():
+        async with placed(spec, **WORKERS) as run:
+            assert len(set(worker_pids(run))) == 2
+            expected = await in_the_driver(spec, plugins, run.engine)
+            actual = await play(run.executor, context_of(run.engine))
+            await assert_cancelling_leaves_nothing(run)
+            return expected, actual
+
+    expected, actual = asyncio.run(both())
+
+    assert len(expected) == NUM_TASKS * NUM_SAMPLES
+    assert {len(row.turns) for row in expected} == {2}
+    assert_same(actual, expected)
+
+
+async def assert_cancelling_leaves_nothing(run):
+    playing = asyncio.create_task(play(run.executor, context_of(run.engine)))
+    await until(lambda: all(member.load for member in run.executor.crew.members))
+    playing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+    assert [member.load for member in run.executor.crew.members] == [0, 0]
+    # An engine that still computed would refuse to be put to sleep.
+    await asyncio.sleep(1.0)
+    await run.engine.sleep()
+
+
+def test_a_worker_and_an_engine_that_are_killed_at_work_change_nothing(placed, rollouts, plugins):
+    spec = rollouts()
+
+    async def both():
+        options = {"engines": 2, "cpus_per": {"rollout": 0.25, "engine": 0.5, "policy": 0.5}}
+        async with placed(spec, **{**WORKERS, **options}) as run:
+            expected = await in_the_driver(spec, plugins, run.engine)
+            dead_engine, dead_worker = engine_pids(run.engine)[0], worker_pids(run)[0]
+            # Stopped first, so that they certainly die with work in progress.
+            os.kill(dead_engine, signal.SIGSTOP)
+            os.kill(dead_worker, signal.SIGSTOP)
+            playing = asyncio.create_task(play(run.executor, context_of(run.engine)))
+            await until(lambda: all(member.load for member in run.executor.crew.members))
+            await asyncio.sleep(0.3)
+            os.kill(dead_worker, signal.SIGKILL)
+            os.kill(dead_engine, signal.SIGKILL)
+            async with asyncio.timeout(AT_ONCE_S):
+                await until(lambda: dead_worker not in worker_pids(run))
+                await until(lambda: dead_engine not in engine_pids(run.engine))
+            async with asyncio.timeout(SOON_S):
+                actual = await playing
+            async with asyncio.timeout(RESTART_S):
+                await until(lambda: len(worker_pids(run)) == len(engine_pids(run.engine)) == 2)
+            again = await play(run.executor, context_of(run.engine))
+            return expected, actual, again
+
+    expected, actual, again = asyncio.run(both())
+
+    assert_same(actual, expected)
+    assert_same(again, expected)
+
+
+def test_without_restarts_the_last_death_of_a_kind_ends_the_episodes(placed, rollouts):
+    options = {"max_engine_restarts": 0, "max_rollout_restarts": 0}
+
+    async def deaths():
+        async with placed(rollouts(), **WORKERS, **options) as run:
+            os.kill(engine_pids(run.engine)[0], signal.SIGKILL)
+            with pytest.raises(
+                RolloutError, match=r"rollout worker \d \(pid.* no engine is left; engine 0 .*died"
+            ):
+                async with asyncio.timeout(AT_ONCE_S):
+                    await play(run.executor, context_of(run.engine), 1)
+            for pid in worker_pids(run):
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(
+                RolloutError,
+                match=r"the episodes of 0\.0\.0\.0: no rollout worker is left; .*died.*"
+                r"0 restarts were allowed \(runtime\.ray\.max_rollout_restarts\)",
+            ):
+                async with asyncio.timeout(AT_ONCE_S):
+                    await play(run.executor, context_of(run.engine), 1)
+
+    asyncio.run(deaths())
+
+
+def test_a_worker_that_hangs_is_taken_for_dead_and_the_only_engine_is_waited_for(placed, rollouts):
+    async def both():
+        async with placed(rollouts(), rollout_timeout_s=SOON_S, **WORKERS) as run:
+            expected = await play(run.executor, context_of(run.engine), 2)
+            (dead,), hanging = engine_pids(run.engine), worker_pids(run)[0]
+            os.kill(dead, signal.SIGKILL)
+            os.kill(hanging, signal.SIGSTOP)
+            async with asyncio.timeout(5 * SOON_S):
+                actual = await play(run.executor, context_of(run.engine), 2)
+            assert dead not in engine_pids(run.engine)
+            assert hanging not in worker_pids(run)
+            return expected, actual
+
+    expected, actual = asyncio.run(both())
+
+    assert_same(actual, expected)
+
+
+def test_what_an_episode_raises_arrives_with_its_class_and_the_workers_name(placed, rollouts):
+    async def fails():
+        async with placed(rollouts("multi_turn"), **WORKERS) as run:
+            await play(run.executor, context_of(run.engine), 1)
+
+    with pytest.raises(RLHFError, match=r"rollout worker \d .*multi_turn needs an environment"):
+        asyncio.run(fails())
+
+
+def test_workers_that_do_not_fit_are_refused_at_once(placed, rollouts):
+    async def start():
+        async with placed(rollouts(), rollout_workers=9):
+            pass
+
+    with pytest.raises(ConfigError, match=r"needs 10 CPUs, the Ray cluster has 2(.|\n)*rollout x9"):
+        asyncio.run(start())
