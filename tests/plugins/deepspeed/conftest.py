@@ -8,21 +8,23 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rlhf_core.contracts.metric import Metric, merge_metrics, metric_values
 from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
 from rlhf_plugin_local.backend.torch_backend import TorchBackend
 from rlhf_plugin_local.config import TorchBackendConfig
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "deepspeed_rank.py"
-WAIT_S = 600
+WAIT_S = 900
 
 
 def _imported(name: str) -> ModuleType:
@@ -40,11 +42,28 @@ def scenarios() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def material() -> ModuleType:
+    return _imported("deepspeed_material")
+
+
+@pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
     for family in FAMILIES:
         write_tiny_model(root / family, family)
+    # Two heads share one key head.
+    write_tiny_model(root / "shared_keys", "llama", num_heads=2)
+    _write_untied(root / "llama", root / "untied")
     return root
+
+
+def _write_untied(tied: Path, folder: Path) -> None:
+    """The same model with an output head of its own."""
+    model = AutoModelForCausalLM.from_pretrained(tied)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().flip(0).clone())
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tied).save_pretrained(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -58,18 +77,74 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def two_ranks(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which two ranks have written what came of all scenarios, ``stageN/SCENARIO/rankR``."""
+    """The folder into which two ranks with rows of their own have written what came of all scenarios,
+    ``stageN/SCENARIO/rankR``."""
+    return _run_ranks("rows", models, tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture(scope="session")
+def run_ranks(models: Path) -> Callable[[str, Path], Path]:
+    """Has ranks go through the scenarios of a way in a folder, and returns the folder."""
+    return lambda way, out: _run_ranks(way, models, out)
+
+
+@pytest.fixture(scope="session")
+def found(two_ranks: Path) -> Callable[[int, str], list[Any]]:
+    """What the two ranks found at a stage in a scenario."""
+    return partial(_found, two_ranks)
+
+
+@pytest.fixture(scope="session")
+def sliced(
+    models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int, str], list[Any]]:
+    """What two ranks found that compute each sequence together."""
+    return partial(_found, _run_ranks("tokens", models, tmp_path_factory.mktemp("tokens")))
+
+
+@pytest.fixture(scope="session")
+def sharded(
+    models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int, str], list[Any]]:
+    """What two ranks found that share the matrices of each model; their files are in ``folder``."""
+    folder = _run_ranks("matrices", models, tmp_path_factory.mktemp("matrices"))
+
+    def read(stage: int, name: str) -> list[Any]:
+        ranks = _found(folder, stage, name)
+        for rank in ranks:
+            rank.folder = folder / f"stage{stage}" / name
+        return ranks
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def pairs(
+    models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int, str], list[Any]]:
+    """The same of four ranks, in two groups, of which the second has no rows."""
+    return partial(_found, _run_ranks("pairs", models, tmp_path_factory.mktemp("pairs")))
+
+
+def _found(out: Path, stage: int, name: str) -> list[Any]:
+    program = _imported("deepspeed_rank")
+    folder = out / f"stage{stage}" / name
+    ranks = len(list(folder.glob("rank*.json")))
+    return [program.read(folder / f"rank{rank}") for rank in range(ranks)]
+
+
+def _run_ranks(way: str, models: Path, out: Path) -> Path:
     pytest.importorskip("deepspeed")
-    out = tmp_path_factory.mktemp("two_ranks")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     ranks = []
-    for rank in range(2):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
+    world_size = _imported("deepspeed_rank").WAYS[way].world_size
+    for rank in range(world_size):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
         environment = {name: str(value) for name, value in place.items()}
         environment |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-W", "error", str(PROGRAM), str(models), str(out)]
+        command = [sys.executable, "-W", "error", str(PROGRAM), way, str(models), str(out)]
         log = (out / f"log{rank}").open("w")
         ranks.append(
             subprocess.Popen(
@@ -85,20 +160,29 @@ def two_ranks(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             process.kill()
             process.wait()
     codes = [process.returncode for process in ranks]
-    assert codes == [0, 0], "\n".join((out / f"log{rank}").read_text()[-4000:] for rank in range(2))
+    logs = ((out / f"log{rank}").read_text()[-4000:] for rank in range(world_size))
+    assert set(codes) == {0}, "\n".join(logs)
     return out
 
 
 @pytest.fixture(scope="session")
-def found(two_ranks: Path) -> Callable[[int, str], list[Any]]:
-    """What the two ranks found at a stage in a scenario."""
+def assert_same_metrics() -> Callable[..., None]:
+    """Compares the merged metrics of ranks with those of one rank, step by step."""
 
-    def read(stage: int, name: str) -> list[Any]:
-        folder = two_ranks / f"stage{stage}" / name
-        program = _imported("deepspeed_rank")
-        return [program.read(folder / f"rank{rank}") for rank in range(2)]
+    def check(ranks: list[Any], alone: Any, atol: float = 1e-5) -> None:
+        for step, wanted in enumerate(alone.facts["metrics"]):
+            parts = [_metrics(rank.facts["metrics"][step]) for rank in ranks]
+            actual = metric_values(merge_metrics(parts))
+            expected = metric_values(_metrics(wanted))
+            # Micro-batches of several ranks may have other sizes.
+            assert actual.pop("train/micro_batches") <= expected.pop("train/micro_batches")
+            assert actual == pytest.approx(expected, abs=atol, rel=atol, nan_ok=True), step
 
-    return read
+    return check
+
+
+def _metrics(facts: dict[str, Any]) -> dict[str, Metric]:
+    return {name: Metric(*numbers) for name, numbers in facts.items()}
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from rlhf_core import Component, Config, Registered
 from rlhf_core.contracts import (
@@ -16,6 +17,7 @@ from rlhf_core.contracts import (
     ParameterGroup,
     StepPlan,
     TokenLoss,
+    TopTokens,
     TrainBatch,
     Trajectory,
     TrajectoryColumns,
@@ -33,6 +35,16 @@ class PolicyGradient:
     def __call__(self, inputs: LossInputs) -> TokenLoss:
         ratio = (inputs.policy_logprobs - inputs.old_logprobs).exp()
         return TokenLoss(loss=-inputs.advantages * ratio)
+
+
+class Distilling:
+    """Cross entropy with the teacher's most probable tokens."""
+
+    def __init__(self, config: Config) -> None: ...
+
+    def __call__(self, inputs: LossInputs) -> TokenLoss:
+        teacher = inputs.teacher_top_logprobs.exp()
+        return TokenLoss(loss=-(teacher * inputs.policy_top_logprobs).sum(-1))
 
 
 class AdamW:
@@ -81,17 +93,78 @@ class _Normed(torch.optim.Optimizer):
                 parameter -= group["lr"] * parameter.grad / parameter.grad.norm()
 
 
+class SeparateExperts(nn.ModuleList):
+    """Experts as modules of their own, called only where a token goes to them."""
+
+    def __init__(self, stacked: nn.Module) -> None:
+        pairs = zip(stacked.gate_up_proj.unbind(), stacked.down_proj.unbind(), strict=True)
+        super().__init__(Expert(up, down) for up, down in pairs)
+
+    def forward(self, hidden: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> Any:
+        output = torch.zeros_like(hidden)
+        for number, expert in enumerate(self):
+            token, place = torch.where(index == number)
+            if len(token):
+                found = expert(hidden[token]) * weights[token, place, None]
+                output = output.index_add(0, token, found)
+        return output
+
+
+class Expert(nn.Module):
+    def __init__(self, up: torch.Tensor, down: torch.Tensor) -> None:
+        super().__init__()
+        self.up = nn.Parameter(up.detach().clone())
+        self.down = nn.Parameter(down.detach().clone())
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        gate, up = (hidden @ self.up.T).chunk(2, dim=-1)
+        return (nn.functional.silu(gate) * up) @ self.down.T
+
+
+class Routed(nn.Module):
+    """A block of experts of a class that DeepSpeed does not know by name."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.gate, self.experts = block.gate, SeparateExperts(block.experts)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        tokens = hidden.flatten(0, -2)
+        _, weights, index = self.gate(tokens)
+        return self.experts(tokens, index, weights).view_as(hidden)
+
+
+class Separated:
+    """A model adapter that takes stacked experts apart."""
+
+    def __init__(self, config: Config) -> None: ...
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        for layer in model.model.layers:
+            layer.mlp = Routed(layer.mlp)
+        return model
+
+    def served_weights(self, model: nn.Module) -> Any:
+        return iter(model.state_dict().items())
+
+    def save(self, model: nn.Module, folder: str) -> None: ...
+
+
 def _ref(kind: str, name: str) -> ComponentRef:
     return ComponentRef(kind=kind, name=f"test:{name}")
 
 
 LOSS = _ref("rlhf_policy_losses", "policy_gradient")
+DISTILLING = _ref("rlhf_policy_losses", "distilling")
+SEPARATED = _ref("rlhf_model_adapters", "separated")
 ADAMW, SGD, NORMED = (_ref("rlhf_optimizers", name) for name in ("adamw", "sgd", "normed"))
 
 
 def plain_plugins() -> Plugins:
     loaded = empty()
-    for ref, factory in ((LOSS, PolicyGradient), (ADAMW, AdamW), (SGD, Sgd), (NORMED, Normed)):
+    losses = ((LOSS, PolicyGradient), (DISTILLING, Distilling))
+    optimizers = ((ADAMW, AdamW), (SGD, Sgd), (NORMED, Normed))
+    for ref, factory in (*losses, *optimizers, (SEPARATED, Separated)):
         component: Component[Any] = Component(name=ref.name.partition(":")[2], factory=factory)
         loaded.registries[ref.kind].add(Registered(component, "test"))
     return loaded
@@ -124,7 +197,9 @@ def make_trajectories(num: int = 6, seed: int = 0) -> TrajectoryColumns:
     return TrajectoryColumns.from_trajectories(rows)
 
 
-def make_batch(seed: int = 0, num: int = 6, *, supervised: bool = False) -> TrainBatch:
+def make_batch(
+    seed: int = 0, num: int = 6, *, supervised: bool = False, top: int = 0
+) -> TrainBatch:
     rows = make_trajectories(num, seed)
     rng = np.random.default_rng(seed + 1)
     size = int(rows.num_actions.sum())
@@ -138,7 +213,15 @@ def make_batch(seed: int = 0, num: int = 6, *, supervised: bool = False) -> Trai
     return TrainBatch(
         trajectories=rows,
         columns={name: column.astype(np.float32) for name, column in drawn.items()},
+        teacher_top=_top_tokens(rng, size, top) if top else None,
         supervised=make_trajectories(3, seed + 7) if supervised else None,
+    )
+
+
+def _top_tokens(rng: np.random.Generator, size: int, k: int) -> TopTokens:
+    return TopTokens(
+        token_ids=rng.integers(4, 90, (size, k)).astype(np.int32),
+        logprobs=rng.normal(-2, 0.3, (size, k)).astype(np.float32),
     )
 
 

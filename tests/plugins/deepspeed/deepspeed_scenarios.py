@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from deepspeed_material import (
     ADAMW,
+    DISTILLING,
     LOSS,
     NORMED,
+    SEPARATED,
     SGD,
     make_batch,
     make_plan,
@@ -20,7 +22,7 @@ from deepspeed_material import (
     plain_plugins,
 )
 
-from rlhf_core import PluginError
+from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
     LossTerm,
     PolicyObjective,
@@ -63,9 +65,12 @@ class Place:
         return backend
 
     def rows(self, count: int) -> np.ndarray:
-        """The first rank has the first row, the second all others: different numbers of micro-batches."""
+        """The first rank has the first row, the second all others, further ones none: different numbers of
+        micro-batches."""
         if self.world_size == 1:
             return np.arange(count)
+        if self.rank > 1:
+            return np.arange(0)
         return np.arange(min(1, count)) if self.rank == 0 else np.arange(1, count)
 
     def part(self, batch: TrainBatch) -> TrainBatch:
@@ -179,9 +184,39 @@ def recomputing(place: Place, found: Found) -> None:
     training(place, found, options={"gradient_checkpointing": True})
 
 
+def shared_keys(place: Place, found: Found) -> None:
+    """The same on a model that has fewer key heads than there are ranks."""
+    training(place, found, family="shared_keys")
+
+
+def untied(place: Place, found: Found) -> None:
+    """The same on a model whose output head is no copy of its embeddings."""
+    training(place, found, family="untied")
+
+
+def windows(place: Place, found: Found) -> None:
+    """The same with layers that see eight tokens only."""
+    training(place, found, family="gemma3")
+
+
 def experts(place: Place, found: Found) -> None:
     """The same on a mixture of experts: which of them get a gradient differs from rank to rank."""
     training(place, found, family="qwen3_moe")
+
+
+def separate_experts(place: Place, found: Found) -> None:
+    """The same with each expert a module of its own, which only the ranks call whose tokens go there."""
+    spec = {**TRAINING, "adapter": SEPARATED}
+    try:
+        backend = place.start("qwen3_moe", **spec)
+    except ConfigError as error:
+        found.facts["error"] = str(error)
+        return
+    for step in range(3):
+        batch = make_batch(seed=step)
+        found.metrics(backend.train_step(place.part(batch), make_plan(batch)))
+    found.weights(backend)
+    backend.close()
 
 
 def resuming(place: Place, found: Found) -> None:
@@ -204,6 +239,17 @@ def resuming(place: Place, found: Found) -> None:
             backend.close()
 
 
+def rejoining(place: Place, found: Found) -> None:
+    """A run that goes on from a checkpoint which somebody else has left in its folder."""
+    for dtype in ("float32", "bfloat16"):
+        backend = place.start(**{**TRAINING, "dtype": dtype})
+        backend.load(place.folder / f"handed_{dtype}")
+        backend.save(place.folder / f"again_{dtype}")
+        steps(place, backend, (3, 4))
+        backend.export(place.folder / f"went_on_{dtype}", ema=True)
+        backend.close()
+
+
 def steps(place: Place, backend: Any, seeds: tuple[int, ...]) -> None:
     for seed in seeds:
         batch = make_batch(seed=seed)
@@ -221,6 +267,15 @@ def few_rows(place: Place, found: Found) -> None:
         "statistics", backend.statistics(part.trajectories, ["logprobs", "entropy"])["entropy"]
     )
     found.array("top", backend.top_tokens(part.trajectories, 3).token_ids)
+    found.weights(backend)
+    backend.close()
+
+
+def top_of_teacher(place: Place, found: Found) -> None:
+    """A loss on the teacher's three most probable tokens at each action."""
+    objective = PolicyObjective(loss=DISTILLING, aggregation="token-mean")
+    backend, batch = place.start(objective=objective), make_batch(top=3)
+    found.metrics(backend.train_step(place.part(batch), make_plan(batch)))
     found.weights(backend)
     backend.close()
 
@@ -253,6 +308,15 @@ def refused(place: Place, found: Found) -> None:
         found.facts["error"] = str(error)
 
 
+def unshared(place: Place, found: Found) -> None:
+    """Models whose matrices cannot be shared by two ranks."""
+    for family in ("qwen3_moe", "shared_keys"):
+        try:
+            place.start(family).close()
+        except (ConfigError, PluginError) as error:
+            found.facts[family] = str(error)
+
+
 SCENARIOS = (
     gradient,
     critic,
@@ -260,11 +324,41 @@ SCENARIOS = (
     mixed,
     recomputing,
     experts,
+    separate_experts,
     resuming,
     few_rows,
     reference,
     offloaded,
     refused,
+)
+
+SLICED_SCENARIOS = (
+    gradient,
+    critic,
+    training,
+    mixed,
+    recomputing,
+    shared_keys,
+    untied,
+    windows,
+    experts,
+    few_rows,
+    top_of_teacher,
+    reference,
+)
+
+SHARDED_SCENARIOS = (
+    gradient,
+    critic,
+    training,
+    mixed,
+    recomputing,
+    untied,
+    windows,
+    resuming,
+    few_rows,
+    reference,
+    unshared,
 )
 
 

@@ -66,6 +66,21 @@ def test_clipping_schedule_and_optimizer_are_those_of_one_rank(found, expected, 
     assert_same_metrics(ranks, alone)
 
 
+@pytest.mark.parametrize("stage", [0, 3])
+def test_experts_that_are_modules_are_collected_as_a_block(found, expected, stage):
+    """Each rank calls others, in its own order; stage 3 would wait for ever if it collected them one by one."""
+    ranks, alone = found(stage, "separate_experts"), expected("separate_experts")
+
+    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
+    assert_same_metrics(ranks, alone)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_experts_that_are_modules_are_refused_where_gradients_come_in_one_order(found, stage):
+    for rank in found(stage, "separate_experts"):
+        assert "layers.0.mlp (Routed) has experts as modules of their own" in rank.facts["error"]
+
+
 @stages
 @pytest.mark.parametrize("name", ["training", "mixed"])
 def test_nan_on_one_rank_is_skipped_by_all_and_counted_once(found, scenarios, stage, name):

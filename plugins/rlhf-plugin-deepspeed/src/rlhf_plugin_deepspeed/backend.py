@@ -31,30 +31,40 @@ from rlhf_core.contracts import (
     ValueObjective,
 )
 from rlhf_core.plugins import Plugins
+from rlhf_core.weights import weights_digest
 from rlhf_plugin_local.backend.action_columns import ActionColumns
-from rlhf_plugin_local.backend.action_head import ActionScores, action_scores, default_chunk
+from rlhf_plugin_local.backend.action_head import ActionScores, default_chunk
+from rlhf_plugin_local.backend.batch_columns import (
+    TEACHER_TOP_IDS,
+    Pass,
+    SeenLogprobs,
+    columns_of,
+    placed,
+)
 from rlhf_plugin_local.backend.device import choose_device
 from rlhf_plugin_local.backend.metric_reading import read_metrics
 from rlhf_plugin_local.backend.packed_rows import PackedRows
 from rlhf_plugin_local.backend.policy_objective import policy_objective, supervised_objective
 from rlhf_plugin_local.backend.policy_terms import PolicyTerms
 from rlhf_plugin_local.backend.role_model import RoleModel
-from rlhf_plugin_local.backend.statistics import action_statistics, top_tokens
+from rlhf_plugin_local.backend.role_reader import RoleReader
 from rlhf_plugin_local.backend.value_objective import value_objective
-from rlhf_plugin_local.checksum import checksum_of
 from rlhf_plugin_local.modeling import CausalLM
 
-from .columns import TEACHER_TOP_IDS, SeenLogprobs, columns_of
 from .config import DeepSpeedConfig
 from .export import export_role
+from .group_batch import group_batch, group_rows
 from .loading import load_role
 from .offloading import Offloading
-from .partitioned_model import values_of
-from .passes import Rows, agreed_passes, nothing, packed_pass
+from .passes import Rows, agreed_passes, nothing
+from .rank_group import RankGroup, join_group
 from .ranks import Ranks, join, own_device
 from .replicated_training import ReplicatedTraining
 from .scoring import SharedScoring, WholeScoring
+from .sequence_attention import check_heads
+from .sequence_rows import GroupRows, lay_out
 from .state_files import load_training, save_training
+from .tensor_shards import WholeShards
 from .weights import buckets_of, served_weights
 from .zero_training import ZeroTraining
 
@@ -68,6 +78,11 @@ class DeepSpeedBackend:
         self._config = config
         self._model: RoleModel
         self._ranks: Ranks
+        self._group: RankGroup
+        """Computes the same rows."""
+        self._slices: RankGroup
+        """Shares the tokens of these rows."""
+        self._reader: RoleReader
         self._training: Training | None = None
         self._scoring: Training | WholeScoring | SharedScoring | None = None
         self._terms: PolicyTerms | None = None
@@ -85,15 +100,26 @@ class DeepSpeedBackend:
         self._device = own_device(choose_device(self._config.device))
         self._ranks = join(self._device)
         self._model = load_role(spec, self._config, plugins, self._device)
-        # Read now: stage 3 leaves parameters without a shape.
-        self._vocab_size = self._lm.vocab_size
-        self._chunk = self._config.logits_chunk or default_chunk(self._device, self._vocab_size)
+        self._join_groups()
+        chunk = self._config.logits_chunk or default_chunk(self._device, self._lm.vocab_size)
+        self._reader = RoleReader(self._model, spec, chunk)
         if spec.objective is not None:
             self._training = self._scoring = self._start_training(plugins)
         elif self._config.zero_stage == 3:
             self._scoring = SharedScoring(self._model, spec, self._config, self._ranks)
         else:
             self._scoring = WholeScoring()
+
+    def _join_groups(self) -> None:
+        """Find the ranks that compute the same rows as this one."""
+        config, ranks = self._config, self._ranks
+        check_heads(self._lm.num_heads, config.sequence_parallel)
+        self._slices = join_group(ranks, config.sequence_parallel, "sequence_parallel")
+        # A role that only scores is whole on every rank, and its ranks need not compute the same.
+        shares = self._spec.objective is not None and config.tensor_parallel > 1
+        self._group = (
+            join_group(ranks, config.tensor_parallel, "tensor_parallel") if shares else self._slices
+        )
 
     def _start_training(self, plugins: Plugins) -> Training:
         spec = self._spec
@@ -120,20 +146,7 @@ class DeepSpeedBackend:
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
         """(sum of A,) each, after the temperature, in one pass. No gradient."""
-
-        def score(rows: PackedRows) -> tuple[Tensor, ...]:
-            return (
-                action_statistics(
-                    self._lm,
-                    self._hidden(rows),
-                    rows.targets,
-                    names,
-                    temperature=self._spec.temperature,
-                    chunk=self._chunk,
-                ),
-            )
-
-        (columns,) = self._score(batch, score)
+        (columns,) = self._score(batch, lambda rows: (self._reader.statistics(rows, names),))
         return {name: np.ascontiguousarray(columns[:, i]) for i, name in enumerate(names)}
 
     def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
@@ -142,28 +155,13 @@ class DeepSpeedBackend:
         Raises:
             ConfigError: the vocabulary is smaller than k.
         """
-        if k > self._vocab_size:
-            raise ConfigError(
-                f"the {self._spec.role} has {self._vocab_size} tokens; {k} of them were asked for"
-            )
-
-        def score(rows: PackedRows) -> tuple[Tensor, ...]:
-            return top_tokens(
-                self._lm,
-                self._hidden(rows),
-                k,
-                temperature=self._spec.temperature,
-                chunk=self._chunk,
-            )
-
-        token_ids, logprobs = self._score(batch, score)
+        self._reader.check_vocabulary(k)
+        token_ids, logprobs = self._score(batch, lambda rows: self._reader.top_tokens(rows, k))
         return TopTokens(token_ids=token_ids.astype(np.int32), logprobs=logprobs)
 
     def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """(sum of A,) value of the state before each action. No gradient."""
-        if self._model.value_head is None:
-            raise PluginError(f"the {self._spec.role} has no value head")
-        (values,) = self._score(batch, lambda rows: (values_of(self._model, self._hidden(rows)),))
+        (values,) = self._score(batch, lambda rows: (self._reader.values(rows),))
         return values
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
@@ -175,27 +173,30 @@ class DeepSpeedBackend:
         training = self._training
         if training is None:
             raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
-        trajectories = batch.trajectories
+        together = group_batch(batch, self._group)
+        whole = together.batch
+        trajectories = whole.trajectories
         seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
         works = [
-            partial(self._rollout_loss, batch, rows, plan, seen, parts)
+            partial(self._rollout_loss, whole, rows, plan, seen, parts)
             for rows in self._passes(trajectories, together=True)
         ]
-        if batch.supervised is not None:
+        if whole.supervised is not None:
             works += [
-                partial(self._supervised_loss, batch.supervised, rows, plan, parts)
-                for rows in self._passes(batch.supervised, together=True)
+                partial(self._supervised_loss, whole.supervised, rows, plan, parts)
+                for rows in self._passes(whole.supervised, together=True)
             ]
         for number, work in enumerate(works, start=1):
             training.backward(training.forward(work), last=number == len(works))
         update = training.update()
         last: Metrics = {
-            "train/tokens": Metric(int(trajectories.num_tokens.sum()), reduction="sum"),
+            "train/tokens": Metric(int(batch.trajectories.num_tokens.sum()), reduction="sum"),
             "train/micro_batches": Metric(len(parts), reduction="sum"),
             **self._update_metrics(update),
         }
-        return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=seen.logprobs)
+        logprobs = None if seen.logprobs is None else seen.logprobs[together.own]
+        return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=logprobs)
 
     def _update_metrics(self, update: Metrics) -> Metrics:
         """What every rank knows alike: a sum over ranks must not count it more than once."""
@@ -212,22 +213,22 @@ class DeepSpeedBackend:
         parts: list[Metrics],
     ) -> Tensor:
         """Return this pass's part of the step's loss, leaving its metrics in ``parts``."""
-        packed = packed_pass(batch.trajectories, rows, self._device)
+        shared = lay_out(batch.trajectories, rows, self._slices, self._device)
         objective = self._spec.objective
-        columns = ActionColumns(flat=columns_of(batch, rows, self._device), grid=packed.grid)
+        columns = ActionColumns(flat=columns_of(batch, rows, self._device), grid=shared.packed.grid)
         if isinstance(objective, ValueObjective):
-            values = values_of(self._model, self._hidden(packed))
+            values = shared.whole(self._reader.values(shared.packed))
             if not len(rows):
                 return nothing(values)
             loss, metrics = value_objective(objective, values, columns, plan)
         else:
             assert self._terms is not None
             if not len(rows):
-                return nothing(self._action_scores(packed).logprobs)
-            scores = self._action_scores(packed, columns.flat.get(TEACHER_TOP_IDS))
+                return nothing(self._action_scores(shared).logprobs)
+            scores = self._action_scores(shared, columns.flat.get(TEACHER_TOP_IDS))
             seen.add(rows, scores.logprobs)
             loss, metrics = policy_objective(self._terms, scores, columns, plan)
-        parts.append(metrics)
+        self._report(metrics, parts)
         return loss
 
     def _supervised_loss(
@@ -236,18 +237,19 @@ class DeepSpeedBackend:
         """The same for the terms on supervised rows."""
         assert self._terms is not None
         assert plan.supervised_normalizers is not None
-        packed = packed_pass(batch, rows, self._device)
-        scores = self._action_scores(packed)
+        shared = lay_out(batch, rows, self._slices, self._device)
+        scores = self._action_scores(shared)
         if not len(rows):
             return nothing(scores.logprobs)
         loss, metrics = supervised_objective(
-            self._terms, scores, packed.grid, plan.supervised_normalizers
+            self._terms, scores, shared.packed.grid, plan.supervised_normalizers
         )
-        parts.append(metrics)
+        self._report(metrics, parts)
         return loss
 
     def _passes(self, batch: TrajectoryColumns, *, together: bool) -> list[Rows]:
-        limit = self._spec.max_tokens_per_micro_batch
+        # The limit is what one rank has room for.
+        limit = self._spec.max_tokens_per_micro_batch * self._slices.size
         return agreed_passes(batch.num_tokens, limit, self._ranks, together=together)
 
     def _score(
@@ -256,40 +258,28 @@ class DeepSpeedBackend:
         """Apply ``score`` to passes and put the results, (M, ...) each, where the actions are."""
         scoring = self._scoring
         assert scoring is not None, "setup comes first"
-        passes = self._passes(batch, together=scoring.stage == 3)
+        together = group_rows(batch, self._group)
+        trajectories = together.batch.trajectories
+        passes = self._passes(trajectories, together=scoring.stage == 3)
         if not passes:  # nothing to do, but the caller wants columns of the right width
             passes = [np.zeros(0, dtype=np.int64)]
         done = []
         # Not inference mode: under stage 3 the weights that a pass collects are used by later backward passes.
         with torch.no_grad():
             for rows in passes:
-                packed = packed_pass(batch, rows, self._device)
-                done.append((rows, scoring.score(partial(score, packed))))
-        total = int(batch.num_actions.sum())
-        out = [np.empty((total, *part.shape[1:]), dtype=np.float32) for part in done[0][1]]
-        for rows, results in done:
-            if not len(rows):
-                continue
-            index = batch.action_index(rows)
-            for column, result in zip(out, results, strict=True):
-                # float32 holds token ids exactly, up to 2^24 of them.
-                column[index] = result.float().cpu().numpy()
-        return out
+                shared = lay_out(trajectories, rows, self._slices, self._device)
+                results = scoring.score(partial(score, shared.packed))
+                done.append(Pass(rows, tuple(shared.whole(result) for result in results)))
+        return [column[together.own] for column in placed(trajectories, done)]
 
-    def _hidden(self, rows: PackedRows) -> Tensor:
-        """(M, D) hidden states of the tokens before the actions."""
-        hidden = self._lm.hidden(rows.input_ids, rows.position_ids, rows.layout)
-        return hidden.index_select(0, rows.predictors)
+    def _action_scores(self, rows: GroupRows, others: Tensor | None = None) -> ActionScores:
+        own = None if others is None else rows.own(others)
+        return rows.whole_scores(self._reader.action_scores(rows.packed, own))
 
-    def _action_scores(self, rows: PackedRows, others: Tensor | None = None) -> ActionScores:
-        return action_scores(
-            self._lm,
-            self._hidden(rows),
-            rows.targets,
-            temperature=self._spec.temperature,
-            chunk=self._chunk,
-            others=others,
-        )
+    def _report(self, metrics: Metrics, parts: list[Metrics]) -> None:
+        """Keep the metrics of a pass. All ranks of a group find the same, so one of them reports."""
+        if self._group.is_first:
+            parts.append(metrics)
 
     @property
     def _stage(self) -> int:
@@ -300,13 +290,20 @@ class DeepSpeedBackend:
         """The live ``CausalLM``; None where no rank has it whole, for a critic, and under an adapter."""
         if (
             self._stage == 3
+            or self._is_sharded
             or self._model.adapter is not None
             or self._model.value_head is not None
         ):
             return None
         return self._lm
 
+    @property
+    def _is_sharded(self) -> bool:
+        return self._training is not None and self._config.tensor_parallel > 1
+
     def _served(self) -> Mapping[str, Tensor]:
+        if self._is_sharded:
+            return WholeShards(self._lm.model)
         return served_weights(self._model, shared=self._stage == 3)
 
     def buckets(self) -> Iterator[dict[str, Tensor]]:
@@ -315,7 +312,7 @@ class DeepSpeedBackend:
 
     def checksum(self) -> str:
         """Digest of the weights as ``buckets`` gives them, equal on all ranks."""
-        return checksum_of(self._served())
+        return weights_digest(self._served().items())
 
     def save(self, folder: Path) -> None:
         """Write this rank's part of the training state into a folder that all ranks see."""

@@ -26,9 +26,14 @@ OURS = {
     "gradient_predivide_factor": "nothing: it would scale the gradient",
     "zero_allow_untested_optimizer": "nothing: it is on",
     "zero_force_ds_cpu_optimizer": "nothing: it is off",
+    "tensor_parallel": "--backend.deepspeed.tensor_parallel",
+    "sequence_parallel_size": "--backend.deepspeed.sequence_parallel",
+    "expert_parallel": "nothing: every rank computes all experts",
+    "compile": "nothing: DeepCompile sums the gradients of what it compiles only, which the output head is not part of",
     "zero_optimization.stage": "--backend.deepspeed.zero_stage",
     "zero_optimization.offload_optimizer": "--backend.deepspeed.offload_optimizer",
     "zero_optimization.offload_param": "--backend.deepspeed.offload_param",
+    "zero_optimization.leaf_module": "--backend.deepspeed.leaf_modules",
     "zero_optimization.reduce_bucket_size": "--backend.deepspeed.reduce_bucket_size",
     "zero_optimization.allgather_bucket_size": "--backend.deepspeed.allgather_bucket_size",
     "zero_optimization.contiguous_gradients": "--backend.deepspeed.contiguous_gradients",
@@ -65,6 +70,25 @@ class DeepSpeedConfig(Config):
         ge=1,
         description="action tokens whose logits are in memory at once; unset: 4096 on a GPU, on a CPU as many as its "
         "caches hold",
+    )
+    sequence_parallel: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="ranks that compute each sequence together, a slice of its tokens each; divides the ranks and the "
+        "model's attention heads. A micro-batch holds as many times more tokens",
+    )
+    tensor_parallel: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="ranks that share every matrix of a trained role and compute the same tokens; divides the ranks "
+        "and the model's attention and key heads; stages 1 and 2",
+    )
+    leaf_modules: tuple[str, ...] = Field(
+        (),
+        description="classes of modules whose weights are collected whole, all that is inside of them; blocks of "
+        "experts are found without it; stage 3",
     )
     offload_optimizer: bool = Field(
         False,
@@ -124,6 +148,21 @@ class DeepSpeedConfig(Config):
             raise ValueError(
                 f"offload_param true with zero_stage {self.zero_stage}: only stage 3 shares the weights. Set "
                 "zero_stage 3."
+            )
+        if self.tensor_parallel > 1 and self.zero_stage not in (1, 2):
+            raise ValueError(
+                f"tensor_parallel {self.tensor_parallel} with zero_stage {self.zero_stage}: only stages 1 and 2 can "
+                "share matrices as well. Set zero_stage 1 or 2, or tensor_parallel 1."
+            )
+        if self.tensor_parallel > 1 and self.sequence_parallel > 1:
+            raise ValueError(
+                f"tensor_parallel {self.tensor_parallel} and sequence_parallel {self.sequence_parallel}: choose one of "
+                "them; a rank that has a part of the heads cannot trade them for tokens"
+            )
+        if self.leaf_modules and self.zero_stage != 3:
+            raise ValueError(
+                f"leaf_modules with zero_stage {self.zero_stage}: only stage 3 collects weights module by module. Set "
+                "zero_stage 3, or leave it out."
             )
         if self.pin_memory and not (self.offload_optimizer or self.offload_param):
             raise ValueError(

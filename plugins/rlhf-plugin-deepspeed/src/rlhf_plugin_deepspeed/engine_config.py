@@ -40,6 +40,8 @@ def engine_config(config: DeepSpeedConfig, spec: RoleSpec, world_size: int) -> d
             **offload,
         },
     }
+    if config.tensor_parallel > 1:
+        ours["tensor_parallel"] = {"autotp_size": config.tensor_parallel}
     if spec.dtype == "bfloat16":
         # Without the check DeepSpeed would apply gradients that are not finite.
         ours["bf16"] = {"enabled": True, "check_grad_overflow": True}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlhf_plugin_local.backend.role_model import RoleModel
@@ -20,18 +19,14 @@ class PartitionedModel(nn.Module):
 
     def __init__(self, role: RoleModel) -> None:
         super().__init__()
-        self.role = role
+        # Not the role itself: to share weights by tensor, DeepSpeed sets attributes such as ``num_heads`` on whatever
+        # module has them, and they are read-only on ours.
+        self.model = role.lm.model
+        self.value_head = role.value_head
+        self.config = role.lm.model.config
 
     def forward(self, work: Callable[[], ResultT]) -> ResultT:
         return work()
-
-
-def values_of(role: RoleModel, hidden: Tensor) -> Tensor:
-    """Return the value (M,) in float32 of hidden states (M, D). In a bfloat16 role the head's weights are bfloat16
-    too, since DeepSpeed knows one type per model; their float32 copies are what is trained."""
-    head = role.value_head
-    assert head is not None
-    return F.linear(hidden.float(), head.weight.float(), head.bias.float())[:, 0]
 
 
 def head_modules(role: RoleModel) -> list[nn.Module]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_plugin_local.backend.microbatch import micro_batches
-from rlhf_plugin_local.backend.packed_rows import PackedRows, pack_rows
 
 from .ranks import Ranks
 
@@ -32,11 +30,11 @@ def agreed_passes(
     return passes + [np.zeros(0, dtype=np.int64)] * (count - len(passes))
 
 
-def packed_pass(batch: TrajectoryColumns, rows: Rows, device: torch.device) -> PackedRows:
-    """Lay out the rows of a pass; of one without rows, a stand-in of two tokens, whose results nobody may use."""
-    if len(rows):
-        return pack_rows(batch, rows, device)
-    return pack_rows(_STAND_IN, np.zeros(1, dtype=np.int64), device)
+def rows_or_stand_in(batch: TrajectoryColumns, rows: Rows) -> TrajectoryColumns:
+    """Return the rows of a pass; of one without rows, a stand-in of two tokens, whose results nobody may use."""
+    if not len(rows):
+        return _STAND_IN
+    return batch if len(rows) == len(batch) else batch.select(rows)
 
 
 def nothing(results: Tensor) -> Tensor:

@@ -74,7 +74,9 @@ def _runs_of(training: ZeroTraining) -> list[SavedRun]:
 
 
 def _run_of(fragment: Fragment, vector: Tensor, training: ZeroTraining) -> SavedRun:
-    run = SavedRun(name=fragment.name, start=fragment.start, stop=fragment.stop)
+    run = SavedRun(
+        name=_saved_name(fragment.name, training), start=fragment.start, stop=fragment.stop
+    )
     run.tensors[MASTER] = fragment.of(vector)
     if training.ema:
         run.tensors[EMA] = fragment.of(training.ema[fragment.vector])
@@ -93,10 +95,16 @@ def _run_of(fragment: Fragment, vector: Tensor, training: ZeroTraining) -> Saved
     return run
 
 
+def _saved_name(name: str, training: ZeroTraining) -> str:
+    """Ranks that share matrices hold different numbers under one name."""
+    return name if training.tensor_parallel == 1 else f"{name}@{training.shard}"
+
+
 def _write_state(folder: Path, training: ZeroTraining, ranks: Ranks) -> None:
     state = {
         "format": FORMAT,
         "parts": ranks.world_size,
+        "tensor_parallel": training.tensor_parallel,
         "updates": training.updates,
         "ema": bool(training.ema),
         "parameters": {name: _numel(parameter) for name, parameter in training.named.items()},
@@ -109,8 +117,8 @@ def _load_parts(folder: Path, training: ZeroTraining) -> None:
     state = _read_state(folder)
     _check_fits(state, training, folder)
     masters = training.masters
-    wanted = {fragment.name: fragment for fragment in training.fragments}
-    missing = {fragment.name: fragment.length for fragment in training.fragments}
+    wanted = {_saved_name(fragment.name, training): fragment for fragment in training.fragments}
+    missing = {name: fragment.length for name, fragment in wanted.items()}
     training.optimizer.state.clear()
     for part in range(state["parts"]):
         for run in read_runs(folder / part_name(part, state["parts"]), wanted):
@@ -167,6 +175,11 @@ def _check_fits(state: Mapping[str, Any], training: ZeroTraining, folder: Path) 
         raise CheckpointError(
             f"{folder / STATE}: not written by ZeRO stage 1, 2 or 3 of this version; resume with the zero_stage and "
             "the backend of the run that wrote it"
+        )
+    if state["tensor_parallel"] != training.tensor_parallel:
+        raise CheckpointError(
+            f"{folder / STATE}: {state['tensor_parallel']} ranks shared every matrix; resume with "
+            f"--backend.deepspeed.tensor_parallel {state['tensor_parallel']}, which may have any number of ranks"
         )
     own = {name: _numel(parameter) for name, parameter in training.named.items()}
     if differing := sorted(own.items() ^ state["parameters"].items()):

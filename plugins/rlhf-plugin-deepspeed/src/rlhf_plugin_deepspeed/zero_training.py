@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,9 +19,13 @@ from .config import DeepSpeedConfig
 from .engine_config import engine_config
 from .flattening import check_elementwise, check_groups
 from .fragments import fragments, master_vectors, publish
+from .leaf_modules import mark_leaf_modules, refuse_expert_blocks
 from .library import load_deepspeed, quietly
 from .partitioned_model import PartitionedModel, WholeHead
 from .ranks import Ranks
+from .tensor_shards import ShardingCheck, refuse_uneven_heads
+
+log = logging.getLogger(__name__)
 
 
 class ZeroTraining:
@@ -43,7 +48,11 @@ class ZeroTraining:
         config: DeepSpeedConfig,
         ranks: Ranks,
     ) -> None:
-        self._spec, self._ranks, self.stage = spec, ranks, config.zero_stage
+        self._spec, self.stage = spec, config.zero_stage
+        self._data_ranks = ranks.world_size // config.tensor_parallel
+        self.tensor_parallel = config.tensor_parallel
+        self.shard = ranks.rank % config.tensor_parallel
+        """Which part of the matrices this rank has."""
         named = role.named_trainable()
         if not named:
             raise ConfigError(f"the {spec.role} has no trainable parameter; its adapter froze all")
@@ -51,6 +60,9 @@ class ZeroTraining:
         # Before DeepSpeed cuts the parameters: the component goes by their shapes.
         groups = optimizer.parameter_groups(named)
         check_groups(groups, named)
+        if ranks.rank == 0:
+            for group in groups:
+                log.info("optimizer of the %s, group %s", spec.role, group.describe())
         torch_optimizer = optimizer.create(groups)
         if any("lr" not in group for group in torch_optimizer.param_groups):
             raise PluginError(
@@ -90,8 +102,8 @@ class ZeroTraining:
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradient of this micro-batch to the step's; the last one of the step says so."""
         self.engine.set_gradient_accumulation_boundary(last)
-        # DeepSpeed takes the mean over ranks; the losses of the ranks add up.
-        self.engine.backward(loss * self._ranks.world_size, scale_wrt_gas=False)
+        # DeepSpeed takes the mean over the ranks that have rows of their own; their losses add up.
+        self.engine.backward(loss * self._data_ranks, scale_wrt_gas=False)
 
     def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Return what ``work`` computes without a gradient."""
@@ -157,15 +169,26 @@ def start_engine(
     deepspeed = load_deepspeed(ranks.device)
     settings = engine_config(config, spec, ranks.world_size)
     partitioned = PartitionedModel(role)
+    if config.zero_stage < 3 and ranks.world_size > 1:
+        refuse_expert_blocks(role.lm.model, config.zero_stage)
     if role.value_head is not None and spec.dtype == "bfloat16":
         role.value_head.to(torch.bfloat16)
-    with quietly():
+    sharding = None
+    if config.tensor_parallel > 1:
+        refuse_uneven_heads(role, config.tensor_parallel)
+        sharding = ShardingCheck(role.lm)
+    with quietly(), sharding or nullcontext():
         # Takes over the process group that is there.
         deepspeed.init_distributed("nccl" if ranks.device.type == "cuda" else "gloo")
         if config.zero_stage == 3:
+            mark_leaf_modules(partitioned, config.leaf_modules)
             # Cuts one parameter after the other on its way to the device, which never holds the whole model.
             deepspeed.zero.Init(module=partitioned, config_dict_or_path=settings)
         engine, *_ = deepspeed.initialize(
             model=partitioned, optimizer=torch_optimizer, config=settings, dist_init_required=False
         )
+    if sharding is not None:
+        # It compares what the ranks are called with, by pickling it; our calls cannot be pickled.
+        engine.first_dataloader_check.remove()
+        sharding.compare()
     return engine

@@ -1,0 +1,88 @@
+"""The rows of all ranks of a group together: whatever rows a runtime gives a rank, its group computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.contracts import TopTokens, TrainBatch, TrajectoryColumns
+
+from .rank_group import RankGroup
+
+TOP_IDS, TOP_LOGPROBS = "top ids", "top logprobs"
+COLUMN = "column/"
+PER_ROW = ("uid", "reward", "truncated")
+PER_TOKEN = ("token_ids", "action_mask")
+PER_ACTION = ("rollout_logprobs", "weight_version", "action_turn", "turn_rewards")
+LENGTHS = ("num_tokens", "num_actions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBatch:
+    """What a group computes together."""
+
+    batch: TrainBatch
+    """The ranks' rows, one rank after the other."""
+    own: slice
+    """Of columns (sum of A, ...): the actions of this rank's own rows."""
+
+
+def group_batch(own: TrainBatch, group: RankGroup) -> GroupBatch:
+    """Return the rows of all ranks of the group; they call it together."""
+    if group.size == 1:
+        return GroupBatch(batch=own, own=slice(None))
+    named = _arrays(own)
+    parts = group.arrays_of_all(list(named.values()))
+    joined = {
+        name: np.concatenate([part[index] for part in parts]) for index, name in enumerate(named)
+    }
+    actions = list(named).index("num_actions")
+    counts = [int(part[actions].sum()) for part in parts]
+    begin = sum(counts[: group.rank])
+    return GroupBatch(
+        batch=TrainBatch(
+            trajectories=_trajectories(joined),
+            columns={
+                name.removeprefix(COLUMN): column
+                for name, column in joined.items()
+                if name.startswith(COLUMN)
+            },
+            teacher_top=own.teacher_top
+            and TopTokens(token_ids=joined[TOP_IDS], logprobs=joined[TOP_LOGPROBS]),
+            supervised=own.supervised and group_rows(own.supervised, group).batch.trajectories,
+        ),
+        own=slice(begin, begin + counts[group.rank]),
+    )
+
+
+def group_rows(own: TrajectoryColumns, group: RankGroup) -> GroupBatch:
+    """The same of rows without columns."""
+    return group_batch(TrainBatch(trajectories=own, columns={}), group)
+
+
+def _arrays(batch: TrainBatch) -> dict[str, NDArray[Any]]:
+    """What the group needs of a batch; the scores and metrics of single rewards stay behind."""
+    rows = batch.trajectories
+    named = {name: getattr(rows, name) for name in (*PER_ROW, *PER_TOKEN, *PER_ACTION, *LENGTHS)}
+    named |= {COLUMN + name: batch.columns[name] for name in sorted(batch.columns)}
+    if batch.teacher_top is not None:
+        named |= {TOP_IDS: batch.teacher_top.token_ids, TOP_LOGPROBS: batch.teacher_top.logprobs}
+    return named
+
+
+def _trajectories(joined: Mapping[str, NDArray[Any]]) -> TrajectoryColumns:
+    return TrajectoryColumns(
+        **{name: joined[name] for name in (*PER_ROW, *PER_TOKEN, *PER_ACTION)},
+        token_offsets=_offsets(joined["num_tokens"]),
+        action_offsets=_offsets(joined["num_actions"]),
+        rewards={},
+        metrics={},
+    )
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, dtype=np.int64), lengths.cumsum()])

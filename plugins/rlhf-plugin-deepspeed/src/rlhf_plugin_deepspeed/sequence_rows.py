@@ -1,0 +1,80 @@
+"""The rows of one pass as a sequence group computes them: all ranks know all tokens, each computes a slice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhf_core.contracts import TrajectoryColumns
+from rlhf_plugin_local.backend.action_head import ActionScores
+from rlhf_plugin_local.backend.packed_rows import ActionGrid, PackedRows, pack_rows
+from rlhf_plugin_local.packing import PackedLayout
+
+from .passes import Rows, rows_or_stand_in
+from .rank_group import RankGroup
+from .sequence_attention import SlicedLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRows:
+    """A pass over ``M`` actions, of which this rank scores those whose predictor is in its slice."""
+
+    packed: PackedRows
+    """This rank's tokens, predictors and targets, but the grid of all actions. A rank without actions has one all the
+    same, whose results are dropped: the head's parameters need a gradient on every rank."""
+    first: int
+    """Index of this rank's first action."""
+    counts: tuple[int, ...]
+    """Actions of each rank of the group; they sum to M."""
+    group: RankGroup
+
+    def own(self, column: Tensor) -> Tensor:
+        """Return what a column (M, ...) says of this rank's actions."""
+        return column.narrow(0, self.first, len(self.packed.targets))
+
+    def whole(self, own: Tensor) -> Tensor:
+        """Return results (M, ...) of all actions; only those of this rank have a gradient."""
+        return self.group.concatenated(own[: self.counts[self.group.rank]], self.counts)
+
+    def whole_scores(self, own: ActionScores) -> ActionScores:
+        """The same for scores."""
+        others = None if own.others is None else self.whole(own.others)
+        return ActionScores(self.whole(own.logprobs), self.whole(own.entropies), others)
+
+
+def lay_out(
+    batch: TrajectoryColumns, rows: Rows, group: RankGroup, device: torch.device
+) -> GroupRows:
+    """Return a pass over some rows of the group's batch, or over a stand-in where it has none."""
+    part = rows_or_stand_in(batch, rows)
+    if group.size == 1:
+        packed = pack_rows(part, np.arange(len(part)), device)
+        return GroupRows(packed=packed, first=0, counts=(len(packed.targets),), group=group)
+    num_tokens = len(part.token_ids)
+    width = -(-num_tokens // group.size)
+    padding = (0, width * group.size - num_tokens)
+    actions = np.flatnonzero(part.action_mask)
+    # The rank that has the token before an action scores the action.
+    bounds = np.searchsorted(actions - 1, np.arange(group.size + 1) * width)
+    begin, end = int(bounds[group.rank]), int(bounds[group.rank + 1])
+    if begin == end:
+        begin, end = 0, 1
+        predictors = np.zeros(1, dtype=np.int64)
+    else:
+        predictors = actions[begin:end] - 1 - group.rank * width
+    layout = PackedLayout(torch.from_numpy(part.token_offsets), device)
+    mine = slice(group.rank * width, (group.rank + 1) * width)
+    tokens = np.pad(part.token_ids.astype(np.int64), padding)[mine]
+    packed = PackedRows(
+        input_ids=torch.from_numpy(tokens).to(device),
+        position_ids=torch.nn.functional.pad(layout.positions(), padding)[mine],
+        layout=SlicedLayout(layout, num_tokens, group),
+        predictors=torch.from_numpy(predictors).to(device),
+        targets=torch.from_numpy(part.token_ids[actions[begin:end]].astype(np.int64)).to(device),
+        grid=ActionGrid.of(part.num_actions, device),
+    )
+    counts = tuple(np.diff(bounds).tolist())
+    return GroupRows(packed=packed, first=begin, counts=counts, group=group)

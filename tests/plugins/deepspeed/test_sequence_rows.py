@@ -1,0 +1,80 @@
+"""How a pass is cut into slices of tokens: nothing is lost, whatever the lengths."""
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_core import ConfigError
+from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+from rlhf_plugin_deepspeed.rank_group import RankGroup, join_group
+from rlhf_plugin_deepspeed.ranks import Ranks
+from rlhf_plugin_deepspeed.sequence_attention import check_heads
+from rlhf_plugin_deepspeed.sequence_rows import lay_out
+
+CPU = torch.device("cpu")
+
+
+def slices(rows, size, batch):
+    groups = [RankGroup(size, rank, CPU, None) for rank in range(size)]
+    return [lay_out(batch, np.asarray(rows, dtype=np.int64), group, CPU) for group in groups]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("rows", [[0], [0, 2, 5], [0, 1, 2, 3, 4, 5]])
+def test_slices_together_are_the_rows(size, rows, material):
+    batch = material.make_trajectories()
+    part = batch.select(np.asarray(rows))
+
+    parts = slices(rows, size, batch)
+
+    tokens = torch.cat([one.packed.input_ids for one in parts])
+    assert tokens[: len(part.token_ids)].tolist() == part.token_ids.tolist()
+    assert {len(one.packed.input_ids) for one in parts} == {-(-len(part.token_ids) // size)}
+    assert all(one.counts == parts[0].counts for one in parts)
+    assert sum(parts[0].counts) == int(part.num_actions.sum())
+    targets, predictors = [], []
+    for rank, one in enumerate(parts):
+        count = one.counts[rank]
+        targets += one.packed.targets[:count].tolist()
+        begin = rank * len(one.packed.input_ids)
+        predictors += (one.packed.predictors[:count] + begin).tolist()
+    (actions,) = part.action_mask.nonzero()
+    assert targets == part.token_ids[actions].tolist()
+    assert predictors == (actions - 1).tolist()
+
+
+def test_a_rank_without_actions_still_has_one_to_go_through_the_head(material):
+    """With more ranks than the row has tokens some have only padding."""
+    batch = material.make_trajectories(1)
+
+    parts = slices([0], 50, batch)
+
+    empty = [one for rank, one in enumerate(parts) if one.counts[rank] == 0]
+    assert empty
+    assert {len(one.packed.targets) for one in empty} == {1}
+    column = torch.arange(sum(parts[0].counts))
+    assert [one.own(column).tolist() for one in empty] == [[0]] * len(empty)
+
+
+def test_a_group_that_does_not_divide_the_ranks_is_refused():
+    with pytest.raises(ConfigError, match="sequence_parallel 3 with 8 ranks"):
+        join_group(Ranks(0, 8, CPU), 3, "sequence_parallel")
+
+
+def test_heads_that_cannot_be_dealt_out_are_refused():
+    with pytest.raises(ConfigError, match=r"sequence_parallel 4 .* 6 attention heads.*1, 2, 3, 6"):
+        check_heads(6, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"tensor_parallel": 2, "zero_stage": 3}, "only stages 1 and 2 can share matrices"),
+        ({"tensor_parallel": 2, "zero_stage": 0}, "only stages 1 and 2 can share matrices"),
+        ({"tensor_parallel": 2, "sequence_parallel": 2}, "choose one of them"),
+        ({"leaf_modules": ("Block",)}, "leaf_modules with zero_stage 2"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options, reason):
+    with pytest.raises(ValueError, match=reason):
+        DeepSpeedConfig(**options)
