@@ -1,0 +1,117 @@
+"""``rlhf plan``: read the flags, predict, report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import NoReturn
+
+from rlhf_cli.runs import PlannedRun, read_run
+from rlhf_core import ConfigError
+from rlhf_core import plugins as plugin_loader
+
+from .configs import Shapes, shapes_of
+from .hardware import GPUS, find_gpu
+from .placement import Cluster
+from .prediction import Prediction, predict, require_sane
+from .remedies import Remedy, remedies
+from .report import as_json, render
+from .roles import Workload
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"rlhf plan: {message}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's own flags; everything else is the run's."""
+    own = _Parser(
+        prog="rlhf plan",
+        description="Predict memory and seconds of a run, and say whether it fits. Everything that rlhf train takes is "
+        "taken here: -c FILE, and flags that override it.",
+        allow_abbrev=False,
+    )
+    own.add_argument("--gpu", default="h200", help=f"one of {', '.join(GPUS)} (h200)")
+    own.add_argument("--nodes", type=int, help="machines; unset: as many GPUs as the run takes")
+    own.add_argument("--gpus-per-node", type=int, help="GPUs of each machine (8)")
+    own.add_argument(
+        "--model-config",
+        action="append",
+        default=[],
+        metavar="[ROLE=]FILE",
+        help="config.json, for models that are not on this machine",
+    )
+    own.add_argument("--prompt-tokens", type=int, help="of each prompt; unset: the longest")
+    own.add_argument("--response-tokens", type=int, help="of each response; unset: the longest")
+    own.add_argument("--json", action="store_true", help="print JSON")
+    return own
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return the exit code: 0 fits, 1 does not.
+
+    Raises:
+        ConfigError: what cannot be, whatever the memory (exit code 2).
+    """
+    own, words = parser().parse_known_args(list(arguments))
+    plugins = plugin_loader.load()
+    gpu, cluster = find_gpu(own.gpu), _cluster(own.nodes, own.gpus_per_node)
+
+    def predicted(more: Sequence[str]) -> tuple[PlannedRun, Prediction]:
+        planned = read_run(replaced(words, more), plugins)
+        workload = _workload(planned, own.prompt_tokens, own.response_tokens)
+        shapes: Shapes = shapes_of(planned, own.model_config)
+        return planned, predict(planned, shapes, gpu, cluster, workload)
+
+    planned, prediction = predicted([])
+    found: list[Remedy] = []
+    if not prediction.fits:
+        found = remedies(planned, prediction, lambda flags: predicted(flags)[1])
+    if own.json:
+        print(json.dumps(as_json(prediction, found), indent=2))
+    else:
+        print(render(prediction, found))
+    return 0 if prediction.fits else 1
+
+
+def replaced(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Return the words with ``flags``, pairs of name and value, in place of flags of the same name."""
+    names = set(flags[::2])
+    kept: list[str] = []
+    dropping = False
+    for word in words:
+        if word.startswith("-"):
+            dropping = word.partition("=")[0] in names
+        if not dropping:
+            kept.append(word)
+    merged = dict(zip(flags[::2], flags[1::2], strict=True))
+    return [*kept, *(word for pair in merged.items() for word in pair)]
+
+
+def _cluster(nodes: int | None, gpus_per_node: int | None) -> Cluster | None:
+    for flag, value in (("--nodes", nodes), ("--gpus-per-node", gpus_per_node)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{flag} {value}: expected a positive number")
+    if nodes is None and gpus_per_node is None:
+        return None
+    return Cluster(nodes=nodes or 1, gpus_per_node=gpus_per_node or 8)
+
+
+def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> Workload:
+    rollout = planned.run.rollout
+    for flag, value in (("--prompt-tokens", prompt), ("--response-tokens", response)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{flag} {value}: expected a positive number")
+    longest_prompt = min(planned.run.data.max_prompt_tokens, planned.max_length - 1)
+    used = prompt or longest_prompt
+    workload = Workload(
+        prompts=rollout.batch_size,
+        samples=rollout.n_samples_per_prompt,
+        prompt_tokens=used,
+        response_tokens=response or min(rollout.max_new_tokens, planned.max_length - used),
+        known_lengths=prompt is not None and response is not None,
+    )
+    require_sane(workload, planned.max_length)
+    return workload

@@ -1,0 +1,130 @@
+"""From the engine's options to what its memory and its work depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlhf_cli.runs import PlannedRun
+from rlhf_core import ConfigError
+
+from . import assumptions as assumed
+from .engine_memory import BYTES, EngineMemory, VllmEngine, embedded_memory, vllm_memory
+from .hardware import Gpu
+from .shapes import ModelShape
+
+EMBEDDED, VLLM = "local:embedded", "vllm:vllm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedEngine:
+    """One of the run's engines; ``vllm`` is None for the embedded one, and for one that is not modeled."""
+
+    name: str
+    dtype: str
+    compute: str
+    kv_width: float
+    """Bytes of one number in the KV cache."""
+    max_sequences: int
+    shares_prefixes: bool
+    length: int
+    """Tokens of its longest sequence."""
+    copies_weights: bool
+    vllm: VllmEngine | None
+
+    @property
+    def embedded(self) -> bool:
+        return self.name == EMBEDDED
+
+    @property
+    def modeled(self) -> bool:
+        return self.embedded or self.vllm is not None
+
+    @property
+    def tensor_parallel(self) -> int:
+        return self.vllm.tensor_parallel if self.vllm else 1
+
+    @property
+    def pipeline_parallel(self) -> int:
+        return self.vllm.pipeline_parallel if self.vllm else 1
+
+    @property
+    def gpus(self) -> int:
+        return self.tensor_parallel * self.pipeline_parallel
+
+    def memory(self, shape: ModelShape, gpu: Gpu) -> EngineMemory:
+        """Return what one engine takes on one of its GPUs; nothing for one that is not modeled."""
+        if self.vllm is not None:
+            return vllm_memory(shape, self.dtype, self.vllm, gpu)
+        if not self.embedded:
+            return EngineMemory(parts={}, kv_tokens=self.max_sequences * self.length, in_trainer={})
+        return embedded_memory(
+            shape,
+            self.dtype,
+            self.compute,
+            slots=self.max_sequences,
+            length=self.length,
+            copies_weights=self.copies_weights,
+        )
+
+
+def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> PlannedEngine:
+    """Return the engine as it would be started; ``notes`` gets what is not modeled.
+
+    Args:
+        length: tokens of the longest sequence that is expected.
+
+    Raises:
+        ConfigError: an argument of vLLM that cannot be.
+    """
+    ref, spec = planned.spec.engine, planned.spec.engine_spec
+    options = ref.options
+    if ref.name == EMBEDDED:
+        compute = "bfloat16"
+        return PlannedEngine(
+            name=ref.name,
+            dtype=spec.dtype,
+            compute=compute,
+            kv_width=BYTES[compute],
+            max_sequences=min(options["slots"], spec.max_concurrency),
+            shares_prefixes=options["share_prefixes"],
+            length=length,
+            copies_weights=options["weights"] == "copy" or planned.runtime.name != "local:local",
+            vllm=None,
+        )
+    vllm = None
+    if ref.name == VLLM:
+        args = options["args"]
+        sequences = min(spec.max_concurrency, assumed.SERVED_AT_ONCE)
+        vllm = VllmEngine(
+            memory_share=options["memory_share"],
+            kv_cache_gib=options["kv_cache_gib"],
+            bucket_mib=options["bucket_mib"],
+            tensor_parallel=_count(args, "tensor_parallel_size"),
+            pipeline_parallel=_count(args, "pipeline_parallel_size"),
+            graphs=options["compile"] is not False,
+            max_sequences=int(args.get("max_num_seqs") or sequences),
+            kv_width=1 if "fp8" in str(args.get("kv_cache_dtype", "")) else BYTES[spec.dtype],
+        )
+        known = ("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "kv_cache_dtype")
+        if others := sorted(set(args) - set(known)):
+            notes.append(f"engine.vllm.args: {', '.join(others)} not modeled")
+    else:
+        notes.append(f"--engine {ref.name} is not modeled: its memory and speed are left out")
+    return PlannedEngine(
+        name=ref.name,
+        dtype=spec.dtype,
+        compute=spec.dtype,
+        kv_width=vllm.kv_width if vllm else BYTES[spec.dtype],
+        max_sequences=vllm.max_sequences if vllm else spec.max_concurrency,
+        shares_prefixes=bool(options.get("prefix_caching", False)),
+        length=length,
+        copies_weights=True,
+        vllm=vllm,
+    )
+
+
+def _count(args: dict[str, object], name: str) -> int:
+    value = args.get(name, 1)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"engine.vllm.args.{name} is {value!r}; expected a positive integer")
+    return value

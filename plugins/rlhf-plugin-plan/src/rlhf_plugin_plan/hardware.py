@@ -1,0 +1,122 @@
+"""What a GPU can do. Rates are what plain large kernels reach where measured, else what the maker states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlhf_core import ConfigError
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU and its links."""
+
+    name: str
+    memory_gib: float
+    """That programs can use, as the driver counts it."""
+    bf16_tflops: float
+    """Dense matmuls."""
+    fp32_tflops: float
+    """Matmuls of float32 without tensor cores, which is what a served float32 model computes in."""
+    memory_tb_s: float
+    """Read plus written."""
+    link_gb_s: float
+    """To another GPU of the machine, one way."""
+    host_gb_s: float
+    """To host memory, one way."""
+    network_gb_s: float
+    """To a GPU of another machine, one way."""
+    source: str
+    """Where the numbers are from."""
+
+    @property
+    def memory(self) -> float:
+        """Bytes."""
+        return self.memory_gib * GIB
+
+    def flops(self, dtype: str) -> float:
+        """Operations per second in matmuls of ``dtype``."""
+        return 1e12 * (self.bf16_tflops if dtype == "bfloat16" else self.fp32_tflops)
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second of its own memory."""
+        return 1e12 * self.memory_tb_s
+
+
+_STATED = "the maker's data sheet, at the share of its peak that an H200 reaches (80 %, 90 %)"
+
+GPUS: Mapping[str, Gpu] = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu(
+            name="h200",
+            memory_gib=139.8,
+            bf16_tflops=790.0,
+            fp32_tflops=50.0,
+            memory_tb_s=4.3,
+            link_gb_s=400.0,
+            host_gb_s=50.0,
+            network_gb_s=45.0,
+            source="matmul and memory rates measured on one H200, 2026-11-21; links assumed",
+        ),
+        Gpu(
+            name="h100",
+            memory_gib=79.1,
+            bf16_tflops=790.0,
+            fp32_tflops=50.0,
+            memory_tb_s=3.0,
+            link_gb_s=400.0,
+            host_gb_s=50.0,
+            network_gb_s=45.0,
+            source=_STATED,
+        ),
+        Gpu(
+            name="a100-80",
+            memory_gib=79.2,
+            bf16_tflops=250.0,
+            fp32_tflops=15.0,
+            memory_tb_s=1.8,
+            link_gb_s=240.0,
+            host_gb_s=25.0,
+            network_gb_s=22.0,
+            source=_STATED,
+        ),
+        Gpu(
+            name="a100-40",
+            memory_gib=39.4,
+            bf16_tflops=250.0,
+            fp32_tflops=15.0,
+            memory_tb_s=1.4,
+            link_gb_s=240.0,
+            host_gb_s=25.0,
+            network_gb_s=22.0,
+            source=_STATED,
+        ),
+        Gpu(
+            name="l40s",
+            memory_gib=44.4,
+            bf16_tflops=290.0,
+            fp32_tflops=70.0,
+            memory_tb_s=0.78,
+            link_gb_s=25.0,
+            host_gb_s=25.0,
+            network_gb_s=11.0,
+            source=_STATED + "; no link but PCIe",
+        ),
+    )
+}
+
+
+def find_gpu(name: str) -> Gpu:
+    """Return the GPU of a name.
+
+    Raises:
+        ConfigError: it is not in the table.
+    """
+    if name not in GPUS:
+        raise ConfigError(f"--gpu {name}: not known; expected one of {', '.join(GPUS)}")
+    return GPUS[name]

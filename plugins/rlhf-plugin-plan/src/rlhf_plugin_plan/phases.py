@@ -1,0 +1,237 @@
+"""Seconds of a step's phases: at the limit of the hardware, and at rates that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rlhf_cli.runs import PlannedRun
+
+from . import assumptions as assumed
+from . import measured
+from .engine_memory import BYTES, kv_bytes
+from .engines import PlannedEngine
+from .hardware import Gpu
+from .placement import Cluster, Placement
+from .roles import PlannedRole, Workload
+from .training_memory import trained_parameters
+from .work import (
+    EngineRates,
+    Tokens,
+    decode,
+    forward_flops,
+    gradient_bytes,
+    optimizer_bytes,
+    prompts,
+    sequences,
+    training_flops,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of a step."""
+
+    name: str
+    limit_s: float
+    """What no implementation of this model in this precision goes below."""
+    measured_s: float | None
+    """At the share of the limit that was measured; None where nothing was."""
+    bound: str
+    """What the limit is of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Everything that the times depend on."""
+
+    planned: PlannedRun
+    gpu: Gpu
+    cluster: Cluster | None
+    workload: Workload
+    placement: Placement
+    engine: PlannedEngine
+    kv_tokens: int
+    """For which one engine has room."""
+    roles: Mapping[str, PlannedRole]
+
+    def link(self, processes: int) -> float:
+        """Bytes per second between that many GPUs, the slowest link on the way."""
+        per_node = self.cluster.gpus_per_node if self.cluster else 8
+        rate = self.gpu.link_gb_s if processes <= per_node else self.gpu.network_gb_s
+        return 1e9 * rate
+
+
+def phases_of(setting: Setting) -> tuple[Phase, ...]:
+    """Return the phases in the order in which a step goes through them."""
+    demands = setting.planned.demands
+    phases = [*_generation(setting)] if setting.engine.modeled else []
+    passes = {
+        "old log-probs": ("policy", bool(demands.old_statistics)),
+        "reference log-probs": ("reference", demands.reference),
+        "teacher log-probs": ("teacher", demands.teacher),
+        "values": ("critic", demands.critic),
+    }
+    phases += [_scoring(setting, name, role) for name, (role, there) in passes.items() if there]
+    for name, role in setting.roles.items():
+        if role.role.trained:
+            phases += _training(setting, name)
+    phases += _weight_sync(setting)
+    return tuple(phase for phase in phases if phase.limit_s > 0)
+
+
+GENERATION = ("prefill", "decode")
+SYNC = "weight sync"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Seconds of a whole step."""
+
+    limit_s: float
+    rates_s: float
+    """At measured rates; the limit where nothing was measured."""
+    overlaps: bool
+    """Generation goes on while the last step's samples are trained on, so the slower of the two counts."""
+
+
+def step_of(phases: Sequence[Phase], *, overlaps: bool) -> Step:
+    """Return the sum of the phases, or with ``overlaps`` the slower side and the sync."""
+    limit_s, rates_s = (
+        _joined([(phase.name, time(phase)) for phase in phases], overlaps=overlaps)
+        for time in (_limit, _at_rates)
+    )
+    return Step(limit_s=limit_s, rates_s=rates_s, overlaps=overlaps)
+
+
+def _limit(phase: Phase) -> float:
+    return phase.limit_s
+
+
+def _at_rates(phase: Phase) -> float:
+    return phase.limit_s if phase.measured_s is None else phase.measured_s
+
+
+def _joined(times: Sequence[tuple[str, float]], *, overlaps: bool) -> float:
+    generation = sum(time for name, time in times if name in GENERATION)
+    sync = sum(time for name, time in times if name == SYNC)
+    rest = sum(time for _, time in times) - generation - sync
+    return sync + (max(generation, rest) if overlaps else generation + rest)
+
+
+def concurrency(setting: Setting) -> int:
+    """Sequences that one engine decodes together: what is asked of it, and what its KV cache holds."""
+    mine = -(-setting.workload.sequences // setting.placement.engines)
+    room = setting.kv_tokens // setting.workload.length
+    return max(1, min(setting.engine.max_sequences, mine, room))
+
+
+def _generation(setting: Setting) -> Iterator[Phase]:
+    """The slowest engine: it has its share of the prompts, rounded up."""
+    engine, work, gpu = setting.engine, setting.workload, setting.gpu
+    shape = setting.roles["policy"].role.shape
+    flops = gpu.flops(engine.compute) * engine.gpus
+    mine = -(-work.prompts // setting.placement.engines)
+    prefills = mine if engine.shares_prefixes else mine * work.samples
+    prefill = forward_flops(shape, prompts(prefills, work.prompt_tokens)) / flops
+    data = measured.load()
+    vllm = engine.vllm is not None
+    share = data.training_share(shape, recompute=False)
+    yield Phase(
+        name="prefill",
+        limit_s=prefill,
+        measured_s=prefill / share if vllm else None,
+        bound="matmuls",
+    )
+    rates = EngineRates(
+        flops=flops,
+        bandwidth=gpu.bandwidth * engine.gpus,
+        weight_bytes=BYTES[engine.compute],
+        kv_token_bytes=kv_bytes(shape, engine.kv_width),
+    )
+    done = decode(
+        shape,
+        [work.response_tokens] * (mine * work.samples),
+        work.prompt_tokens,
+        concurrency(setting),
+        rates,
+    )
+    yield Phase(
+        name="decode",
+        limit_s=done.seconds,
+        measured_s=done.seconds + data.host_seconds(done.requests, _logprob_share(setting))
+        if vllm
+        else None,
+        bound="GPU memory: weights and KV cache",
+    )
+
+
+def _logprob_share(setting: Setting) -> float:
+    """Of the samples, those that carry log-probs of the sampler."""
+    demands = setting.planned.demands
+    return 1.0 if demands.rollout_logprobs else setting.planned.run.rollout.compared_share
+
+
+def _scoring(setting: Setting, name: str, role: str) -> Phase:
+    planned = setting.roles[role]
+    shape = planned.role.shape
+    flops = forward_flops(shape, _all_sequences(setting), head=planned.role.has_head)
+    limit = flops / _role_flops(setting, planned)
+    share = measured.load().training_share(shape, recompute=False)
+    return Phase(name=name, limit_s=limit, measured_s=limit / share, bound="matmuls")
+
+
+def _training(setting: Setting, name: str) -> Iterator[Phase]:
+    planned = setting.roles[name]
+    role, sharing, run = planned.role, planned.sharing, setting.planned.run
+    flops = run.train.inner_epochs * training_flops(
+        role.shape, _all_sequences(setting), head=role.has_head, recompute=role.recompute
+    )
+    limit = flops / _role_flops(setting, planned)
+    share = measured.load().training_share(role.shape, recompute=role.recompute)
+    yield Phase(name=f"train {name}", limit_s=limit, measured_s=limit / share, bound="matmuls")
+    updates = setting.planned.demands.updates_per_step
+    trained = trained_parameters(role)
+    moved = optimizer_bytes(trained * sharing.part(1), assumed.OPTIMIZER_TRAFFIC)
+    rate = 1e9 * setting.gpu.host_gb_s if sharing.offload_optimizer else setting.gpu.bandwidth
+    yield Phase(
+        name=f"optimizer {name}",
+        limit_s=updates * moved / rate,
+        measured_s=None,
+        bound="link to the host" if sharing.offload_optimizer else "GPU memory",
+    )
+    sent = gradient_bytes(
+        role.precision.weight_bytes * role.shape.parameters,
+        sharing.ranks,
+        sharing.stage,
+        planned.micro_batches,
+        4.0 * trained,
+    )
+    yield Phase(
+        name=f"exchange {name}",
+        limit_s=updates * sent / setting.link(sharing.ranks),
+        measured_s=None,
+        bound="links between GPUs, if nothing overlaps",
+    )
+
+
+def _weight_sync(setting: Setting) -> Iterator[Phase]:
+    """On one GPU the weights are read and written once; through the object store they go to the host and back."""
+    if setting.placement.in_process and not setting.engine.copies_weights:
+        return
+    policy = setting.roles["policy"].role
+    size = float(policy.precision.weight_bytes * policy.shape.parameters)
+    through_host = setting.planned.runtime.name != "local:local"
+    rate = 1e9 * setting.gpu.host_gb_s if through_host else setting.gpu.bandwidth
+    bound = "host memory, out and back" if through_host else "GPU memory"
+    yield Phase(name=SYNC, limit_s=2 * size / rate, measured_s=None, bound=bound)
+
+
+def _all_sequences(setting: Setting) -> Tokens:
+    work = setting.workload
+    return sequences(work.sequences, work.prompt_tokens, work.response_tokens)
+
+
+def _role_flops(setting: Setting, planned: PlannedRole) -> float:
+    """Of all ranks of a role."""
+    return setting.gpu.flops(planned.role.precision.compute) * planned.sharing.ranks

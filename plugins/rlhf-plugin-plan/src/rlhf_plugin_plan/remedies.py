@@ -1,0 +1,116 @@
+"""What would make a run fit: changes of the configuration, each predicted anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rlhf_cli.runs import PlannedRun
+from rlhf_core import ConfigError
+
+from .engines import VLLM
+from .hardware import GIB
+from .prediction import Prediction
+from .roles import DEEPSPEED, TORCH
+
+Flags = tuple[str, ...]
+Again = Callable[[Sequence[str]], Prediction]
+"""Predicts the same run with other flags; they replace those of the same name."""
+
+SMALLEST = 0.05 * GIB
+"""A change that gains less is no remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """Flags, and what they would do."""
+
+    flags: Flags
+    fits: bool
+    gain: float
+    """Bytes on the fullest GPU; negative where a larger KV cache is what makes the run fit."""
+
+    def describe(self) -> str:
+        effect = "then it fits" if self.fits else f"{self.gain / GIB:.1f} GiB less, not enough"
+        return f"{' '.join(self.flags)}: {effect}"
+
+
+def remedies(planned: PlannedRun, before: Prediction, again: Again) -> list[Remedy]:
+    """Return changes that help, one of each sort, those that are enough alone first.
+
+    Of a sort it is the mildest change that is enough, else the one that gains most. Where none is enough alone, the
+    first entry joins one sort after the other until it is.
+    """
+    sorts = [tuple(sort) for sort in _sorts(planned)]
+    alone = [best for sort in sorts if (best := _best(sort, (), before, again)) is not None]
+    alone.sort(key=lambda remedy: (not remedy.fits, -remedy.gain))
+    if any(remedy.fits for remedy in alone):
+        return alone
+    joined: Remedy | None = None
+    for sort in sorts:
+        flags = joined.flags if joined is not None else ()
+        better = _best(sort, flags, before, again)
+        if better is not None and (joined is None or better.fits or better.gain > joined.gain):
+            joined = better
+        if joined is not None and joined.fits:
+            return [joined, *alone]
+    return alone
+
+
+def _best(sort: Sequence[Flags], with_: Flags, before: Prediction, again: Again) -> Remedy | None:
+    tried = [remedy for flags in sort if (remedy := _tried((*with_, *flags), before, again))]
+    enough = [remedy for remedy in tried if remedy.fits]
+    return enough[0] if enough else max(tried, key=lambda remedy: remedy.gain, default=None)
+
+
+def _tried(flags: Flags, before: Prediction, again: Again) -> Remedy | None:
+    try:
+        after = again(flags)
+    except ConfigError:
+        return None  # a change that this run cannot make is no remedy
+    gain = _fullest(before) - _fullest(after)
+    starved = after.engine_memory.kv_tokens < after.engine.length
+    if not after.fits and (gain < SMALLEST or starved):
+        return None
+    return Remedy(flags=flags, fits=after.fits, gain=gain)
+
+
+def _sorts(planned: PlannedRun) -> Iterator[list[Flags]]:
+    """Changes of one sort in each list, the mildest first."""
+    spec, run = planned.spec, planned.run
+    backend = {TORCH: "torch", DEEPSPEED: "deepspeed"}.get(spec.backend.name, "")
+    options = spec.backend.options
+    if backend and not options["gradient_checkpointing"]:
+        yield [(f"--backend.{backend}.gradient_checkpointing", "true")]
+    budget = run.train.max_tokens_per_micro_batch
+    yield [
+        ("--train.max_tokens_per_micro_batch", str(budget // divisor))
+        for divisor in (2, 4, 8, 16)
+        if budget // divisor >= planned.max_length
+    ]
+    if backend == "deepspeed":
+        stages = range(options["zero_stage"] + 1, 4)
+        yield [("--backend.deepspeed.zero_stage", str(stage)) for stage in stages]
+    yield _other_shares(planned)
+    if backend == "deepspeed" and options["zero_stage"] and not options["offload_optimizer"]:
+        yield [("--backend.deepspeed.offload_optimizer", "true")]
+    if run.model.dtype == "float32":
+        yield [("--model.dtype", "bfloat16")]
+    if planned.runtime.name == "ray:ray" and backend == "deepspeed":
+        ranks = planned.runtime.options["ranks"].get("policy", 1)
+        yield [("--runtime.ray.ranks.policy", str(times * ranks)) for times in (2, 4)]
+
+
+def _other_shares(planned: PlannedRun) -> list[Flags]:
+    """Other values of memory_share, the nearest first."""
+    engine = planned.spec.engine
+    if engine.name != VLLM or engine.options["kv_cache_gib"] is not None:
+        return []
+    now = engine.options["memory_share"]
+    others = [tenths / 20 for tenths in range(2, 19) if abs(tenths / 20 - now) > 0.01]
+    nearest = sorted(others, key=lambda share: abs(share - now))
+    return [("--engine.vllm.memory_share", f"{share:g}") for share in nearest]
+
+
+def _fullest(prediction: Prediction) -> float:
+    return max((gpu.total for gpu in prediction.gpus), default=0.0)

@@ -1,0 +1,158 @@
+"""A prediction as text, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from . import measured
+from .hardware import GIB
+from .prediction import GpuMemory, Prediction
+from .remedies import Remedy
+
+SMALLEST = 0.05 * GIB
+"""Parts below this are summed up as one line."""
+
+
+def render(prediction: Prediction, remedies: Sequence[Remedy]) -> str:
+    """Return the report for people."""
+    lines = [*_head(prediction), ""]
+    for memory in prediction.gpus:
+        lines += [*_memory(memory, prediction), ""]
+    if prediction.phases:
+        lines += [*_times(prediction), ""]
+    for note in prediction.notes:
+        lines.append(f"note: {note}")
+    lines += _verdict(prediction, remedies)
+    return "\n".join(lines)
+
+
+def as_json(prediction: Prediction, remedies: Sequence[Remedy]) -> dict[str, Any]:
+    """Return the same as plain values; memory in GiB."""
+    step = prediction.step
+    return {
+        "fits": prediction.fits,
+        "problems": list(prediction.problems),
+        "remedies": [
+            {"flags": list(r.flags), "fits": r.fits, "gain_gib": r.gain / GIB} for r in remedies
+        ],
+        "gpu": {"name": prediction.gpu.name, "memory_gib": prediction.gpu.memory_gib},
+        "num_gpus": prediction.placement.gpus,
+        "parameters": {name: shape.parameters for name, shape in prediction.shapes.items()},
+        "engine": {
+            "num": prediction.placement.engines,
+            "kv_tokens": prediction.engine_memory.kv_tokens,
+            "peak_gib": prediction.engine_memory.peak_bytes / GIB,
+        },
+        "gpus": [_gpu_json(memory) for memory in prediction.gpus],
+        "phases": [
+            {
+                "name": phase.name,
+                "limit_s": phase.limit_s,
+                "measured_s": phase.measured_s,
+                "bound": phase.bound,
+            }
+            for phase in prediction.phases
+        ],
+        "step_s": {
+            "limit": step.limit_s,
+            "at_measured_rates": step.rates_s,
+            "overlaps": step.overlaps,
+        },
+        "tokens_per_step": prediction.workload.sequences * prediction.workload.length,
+        "notes": list(prediction.notes),
+        "rates": measured.load().source,
+    }
+
+
+def _gpu_json(memory: GpuMemory) -> dict[str, Any]:
+    return {
+        "name": memory.kind.name,
+        "count": memory.kind.count,
+        "peak_gib": memory.total / GIB,
+        "processes": [
+            {
+                "name": process.name,
+                "peak_gib": process.total / GIB,
+                "torch_peak_gib": process.torch_peak / GIB,
+                "roles": {
+                    name: {
+                        "resident_gib": role.resident_bytes / GIB,
+                        "peak_gib": role.peak_bytes / GIB,
+                        "moment": role.moment,
+                    }
+                    for name, role in process.roles.items()
+                },
+                "parts_gib": {name: size / GIB for name, size in process.parts.items()},
+            }
+            for process in memory.processes
+        ],
+    }
+
+
+def _head(prediction: Prediction) -> Iterator[str]:
+    work, gpu = prediction.workload, prediction.gpu
+    known = "each" if work.known_lengths else "at most"
+    yield f"{prediction.placement.gpus} x {gpu.name}, {gpu.memory_gib:.1f} GiB ({gpu.source})"
+    for name, shape in prediction.shapes.items():
+        ranks = prediction.placement.ranks[name]
+        batch = prediction.roles[name].batch
+        yield (
+            f"{name}: {shape.parameters:,} parameters, {ranks} rank{'s' if ranks > 1 else ''}, micro-batches of "
+            f"{batch.tokens:,} tokens"
+        )
+    yield (
+        f"one step: {work.prompts} prompts x {work.samples} samples, {known} {work.prompt_tokens} + "
+        f"{work.response_tokens} tokens"
+    )
+    if prediction.engine.modeled:
+        tokens = prediction.engine_memory.kv_tokens
+        yield (
+            f"engine: {prediction.placement.engines} of {prediction.engine.gpus} GPU, KV cache of {tokens:,} tokens = "
+            f"{tokens // work.length:,} sequences at once"
+        )
+
+
+def _memory(memory: GpuMemory, prediction: Prediction) -> Iterator[str]:
+    yield (
+        f"{memory.kind.count} GPU: {memory.kind.name}: {memory.total / GIB:.1f} of "
+        f"{prediction.gpu.memory_gib:.1f} GiB"
+    )
+    for process in memory.processes:
+        yield f"  process {process.name}: {process.total / GIB:.1f} GiB"
+        small = 0.0
+        for name, size in process.parts.items():
+            if size < SMALLEST:
+                small += size
+            else:
+                yield f"    {size / GIB:8.2f}  {name}"
+        if small:
+            yield f"    {small / GIB:8.2f}  less than 0.05 each"
+
+
+def _times(prediction: Prediction) -> Iterator[str]:
+    yield f"{'seconds of a step':24}{'limit':>10}{'measured rates':>16}  bound by"
+    for phase in prediction.phases:
+        shown = "-" if phase.measured_s is None else f"{phase.measured_s:.3f}"
+        yield f"{phase.name:24}{phase.limit_s:>10.3f}{shown:>16}  {phase.bound}"
+    step = prediction.step
+    tokens = prediction.workload.sequences * prediction.workload.length
+    name = "slower side and sync" if step.overlaps else "sum"
+    why = "; generation and training overlap" if step.overlaps else ""
+    yield (
+        f"{name:24}{step.limit_s:>10.3f}{step.rates_s:>16.3f}  where nothing was measured, the limit counts{why}"
+    )
+    yield f"{'tokens per second':24}{tokens / step.limit_s:>10,.0f}{tokens / step.rates_s:>16,.0f}"
+    yield f"rates: {measured.load().source}"
+
+
+def _verdict(prediction: Prediction, remedies: Sequence[Remedy]) -> Iterator[str]:
+    if prediction.fits:
+        yield "It fits."
+        return
+    for problem in prediction.problems:
+        yield f"It does not fit. {problem}"
+    if not remedies:
+        yield "No change that this command knows makes it smaller: use more or larger GPUs (docs/plan.md)."
+    for remedy in remedies[:6]:
+        yield f"  {remedy.describe()}"

@@ -1,0 +1,202 @@
+"""From a run's roles and its backend's options to what their memory and their work depend on.
+
+Components are known by their qualified names. What is not known is planned like the nearest that is, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rlhf_cli.runs import PlannedRun
+from rlhf_core import ConfigError
+from rlhf_core.contracts import ComponentRef, RoleSpec
+
+from . import assumptions as assumed
+from .activations import Precision
+from .shapes import ModelShape
+from .training_memory import MicroBatch, Role, Sharing
+
+TORCH, DEEPSPEED = "local:torch", "deepspeed:deepspeed"
+SMALL = 1_000_000
+"""Below this many parameters the backends compute in float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Sequences of one step."""
+
+    prompts: int
+    samples: int
+    prompt_tokens: int
+    response_tokens: int
+    known_lengths: bool
+    """Every sequence has these lengths, so micro-batches are known; else these are the longest there can be."""
+
+    @property
+    def sequences(self) -> int:
+        return self.prompts * self.samples
+
+    @property
+    def length(self) -> int:
+        return self.prompt_tokens + self.response_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRole:
+    """A role with its ranks."""
+
+    role: Role
+    sharing: Sharing
+    batch: MicroBatch
+    micro_batches: int
+    """Of one update, on one rank."""
+
+
+def planned_role(
+    spec: RoleSpec,
+    shape: ModelShape,
+    run: PlannedRun,
+    workload: Workload,
+    ranks: int,
+    notes: list[str],
+) -> PlannedRole:
+    """Return a role as its backend would hold it; ``notes`` gets what is not modeled.
+
+    Raises:
+        ConfigError: more ranks than sequences of an update.
+    """
+    backend = run.spec.backend
+    options = backend.options
+    if backend.name not in (TORCH, DEEPSPEED):
+        _note(notes, f"--backend {backend.name} is not modeled; planned as the torch backend")
+    if options.get("compile") and spec.dtype != "bfloat16":
+        _note(notes, "backend.torch.compile: its savings are modeled for --model.dtype bfloat16")
+    if spec.adapter is not None:
+        _note(
+            notes,
+            f"the adapter {spec.adapter.name} is not modeled; planned as if all weights were trained",
+        )
+    trained = spec.objective is not None
+    states = _optimizer_bytes(spec.optimizer, notes) if trained else (0.0, 0.0)
+    role = Role(
+        name=spec.role,
+        shape=shape,
+        precision=_precision(spec, shape, options),
+        trained=trained,
+        has_head=spec.head != "value",
+        optimizer_bytes=states[0],
+        optimizer_table_bytes=states[1],
+        scores=spec.role != "policy" or bool(run.demands.old_statistics),
+        average=spec.ema_decay is not None,
+        recompute=trained and bool(options.get("gradient_checkpointing")),
+        compiled=bool(options.get("compile")),
+        chunk=options.get("logits_chunk") or assumed.GPU_CHUNK,
+        scales_logits=spec.temperature != 1.0,
+        fused_head=not run.demands.teacher_top_k,
+    )
+    rows = workload.sequences
+    if trained:
+        rows = min(rows, run.run.train.batch_size or rows)
+    slices = _slices(backend, shape, ranks, spec.role)
+    if ranks // slices > rows:
+        raise ConfigError(
+            f"runtime.ray.ranks.{spec.role} is {ranks}, but a pass has {rows} sequences: some ranks would have "
+            "none. Lower the ranks, or raise train.batch_size or rollout.batch_size."
+        )
+    budget = run.run.train.max_tokens_per_micro_batch
+    batch, count = largest_micro_batch(-(-rows * slices // ranks), workload, budget * slices)
+    if slices > 1:
+        batch = replace(
+            batch, tokens=-(-batch.tokens // slices), actions=-(-batch.actions // slices)
+        )
+    return PlannedRole(
+        role=role,
+        sharing=_sharing(backend, ranks, trained=trained),
+        batch=batch,
+        micro_batches=count,
+    )
+
+
+def _slices(backend: ComponentRef, shape: ModelShape, ranks: int, role: str) -> int:
+    """Ranks that compute each sequence together.
+
+    Raises:
+        ConfigError: they do not divide the ranks or the heads.
+    """
+    slices: int = backend.options["sequence_parallel"] if backend.name == DEEPSPEED else 1
+    for what, number in ((f"ranks of the {role}", ranks), ("attention heads", shape.heads)):
+        if number % slices:
+            raise ConfigError(
+                f"backend.deepspeed.sequence_parallel is {slices}, which does not divide the {number} {what}"
+            )
+    return slices
+
+
+def largest_micro_batch(rows: int, workload: Workload, budget: int) -> tuple[MicroBatch, int]:
+    """Return the largest micro-batch of ``rows`` sequences on one rank, and how many there are.
+
+    With known lengths they are cut as the backends do, evenly into the fewest that hold them. Otherwise one may be
+    filled to the budget, or hold one sequence that is longer.
+    """
+    length = workload.length
+    fitting = max(1, budget // length)
+    count = -(-rows // fitting)
+    tokens = -(-rows // count) * length
+    if not workload.known_lengths:
+        tokens = min(max(budget, length), rows * length)
+    actions = tokens * workload.response_tokens // length
+    return MicroBatch(tokens=tokens, actions=actions, several=count > 1), count
+
+
+def _precision(spec: RoleSpec, shape: ModelShape, options: Mapping[str, Any]) -> Precision:
+    wanted = options.get("compute_dtype", "auto")
+    if spec.dtype == "bfloat16":
+        compute = "bfloat16"
+    elif wanted == "auto":
+        compute = "bfloat16" if shape.parameters >= SMALL else "float32"
+    else:
+        compute = wanted
+    return Precision(parameters=spec.dtype, compute=compute)
+
+
+def _sharing(backend: ComponentRef, ranks: int, *, trained: bool) -> Sharing:
+    options = backend.options
+    if backend.name != DEEPSPEED:
+        return Sharing(ranks=ranks)
+    stage = options["zero_stage"]
+    zero = options["args"].get("zero_optimization", {})
+    # A role that is only scored is shared by stage 3 alone; below it stands whole on every rank.
+    return Sharing(
+        stage=stage if trained or stage == 3 else 0,
+        ranks=ranks,
+        offload_optimizer=options["offload_optimizer"],
+        offload_parameters=options["offload_param"],
+        reduce_bucket=options["reduce_bucket_size"],
+        overlap=options["overlap_comm"],
+        live_parameters=zero.get("stage3_max_live_parameters", assumed.LIVE_PARAMETERS),
+    )
+
+
+def _optimizer_bytes(ref: ComponentRef | None, notes: list[str]) -> tuple[float, float]:
+    """Bytes of state of one parameter of the layers, and of embeddings and head."""
+    match ref.name if ref else "":
+        case "optim:adam":
+            return 8.0, 8.0
+        case "optim:adam8bit":
+            return 2.0, 2.0
+        case "optim:muon":
+            return 4.0, 8.0
+        case "optim:sgd":
+            assert ref is not None
+            state = 4.0 if ref.options["momentum"] else 0.0
+            return state, state
+        case name:
+            _note(notes, f"--optim {name} is not modeled; planned with AdamW's 8 bytes a parameter")
+            return 8.0, 8.0
+
+
+def _note(notes: list[str], text: str) -> None:
+    if text not in notes:
+        notes.append(text)

@@ -1,0 +1,339 @@
+"""The command as it is typed: what it predicts, what it exits with, and what it refuses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rlhf_cli.main import main
+from rlhf_core import ConfigError
+from rlhf_plugin_plan.command import main as plan
+from rlhf_plugin_plan.command import replaced
+
+CONFIG = """
+[model]
+path = "some/model"
+dtype = "bfloat16"
+
+[data]
+train = ["somebody/rows"]
+max_prompt_tokens = 256
+
+[reward]
+use = ["exact_match"]
+
+[rollout]
+batch_size = 32
+n_samples_per_prompt = 8
+max_new_tokens = 1024
+
+[engine]
+name = "vllm"
+
+[engine.vllm]
+memory_share = 0.3
+
+[train]
+max_tokens_per_micro_batch = 8192
+"""
+
+CLUSTER = [
+    *("--runtime", "ray", "--backend", "deepspeed"),
+    *("--runtime.ray.ranks.policy", "8", "--runtime.ray.engines", "8"),
+]
+
+
+@pytest.fixture
+def run(tmp_path, config_file, capsys):
+    """Plan with more flags; returns the exit code and the JSON."""
+    path = tmp_path / "run.toml"
+    path.write_text(CONFIG)
+
+    def call(*flags, model="qwen2.5-1.5b", **changes):
+        file = config_file(model, **changes)
+        code = plan(["-c", str(path), "--model-config", str(file), "--json", *flags])
+        return code, json.loads(capsys.readouterr().out)
+
+    return call
+
+
+def peak(result):
+    return max(gpu["peak_gib"] for gpu in result["gpus"])
+
+
+def test_a_run_that_fits_exits_with_0_and_says_what_it_takes(run):
+    code, result = run()
+
+    assert (code, result["fits"], result["num_gpus"]) == (0, True, 1)
+    assert result["parameters"] == {"policy": 1_543_714_304}
+    (gpu,) = result["gpus"]
+    assert [process["name"] for process in gpu["processes"]] == ["policy", "engine"]
+    assert gpu["peak_gib"] == pytest.approx(
+        sum(sum(process["parts_gib"].values()) for process in gpu["processes"])
+    )
+    trainer = gpu["processes"][0]
+    assert trainer["roles"]["policy"]["resident_gib"] == pytest.approx(14 * 1_543_714_304 / 2**30)
+    assert trainer["torch_peak_gib"] < trainer["peak_gib"]
+    assert gpu["processes"][1]["torch_peak_gib"] == 0
+
+
+def test_the_phases_of_a_step_are_all_there(run):
+    _, result = run("--prompt-tokens", "256", "--response-tokens", "1024")
+
+    phases = {phase["name"]: phase for phase in result["phases"]}
+    names = ["prefill", "decode", "train policy", "optimizer policy", "weight sync"]
+    assert list(phases) == names
+    # 1023 steps of 256 sequences: 2.37 s at the limit.
+    assert phases["decode"]["limit_s"] == pytest.approx(2.366, abs=1e-3)
+    assert phases["decode"]["measured_s"] > phases["decode"]["limit_s"]
+    assert phases["optimizer policy"]["measured_s"] is None
+    assert result["step_s"]["limit"] == pytest.approx(sum(p["limit_s"] for p in phases.values()))
+    assert result["tokens_per_step"] == 256 * 1280
+
+
+def test_passes_appear_with_what_needs_them(run):
+    _, plain = run()
+    _, kl = run("--algo.kl.coef", "0.01")
+    _, critic = run("--estimator", "gae")
+
+    def names(result):
+        return {phase["name"] for phase in result["phases"]} - {
+            phase["name"] for phase in plain["phases"]
+        }
+
+    assert names(kl) == {"old log-probs", "reference log-probs"}
+    assert {"values", "train critic", "optimizer critic"} <= names(critic)
+    assert "reference" in kl["gpus"][0]["processes"][0]["roles"]
+    assert peak(critic) > peak(kl) > peak(plain)
+
+
+def test_a_run_that_does_not_fit_exits_with_1_and_the_remedies_are_true(run):
+    code, result = run("--gpu", "l40s", "--train.max_tokens_per_micro_batch", "32768")
+
+    assert (code, result["fits"]) == (1, False)
+    assert "l40s has 44.4" in result["problems"][0]
+    enough = [remedy for remedy in result["remedies"] if remedy["fits"]]
+    assert enough
+    for remedy in enough:
+        code, _ = run(
+            "--gpu",
+            "l40s",
+            *replaced(["--train.max_tokens_per_micro_batch", "32768"], remedy["flags"]),
+        )
+        assert code == 0, remedy
+
+
+def test_a_remedy_that_is_not_enough_gains_what_it_says(run):
+    flags = ["--gpu", "l40s", "--train.max_tokens_per_micro_batch", "32768"]
+    _, before = run(*flags)
+    less = next(remedy for remedy in before["remedies"] if not remedy["fits"])
+
+    _, after = run(*replaced(flags, less["flags"]))
+
+    assert peak(before) - peak(after) == pytest.approx(less["gain_gib"])
+
+
+def test_a_cache_without_room_for_a_sequence_does_not_fit(run):
+    code, result = run("--engine.vllm.kv_cache_gib", "0.01")
+
+    assert code == 1
+    assert "room for 374 tokens" in result["problems"][0]
+    assert result["phases"] == []
+
+
+def test_ranks_share_and_a_stage_shares_more(run):
+    _, two = run(*CLUSTER)
+    _, three = run(*CLUSTER, "--backend.deepspeed.zero_stage", "3")
+
+    assert two["num_gpus"] == three["num_gpus"] == 8
+    roles = [result["gpus"][0]["processes"][0]["roles"]["policy"] for result in (two, three)]
+    assert roles[1]["resident_gib"] < roles[0]["resident_gib"]
+
+
+def test_what_is_apart_stands_on_gpus_of_its_own(run):
+    _, together = run(*CLUSTER)
+    _, uneven = run(*CLUSTER[:-1], "2")
+    _, apart = run(*CLUSTER, "--runtime.ray.colocate", "engine")
+
+    assert [(gpu["name"], gpu["count"]) for gpu in together["gpus"]] == [("policy + engine", 8)]
+    assert together["step_s"]["overlaps"] is False
+    assert [(gpu["name"], gpu["count"]) for gpu in uneven["gpus"]] == [
+        ("policy + engine", 2),
+        ("policy", 6),
+    ]
+    assert [(gpu["name"], gpu["count"]) for gpu in apart["gpus"]] == [("engine", 8), ("policy", 8)]
+    assert peak(apart) < peak(together)
+
+
+def test_generation_and_training_overlap_where_they_are_apart(run):
+    flags = [*CLUSTER, "--rollout.max_staleness", "1", "--algo.correction.kind", "tis"]
+    _, together = run(*flags)
+    _, apart = run(*flags, "--runtime.ray.colocate", "policy", "engine")
+
+    assert [(gpu["name"], gpu["count"]) for gpu in apart["gpus"]] == [("policy", 8), ("engine", 8)]
+    assert together["step_s"]["overlaps"] is False
+    assert apart["step_s"]["overlaps"] is True
+    assert apart["step_s"]["limit"] < together["step_s"]["limit"]
+
+
+def test_sequence_parallelism_lets_ranks_share_a_sequence(run):
+    """2 sequences on 8 ranks: 4 ranks hold a quarter of one each."""
+    flags = [*CLUSTER, "--rollout.batch_size", "1", "--rollout.n_samples_per_prompt", "2"]
+    with pytest.raises(ConfigError, match="has 2 sequences"):
+        run(*flags)
+
+    _, sliced = run(*flags, "--backend.deepspeed.sequence_parallel", "4")
+
+    parts = sliced["gpus"][0]["processes"][0]["parts_gib"]
+    of_a_token = 28 * (16 * 1536 + 8 * 1536 + 8 * 8960 + 4 * 12 + 8)
+    kept = next(size for name, size in parts.items() if name.endswith(": activations"))
+    assert kept == pytest.approx(320 * of_a_token / 2**30)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--gpu", "abacus"], "--gpu abacus: not known"),
+        (["--nodes", "0"], "--nodes 0"),
+        (["--prompt-tokens", "-3"], "--prompt-tokens"),
+        (["--response-tokens", "9999"], "exceed the longest sequence of the run, 1280"),
+        (["--model-config", "critic=x.json"], "this run has no 'critic'"),
+        ([*CLUSTER, "--gpus-per-node", "4"], "takes 8 GPUs .* 1 x 4 were given"),
+        (
+            [*CLUSTER, "--rollout.batch_size", "1", "--rollout.n_samples_per_prompt", "4"],
+            "has 4 sequences",
+        ),
+        (["--runtime", "ray", "--runtime.ray.ranks.policy", "2"], "trains in one process only"),
+        ([*CLUSTER, "--runtime.ray.gpus_per.engine", "2"], "ask for"),
+        (
+            [*CLUSTER, "--backend.deepspeed.sequence_parallel", "5"],
+            "5, which does not divide the 8 ranks",
+        ),
+        (["--train.max_tokens_per_micro_batchs", "3"], "max_tokens_per_micro_batch"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(run, flags, message):
+    with pytest.raises(ConfigError, match=message):
+        run(*flags)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        ("5", "12 attention heads, which it does not divide. Expected one of 1, 2, 3, 4, 6, 12"),
+        ("x", "'x'"),
+    ],
+)
+def test_tensor_parallelism_has_to_divide_the_heads(run, tmp_path, tensor, message):
+    more = tmp_path / "more.toml"
+    value = tensor if tensor.isdigit() else f'"{tensor}"'
+    more.write_text(f"[engine.vllm.args]\ntensor_parallel_size = {value}\n")
+
+    with pytest.raises(ConfigError, match=message):
+        run("-c", str(more))
+
+
+def test_an_engine_of_several_gpus_has_to_be_placed_alone_and_whole(run, tmp_path):
+    more = tmp_path / "more.toml"
+    more.write_text("[engine.vllm.args]\ntensor_parallel_size = 4\n")
+    alone = ["-c", str(more), *CLUSTER, "--runtime.ray.colocate", "policy", "engine"]
+
+    with pytest.raises(ConfigError, match="cannot share GPUs with policy"):
+        run("-c", str(more), *CLUSTER)
+    with pytest.raises(ConfigError, match=r"takes 4. Set --runtime.ray.gpus_per.engine 4"):
+        run(*alone)
+    with pytest.raises(ConfigError, match="does not divide the 6 GPUs of a machine"):
+        run(*alone, "--runtime.ray.gpus_per.engine", "4", "--nodes", "9", "--gpus-per-node", "6")
+    code, result = run(*alone, "--runtime.ray.gpus_per.engine", "4", "--nodes", "5")
+    assert (code, result["num_gpus"]) == (0, 8 + 8 * 4)
+
+
+def test_what_is_not_modeled_is_said(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("class MyEngine:\n    pass\n\n\nclass MyOptim:\n    pass\n")
+
+    code, result = run("--engine", "mine.py:MyEngine", "--optim", "mine.py:MyOptim")
+
+    assert code == 0
+    assert any("mine" in note and "not modeled" in note for note in result["notes"])
+    assert sum("not modeled" in note for note in result["notes"]) == 2
+    assert [process["name"] for process in result["gpus"][0]["processes"]] == ["policy"]
+
+
+def test_a_model_that_is_nowhere_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    path = tmp_path / "run.toml"
+    path.write_text(CONFIG)
+
+    with pytest.raises(ConfigError, match="--model-config FILE"):
+        plan(["-c", str(path)])
+
+
+def test_the_report_names_parts_phases_and_verdict(run, capsys, tmp_path, config_file):
+    path = tmp_path / "run.toml"
+    path.write_text(CONFIG)
+    file = str(config_file("qwen2.5-1.5b"))
+
+    assert main(["plan", "-c", str(path), "--model-config", file]) == 0
+    out = capsys.readouterr().out
+    assert "policy: optimizer state" in out
+    assert "train policy" in out
+    assert out.rstrip().endswith("It fits.")
+    assert (
+        main(
+            [
+                "plan",
+                "-c",
+                str(path),
+                "--model-config",
+                file,
+                "--gpu",
+                "l40s",
+                "--train.max_tokens_per_micro_batch",
+                "65536",
+            ]
+        )
+        == 1
+    )
+    assert "It does not fit." in capsys.readouterr().out
+
+
+def test_a_mistake_exits_with_2(capsys, tmp_path):
+    assert main(["plan", "-c", str(tmp_path / "nothing.toml")]) == 2
+    assert main(["plan", "--nodes", "many"]) == 2
+    assert "--nodes" in capsys.readouterr().err
+
+
+def test_help_lists_the_flags(capsys):
+    assert main(["plan", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--gpus-per-node" in out
+    assert "--model-config" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "expected"),
+    [
+        (["-c", "x"], ["--a", "1"], ["-c", "x", "--a", "1"]),
+        (["--a", "0", "--b", "2"], ["--a", "1"], ["--b", "2", "--a", "1"]),
+        (["--a=0", "-c", "x"], ["--a", "1"], ["-c", "x", "--a", "1"]),
+        (["--a", "0", "1", "--b", "2"], ["--a", "3", "--a", "4"], ["--b", "2", "--a", "4"]),
+    ],
+)
+def test_flags_take_the_place_of_those_of_the_same_name(words, flags, expected):
+    assert replaced(words, flags) == expected
+
+
+def test_no_torch_is_imported(tmp_path, config_file):
+    path = tmp_path / "run.toml"
+    path.write_text(CONFIG)
+    script = (
+        "import sys\n"
+        "from rlhf_cli.main import main\n"
+        f"code = main(['plan', '-c', {str(path)!r}, '--model-config', {str(config_file('qwen2.5-1.5b'))!r}])\n"
+        "heavy = {'torch', 'transformers', 'ray', 'vllm', 'deepspeed'} & set(sys.modules)\n"
+        "assert code == 0 and not heavy, (code, heavy)\n"
+    )
+
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -1,0 +1,52 @@
+import pytest
+
+from rlhf_plugin_plan.roles import Workload, largest_micro_batch
+
+
+def workload(**changes):
+    return Workload(
+        **{
+            "prompts": 32,
+            "samples": 8,
+            "prompt_tokens": 256,
+            "response_tokens": 1024,
+            "known_lengths": True,
+        }
+        | changes
+    )
+
+
+def test_known_lengths_are_cut_evenly_into_the_fewest_micro_batches():
+    """256 sequences of 1280 tokens, 25 fit into 32 768: 11 micro-batches, the largest of 24."""
+    batch, count = largest_micro_batch(256, workload(), 32_768)
+
+    assert (count, batch.tokens, batch.actions, batch.several) == (11, 24 * 1280, 24 * 1024, True)
+
+
+def test_they_are_cut_as_the_backends_cut_them():
+    np = pytest.importorskip("numpy")
+    from rlhf_plugin_local.backend.microbatch import micro_batches
+
+    for rows in (1, 7, 25, 26, 100, 256):
+        parts = micro_batches(np.full(rows, 1280), 32_768)
+        batch, count = largest_micro_batch(rows, workload(), 32_768)
+        assert count == len(parts), rows
+        assert batch.tokens == 1280 * max(map(len, parts)), rows
+
+
+def test_unknown_lengths_may_fill_the_budget():
+    batch, _ = largest_micro_batch(256, workload(known_lengths=False), 32_768)
+
+    assert (batch.tokens, batch.actions) == (32_768, 26_214)
+
+
+def test_a_sequence_longer_than_the_budget_is_a_micro_batch():
+    for known in (True, False):
+        batch, count = largest_micro_batch(4, workload(known_lengths=known), 1000)
+        assert (batch.tokens, count) == (1280, 4)
+
+
+def test_few_sequences_are_no_more_than_they_are():
+    batch, count = largest_micro_batch(2, workload(known_lengths=False), 32_768)
+
+    assert (batch.tokens, count, batch.several) == (2560, 1, False)
