@@ -26,7 +26,7 @@ def clock():
 def run_info(tmp_path):
     """Make the RunInfo of a run in ``tmp_path/run`` with the given ``log`` options."""
 
-    def make(*, total_steps=3, start_step=0, **log):
+    def make(*, total_steps=3, start_step=0, notes=(), **log):
         output = tmp_path / "run"
         output.mkdir(exist_ok=True)
         defaults = {"progress": "plain", "tensorboard": False, "curve": False, "samples": 4}
@@ -35,6 +35,7 @@ def run_info(tmp_path):
             config={"log": defaults | log},
             total_steps=total_steps,
             start_step=start_step,
+            notes=notes,
         )
 
     return make

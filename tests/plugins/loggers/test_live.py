@@ -52,6 +52,18 @@ def test_before_the_first_step_the_clock_shows_that_it_is_running(clock):
     assert "1:01 min, first step is running" in progress._line(100).plain
 
 
+def test_what_was_noted_before_the_start_is_above_the_line(clock, run_info):
+    console = console_of(40)
+    progress = LiveProgress(console, 0, 10, clock)
+
+    progress.run_start(run_info(notes=("group [decay]: " + "x" * 60,)))
+    progress.run_end(RunResult(status="finished", steps=0, seconds=1.0))
+
+    text = console.file.getvalue()
+    assert f"group [decay]: {'x' * 60}" in text  # not cut: the terminal wraps it
+    assert text.rfind("0/10") > text.find("group [decay]")
+
+
 def test_evaluations_and_checkpoints_stay_above_the_line(clock, run_info):
     console = console_of(100)
     progress = LiveProgress(console, 0, 10, clock)

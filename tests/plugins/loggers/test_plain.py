@@ -102,6 +102,16 @@ def test_a_resumed_run_says_so_and_writes_its_own_first_step(lines, clock, run_i
     assert lines[1].startswith("step 21/30")
 
 
+def test_what_was_noted_before_the_start_comes_before_the_first_step(lines, clock, run_info):
+    progress = PlainProgress(lines.append, 0, 30, clock)
+
+    progress.run_start(run_info(notes=("groups of the policy", "placement")))
+    run_steps(progress, clock, [1], seconds_each=0.01)
+
+    assert lines[1:3] == ["groups of the policy", "placement"]
+    assert lines[3].startswith("step 1/30")
+
+
 def test_a_checkpoint_is_written_with_its_path(lines, clock):
     progress = PlainProgress(lines.append, 0, 10, clock)
 

@@ -1,7 +1,6 @@
 """Muon for hidden matrices, AdamW for the rest."""
 
 import copy
-import logging
 
 import pytest
 import torch
@@ -283,20 +282,6 @@ def test_a_later_group_is_adamws_unless_it_says_otherwise():
 def test_groups_that_no_algorithm_fits_are_refused(group, match):
     with pytest.raises(ValueError, match=match):
         MuonAdamW([group])
-
-
-def test_the_groups_are_listed_in_the_log_with_their_counts(SmallModel, caplog):
-    with caplog.at_level(logging.INFO, logger="rlhf_plugin_optim.muon"):
-        made(SmallModel())
-
-    assert len(caplog.records) == 1
-    # 24 + 12 + 8; 48 + 28 + 4; 6 + 4 + 4 + 1
-    for part in (
-        "muon 3 parameters with 44 numbers",
-        "adam_decay 3 parameters with 80 numbers",
-        "adam_no_decay 4 parameters with 15 numbers",
-    ):
-        assert part in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ class LiveProgress:
         )
 
     def run_start(self, run: RunInfo) -> None:
+        for note in run.notes:
+            self._console.print(Text(note, style="dim"), soft_wrap=True)
         self._live.start()
 
     def step_end(self, step: int, metrics: Mapping[str, float]) -> None:

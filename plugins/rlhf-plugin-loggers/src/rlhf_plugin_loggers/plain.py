@@ -40,6 +40,8 @@ class PlainProgress:
     def run_start(self, run: RunInfo) -> None:
         resumed = f", going on after step {run.start_step}" if run.start_step else ""
         self._emit(f"{run.output}: {run.total_steps} steps{resumed}")
+        for note in run.notes:
+            self._emit(note)
 
     def step_end(self, step: int, metrics: Mapping[str, float]) -> None:
         self._pace.step(step)

@@ -20,7 +20,7 @@ def rlhf_optimizers() -> list[Component[Any]]:
             name="adam8bit",
             factory="rlhf_plugin_optim.adam8bit:Adam8bit",
             config=Adam8bitConfig,
-            summary="AdamW with 8-bit state, from bitsandbytes; for GPUs",
+            summary="AdamW with 8-bit state, from bitsandbytes",
             extra="bnb",
         ),
         Component(

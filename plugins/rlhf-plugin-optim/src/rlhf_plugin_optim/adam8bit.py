@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -13,8 +15,6 @@ from rlhf_core.contracts import ParameterGroup
 from .config import Adam8bitConfig
 from .groups import by_decay, torch_groups, trainable_parameters
 
-_NEEDS_GPU = "runs on a CUDA GPU"
-
 
 class Adam8bit:
     """The ``adam8bit`` optimizer component.
@@ -23,12 +23,14 @@ class Adam8bit:
     ``bitsandbytes.optim.AdamW8bit`` has it.
 
     Raises:
-        ConfigError: torch sees no CUDA GPU.
+        MissingDependency: bitsandbytes is not installed.
     """
 
     def __init__(self, config: Adam8bitConfig) -> None:
-        if not torch.cuda.is_available():
-            raise ConfigError(f"adam8bit {_NEEDS_GPU}, and torch sees none; choose --optim adam")
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise MissingDependency(
+                "optim:adam8bit needs bitsandbytes.\n  pip install 'rlhf-plugin-optim[bnb]'"
+            )
         self.config = config
 
     def parameter_groups(
@@ -47,17 +49,12 @@ class Adam8bit:
         """Return the optimizer over the groups; each may override ``lr`` and the rest in its options.
 
         Raises:
-            ConfigError: a parameter is not on a GPU.
-            MissingDependency: bitsandbytes is not installed.
+            ConfigError: the state is to be paged, but a parameter is not on a GPU.
         """
-        _require_gpu(groups)
-        try:
-            from bitsandbytes.optim import AdamW8bit  # type: ignore[import-not-found]
-        except ImportError as error:
-            raise MissingDependency(
-                f"optim:adam8bit needs bitsandbytes ({error}).\n  pip install 'rlhf-plugin-optim[bnb]'"
-            ) from error
-        optimizer: torch.optim.Optimizer = AdamW8bit(
+        optim = importlib.import_module("bitsandbytes.optim")  # has types in part only
+        if self.config.paged:
+            _require_gpu(groups)
+        optimizer: torch.optim.Optimizer = optim.AdamW8bit(
             torch_groups(groups),
             lr=self.config.lr,
             betas=self.config.betas,
@@ -70,10 +67,11 @@ class Adam8bit:
 
 
 def _require_gpu(groups: Sequence[ParameterGroup]) -> None:
+    """Memory that moves between GPU and host is the CUDA driver's."""
     for group in groups:
         for name, parameter in group.named_parameters:
             if parameter.device.type != "cuda":
                 raise ConfigError(
-                    f"adam8bit {_NEEDS_GPU}, but {name} is on {parameter.device}; choose --optim adam, or a device "
-                    "with a GPU"
+                    f"adam8bit.paged is on, but {name} is on {parameter.device}; expected a CUDA GPU. Leave it off, or "
+                    "train on a GPU"
                 )

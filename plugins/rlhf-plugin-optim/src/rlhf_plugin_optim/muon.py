@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
@@ -16,8 +15,6 @@ from .adam import can_fuse
 from .config import MuonConfig
 from .groups import Named, by_decay, torch_groups, trainable_parameters
 from .muon_adamw import ADAMW, ALGORITHM, MUON, MuonAdamW
-
-log = logging.getLogger(__name__)
 
 
 class Muon:
@@ -79,9 +76,7 @@ class Muon:
         return [muon, *adam]
 
     def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
-        """Return one optimizer over all groups, and list them in the log."""
-        described = "; ".join(_description(group) for group in groups)
-        log.info("muon: parameter groups: %s", described)
+        """Return one optimizer over all groups."""
         made = torch_groups(groups)
         for group, source in zip(made, groups, strict=True):
             if group.get(ALGORITHM, ADAMW) == ADAMW:
@@ -93,8 +88,3 @@ class Muon:
         return any(
             fnmatchcase(part, pattern) for part in parts for pattern in self.config.adam_names
         )
-
-
-def _description(group: ParameterGroup) -> str:
-    numbers = sum(parameter.numel() for _, parameter in group.named_parameters)
-    return f"{group.name} {len(group.named_parameters)} parameters with {numbers:,} numbers"
