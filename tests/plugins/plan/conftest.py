@@ -5,7 +5,35 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_plugin_plan.command import main as plan
 from rlhf_plugin_plan.shapes import ModelShape, shape_of
+
+CONFIG = """
+[model]
+path = "some/model"
+dtype = "bfloat16"
+
+[data]
+train = ["somebody/rows"]
+max_prompt_tokens = 256
+
+[reward]
+use = ["exact_match"]
+
+[rollout]
+batch_size = 32
+n_samples_per_prompt = 8
+max_new_tokens = 1024
+
+[engine]
+name = "vllm"
+
+[engine.vllm]
+memory_share = 0.3
+
+[train]
+max_tokens_per_micro_batch = 8192
+"""
 
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
 
@@ -44,3 +72,23 @@ def pencil():
     return ModelShape(
         hidden=2, layers=1, heads=1, kv_heads=1, head_dim=2, ffn=3, vocab=5, tied=True
     )
+
+
+@pytest.fixture
+def run(tmp_path, config_file, capsys):
+    """Plan with more flags; returns the exit code and the JSON."""
+    path = tmp_path / "run.toml"
+    path.write_text(CONFIG)
+
+    def call(*flags, model="qwen2.5-1.5b", **changes):
+        file = config_file(model, **changes)
+        code = plan(["-c", str(path), "--model-config", str(file), "--json", *flags])
+        return code, json.loads(capsys.readouterr().out)
+
+    return call
+
+
+@pytest.fixture
+def config_text():
+    """A configuration of one GPU, as TOML."""
+    return CONFIG

@@ -1,6 +1,5 @@
 """The command as it is typed: what it predicts, what it exits with, and what it refuses."""
 
-import json
 import subprocess
 import sys
 
@@ -11,51 +10,10 @@ from rlhf_core import ConfigError
 from rlhf_plugin_plan.command import main as plan
 from rlhf_plugin_plan.command import replaced
 
-CONFIG = """
-[model]
-path = "some/model"
-dtype = "bfloat16"
-
-[data]
-train = ["somebody/rows"]
-max_prompt_tokens = 256
-
-[reward]
-use = ["exact_match"]
-
-[rollout]
-batch_size = 32
-n_samples_per_prompt = 8
-max_new_tokens = 1024
-
-[engine]
-name = "vllm"
-
-[engine.vllm]
-memory_share = 0.3
-
-[train]
-max_tokens_per_micro_batch = 8192
-"""
-
 CLUSTER = [
     *("--runtime", "ray", "--backend", "deepspeed"),
     *("--runtime.ray.ranks.policy", "8", "--runtime.ray.engines", "8"),
 ]
-
-
-@pytest.fixture
-def run(tmp_path, config_file, capsys):
-    """Plan with more flags; returns the exit code and the JSON."""
-    path = tmp_path / "run.toml"
-    path.write_text(CONFIG)
-
-    def call(*flags, model="qwen2.5-1.5b", **changes):
-        file = config_file(model, **changes)
-        code = plan(["-c", str(path), "--model-config", str(file), "--json", *flags])
-        return code, json.loads(capsys.readouterr().out)
-
-    return call
 
 
 def peak(result):
@@ -261,18 +219,18 @@ def test_what_is_not_modeled_is_said(run, tmp_path, monkeypatch):
     assert [process["name"] for process in result["gpus"][0]["processes"]] == ["policy"]
 
 
-def test_a_model_that_is_nowhere_is_asked_for(tmp_path, monkeypatch):
+def test_a_model_that_is_nowhere_is_asked_for(tmp_path, monkeypatch, config_text):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     path = tmp_path / "run.toml"
-    path.write_text(CONFIG)
+    path.write_text(config_text)
 
     with pytest.raises(ConfigError, match="--model-config FILE"):
         plan(["-c", str(path)])
 
 
-def test_the_report_names_parts_phases_and_verdict(run, capsys, tmp_path, config_file):
+def test_the_report_names_parts_phases_and_verdict(run, capsys, tmp_path, config_file, config_text):
     path = tmp_path / "run.toml"
-    path.write_text(CONFIG)
+    path.write_text(config_text)
     file = str(config_file("qwen2.5-1.5b"))
 
     assert main(["plan", "-c", str(path), "--model-config", file]) == 0
@@ -325,9 +283,9 @@ def test_flags_take_the_place_of_those_of_the_same_name(words, flags, expected):
     assert replaced(words, flags) == expected
 
 
-def test_no_torch_is_imported(tmp_path, config_file):
+def test_no_torch_is_imported(tmp_path, config_file, config_text):
     path = tmp_path / "run.toml"
-    path.write_text(CONFIG)
+    path.write_text(config_text)
     script = (
         "import sys\n"
         "from rlhf_cli.main import main\n"

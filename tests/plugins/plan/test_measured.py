@@ -19,6 +19,19 @@ def test_shares_are_what_the_measurements_came_to(shape):
     )
 
 
+def test_compiled_layers_have_shares_of_their_own_where_they_were_measured(shape):
+    """131k and 51.9k tokens/s, 256 sequences of 256 + 1024 tokens; recomputing was measured without only."""
+    data = measured.load()
+
+    small = data.training_share(shape("qwen2.5-0.5b"), recompute=False, compiled=True)
+    large = data.training_share(shape("qwen2.5-1.5b"), recompute=False, compiled=True)
+    recomputed = data.training_share(shape("qwen2.5-1.5b"), recompute=True, compiled=True)
+
+    assert small == pytest.approx(1.2415 / (327_680 / 131_000), rel=1e-3)
+    assert large == pytest.approx(3.8853 / (327_680 / 51_900), rel=1e-3)
+    assert recomputed == data.training_share(shape("qwen2.5-1.5b"), recompute=True)
+
+
 def test_between_rows_a_share_is_between_and_outside_it_is_the_nearest():
     rows = [(10.0, 0.2), (1000.0, 0.6)]
 

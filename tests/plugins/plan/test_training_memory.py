@@ -28,6 +28,11 @@ def test_a_layer_keeps_its_tensors_by_hand(pencil):
     assert layer_bytes(pencil, AUTOCAST) == (8 + 6) * 2 + (8 + 4) * 2 + 16 + 24 + 12
 
 
+def test_a_compiled_layer_keeps_bfloat16_only_and_no_activation_function(pencil):
+    # Norms: 2 x (input 2 + normalized 2) x 2. Attention and statistics as above. Feed-forward: gate, up, product.
+    assert layer_bytes(pencil, BF16, compiled=True) == 16 + 16 + 18 + 12
+
+
 def test_query_and_key_norms_keep_a_float32_copy(pencil):
     assert (
         layer_bytes(replace(pencil, qk_norm=True), BF16) - layer_bytes(pencil, BF16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -14,23 +14,29 @@ from .hardware import find_gpu
 from .shapes import ModelShape, shape_of
 from .work import sequences, training_flops
 
+Rows = tuple[tuple[float, float], ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What ``rlhf plan`` knows from measurements."""
 
     source: str
-    training: tuple[tuple[float, float], ...]
-    """(parameters, share of the limit) without recomputation, by rising size."""
-    recomputing: tuple[tuple[float, float], ...]
+    training: Mapping[tuple[bool, bool], Rows]
+    """(parameters, share of the limit) by rising size; of runs that recompute or not, with layers compiled or not."""
     host_us: float
     """Of one running request and step of vLLM."""
     host_us_logprobs: float
     """More of it where log-probs are returned."""
 
-    def training_share(self, shape: ModelShape, *, recompute: bool) -> float:
-        """Share of the limit that forward and backward passes reach. The limit includes what is recomputed."""
-        rows = self.recomputing if recompute else self.training
+    def training_share(
+        self, shape: ModelShape, *, recompute: bool, compiled: bool = False
+    ) -> float:
+        """Share of the limit that forward and backward passes reach. The limit includes what is recomputed.
+
+        What was not measured compiled counts as not compiled.
+        """
+        rows = self.training.get((recompute, compiled)) or self.training[recompute, False]
         return between(rows, shape.parameters)
 
     def host_seconds(self, requests: int, logprob_share: float) -> float:
@@ -54,19 +60,13 @@ def load() -> Measured:
     data = tomllib.loads(files(__package__).joinpath("measured.toml").read_text(encoding="utf-8"))
     flops = find_gpu(data["gpu"]).flops("bfloat16")
 
-    def rows(recompute: bool) -> tuple[tuple[float, float], ...]:
-        return tuple(
-            sorted(
-                _share(row, data["models"], flops)
-                for row in data["training"]
-                if row["recompute"] == recompute
-            )
-        )
-
+    shares: dict[tuple[bool, bool], list[tuple[float, float]]] = {}
+    for row in data["training"]:
+        kind = row["recompute"], row.get("compiled", False)
+        shares.setdefault(kind, []).append(_share(row, data["models"], flops))
     return Measured(
         source=data["source"],
-        training=rows(recompute=False),
-        recomputing=rows(recompute=True),
+        training={kind: tuple(sorted(rows)) for kind, rows in shares.items()},
         host_us=data["vllm"]["host_us_per_request"],
         host_us_logprobs=data["vllm"]["host_us_per_request_for_logprobs"],
     )

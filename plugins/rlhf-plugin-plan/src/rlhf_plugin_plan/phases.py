@@ -188,7 +188,9 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
         role.shape, _all_sequences(setting), head=role.has_head, recompute=role.recompute
     )
     limit = flops / _role_flops(setting, planned)
-    share = measured.load().training_share(role.shape, recompute=role.recompute)
+    share = measured.load().training_share(
+        role.shape, recompute=role.recompute, compiled=role.compiled
+    )
     yield Phase(name=f"train {name}", limit_s=limit, measured_s=limit / share, bound="matmuls")
     updates = setting.planned.demands.updates_per_step
     trained = trained_parameters(role)
