@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlhf_plugin_local.backend.action_head import action_scores
-from rlhf_plugin_local.backend.fused_head import head_grad, head_scores
+from rlhf_plugin_local.backend.fused_head import compiled, head_grad, head_scores
 from rlhf_plugin_local.modeling import LogitForm, load_causal_lm
 
 
@@ -151,3 +151,23 @@ def test_the_compiled_functions_survive_logits_of_a_thousand():
 
     assert logprobs.item() == pytest.approx(-2000.31326, rel=1e-6)
     assert torch.isfinite(grad).all()
+
+
+def test_where_nothing_can_be_compiled_the_plain_function_is_used(monkeypatch, caplog):
+    from torch._dynamo.exc import TorchDynamoException
+
+    def failing(function):
+        def call(*arguments):
+            raise TorchDynamoException("Failed to find C compiler.\nmore")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", failing)
+
+    def double(x):
+        return 2 * x
+
+    assert [compiled(double)(x) for x in (1, 2)] == [2, 4]
+    assert [record.getMessage() for record in caplog.records] == [
+        "double is not compiled and needs more memory: Failed to find C compiler."
+    ]

@@ -7,14 +7,17 @@ than the head's own matmuls at small widths. On a CPU ``action_head`` has its ow
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..modeling import LogitForm
+
+log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,5 +59,23 @@ def head_grad(
 
 @cache
 def compiled(function: F) -> F:
-    """Return ``function`` compiled; once for each process."""
-    return torch.compile(function)  # type: ignore[no-any-return]
+    """Return ``function`` compiled, once for each process; where that fails (no C compiler, say) it stays plain, with a
+    warning."""
+    fast = torch.compile(function)
+    found: list[F] = [fast]
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        if found[0] is function:
+            return function(*arguments)
+        from torch._dynamo.exc import TorchDynamoException
+
+        try:
+            return fast(*arguments)
+        except TorchDynamoException as error:
+            found[0] = function
+            reason = str(error).strip().splitlines()[0]
+            log.warning("%s is not compiled and needs more memory: %s", function.__name__, reason)
+            return function(*arguments)
+
+    return call  # type: ignore[return-value]
