@@ -90,6 +90,12 @@ class RolloutConfig(Config):
         description="share of a step's prompts, at least one, whose samples carry the sampler's log-probs for the "
         "mismatch metrics; all do where a component needs them, or where the engine computes them anyway",
     )
+    max_mismatch: float | None = Field(
+        0.2,
+        gt=0.0,
+        description="end the run if log-probs of sampler and trainer differ by more nats a token on average, for equal "
+        "weights and the same distribution; none: do not",
+    )
     check_weights: bool = Field(
         True,
         description="after each update, compare a digest of what the engine serves with the trainer's weights",

@@ -1,4 +1,4 @@
-"""After each update: does the engine serve what the trainer has?"""
+"""Does the engine serve what the trainer has, and do the two compute the same with it?"""
 
 from __future__ import annotations
 
@@ -34,3 +34,23 @@ async def check_served_weights(engine: Engine, policy: RoleHandle, version: int)
             "checkpoint with --resume auto. If it happens again, the engine is at fault for this model, and "
             "--rollout.check_weights false would only hide it."
         )
+
+
+def require_agreement(logprob_diff_mean: float, limit: float) -> None:
+    """Refuse to go on when sampler and trainer say different things of the same tokens under equal weights.
+
+    Args:
+        logprob_diff_mean: mean of the absolute difference of their log-probs, in nats a token.
+
+    Raises:
+        RolloutError: it is above the limit.
+    """
+    if logprob_diff_mean <= limit:
+        return
+    raise RolloutError(
+        f"sampler and trainer disagree about the tokens that were just sampled: their log-probs differ by "
+        f"{logprob_diff_mean:.3g} nats a token on average, with equal weights; expected at most rollout.max_mismatch = "
+        f"{limit:g}. One of them computes something else: another temperature, positions or tokens shifted by one, an "
+        "architecture that the engine does not know, or a precision that is too low. Compare with --engine embedded "
+        "and --model.dtype float32; if the difference is wanted, raise --rollout.max_mismatch or set it to none."
+    )

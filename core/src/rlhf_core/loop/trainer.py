@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..config.features import renormalizes
 from ..contracts.backend import StepOutcome, StepPlan, TrainBatch
 from ..contracts.metric import Metric, Metrics, merge_metrics, metric_values
 from ..contracts.trajectory import TrajectoryColumns
@@ -26,7 +27,7 @@ from .preparing import prepare
 from .rng import seed_of
 from .roles import CRITIC, POLICY
 from .samples import sample_texts
-from .served_weights import check_served_weights
+from .served_weights import check_served_weights, require_agreement
 from .session import Session
 from .state import LoopState
 
@@ -53,6 +54,10 @@ class Trainer:
         self.cursor = cursor
         self.ledger = ledger
         self._run = session.resolved.run
+        rollout = self._run.rollout
+        # Samples of older weights, or of a truncated distribution, differ for good reasons.
+        is_comparable = rollout.max_staleness == 0 and not renormalizes(self._run)
+        self._max_mismatch = rollout.max_mismatch if is_comparable else None
         self._reward_weights = {
             selection.section.rpartition(".")[2]: selection.reward.weight
             for selection in session.resolved.selections["reward.use"]
@@ -205,6 +210,9 @@ class Trainer:
         sampler, _ = pad_columns(torch.from_numpy(batch.rollout_logprobs), lengths)
         with_logprobs = torch.from_numpy(scoring.has_logprobs(batch))
         metrics: Metrics = mismatch_metrics(trainer, sampler, mask & with_logprobs[:, None])
+        values = metric_values(metrics)
+        if self._max_mismatch is not None and "mismatch/logprob_diff_mean" in values:
+            require_agreement(values["mismatch/logprob_diff_mean"], self._max_mismatch)
         return metrics
 
     async def _update_role(self, role: str, data: TrainBatch, plan: StepPlan) -> StepOutcome:
