@@ -118,7 +118,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         *("--rollout.drop_errors.metric", "score/error", "--rollout.max_refills", "1"),
     ),
     # Nothing is stale where sampling waits for training, so that this shows that nothing else is dropped.
-    "filter:max_staleness": ("--rollout.max_staleness.limit", "0"),
+    "filter:drop_stale": ("--rollout.drop_stale.limit", "0"),
     # With momentum 0.9, 0.3 stopped after two digits at one of two seeds, and 1.0 learned nothing.
     "optimizer:sgd": ("--actor.sgd.lr", "0.1", "--actor.sgd.momentum", "0.9"),
     "optimizer:muon": ("--actor.muon.lr", "2e-3"),

@@ -6,14 +6,14 @@ from pydantic import ValidationError
 
 from rlhf_core import ConfigError
 from rlhf_plugin_shaping.drop_errors import DropErrors
+from rlhf_plugin_shaping.drop_stale import DropStale
 from rlhf_plugin_shaping.dynamic_sampling import DynamicSampling
 from rlhf_plugin_shaping.filter_config import (
     DropErrorsConfig,
+    DropStaleConfig,
     DynamicSamplingConfig,
-    MaxStalenessConfig,
     ZeroVarianceConfig,
 )
-from rlhf_plugin_shaping.max_staleness import MaxStaleness
 from rlhf_plugin_shaping.zero_variance import ZeroVariance
 
 
@@ -36,7 +36,7 @@ def varied(info):
 @pytest.fixture
 def fresh(info):
     def keep(group, **options):
-        return MaxStaleness(MaxStalenessConfig(**options)).keep(group, info)
+        return DropStale(DropStaleConfig(**options)).keep(group, info)
 
     return keep
 
@@ -202,7 +202,7 @@ def test_an_episode_with_errors_in_two_sequences_counts_once(Row, columns, sound
         (DynamicSamplingConfig, {"low": 1.0}),
         (DynamicSamplingConfig, {"high": float("inf")}),
         (ZeroVarianceConfig, {"max_std": -1e-9}),
-        (MaxStalenessConfig, {"limit": -1}),
+        (DropStaleConfig, {"limit": -1}),
         (DropErrorsConfig, {"max_share": 1.0}),
         (DropErrorsConfig, {"metric": ""}),
     ],

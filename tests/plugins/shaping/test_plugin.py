@@ -12,7 +12,7 @@ from rlhf_plugin_shaping.config import ClipConfig, OverlongConfig
 from rlhf_plugin_shaping.overlong import Overlong
 
 SHAPERS = {"overlong", "stop_properly", "clip", "normalize", "length_bonus"}
-FILTERS = {"dynamic_sampling", "zero_variance", "max_staleness", "drop_errors"}
+FILTERS = {"dynamic_sampling", "zero_variance", "drop_stale", "drop_errors"}
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from .config import (
 )
 from .filter_config import (
     DropErrorsConfig,
+    DropStaleConfig,
     DynamicSamplingConfig,
-    MaxStalenessConfig,
     ZeroVarianceConfig,
 )
 
@@ -75,9 +75,9 @@ def rlhf_sample_filters() -> list[Component[Any]]:
             needs=_COMPARES_A_GROUP,
         ),
         Component(
-            name="max_staleness",
-            factory="rlhf_plugin_shaping.max_staleness:MaxStaleness",
-            config=MaxStalenessConfig,
+            name="drop_stale",
+            factory="rlhf_plugin_shaping.drop_stale:DropStale",
+            config=DropStaleConfig,
             summary="drops prompts with a token that too old weights sampled",
         ),
         Component(

@@ -38,7 +38,7 @@ class ZeroVarianceConfig(Config):
     )
 
 
-class MaxStalenessConfig(Config):
+class DropStaleConfig(Config):
     limit: int = Field(
         4, ge=0, le=1_000_000, description="versions that a token's weights may lie behind"
     )

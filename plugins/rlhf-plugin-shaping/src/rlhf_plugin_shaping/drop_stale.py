@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
 
-from .filter_config import MaxStalenessConfig
+from .filter_config import DropStaleConfig
 
 
-class MaxStaleness:
+class DropStale:
     """Drops a group if ``version to be trained - oldest version of a token > limit``.
 
     The oldest token decides, not the first or the last: a long response may have been sampled under several weights.
     """
 
-    def __init__(self, config: MaxStalenessConfig) -> None:
+    def __init__(self, config: DropStaleConfig) -> None:
         self.config = config
 
     def keep(self, group: TrajectoryColumns, info: RolloutInfo) -> str | None:
