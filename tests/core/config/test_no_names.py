@@ -6,6 +6,8 @@ from pathlib import Path
 
 import rlhf_core
 from rlhf_core.config.layers import lookup
+from rlhf_core.config.run import RunConfig
+from rlhf_core.config.sections import options_of
 from rlhf_core.config.selectors import SLOTS
 from rlhf_core.plugins import load
 
@@ -78,3 +80,19 @@ def test_every_required_selector_has_a_default():
         "actor.optim",
         "critic.optim",
     ]
+
+
+def test_no_component_has_the_name_of_an_option_of_its_section():
+    """Its own options would have no place."""
+    registries = load("").registries
+    taken = {
+        (slot.path, entry.name)
+        for slot in SLOTS
+        for entry in registries[slot.hook]
+        if f"{slot.section}.{entry.name}" in set(options_of(RunConfig))
+        or any(
+            option.startswith(f"{slot.section}.{entry.name}.") for option in options_of(RunConfig)
+        )
+    }
+
+    assert taken == set()
