@@ -53,7 +53,7 @@ def test_the_bound_is_the_filters(batch):
     from rlhf_core.loop.staleness import STALE
     from rlhf_core.plugins import load
 
-    component = load("").get("rlhf_sample_filters", "max_staleness")
+    component = load("").get("rlhf_sample_filters", "drop_stale")
     info = RolloutInfo(step=1, version=6, max_new_tokens=4, max_length=8)
     for limit in range(4):
         kept = component.build(component.validate({"limit": limit})).keep(batch, info)
