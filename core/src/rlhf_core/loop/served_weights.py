@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from ..contracts.engine import Engine
 from ..contracts.runtime import RoleHandle
 from ..errors import RolloutError
@@ -17,17 +15,12 @@ async def check_served_weights(engine: Engine, policy: RoleHandle, version: int)
     """
     if engine.shares_weights:
         return
-    # Both at once: each only waits for its own device.
-    reading = asyncio.ensure_future(engine.checksum())
-    await asyncio.sleep(
-        0
-    )  # the engine's request goes out before a role of this process begins to compute
-    try:
-        expected = await policy.checksum()
-        served = await reading
-    finally:
-        reading.cancel()
-    if served is not None and served != expected:
+    served = await engine.checksum()
+    if served is None:
+        return
+    # Only now: where ranks share the weights, every one of them has to be gathered for it.
+    expected = await policy.checksum()
+    if served != expected:
         raise RolloutError(
             f"after the update to version {version} the engine serves other weights (digest {served[:12]}) than the "
             f"trainer has ({expected[:12]}); its samples would be off-policy without a word. Go on from the newest "

@@ -27,6 +27,8 @@ dist: Any = torch.distributed
 """Untyped: torch declares neither its stores nor its process groups as exported."""
 
 POLL_S: Final = 0.0002
+GRACE_S: Final = 30.0
+"""By which the backends' own deadlines come after ours: ours names what was waited for, and ends no process."""
 LOOK_S: Final = 0.2
 """Between two looks at whether somebody gave the group up."""
 BROKEN: Final = "broken"
@@ -109,7 +111,7 @@ class Group:
         Raises:
             LinkBroken: a member did not come.
         """
-        meeting, limit = self.meeting, timedelta(seconds=self.meeting.timeout_s)
+        meeting, limit = self.meeting, timedelta(seconds=self.meeting.timeout_s + GRACE_S)
         with self._translated():
             self._store.set(f"here/{self.rank}", "1")
             for pause in self._until_all_here():

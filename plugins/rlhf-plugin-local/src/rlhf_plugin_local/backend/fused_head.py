@@ -61,19 +61,17 @@ def head_grad(
 def compiled(function: F) -> F:
     """Return ``function`` compiled, once for each process; where that fails (no C compiler, say) it stays plain, with a
     warning."""
-    fast = torch.compile(function)
-    found: list[F] = [fast]
+    chosen = torch.compile(function)
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
-        if found[0] is function:
-            return function(*arguments)
         from torch._dynamo.exc import TorchDynamoException
 
+        nonlocal chosen
         try:
-            return fast(*arguments)
+            return chosen(*arguments)
         except TorchDynamoException as error:
-            found[0] = function
+            chosen = function
             reason = str(error).strip().splitlines()[0]
             log.warning("%s is not compiled and needs more memory: %s", function.__name__, reason)
             return function(*arguments)
