@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
+from rlhf_core.contracts import RolloutInfo, TokenColumns, TrajectoryColumns
 from rlhf_plugin_shaping.clip import Clip
 from rlhf_plugin_shaping.config import ClipConfig
 from rlhf_plugin_shaping.dynamic_sampling import DynamicSampling
@@ -160,18 +160,19 @@ def as_columns(batch: Batch, rows: Tensor | None = None) -> TrajectoryColumns:
     lengths, group = batch.lengths[rows].numpy(), batch.group[rows].numpy()
     offsets, total = np.concatenate([[0], lengths.cumsum()]), int(lengths.sum())
     sample = np.arange(len(group))
-    return TrajectoryColumns(
+    return TrajectoryColumns.from_tokens(
+        TokenColumns(
+            token_ids=np.zeros(total, dtype=np.int32),
+            action_mask=np.ones(total, dtype=np.bool_),
+            token_offsets=offsets,
+            rollout_logprobs=np.full(total, math.log(0.5), dtype=np.float32),
+            weight_version=np.zeros(total, dtype=np.int32),
+            action_offsets=offsets,
+        ),
         uid=np.stack([0 * sample, group, sample, 0 * sample], axis=1),
-        token_ids=np.zeros(total, dtype=np.int32),
-        action_mask=np.ones(total, dtype=np.bool_),
-        token_offsets=offsets,
-        rollout_logprobs=np.full(total, math.log(0.5), dtype=np.float32),
-        weight_version=np.zeros(total, dtype=np.int32),
-        action_turn=np.zeros(total, dtype=np.int32),
-        turn_rewards=np.zeros(total, dtype=np.float32),
-        action_offsets=offsets,
+        num_turns=np.ones(len(group), dtype=np.int64),
+        turn_actions=lengths,
+        turn_rewards=np.zeros(len(group), dtype=np.float32),
         reward=batch.rewards[rows].numpy().astype(np.float32),
-        rewards={},
         truncated=np.zeros(len(group), dtype=np.bool_),
-        metrics={},
     )

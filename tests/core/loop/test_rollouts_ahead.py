@@ -268,12 +268,10 @@ def test_filtered_prompts_are_replaced(tmp_path, ahead):
 
 
 def same_columns(one, other):
-    for name in one.__dataclass_fields__:
-        left, right = getattr(one, name), getattr(other, name)
-        if isinstance(left, dict):
-            assert left.keys() == right.keys()
-        else:
-            np.testing.assert_array_equal(left, right)
+    left, right = one.arrays(), other.arrays()
+    assert left.keys() == right.keys()
+    for name, column in left.items():
+        np.testing.assert_array_equal(column, right[name], err_msg=name)
 
 
 @pytest.mark.parametrize("slots", [1, 3, None])

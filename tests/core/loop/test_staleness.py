@@ -13,7 +13,9 @@ from rlhf_core.loop.staleness import groups_by_version, staleness_metrics
 def batch(batch_of):
     """Prompt 3 has two episodes, prompt 5 one; versions 4 4 | 5 | 6 6 6."""
     made = batch_of({(3, 0): "pAA", (3, 1): "pA", (5, 0): "ppAAA"})
-    return dataclasses.replace(made, weight_version=np.array([4, 4, 5, 6, 6, 6], np.int32))
+    return dataclasses.replace(
+        made, oldest_version=np.array([4, 5, 6]), version_counts=np.array([[2], [1], [3]])
+    )
 
 
 def test_shares_mean_and_maximum_are_over_tokens(batch):

@@ -42,7 +42,7 @@ def test_turns_span_the_actions_and_carry_their_own_rewards(stage, task, countin
         (20, 23, 2.0),
     ]
     columns = TrajectoryColumns.from_trajectories([one])
-    assert columns.turn_rewards.tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 2]
+    assert columns.action_rewards.tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 2]
     np.testing.assert_array_equal(one.rollout_logprobs * 1024, [-1, -2, -3] * 3)
     assert one.metrics == {"turns": 3.0, "finished": 1.0, "env/steps": 3.0}
 

@@ -40,7 +40,7 @@ def test_the_rule_is_for_what_the_episode_earned_in_all(Row, columns, info, coef
     result, _ = shaped(batch, info, coef)
 
     np.testing.assert_array_equal(result.total_reward, np.float32([expected, 2.0]))
-    np.testing.assert_array_equal(result.turn_rewards[5:], batch.turn_rewards[5:])
+    np.testing.assert_array_equal(result.turn_rewards[2:], batch.turn_rewards[2:])
 
 
 def test_an_episode_is_truncated_if_one_of_its_sequences_is(Row, columns, info):

@@ -46,7 +46,9 @@ from .reward import (
 )
 from .runtime import Placement, RoleHandle, RolloutSpec, Runtime, RuntimeSpec
 from .task import Message, Task, Uid
-from .trajectory import Stop, Trajectory, TrajectoryColumns, Turn
+from .token_columns import Block, DeferredTokens, TokenColumns, Tokens
+from .trajectory import Stop, Trajectory, Turn
+from .trajectory_columns import TrajectoryColumns
 
 __all__ = [
     "PREPARED",
@@ -54,9 +56,11 @@ __all__ = [
     "AdvantageEstimator",
     "Advantages",
     "Aggregation",
+    "Block",
     "Completion",
     "ComponentRef",
     "Correction",
+    "DeferredTokens",
     "Engine",
     "EngineSpec",
     "Environment",
@@ -105,7 +109,9 @@ __all__ = [
     "StepResult",
     "Stop",
     "Task",
+    "TokenColumns",
     "TokenLoss",
+    "Tokens",
     "TopTokens",
     "TrainBackend",
     "TrainBatch",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .metric import Metrics
-from .trajectory import TrajectoryColumns
+from .trajectory_columns import TrajectoryColumns
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from .trajectory import Turn
 
 if TYPE_CHECKING:
     from .metric import Metrics
-    from .trajectory import TrajectoryColumns
+    from .trajectory_columns import TrajectoryColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from .backend import (
 )
 from .engine import Engine, EngineSpec, WeightSource
 from .executor import RolloutExecutor
-from .trajectory import TrajectoryColumns
+from .trajectory_columns import TrajectoryColumns
 
 if TYPE_CHECKING:
     from ..plugins import Plugins

@@ -6,7 +6,8 @@ import numpy as np
 
 from ..config.run import RunConfig
 from ..contracts.task import Uid
-from ..contracts.trajectory import Trajectory, TrajectoryColumns, Turn
+from ..contracts.trajectory import Trajectory, Turn
+from ..contracts.trajectory_columns import TrajectoryColumns
 from ..errors import DataError
 from .prompts import tokenize_prompts
 from .renderer import TokenizerRenderer

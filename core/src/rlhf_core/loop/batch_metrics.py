@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..contracts.metric import Metric, Metrics
-from ..contracts.trajectory import TrajectoryColumns
+from ..contracts.trajectory_columns import TrajectoryColumns
 
 
 def batch_metrics(batch: TrajectoryColumns) -> Metrics:

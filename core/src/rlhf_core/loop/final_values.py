@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ..contracts.runtime import RoleHandle
-from ..contracts.trajectory import TrajectoryColumns
+from ..contracts.token_columns import TokenColumns
+from ..contracts.trajectory_columns import TrajectoryColumns
 
 
 async def final_values(batch: TrajectoryColumns, critic: RoleHandle) -> NDArray[np.float32]:
@@ -26,18 +25,23 @@ def one_more_action(batch: TrajectoryColumns) -> TrajectoryColumns:
     "The value before that action" is then the value after the row. Which token stands there does not matter, because
     nothing before it sees it.
     """
-    num_rows = len(batch)
-    ends = batch.token_offsets[1:]
-    one_each = np.arange(num_rows + 1, dtype=np.int64)
-    nothing = np.zeros(num_rows, dtype=np.float32)
-    return replace(
-        batch,
-        token_ids=np.insert(batch.token_ids, ends, batch.token_ids[ends - 1]),
-        action_mask=np.insert(np.zeros_like(batch.action_mask), ends, True),
-        token_offsets=batch.token_offsets + one_each,
-        rollout_logprobs=nothing,
-        weight_version=np.zeros(num_rows, dtype=np.int32),
-        action_turn=np.zeros(num_rows, dtype=np.int32),
+    num_rows, columns = len(batch), batch.tokens.read()
+    ends = columns.token_offsets[1:]
+    offsets = np.arange(num_rows + 1, dtype=np.int64)
+    nothing, one = np.zeros(num_rows, dtype=np.float32), np.ones(num_rows, dtype=np.int64)
+    return TrajectoryColumns.from_tokens(
+        TokenColumns(
+            token_ids=np.insert(columns.token_ids, ends, columns.token_ids[ends - 1]),
+            action_mask=np.insert(np.zeros_like(columns.action_mask), ends, True),
+            token_offsets=columns.token_offsets + offsets,
+            rollout_logprobs=nothing,
+            weight_version=np.zeros(num_rows, dtype=np.int32),
+            action_offsets=offsets,
+        ),
+        uid=batch.uid,
+        num_turns=one,
+        turn_actions=one,
         turn_rewards=nothing,
-        action_offsets=one_each,
+        reward=batch.reward,
+        truncated=batch.truncated,
     )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..contracts.backend import Normalizers, TopTokens, TrainBatch
-from ..contracts.trajectory import TrajectoryColumns
+from ..contracts.trajectory_columns import TrajectoryColumns
 from .rng import generator_of
 
 

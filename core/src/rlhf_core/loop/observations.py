@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..contracts.trajectory import TrajectoryColumns
+from ..contracts.trajectory_columns import TrajectoryColumns
 
 
 def observations(batch: TrajectoryColumns) -> NDArray[np.int64]:
@@ -14,13 +14,13 @@ def observations(batch: TrajectoryColumns) -> NDArray[np.int64]:
     Before the first turn that is the prompt, before later ones the environment's text since the turn before.
     """
     known: dict[tuple[int, bytes], int] = {}
-    out = np.empty(len(batch.action_turn), dtype=np.int64)
+    columns, action_turn = batch.tokens.read(), batch.action_turn
+    out = np.empty(len(action_turn), dtype=np.int64)
     for row, group in enumerate(batch.group.tolist()):
-        tokens = batch.tokens_of(row)
-        span = slice(int(batch.action_offsets[row]), int(batch.action_offsets[row + 1]))
-        turns = batch.action_turn[span]
-        start_of_row = batch.token_offsets[row]
-        places = np.flatnonzero(batch.action_mask[start_of_row : start_of_row + len(tokens)])
+        whole = slice(columns.token_offsets[row], columns.token_offsets[row + 1])
+        span = slice(columns.action_offsets[row], columns.action_offsets[row + 1])
+        tokens, turns = columns.token_ids[whole], action_turn[span]
+        places = np.flatnonzero(columns.action_mask[whole])
         first = np.flatnonzero(np.diff(turns, prepend=-1))  # the first action of each turn
         read_from = 0
         for turn, start in enumerate(first.tolist()):

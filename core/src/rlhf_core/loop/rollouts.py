@@ -13,7 +13,8 @@ from ..contracts.engine import Engine
 from ..contracts.metric import Metric, Metrics, merge_metrics
 from ..contracts.reward import RewardShaper, RolloutInfo, SampleFilter
 from ..contracts.task import Task
-from ..contracts.trajectory import Trajectory, TrajectoryColumns
+from ..contracts.trajectory import Trajectory
+from ..contracts.trajectory_columns import TrajectoryColumns
 from .batch_metrics import batch_metrics
 from .cursor import Cursor
 from .episodes import EpisodeRunner

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 
 from ..contracts.executor import Renderer
-from ..contracts.trajectory import TrajectoryColumns
+from ..contracts.trajectory_columns import TrajectoryColumns
 
 
 def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> list[dict[str, Any]]:
     """Return up to ``count`` samples, spread evenly over the batch, as JSON values."""
     rows = np.unique(np.linspace(0, len(batch) - 1, min(count, len(batch))).round().astype(int))
-    total = batch.total_reward
+    batch = batch.select(rows)
+    columns, total = batch.tokens.read(), batch.total_reward
     texts = []
-    for row in rows.tolist():
-        tokens = batch.tokens_of(row)
-        start = batch.token_offsets[row]
-        first_action = int(np.argmax(batch.action_mask[start : start + len(tokens)]))
+    for row in range(len(batch)):
+        span = slice(columns.token_offsets[row], columns.token_offsets[row + 1])
+        tokens, first_action = columns.token_ids[span], int(np.argmax(columns.action_mask[span]))
         texts.append(
             {
                 "uid": ".".join(map(str, batch.uid[row].tolist())),

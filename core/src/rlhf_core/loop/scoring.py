@@ -15,7 +15,7 @@ from ..contracts.advantage import AdvantageEstimator, Advantages, RewardBatch
 from ..contracts.backend import Statistic, TopTokens
 from ..contracts.metric import Metric, Metrics
 from ..contracts.runtime import RoleHandle
-from ..contracts.trajectory import TrajectoryColumns
+from ..contracts.trajectory_columns import TrajectoryColumns
 from ..errors import NonFiniteError, PluginError
 from ..math import group_size, group_std, kl_estimate, pad_columns, unpad
 from .demands import Demands
@@ -158,7 +158,7 @@ def make_reward_batch(
     def optional(flat: NDArray[np.float32] | None) -> Tensor | None:
         return None if flat is None else padded(flat)
 
-    token_rewards, mask = pad_columns(torch.from_numpy(batch.turn_rewards.copy()), lengths)
+    token_rewards, mask = pad_columns(torch.from_numpy(batch.action_rewards), lengths)
     rows = torch.arange(len(batch))
     token_rewards[rows, lengths - 1] += torch.from_numpy(batch.reward)
     penalty = None
@@ -176,7 +176,7 @@ def make_reward_batch(
         action_mask=mask,
         group=torch.from_numpy(batch.group),
         episode=torch.from_numpy(batch.episode),
-        turn=padded(batch.action_turn.astype(np.int64)),
+        turn=padded(batch.action_turn),
         truncated=torch.from_numpy(batch.truncated),
         kl_penalty=penalty,
         values=optional(columns.get("values")),

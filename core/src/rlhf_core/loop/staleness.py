@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..contracts.metric import Metric, Metrics
-from ..contracts.trajectory import TrajectoryColumns
+from ..contracts.trajectory_columns import TrajectoryColumns
 from ..errors import RolloutError
 from .ledger import Groups, groups_of
 
@@ -21,10 +21,9 @@ def staleness_metrics(batch: TrajectoryColumns, version: int, max_staleness: int
     Raises:
         RolloutError: a token is older than the bound allows, so the engine served weights that it should not have.
     """
-    staleness = version - batch.weight_version
-    oldest = int(staleness.max())
+    oldest = version - int(batch.oldest_version.min())
     if oldest > max_staleness:
-        row = int(np.searchsorted(batch.action_offsets, int(staleness.argmax()), side="right")) - 1
+        row = int(batch.oldest_version.argmin())
         uid = ".".join(map(str, batch.uid[row].tolist()))
         raise RolloutError(
             f"sample {uid} has a token of weights {oldest} versions old, expected at most {max_staleness} "
@@ -32,22 +31,23 @@ def staleness_metrics(batch: TrajectoryColumns, version: int, max_staleness: int
         )
     if not max_staleness:
         return {}
-    count = len(staleness)
+    counts, widest = batch.version_counts, batch.version_counts.shape[1]
+    staleness = version - batch.oldest_version[:, None] - np.arange(widest)  # (B, W)
+    count = float(counts.sum())
     metrics: Metrics = {
-        "rollout/staleness_mean": Metric(float(staleness.sum()), count),
+        "rollout/staleness_mean": Metric(float((staleness * counts).sum()), count),
         "rollout/staleness_max": Metric(float(oldest), reduction="max"),
     }
     for age in range(max_staleness + 1):
-        metrics[f"rollout/staleness_{age}"] = Metric(float((staleness == age).sum()), count)
+        metrics[f"rollout/staleness_{age}"] = Metric(float(counts[staleness == age].sum()), count)
     return metrics
 
 
 def groups_by_version(batch: TrajectoryColumns) -> dict[int, Groups]:
     """Return the groups of a batch by the version of their oldest token."""
-    oldest = np.minimum.reduceat(batch.weight_version, batch.action_offsets[:-1])  # (B,)
     group = batch.group
-    oldest_of_group = np.full(int(group.max()) + 1, np.iinfo(np.int32).max)
-    np.minimum.at(oldest_of_group, group, oldest)
+    oldest_of_group = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(oldest_of_group, group, batch.oldest_version)
     found: dict[int, Groups] = {}
     for version in np.unique(oldest_of_group).tolist():
         rows = np.flatnonzero(oldest_of_group[group] == version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..contracts.trajectory import TrajectoryColumns
+from ..contracts.trajectory_columns import TrajectoryColumns
 from .rng import generator_of
 
 

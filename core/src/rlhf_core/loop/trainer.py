@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..config.features import renormalizes
 from ..contracts.backend import StepOutcome, StepPlan, TrainBatch
 from ..contracts.metric import Metric, Metrics, merge_metrics, metric_values
-from ..contracts.trajectory import TrajectoryColumns
+from ..contracts.trajectory_columns import TrajectoryColumns
 from ..errors import NonFiniteError
 from ..math import adapted_entropy_coef, adapted_kl_coef, mismatch_metrics, pad_columns
 from . import scoring

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core.contracts import TopTokens, TrainBatch, TrajectoryColumns
+from rlhf_core.contracts import TokenColumns, TopTokens, TrainBatch, TrajectoryColumns
 
 from .rank_group import RankGroup
 
 TOP_IDS, TOP_LOGPROBS = "top ids", "top logprobs"
 COLUMN = "column/"
-PER_ROW = ("uid", "reward", "truncated")
+PER_ROW = ("uid", "num_turns", "reward", "truncated")
+PER_TURN = ("turn_actions", "turn_rewards")
 PER_TOKEN = ("token_ids", "action_mask")
-PER_ACTION = ("rollout_logprobs", "weight_version", "action_turn", "turn_rewards")
+PER_ACTION = ("rollout_logprobs", "weight_version")
 LENGTHS = ("num_tokens", "num_actions")
 
 
@@ -53,7 +54,10 @@ def group_batch(own: TrainBatch, group: RankGroup) -> GroupBatch:
             },
             teacher_top=own.teacher_top
             and TopTokens(token_ids=joined[TOP_IDS], logprobs=joined[TOP_LOGPROBS]),
-            supervised=own.supervised and group_rows(own.supervised, group).batch.trajectories,
+            # A rank may have no supervised rows where others have some: it takes part all the same.
+            supervised=None
+            if own.supervised is None
+            else group_rows(own.supervised, group).batch.trajectories,
         ),
         own=slice(begin, begin + counts[group.rank]),
     )
@@ -67,7 +71,10 @@ def group_rows(own: TrajectoryColumns, group: RankGroup) -> GroupBatch:
 def _arrays(batch: TrainBatch) -> dict[str, NDArray[Any]]:
     """What the group needs of a batch; the scores and metrics of single rewards stay behind."""
     rows = batch.trajectories
-    named = {name: getattr(rows, name) for name in (*PER_ROW, *PER_TOKEN, *PER_ACTION, *LENGTHS)}
+    named = {
+        name: getattr(rows, name)
+        for name in (*PER_ROW, *PER_TURN, *PER_TOKEN, *PER_ACTION, *LENGTHS)
+    }
     named |= {COLUMN + name: batch.columns[name] for name in sorted(batch.columns)}
     if batch.teacher_top is not None:
         named |= {TOP_IDS: batch.teacher_top.token_ids, TOP_LOGPROBS: batch.teacher_top.logprobs}
@@ -75,12 +82,13 @@ def _arrays(batch: TrainBatch) -> dict[str, NDArray[Any]]:
 
 
 def _trajectories(joined: Mapping[str, NDArray[Any]]) -> TrajectoryColumns:
-    return TrajectoryColumns(
-        **{name: joined[name] for name in (*PER_ROW, *PER_TOKEN, *PER_ACTION)},
-        token_offsets=_offsets(joined["num_tokens"]),
-        action_offsets=_offsets(joined["num_actions"]),
-        rewards={},
-        metrics={},
+    return TrajectoryColumns.from_tokens(
+        TokenColumns(
+            **{name: joined[name] for name in (*PER_TOKEN, *PER_ACTION)},
+            token_offsets=_offsets(joined["num_tokens"]),
+            action_offsets=_offsets(joined["num_actions"]),
+        ),
+        **{name: joined[name] for name in (*PER_ROW, *PER_TURN)},
     )
 
 

@@ -18,5 +18,5 @@ class DropStale:
 
     def keep(self, group: TrajectoryColumns, info: RolloutInfo) -> str | None:
         """Return None or ``stale``."""
-        oldest = int(group.weight_version.min(initial=info.version))
+        oldest = int(group.oldest_version.min(initial=info.version))
         return "stale" if info.version - oldest > self.config.limit else None

@@ -18,13 +18,10 @@ def episode_lengths(batch: TrajectoryColumns) -> Int[np.ndarray, " b"]:
 
 def longest_turns(batch: TrajectoryColumns) -> Int[np.ndarray, " b"]:
     """Return, at each row, the action tokens of the longest turn of its episode."""
-    num_turns = int(batch.action_turn.max(initial=0)) + 1
-    row = np.repeat(np.arange(len(batch)), batch.num_actions)  # (sum of A,)
-    cells = np.bincount(row * num_turns + batch.action_turn, minlength=len(batch) * num_turns)
-    of_row = cells.reshape(len(batch), num_turns).max(axis=1)  # (B,)
+    episode = batch.episode
     longest = np.zeros(len(batch), dtype=np.int64)
-    np.maximum.at(longest, batch.episode, of_row)
-    return longest[batch.episode]
+    np.maximum.at(longest, np.repeat(episode, batch.num_turns), batch.turn_actions)
+    return longest[episode]
 
 
 def truncated_episodes(batch: TrajectoryColumns) -> Bool[np.ndarray, " b"]:

@@ -38,7 +38,7 @@ class StopProperly(Stateless):
     ) -> tuple[TrajectoryColumns, Metrics]:
         del info
         truncated = truncated_episodes(batch)
-        at_actions = np.repeat(truncated, batch.num_actions)  # (sum of A,)
+        at_turns = np.repeat(truncated, batch.num_turns)  # (U,)
         # A fixed penalty replaces the total: it stands in the score, and nothing is left at the turns.
         kept_at_turns = max(self.config.coef, 0.0)
         shaped = replace(
@@ -47,7 +47,7 @@ class StopProperly(Stateless):
                 np.float32
             ),
             turn_rewards=stop_properly_reward(
-                batch.turn_rewards, at_actions, coef=kept_at_turns
+                batch.turn_rewards, at_turns, coef=kept_at_turns
             ).astype(np.float32),
         )
         return shaped, {"stop_properly/changed": Metric(float(truncated.sum()), len(batch))}

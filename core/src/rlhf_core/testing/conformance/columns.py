@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ...contracts.reward import RolloutInfo
 from ...contracts.task import Uid
-from ...contracts.trajectory import Stop, Trajectory, TrajectoryColumns, Turn
+from ...contracts.trajectory import Stop, Trajectory, Turn
+from ...contracts.trajectory_columns import TrajectoryColumns
 
 INFO = RolloutInfo(step=5, version=4, max_new_tokens=16, max_length=64)
 EOS_ID, PAD_ID = 2, 0
@@ -82,23 +81,11 @@ def batch_of(*groups: Sequence[Trajectory]) -> TrajectoryColumns:
     return TrajectoryColumns.from_trajectories([row for group in groups for row in group])
 
 
-def arrays_of(batch: TrajectoryColumns) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays of a batch by name, those in mappings included."""
-    found: dict[str, NDArray[np.generic]] = {}
-    for item in fields(batch):
-        value = getattr(batch, item.name)
-        if isinstance(value, np.ndarray):
-            found[item.name] = value
-        else:
-            found |= {f"{item.name}/{name}": array for name, array in value.items()}
-    return found
-
-
 def assert_same_arrays(
     before: dict[str, NDArray[np.generic]], after: TrajectoryColumns, *, but: Sequence[str] = ()
 ) -> None:
     """Assert that a batch holds the arrays ``before``, those that start with one of ``but`` apart."""
-    now = arrays_of(after)
+    now = after.arrays()
     for name, array in before.items():
         if not name.startswith(tuple(but)):
             same = name in now and np.array_equal(

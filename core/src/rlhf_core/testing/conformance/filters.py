@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...contracts.trajectory import TrajectoryColumns
-from .columns import INFO, arrays_of, assert_same_arrays, batch_of, group_of
+from ...contracts.trajectory_columns import TrajectoryColumns
+from .columns import INFO, assert_same_arrays, batch_of, group_of
 from .subject import Check, Subject
 
 _REWARDS = (
@@ -41,7 +41,7 @@ def check_the_answer_is_none_or_a_word(subject: Subject) -> None:
 def check_inputs_stay_as_they_are(subject: Subject) -> None:
     """The group is not changed in place."""
     for group in _groups():
-        before = {name: array.copy() for name, array in arrays_of(group).items()}
+        before = {name: array.copy() for name, array in group.arrays().items()}
         _decide(subject, group)
         assert_same_arrays(before, group)
 

@@ -7,8 +7,8 @@ import json
 import numpy as np
 
 from ...contracts.metric import Metrics
-from ...contracts.trajectory import TrajectoryColumns
-from .columns import INFO, arrays_of, assert_same_arrays, batch_of, group_of
+from ...contracts.trajectory_columns import TrajectoryColumns
+from .columns import INFO, assert_same_arrays, batch_of, group_of
 from .comparing import assert_metrics
 from .subject import Check, Subject
 
@@ -34,7 +34,7 @@ def check_only_rewards_change(subject: Subject) -> None:
     batch = _batch()
     shaped, metrics = _shape(subject, batch)
     assert len(shaped) == len(batch), f"{len(shaped)} rows, expected {len(batch)}"
-    assert_same_arrays(arrays_of(batch), shaped, but=MAY_CHANGE)
+    assert_same_arrays(batch.arrays(), shaped, but=MAY_CHANGE)
     assert_metrics(metrics, "metrics")
 
 
@@ -51,7 +51,7 @@ def check_rewards_stay_finite(subject: Subject) -> None:
 def check_inputs_stay_as_they_are(subject: Subject) -> None:
     """The batch is not changed in place: the loop keeps the rewards as they were given."""
     batch = _batch()
-    before = {name: array.copy() for name, array in arrays_of(batch).items()}
+    before = {name: array.copy() for name, array in batch.arrays().items()}
     _shape(subject, batch)
     assert_same_arrays(before, batch)
 

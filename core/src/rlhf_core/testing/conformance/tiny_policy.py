@@ -19,7 +19,7 @@ from ...contracts.correction import Correction
 from ...contracts.loss import LossInputs, TokenLoss
 from ...contracts.optimizer import ParameterGroup
 from ...contracts.task import Uid
-from ...contracts.trajectory import TrajectoryColumns
+from ...contracts.trajectory_columns import TrajectoryColumns
 from ...plugins import Plugins, empty
 from ..tiny import write_tiny_model
 from .columns import EOS_ID, PAD_ID, trajectory
@@ -74,10 +74,10 @@ class PlainModel:
 
     def scores(self, batch: TrajectoryColumns, temperature: float = 1.0) -> Scores:
         """Of every action: the distribution at the token before it, after the temperature."""
-        parts = []
+        parts, columns = [], batch.tokens.read()
         for row in range(len(batch)):
-            span = slice(int(batch.token_offsets[row]), int(batch.token_offsets[row + 1]))
-            tokens, mask = batch.token_ids[span], batch.action_mask[span]
+            span = slice(columns.token_offsets[row], columns.token_offsets[row + 1])
+            tokens, mask = columns.token_ids[span], columns.action_mask[span]
             actions = torch.from_numpy(np.flatnonzero(mask))
             logits = self.logits(tokens)[actions - 1] / temperature
             logprobs = logits.log_softmax(-1)  # (A, V)

@@ -1,0 +1,177 @@
+"""What trajectories have one entry a token of: large, and therefore not always in the process that looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .ragged import offsets_of, taker
+
+Rows = NDArray[np.integer]
+
+
+class Tokens(Protocol):
+    """The tokens of some rows, wherever they are."""
+
+    def read(self) -> TokenColumns:
+        """Return them in this process's memory."""
+        ...
+
+    def select(self, rows: Rows) -> Tokens:
+        """Return the given rows, in the given order."""
+        ...
+
+
+class Block(Protocol):
+    """Tokens that are read as a whole or not at all."""
+
+    def read(self) -> TokenColumns: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenColumns:
+    """Tokens in memory, or mapped into it. Row b owns ``x[offsets[b]:offsets[b + 1]]``."""
+
+    token_ids: NDArray[np.int32]
+    """(sum of T,)"""
+    action_mask: NDArray[np.bool_]
+    """(sum of T,)"""
+    token_offsets: NDArray[np.int64]
+    """(B + 1,)"""
+    rollout_logprobs: NDArray[np.float32]
+    """(sum of A,)"""
+    weight_version: NDArray[np.int32]
+    """(sum of A,)"""
+    action_offsets: NDArray[np.int64]
+    """(B + 1,)"""
+
+    def __len__(self) -> int:
+        return len(self.token_offsets) - 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all columns."""
+        columns = (self.token_ids, self.action_mask, self.rollout_logprobs, self.weight_version)
+        return sum(column.nbytes for column in columns)
+
+    def read(self) -> TokenColumns:
+        return self
+
+    def select(self, rows: Rows) -> TokenColumns:
+        """Return the given rows, in the given order."""
+        tokens = taker(self.token_offsets, rows)
+        actions = taker(self.action_offsets, rows)
+        return TokenColumns(
+            token_ids=tokens(self.token_ids),
+            action_mask=tokens(self.action_mask),
+            token_offsets=offsets_of(np.diff(self.token_offsets)[rows]),
+            rollout_logprobs=actions(self.rollout_logprobs),
+            weight_version=actions(self.weight_version),
+            action_offsets=offsets_of(np.diff(self.action_offsets)[rows]),
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence[TokenColumns]) -> TokenColumns:
+        """Join rows, in the order of the parts; no parts, no rows."""
+        if len(parts) == 1:
+            return parts[0]
+        parts = parts or [_nothing()]
+        return TokenColumns(
+            token_ids=np.concatenate([part.token_ids for part in parts]),
+            action_mask=np.concatenate([part.action_mask for part in parts]),
+            token_offsets=_joined_offsets([part.token_offsets for part in parts]),
+            rollout_logprobs=np.concatenate([part.rollout_logprobs for part in parts]),
+            weight_version=np.concatenate([part.weight_version for part in parts]),
+            action_offsets=_joined_offsets([part.action_offsets for part in parts]),
+        )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class DeferredTokens:
+    """Rows of blocks that stay where they were made until somebody reads them, and then whole batches at once."""
+
+    blocks: tuple[Block, ...]
+    block: NDArray[np.int64]
+    """(B,) the block of each row"""
+    row: NDArray[np.int64]
+    """(B,) which row of its block it is"""
+    _columns: TokenColumns | None = field(default=None, init=False, repr=False)
+    """What was read."""
+
+    @staticmethod
+    def whole(block: Block, num_rows: int) -> DeferredTokens:
+        """All rows of a block, in their order."""
+        return DeferredTokens(
+            blocks=(block,), block=np.zeros(num_rows, dtype=np.int64), row=np.arange(num_rows)
+        )
+
+    def read(self) -> TokenColumns:
+        """Return the rows in this process's memory, where they stay as long as this object does."""
+        if self._columns is None:
+            order = np.argsort(self.block, kind="stable")
+            counts = np.bincount(self.block, minlength=len(self.blocks))
+            ends = np.cumsum(counts)
+            parts = [
+                block.read().select(self.row[order[end - count : end]])
+                for block, count, end in zip(self.blocks, counts, ends, strict=True)
+                if count
+            ]
+            joined = TokenColumns.concatenate(parts)
+            self._columns = joined if _is_sorted(order) else joined.select(np.argsort(order))
+        return self._columns
+
+    def select(self, rows: Rows) -> DeferredTokens:
+        """Return the given rows, in the given order; blocks without any are let go."""
+        used, block = np.unique(self.block[rows], return_inverse=True)
+        return DeferredTokens(
+            blocks=tuple(self.blocks[index] for index in used.tolist()),
+            block=np.asarray(block, dtype=np.int64).reshape(-1),
+            row=self.row[rows],
+        )
+
+    def with_blocks(self, blocks: Sequence[Block]) -> DeferredTokens:
+        """Return the same rows of other blocks, such as these in another process; none: the rows alone."""
+        return DeferredTokens(blocks=tuple(blocks), block=self.block, row=self.row)
+
+
+def joined_tokens(parts: Sequence[Tokens]) -> Tokens:
+    """Return the rows of all parts, in their order; what is deferred stays so."""
+    here = [part for part in parts if isinstance(part, TokenColumns)]
+    if len(here) == len(parts):
+        return TokenColumns.concatenate(here)
+    deferred = [
+        part if isinstance(part, DeferredTokens) else DeferredTokens.whole(part, len(part.read()))
+        for part in parts
+    ]
+    first = np.cumsum([0, *(len(part.blocks) for part in deferred)])[:-1]
+    return DeferredTokens(
+        blocks=tuple(block for part in deferred for block in part.blocks),
+        block=np.concatenate(
+            [part.block + start for part, start in zip(deferred, first, strict=True)]
+        ),
+        row=np.concatenate([part.row for part in deferred]),
+    )
+
+
+def _nothing() -> TokenColumns:
+    none = offsets_of(np.zeros(0, dtype=np.int64))
+    return TokenColumns(
+        token_ids=np.zeros(0, dtype=np.int32),
+        action_mask=np.zeros(0, dtype=np.bool_),
+        token_offsets=none,
+        rollout_logprobs=np.zeros(0, dtype=np.float32),
+        weight_version=np.zeros(0, dtype=np.int32),
+        action_offsets=none,
+    )
+
+
+def _joined_offsets(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return offsets_of(np.concatenate([np.diff(part) for part in parts]))
+
+
+def _is_sorted(order: NDArray[np.int64]) -> bool:
+    return bool((order == np.arange(len(order))).all())

@@ -1,0 +1,311 @@
+"""Many trajectories as columns.
+
+Axes: ``B`` sequences, ``T`` tokens of a sequence (prompt, actions, environment text), ``A`` action tokens (those
+that the policy wrote), ``U`` turns of all sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .ragged import offsets_of, packed, ragged_index
+from .task import Uid
+from .token_columns import Rows, TokenColumns, Tokens, joined_tokens
+from .trajectory import Trajectory
+
+PER_ROW = (
+    "uid",
+    "num_tokens",
+    "num_actions",
+    "num_turns",
+    "oldest_version",
+    "version_counts",
+    "reward",
+    "truncated",
+)
+"""Columns of one entry a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryColumns:
+    """Trajectories, ordered by uid: small columns by row and turn, and their tokens, which may be elsewhere.
+
+    Selecting and joining move whole arrays, never single samples, and read no tokens. The properties that have one
+    entry a token or action do read them: where tokens are elsewhere, the whole batch's are fetched.
+    """
+
+    uid: NDArray[np.int64]
+    """(B, 4) epoch, prompt, sample, segment."""
+    num_tokens: NDArray[np.int64]
+    """(B,) tokens of each sequence."""
+    num_actions: NDArray[np.int64]
+    """(B,) action tokens of each sequence."""
+    num_turns: NDArray[np.int64]
+    """(B,)"""
+    turn_actions: NDArray[np.int64]
+    """(U,) action tokens of each turn."""
+    turn_rewards: NDArray[np.float32]
+    """(U,) what the environment gave for each turn."""
+    oldest_version: NDArray[np.int64]
+    """(B,) oldest version of weights that sampled an action; 0 where there is none."""
+    version_counts: NDArray[np.int64]
+    """(B, W) actions sampled by version ``oldest_version + w``."""
+    reward: NDArray[np.float32]
+    """(B,) the episode's score, without turn rewards."""
+    rewards: Mapping[str, NDArray[np.float32]]
+    """(B,) each: the scores by reward name, NaN where a sample has none."""
+    truncated: NDArray[np.bool_]
+    """(B,)"""
+    metrics: Mapping[str, NDArray[np.float32]]
+    """(B,) each, NaN where a sample did not report."""
+    tokens: Tokens
+
+    def __len__(self) -> int:
+        return len(self.uid)
+
+    @property
+    def token_ids(self) -> NDArray[np.int32]:
+        """(sum of T,)"""
+        return self.tokens.read().token_ids
+
+    @property
+    def action_mask(self) -> NDArray[np.bool_]:
+        """(sum of T,)"""
+        return self.tokens.read().action_mask
+
+    @property
+    def rollout_logprobs(self) -> NDArray[np.float32]:
+        """(sum of A,) NaN in the rows of prompts whose log-probs nobody asked the engine for."""
+        return self.tokens.read().rollout_logprobs
+
+    @property
+    def weight_version(self) -> NDArray[np.int32]:
+        """(sum of A,)"""
+        return self.tokens.read().weight_version
+
+    @property
+    def token_offsets(self) -> NDArray[np.int64]:
+        """(B + 1,) row b owns ``token_ids[token_offsets[b]:token_offsets[b + 1]]``."""
+        return offsets_of(self.num_tokens)
+
+    @property
+    def action_offsets(self) -> NDArray[np.int64]:
+        """(B + 1,) the same of columns of (sum of A,)."""
+        return offsets_of(self.num_actions)
+
+    @property
+    def action_turn(self) -> NDArray[np.int64]:
+        """(sum of A,) which turn of its trajectory each action belongs to."""
+        first = np.repeat(offsets_of(self.num_turns)[:-1], self.num_turns)
+        return np.repeat(np.arange(len(self.turn_actions)) - first, self.turn_actions)
+
+    @property
+    def action_rewards(self) -> NDArray[np.float32]:
+        """(sum of A,) each turn's reward on its last action token, 0 elsewhere."""
+        rewards = np.zeros(int(self.turn_actions.sum()), dtype=np.float32)
+        rewards[np.cumsum(self.turn_actions) - 1] = self.turn_rewards
+        return rewards
+
+    @property
+    def group(self) -> NDArray[np.int64]:
+        """(B,) dense index of each sequence's group (the episodes of one prompt in one epoch)."""
+        return _dense_index(self.uid[:, :2])
+
+    @property
+    def episode(self) -> NDArray[np.int64]:
+        """(B,) dense index of each sequence's episode."""
+        return _dense_index(self.uid[:, :3])
+
+    @property
+    def total_reward(self) -> NDArray[np.float32]:
+        """(B,) episode reward plus turn rewards."""
+        turns = np.zeros(len(self), dtype=np.float64)
+        np.add.at(turns, np.repeat(np.arange(len(self)), self.num_turns), self.turn_rewards)
+        return (self.reward + turns).astype(np.float32)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Every array that makes up the batch, by name; the tokens are read."""
+        columns = self.tokens.read()
+        named = {f"rewards/{name}": column for name, column in self.rewards.items()}
+        named |= {f"metrics/{name}": column for name, column in self.metrics.items()}
+        named |= {name: getattr(self, name) for name in (*PER_ROW, "turn_actions", "turn_rewards")}
+        return named | {item.name: getattr(columns, item.name) for item in fields(columns)}
+
+    def uids(self) -> Iterator[Uid]:
+        """Yield each sequence's name."""
+        for row in self.uid.tolist():
+            yield Uid(*row)
+
+    def tokens_of(self, row: int) -> NDArray[np.int32]:
+        """(T,) a view of one sequence's tokens."""
+        columns = self.tokens.read()
+        return columns.token_ids[columns.token_offsets[row] : columns.token_offsets[row + 1]]
+
+    def actions_of(self, row: int) -> NDArray[np.int32]:
+        """(A,) the tokens that the policy wrote in one sequence."""
+        columns = self.tokens.read()
+        span = slice(columns.token_offsets[row], columns.token_offsets[row + 1])
+        return columns.token_ids[span][columns.action_mask[span]]
+
+    def action_index(self, rows: Rows) -> NDArray[np.int64]:
+        """Positions, in any column of (sum of A,), of the given rows' actions in the given order."""
+        return ragged_index(self.action_offsets, rows)
+
+    def select(self, rows: Rows) -> TrajectoryColumns:
+        """Return the given rows, in the given order."""
+        turns = ragged_index(offsets_of(self.num_turns), rows)
+        return TrajectoryColumns(
+            **{name: getattr(self, name)[rows] for name in PER_ROW},
+            turn_actions=self.turn_actions[turns],
+            turn_rewards=self.turn_rewards[turns],
+            rewards={name: column[rows] for name, column in self.rewards.items()},
+            metrics={name: column[rows] for name, column in self.metrics.items()},
+            tokens=self.tokens.select(rows),
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[TrajectoryColumns]) -> TrajectoryColumns:
+        """Join batches and order the rows by uid.
+
+        Raises:
+            ValueError: there are none, or two rows share a uid.
+        """
+        if not parts:
+            raise ValueError("no batches to join")
+        sizes = [len(part) for part in parts]
+        widest = max(part.version_counts.shape[1] for part in parts)
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in (*PER_ROW, "turn_actions", "turn_rewards")
+            if name != "version_counts"
+        }
+        whole = cls(
+            **columns,
+            version_counts=np.concatenate(
+                [_widened(part.version_counts, widest) for part in parts]
+            ),
+            rewards=_joined_named([part.rewards for part in parts], sizes),
+            metrics=_joined_named([part.metrics for part in parts], sizes),
+            tokens=joined_tokens([part.tokens for part in parts]),
+        )
+        order = np.lexsort(whole.uid.T[::-1])
+        ordered = whole.uid[order]
+        if (ordered[1:] == ordered[:-1]).all(axis=1).any():
+            raise ValueError("two trajectories share a uid")
+        return whole if (order == np.arange(len(order))).all() else whole.select(order)
+
+    @classmethod
+    def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> TrajectoryColumns:
+        """Pack scored trajectories, ordered by uid.
+
+        Raises:
+            ValueError: there are none, or two share a uid.
+        """
+        if not trajectories:
+            raise ValueError("no trajectories to pack")
+        rows = sorted(trajectories, key=lambda trajectory: trajectory.uid)
+        if len({row.uid for row in rows}) != len(rows):
+            raise ValueError("two trajectories share a uid")
+        turns = [turn for row in rows for turn in row.turns]
+        return cls.from_tokens(
+            TokenColumns(
+                token_ids=packed([row.token_ids for row in rows], np.int32),
+                action_mask=np.concatenate([row.action_mask for row in rows]),
+                token_offsets=offsets_of(np.array([len(row.token_ids) for row in rows])),
+                rollout_logprobs=packed([row.rollout_logprobs for row in rows], np.float32),
+                weight_version=packed([row.weight_version for row in rows], np.int32),
+                action_offsets=offsets_of(np.array([len(row.rollout_logprobs) for row in rows])),
+            ),
+            uid=np.array([row.uid for row in rows], dtype=np.int64),
+            num_turns=np.array([len(row.turns) for row in rows], dtype=np.int64),
+            turn_actions=np.array([turn.end - turn.start for turn in turns], dtype=np.int64),
+            turn_rewards=np.array([turn.reward for turn in turns], dtype=np.float32),
+            reward=np.array([row.reward or 0.0 for row in rows], dtype=np.float32),
+            rewards=_named_columns([row.rewards for row in rows]),
+            truncated=np.array([row.truncated for row in rows], dtype=bool),
+            metrics=_named_columns([row.metrics for row in rows]),
+        )
+
+    @classmethod
+    def from_tokens(
+        cls,
+        tokens: TokenColumns,
+        *,
+        uid: NDArray[np.int64],
+        num_turns: NDArray[np.int64],
+        turn_actions: NDArray[np.int64],
+        turn_rewards: NDArray[np.float32],
+        reward: NDArray[np.float32],
+        truncated: NDArray[np.bool_],
+        rewards: Mapping[str, NDArray[np.float32]] | None = None,
+        metrics: Mapping[str, NDArray[np.float32]] | None = None,
+    ) -> TrajectoryColumns:
+        """Return the rows of tokens that are here; what follows from the tokens is computed."""
+        oldest, counts = _versions(tokens)
+        return cls(
+            uid=uid,
+            num_tokens=np.diff(tokens.token_offsets),
+            num_actions=np.diff(tokens.action_offsets),
+            num_turns=num_turns,
+            turn_actions=turn_actions,
+            turn_rewards=turn_rewards,
+            oldest_version=oldest,
+            version_counts=counts,
+            reward=reward,
+            rewards=rewards or {},
+            truncated=truncated,
+            metrics=metrics or {},
+            tokens=tokens,
+        )
+
+
+def _versions(tokens: TokenColumns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (B,) the oldest version of each row and (B, W) how many actions each version from there on sampled."""
+    lengths = np.diff(tokens.action_offsets)
+    oldest = np.zeros(len(lengths), dtype=np.int64)
+    rows = np.flatnonzero(lengths)
+    if not len(rows):
+        return oldest, np.zeros((len(lengths), 1), dtype=np.int64)
+    versions, starts = tokens.weight_version, tokens.action_offsets[:-1][rows]
+    oldest[rows] = np.minimum.reduceat(versions, starts)
+    width = int((np.maximum.reduceat(versions, starts) - oldest[rows]).max()) + 1
+    if width == 1:
+        return oldest, lengths[:, None]
+    cell = np.repeat(np.arange(len(lengths)) * width - oldest, lengths) + versions
+    return oldest, np.bincount(cell, minlength=len(lengths) * width).reshape(-1, width)
+
+
+def _widened(counts: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    return np.pad(counts, ((0, 0), (0, width - counts.shape[1])))
+
+
+def _named_columns(rows: list[Mapping[str, float]]) -> dict[str, NDArray[np.float32]]:
+    names = sorted({name for row in rows for name in row})
+    return {
+        name: np.array([row.get(name, np.nan) for row in rows], dtype=np.float32) for name in names
+    }
+
+
+def _joined_named(
+    parts: Sequence[Mapping[str, NDArray[np.float32]]], sizes: Sequence[int]
+) -> dict[str, NDArray[np.float32]]:
+    names = sorted({name for part in parts for name in part})
+    return {
+        name: np.concatenate(
+            [
+                part[name] if name in part else np.full(size, np.nan, dtype=np.float32)
+                for part, size in zip(parts, sizes, strict=True)
+            ]
+        )
+        for name in names
+    }
+
+
+def _dense_index(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    _, index = np.unique(keys, axis=0, return_inverse=True)
+    return np.asarray(index, dtype=np.int64).reshape(-1)
