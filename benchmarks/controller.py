@@ -2,14 +2,16 @@
 
     python benchmarks/controller.py --engines 1000 --prompts 512 --samples 8 --tokens 128 --json
 
-The driver is the real one: pool of rollout workers, episode runner, packing, and the cutting of the batch for ranks.
-The engines are made up: each sleeps, then answers with arrays of the size of a real response. They live with their
-executors in a few processes, so that those and not the driver bear their cost. Each length runs in a driver of its own,
-since a process does not give memory back.
+The driver is the real one: pool of rollout workers, rollout source with its ledger, and the cutting of the batch for
+ranks, each of which pulls its rows. The engines are made up: each sleeps, then answers with arrays of the size of a
+real response. They live with their executors and rewards in a few processes, so that those and not the driver bear
+their cost. Each length runs in a driver of its own, since a process does not give memory back.
 
 Time is the process's CPU time (all threads, Ray's included), for wall time would count the engines' sleep. Memory is
-what the driver alone has (RssAnon), at its highest after a step, less what it had before the first. Rewards are off
-unless ``--reward``: they get text, so that the driver then decodes every token (by a stand-in for a tokenizer).
+what the driver alone has (RssAnon), at its highest after a step, less what it had before the first.
+
+With ``--here`` the driver does what it does where workers do not compute rewards: it gets every trajectory, decodes it
+(by a stand-in for a tokenizer), has it rewarded and packs it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,16 +45,21 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
     Uid,
 )
+from rlhf_core.loop.cursor import Cursor
 from rlhf_core.loop.episodes import EpisodeRunner
+from rlhf_core.loop.ledger import Ledger
 from rlhf_core.loop.rng import sample_seed
+from rlhf_core.loop.rollouts import RolloutSource
 from rlhf_core.rewards.panel import SampleScore
+from rlhf_core.rollout_process import GroupRunner, RolloutParts
 from rlhf_core.testing.fakes import FakeRenderer
 from rlhf_plugin_agents.config import SingleTurnConfig
 from rlhf_plugin_agents.single_turn import SingleTurn
 from rlhf_plugin_ray.config import RayRuntimeConfig
-from rlhf_plugin_ray.packed_trajectories import pack
 from rlhf_plugin_ray.process import Process
+from rlhf_plugin_ray.rank_actor import RankActor
 from rlhf_plugin_ray.role import SharedBatches
+from rlhf_plugin_ray.rollout_actor import RolloutActor
 from rlhf_plugin_ray.rollout_pool import RolloutPool
 from rlhf_plugin_ray.sharding import split_rows
 from rlhf_plugin_ray.supervisor import Supervisor
@@ -69,7 +78,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, help="of the shortest response")
     parser.add_argument("--ranks", type=int, default=8, help="that the batch is cut for")
     parser.add_argument("--steps", type=int, default=3, help="measured, after one that warms up")
-    parser.add_argument("--reward", action="store_true", help="decode the samples for a reward")
+    parser.add_argument("--here", action="store_true", help="reward and pack in the driver")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--growth", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -105,47 +114,27 @@ def one_length(arguments: argparse.Namespace) -> dict[str, float]:
 
 async def _steps(arguments: argparse.Namespace) -> dict[str, float]:
     tokens = arguments.tokens * arguments.growth
-    supervisor, batches = Supervisor(), SharedBatches()
+    supervisor = Supervisor()
     pool = _pool(arguments, tokens, supervisor)
     await pool.crew.start_all(arguments.processes)
-    runner = EpisodeRunner(
-        executor=pool,
-        context=RolloutContext(
-            engine=pool,
-            renderer=FakeRenderer(),
-            sampling=SamplingParams(max_new_tokens=tokens),
-            max_length=PROMPT_TOKENS + tokens,
-            seed=partial(_no_seed),
-        ),
-        seed_of=partial(sample_seed, 0),
-        score=_score if arguments.reward else None,
-        samples_per_prompt=arguments.samples,
-    )
+    ranks = [Process(ray.remote(Rank).remote(), f"rank {n}") for n in range(arguments.ranks)]
+    source = _source(arguments, pool, tokens)
     before, peak, cpu, wall = 0, 0, 0.0, 0.0
-    for step in range(arguments.steps + 1):
-        gc.collect()
-        if step == 0:
-            before = private_bytes()
-        started, started_wall = time.process_time(), time.perf_counter()
-        tasks = [
-            Task(uid=Uid(step, n), prompt_ids=tuple(range(PROMPT_TOKENS)))
-            for n in range(arguments.prompts)
-        ]
-        groups = await asyncio.gather(*(runner.play(task, step) for task in tasks))
-        scored = await runner.score(list(zip(tasks, groups, strict=True)), step)
-        rows = [row for group in scored for row in group.trajectories]
-        batch = TrajectoryColumns.from_trajectories(rows)
-        batches.put(batch, split_rows(batch.num_tokens, arguments.ranks))
-        if step:
-            cpu += time.process_time() - started
-            wall += time.perf_counter() - started_wall
-        peak = max(peak, private_bytes())
-        num_bytes = sum(getattr(batch, name).nbytes for name in ("token_ids", "action_mask"))
-        num_bytes += sum(
-            getattr(batch, name).nbytes
-            for name in ("rollout_logprobs", "weight_version", "action_turn", "turn_rewards")
-        )
-        del groups, scored, rows, batch
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Ledger(Path(folder) / "ledger")) as ledger,
+    ):
+        cursor = Cursor(Prompts(), 0, epochs=None)
+        for step in range(arguments.steps + 1):
+            gc.collect()
+            if step == 0:
+                before = private_bytes()
+            started, started_wall = time.process_time(), time.perf_counter()
+            num_bytes = await _step(arguments, source, cursor, ledger, step, ranks)
+            if step:
+                cpu += time.process_time() - started
+                wall += time.perf_counter() - started_wall
+            peak = max(peak, private_bytes())
     pool.crew.close()
     supervisor.close()
     samples = arguments.steps * arguments.prompts * arguments.samples
@@ -157,6 +146,64 @@ async def _steps(arguments: argparse.Namespace) -> dict[str, float]:
         "batch_mib": num_bytes / 2**20,
         "driver_private_mib": (peak - before) / 2**20,
     }
+
+
+async def _step(
+    arguments: argparse.Namespace,
+    source: RolloutSource,
+    cursor: Cursor,
+    ledger: Ledger,
+    step: int,
+    ranks: Sequence[Process],
+) -> float:
+    """Take a batch, hand it to the ranks, and return the bytes of its tokens."""
+    rollouts = await source.take(
+        step, cursor, arguments.prompts, max_refills=0, version=0, ledger=ledger
+    )
+    batch = rollouts.batch
+    assert batch is not None
+    parts = SharedBatches().put(batch, split_rows(batch.num_tokens, len(ranks)), ranks)
+    read = [rank.actor.num_bytes.remote(part) for rank, part in zip(ranks, parts, strict=True)]
+    return float(sum(await asyncio.gather(*read)))
+
+
+def _source(arguments: argparse.Namespace, pool: RolloutPool, tokens: int) -> RolloutSource:
+    episodes = EpisodeRunner(
+        executor=pool,
+        context=RolloutContext(
+            engine=pool,
+            renderer=FakeRenderer(),
+            sampling=SamplingParams(max_new_tokens=tokens),
+            max_length=PROMPT_TOKENS + tokens,
+            seed=_no_seed,
+        ),
+        seed_of=partial(sample_seed, 0),
+        score=LengthPanel().score,
+        samples_per_prompt=arguments.samples,
+    )
+    return RolloutSource(episodes, groups=None if arguments.here else pool)
+
+
+class Prompts:
+    """A data set of one length."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def order(self, epoch: int, seed: int) -> Any:
+        return np.arange(len(self))
+
+    def task(self, index: int, epoch: int) -> Task:
+        return Task(uid=Uid(epoch, index), prompt_ids=tuple(range(PROMPT_TOKENS)), row={})
+
+
+class Rank:
+    """Takes its rows as a rank of a role does."""
+
+    assemble = RankActor.assemble
+
+    async def num_bytes(self, rows: TrajectoryColumns) -> int:
+        return rows.tokens.read().num_bytes
 
 
 def _pool(arguments: argparse.Namespace, tokens: int, supervisor: Supervisor) -> RolloutPool:
@@ -180,30 +227,23 @@ def _pool(arguments: argparse.Namespace, tokens: int, supervisor: Supervisor) ->
     )
 
 
-class Worker:
-    """A rollout worker with the real executor, and its share of the engines."""
+class Worker(RolloutActor):
+    """A rollout worker with the real executor, a reward, and its share of the engines."""
 
     def __init__(self, num_engines: int, tokens: int) -> None:
         self._free = asyncio.Semaphore(num_engines)
         self._tokens = tokens
-        self._executor = SingleTurn(SingleTurnConfig())
-
-    async def watch(self) -> None:
-        await asyncio.Event().wait()
+        self._parts = RolloutParts(
+            executor=SingleTurn(SingleTurnConfig()), renderer=FakeRenderer(), environment=None
+        )
+        self._runner = GroupRunner(self._parts, LengthPanel())
 
     async def start(self, *arguments: Any) -> None: ...
 
     async def engines(self, *arguments: Any) -> None: ...
 
-    async def run(self, job: Any) -> Any:
-        context = RolloutContext(
-            engine=self,
-            renderer=FakeRenderer(),
-            sampling=job.sampling,
-            max_length=job.max_length,
-            seed=job.seed,
-        )
-        return pack(await self._executor.run(job.task, job.samples, context))
+    def _engines_at(self, version: int) -> Any:
+        return self
 
     async def generate(self, request: Any) -> list[Completion]:
         async with self._free:
@@ -220,8 +260,11 @@ class Worker:
         )
 
 
-async def _score(requests: Any) -> list[SampleScore]:
-    return [SampleScore(reward=float(len(request.response) % 2)) for request in requests]
+class LengthPanel:
+    """A reward that costs nothing itself; its samples are decoded all the same."""
+
+    async def score(self, requests: Any) -> list[SampleScore]:
+        return [SampleScore(reward=float(len(request.response) % 2)) for request in requests]
 
 
 def _no_seed(sample: int, turn: int) -> int:

@@ -33,6 +33,7 @@ PUBLIC = {
     "rlhf_core.math",
     "rlhf_core.plugins",  # Plugins, which a runtime is given
     "rlhf_core.weights",  # both ends of the way that weights take between processes
+    "rlhf_core.learner_process",  # what a runtime's own learning process builds
     "rlhf_core.rollout_process",  # what a runtime's own rollout processes build
 }
 """What plugins may import, besides everything in rlhf_core.testing; docs/plugins.md lists the same."""

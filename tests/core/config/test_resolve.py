@@ -28,84 +28,66 @@ def test_flags_win_over_files_and_later_files_over_earlier_ones(resolved):
     assert (result.run.train.steps, result.run.train.epochs, result.run.seed) == (2, 4, 3)
 
 
+AS_FILE = """
+[model]
+path = "some/model"
+[data]
+train = ["org/set"]
+[reward]
+use = ["pattern"]
+pattern = { pattern = "y", weight = 2.0 }
+[runtime]
+name = "here"
+[engine]
+name = "fake_engine"
+[backend]
+name = "table"
+[rollout]
+executor = "one_turn"
+[algo.advantage]
+estimator = "discounted"
+discounted.gamma = 0.5
+[algo.loss]
+policy = "clip"
+[actor]
+optim = "momentum"
+max_norm = "none"
+[actor.momentum]
+betas = [0.5, 0.6]
+inner.lr = 0.25
+[actor.momentum.limits]
+head = 3
+[critic]
+optim = "plain"
+"""
+AS_FLAGS = """
+--model some/model
+--data org/set
+--reward pattern
+--reward.pattern.pattern y
+--reward.pattern.weight 2
+--runtime here
+--engine fake_engine
+--backend table
+--executor one_turn
+--estimator discounted
+--algo.advantage.discounted.gamma 0.5
+--loss clip
+--optim momentum
+--actor.max_norm none
+--actor.momentum.betas 0.5 0.6
+--actor.momentum.inner.lr 0.25
+--actor.momentum.limits.head 3
+--critic.optim plain
+"""
+
+
 def test_the_same_path_means_the_same_in_every_layer(plugins, tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text(
-        """
-        [model]
-        path = "some/model"
-        [data]
-        train = ["org/set"]
-        [reward]
-        use = ["pattern"]
-        pattern = { pattern = "y", weight = 2.0 }
-        [runtime]
-        name = "here"
-        [engine]
-        name = "fake_engine"
-        [backend]
-        name = "table"
-        [rollout]
-        executor = "one_turn"
-        [algo.advantage]
-        estimator = "discounted"
-        discounted.gamma = 0.5
-        [algo.loss]
-        policy = "clip"
-        [actor]
-        optim = "momentum"
-        max_norm = "none"
-        [actor.momentum]
-        betas = [0.5, 0.6]
-        inner.lr = 0.25
-        [actor.momentum.limits]
-        head = 3
-        [critic]
-        optim = "plain"
-        """
-    )
-    flags = [
-        "--model",
-        "some/model",
-        "--data",
-        "org/set",
-        "--reward",
-        "pattern",
-        "--reward.pattern.pattern",
-        "y",
-        "--reward.pattern.weight",
-        "2",
-        "--runtime",
-        "here",
-        "--engine",
-        "fake_engine",
-        "--backend",
-        "table",
-        "--executor",
-        "one_turn",
-        "--estimator",
-        "discounted",
-        "--algo.advantage.discounted.gamma",
-        "0.5",
-        "--loss",
-        "clip",
-        "--optim",
-        "momentum",
-        "--actor.max_norm",
-        "none",
-        "--actor.momentum.betas",
-        "0.5",
-        "0.6",
-        "--actor.momentum.inner.lr",
-        "0.25",
-        "--actor.momentum.limits.head",
-        "3",
-        "--critic.optim",
-        "plain",
-    ]
+    path.write_text(AS_FILE)
 
     from_file = resolve([read_toml(path)], plugins)
-    from_flags = resolve([parse_flags(flags)], plugins)
+    from_flags = resolve([parse_flags(AS_FLAGS.split())], plugins)
 
     assert from_file.tree == from_flags.tree
     assert from_file.run == from_flags.run

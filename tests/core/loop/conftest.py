@@ -1,11 +1,27 @@
 """Trajectories written as text, for tests of the loop's parts."""
 
+import importlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
+
+
+@pytest.fixture(scope="session")
+def stepping() -> ModuleType:
+    """The module beside this file; test folders are no packages."""
+    here = str(Path(__file__).parent)
+    pytest.register_assert_rewrite("stepping")
+    sys.path.insert(0, here)
+    try:
+        return importlib.import_module("stepping")
+    finally:
+        sys.path.remove(here)
 
 
 @pytest.fixture

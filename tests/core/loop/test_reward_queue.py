@@ -12,8 +12,8 @@ class Scorer:
     def __init__(self):
         self.calls = []
 
-    async def __call__(self, groups, step):
-        self.calls.append((list(groups), step))
+    async def __call__(self, groups):
+        self.calls.append(list(groups))
         await asyncio.sleep(0.001)
         if "bad" in groups:
             raise RewardError("cannot")
@@ -25,21 +25,21 @@ def test_what_arrives_during_a_call_goes_with_the_next():
 
     async def play():
         queue = RewardQueue(scorer)
-        first = asyncio.create_task(queue.put("a", 1))
+        first = asyncio.create_task(queue.put("a"))
         await asyncio.sleep(0.0005)
-        rest = await asyncio.gather(*(queue.put(name, 2) for name in "bc"))
+        rest = await asyncio.gather(*(queue.put(name) for name in "bc"))
         return [await first, *rest]
 
     assert asyncio.run(play()) == ["A", "B", "C"]
-    assert scorer.calls == [(["a"], 1), (["b", "c"], 2)]
+    assert scorer.calls == [["a"], ["b", "c"]]
 
 
 def test_an_error_reaches_its_call_and_the_next_call_is_made():
     async def play():
         queue = RewardQueue(Scorer())
         with pytest.raises(RewardError, match="cannot"):
-            await queue.put("bad", 1)
-        return await queue.put("good", 1)
+            await queue.put("bad")
+        return await queue.put("good")
 
     assert asyncio.run(play()) == "GOOD"
 
@@ -47,7 +47,7 @@ def test_an_error_reaches_its_call_and_the_next_call_is_made():
 def test_closing_ends_the_call_under_way():
     async def play():
         queue = RewardQueue(Scorer())
-        waiting = asyncio.create_task(queue.put("a", 1))
+        waiting = asyncio.create_task(queue.put("a"))
         await asyncio.sleep(0)
         waiting.cancel()
         await queue.close()

@@ -302,4 +302,4 @@ def test_a_segment_without_actions_is_refused():
             ]
 
     with pytest.raises(RolloutError, match=r"0\.3\.0\.0 without a single action token"):
-        asyncio.run(episodes(executor=Silent()).play(Tasks().task(3, 0), 1))
+        asyncio.run(episodes(executor=Silent()).play(Tasks().task(3, 0)))

@@ -19,7 +19,7 @@ SPEC = RoleSpec(role="policy", model_path="model", max_grad_norm=0.5)
         ({"pin_memory": True}, "nothing is offloaded"),
         ({"zero_stage": 0, "args": {"wall_clock_breakdown": True}}, "nothing would read them"),
         ({"args": {"zero_optimization": 3}}, "expected a table"),
-        ({"allgather_bucket_size": 3}, "multiple of 2"),
+        ({"zero_stage": 0, "overlap_comm": True}, "overlap_comm true with zero_stage 0"),
     ],
 )
 def test_a_contradiction_is_refused_with_the_reason(options, reason):

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import ParameterGroup
-from rlhf_plugin_deepspeed.flattening import check_elementwise, check_groups
+from rlhf_plugin_deepspeed.flattening import check_elementwise
 
 CPU = torch.device("cpu")
 
@@ -97,15 +96,3 @@ def test_trying_an_optimizer_leaves_the_random_state_alone():
     check_elementwise(Of(lambda groups: torch.optim.AdamW(groups, lr=1e-6)), CPU)
 
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_parameter_in_no_group_or_in_two_is_refused():
-    named = [("a", nn.Parameter(torch.zeros(2))), ("b", nn.Parameter(torch.zeros(2)))]
-    whole = ParameterGroup(name="all", named_parameters=tuple(named))
-    first = ParameterGroup(name="first", named_parameters=(named[0],))
-
-    check_groups([whole], named)
-    with pytest.raises(PluginError, match="1 of 2 are in none, such as b"):
-        check_groups([first], named)
-    with pytest.raises(PluginError, match="1 in several"):
-        check_groups([whole, first], named)

@@ -1,11 +1,14 @@
 """One process, at every stage: the contract, and state that two ranks have written."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from rlhf_core import CheckpointError, ConfigError
+from rlhf_core.contracts import Trajectory, TrajectoryColumns, Uid
 from rlhf_core.testing.conformance import applying, subject
 
 pytestmark = [pytest.mark.scale]
@@ -126,6 +129,54 @@ def test_an_environment_with_a_part_of_the_ranks_is_refused(monkeypatch):
 
     with pytest.raises(ConfigError, match="lacks WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"):
         ranks.join(torch.device("cpu"))
+
+
+@stages
+def test_rows_without_actions_change_nothing(place, material, scenarios, stage):
+    """One fills a micro-batch alone, which then has nothing to go through the head with."""
+    batch = material.make_batch()
+    silent = Trajectory(
+        uid=Uid(0, 99),
+        token_ids=np.full(scenarios.SMALL_MICRO_BATCH, 7, dtype=np.int32),
+        action_mask=np.zeros(scenarios.SMALL_MICRO_BATCH, dtype=bool),
+        rollout_logprobs=np.zeros(0, dtype=np.float32),
+        weight_version=np.zeros(0, dtype=np.int32),
+        turns=(),
+    )
+    more = TrajectoryColumns.concatenate(
+        [batch.trajectories, TrajectoryColumns.from_trajectories([silent])]
+    )
+    plan, found = material.make_plan(batch, return_logprobs=True), []
+    for rows in (batch.trajectories, more):
+        backend = place.start("untied", options={"zero_stage": stage})
+        outcome = backend.train_step(replace(batch, trajectories=rows), plan)
+        found.append((outcome.logprobs, backend.logprobs(rows), scenarios.Found()))
+        found[-1][-1].weights(backend)
+        backend.close()
+
+    for one, other in zip(found[0][:2], found[1][:2], strict=True):
+        np.testing.assert_allclose(other, one, atol=1e-6)
+    torch.testing.assert_close(found[1][2].tensors, found[0][2].tensors, atol=1e-6, rtol=0)
+
+
+def test_a_process_that_a_single_rank_started_is_a_single_rank_too(monkeypatch):
+    """DeepSpeed wants LOCAL_RANK to be set, and children inherit it."""
+    from rlhf_plugin_deepspeed import ranks
+
+    joined = []
+    monkeypatch.setattr(ranks.dist, "is_initialized", lambda: False)
+    monkeypatch.setattr(ranks.dist, "init_process_group", lambda *_, **how: joined.append(how))
+    monkeypatch.setattr(ranks.atexit, "register", lambda function: None)
+    monkeypatch.setattr(ranks.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(ranks.dist, "get_world_size", lambda: 1)
+    for name in ranks.NEEDED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+
+    found = ranks.join(torch.device("cpu"))
+
+    assert (found.rank, found.world_size) == (0, 1)
+    assert [how["world_size"] for how in joined] == [1]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ def test_a_group_that_does_not_divide_the_ranks_is_refused():
 def test_heads_that_cannot_be_dealt_out_are_refused():
     with pytest.raises(ConfigError, match=r"sequence_parallel 4 .* 6 attention heads.*1, 2, 3, 6"):
         check_heads(6, 4)
+    with pytest.raises(ConfigError, match=r"parallel to one of 1\.$"):
+        check_heads(1, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The command as it is typed: what it predicts, what it exits with, and what it refuses."""
 
+import re
 import subprocess
 import sys
 
@@ -217,6 +218,57 @@ def test_what_is_not_modeled_is_said(run, tmp_path, monkeypatch):
     assert any("mine" in note and "not modeled" in note for note in result["notes"])
     assert sum("not modeled" in note for note in result["notes"]) == 2
     assert [process["name"] for process in result["gpus"][0]["processes"]] == ["policy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ('[backend.torch]\ndevice = "cpu"', "planned as if the trainer were on a GPU"),
+        ("[engine.vllm.args]\ncpu_offload_gb = 2", "engine.vllm.args: cpu_offload_gb not modeled"),
+        ('[rollout]\nfilters = ["dynamic_sampling"]', "prompts that replace filtered ones"),
+        (
+            '[reward]\nuse = ["reward_model"]\n[reward.reward_model]\npath = "x"\ntimeout_s = 9.0\n'
+            "batch_tokens = 4096",
+            "the model of reward.reward_model is not modeled: .* passes of 4,096 tokens",
+        ),
+        (
+            '[runtime]\nname = "ray"\n[backend]\nname = "deepspeed"\n[backend.deepspeed]\nzero_stage = 3\n'
+            "[backend.deepspeed.args.zero_optimization]\nstage3_max_live_parameters = 9\nsub_group_size = 8",
+            "backend.deepspeed.args: zero_optimization.sub_group_size not modeled",
+        ),
+    ],
+)
+def test_an_option_that_changes_memory_or_time_is_read_or_named(run, tmp_path, text, note):
+    more = tmp_path / "more.toml"
+    more.write_text(text)
+
+    _, result = run("-c", str(more))
+
+    assert [one for one in result["notes"] if re.search(note, one)], result["notes"]
+
+
+def test_a_reward_model_on_the_host_takes_no_gpu(run, tmp_path):
+    more = tmp_path / "more.toml"
+    more.write_text(
+        '[reward]\nuse = ["reward_model"]\n[reward.reward_model]\npath = "x"\ntimeout_s = 9.0\n'
+        'device = "cpu"'
+    )
+
+    assert run("-c", str(more))[1]["notes"] == []
+
+
+def test_prompts_beyond_the_batch_are_generated_on_policy_and_kept_off_policy(run):
+    """48 instead of 32 prompts are written, half as many again; where they may be stale, the next step has them."""
+    stale = ["--rollout.max_staleness", "1", "--algo.correction.kind", "tis"]
+    lengths = ["--prompt-tokens", "256", "--response-tokens", "1024"]
+
+    def prefill(*flags):
+        _, result = run(*lengths, *flags)
+        return next(phase["limit_s"] for phase in result["phases"] if phase["name"] == "prefill")
+
+    more = ["--rollout.oversampling", "1.5"]
+    assert prefill(*more) == pytest.approx(1.5 * prefill())
+    assert prefill(*more, *stale) == pytest.approx(prefill(*stale))
 
 
 def test_a_model_that_is_nowhere_is_asked_for(tmp_path, monkeypatch, config_text):

@@ -147,6 +147,20 @@ def test_distillation_over_tokens_holds_float32_logits(pencil):
     assert parts["logits of a chunk"] == 4 * 5 * (2 + 12)
 
 
+def test_a_scoring_pass_holds_the_products_of_a_chunk_alone(pencil):
+    """6 tokens' last norm, (8 + 4) x 2, and 4 actions x 5 logits of 2 bytes, which is more than the widest layer."""
+    role = policy(replace(pencil, ffn=1))
+
+    assert moments(role, Sharing(), SMALL)["scoring"]["activations"] == 6 * 12 * 2 + 4 * 5 * 2
+
+
+def test_scoring_many_tokens_of_a_teacher_holds_float32_logits(pencil):
+    for scaled, each in ((False, 8), (True, 10)):
+        role = policy(pencil, fused_head=False, scales_logits=scaled)
+        parts = moments(role, Sharing(), SMALL)["scoring"]
+        assert parts["activations"] == 6 * 12 * 2 + 4 * 5 * each
+
+
 def test_a_policy_that_is_not_scored_has_no_such_moment(pencil):
     assert "scoring" not in moments(policy(pencil, scores=False), Sharing(), SMALL)
     assert "scoring" in moments(policy(pencil), Sharing(), SMALL)

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -120,6 +129,7 @@ def placed(cluster: None, plugins: Plugins) -> Callable[..., Any]:
                     roles=placement.roles,
                     engine=placement.engine,
                     executor=placement.executor,
+                    groups=placement.groups,
                     runtime=runtime,
                 )
         finally:
@@ -178,3 +188,162 @@ def update_of(batch: TrajectoryColumns) -> tuple[TrainBatch, StepPlan]:
     advantages = np.linspace(-1.0, 2.0, size, dtype=np.float32)
     plan = StepPlan(normalizers=totals, on_policy=True, return_logprobs=True)
     return TrainBatch(trajectories=batch, columns={"advantages": advantages}), plan
+
+
+REWARD = """
+def score(response):
+    return sum(map(ord, response)) % 7
+
+def fail(response):
+    raise ValueError("this reward always fails")
+"""
+SMALL_RUN = [
+    *("--model", "model", "--data", "mine.jsonl", "--rollout.batch_size", "3"),
+    *("--rollout.n_samples_per_prompt", "4", "--rollout.max_new_tokens", "6"),
+    *("--data.max_prompt_tokens", "8", "--log.progress", "off"),
+    *("--log.tensorboard", "false", "--log.curve", "false"),
+]
+ON_RAY = [
+    *("--runtime", "ray", "--runtime.ray.object_store_mib", "100"),
+    *("--runtime.ray.show_output", "false", "--runtime.ray.close_timeout_s", "3"),
+]
+PATIENCE_S = 300
+LOOK_EVERY_S = 2
+GONE_WITHIN_S = 20
+"""After a run's end, also by kill -9. On an idle machine it is 2; Ray's own agents would take 60."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model, prompts and a reward for a small run."""
+    write_tiny_model(tmp_path / "model", hidden_size=16, num_layers=1, num_heads=2)
+    rows = [{"prompt": f"{n:03d}="} for n in range(0, 999, 37)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    (tmp_path / "my_reward.py").write_text(REWARD)
+    return tmp_path
+
+
+class StartedRun:
+    """``rlhf train --runtime ray`` in a process group of its own, and what its processes have taken hold of."""
+
+    def __init__(self, command: list[str], folder: Path, temporary: Path, **environment: str):
+        self.folder = folder
+        self.temporary = temporary
+        self.sockets: set[str] = set()
+        """Inodes of those that listen; a socket that is there once more has another."""
+        self.shared_files: set[str] = set()
+        """Of /dev/shm."""
+        self._looked = 0.0
+        self._output = folder / f"output-{time.monotonic_ns()}"
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={
+                    **os.environ,
+                    "TMPDIR": str(temporary),
+                    "OMP_NUM_THREADS": "1",
+                    **environment,
+                },
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for it while the run lives."""
+        give_up = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < give_up, self.output
+            self._look()
+            time.sleep(0.1)
+
+    def end(self) -> int:
+        """Wait for it to end, and return its exit code."""
+        give_up = time.monotonic() + PATIENCE_S
+        while self.process.poll() is None:
+            assert time.monotonic() < give_up, self.output
+            self._look()
+            time.sleep(0.1)
+        return self.process.returncode
+
+    def assert_gone(self) -> None:
+        """No process, port or shared file is left."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        give_up = time.monotonic() + GONE_WITHIN_S
+        while (left := processes_of(self.folder)) and time.monotonic() < give_up:
+            time.sleep(0.1)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left, left
+        assert not self.sockets & listening_sockets()
+        assert not [name for name in self.shared_files if os.path.exists(name)]
+
+    def _look(self) -> None:
+        if time.monotonic() < self._looked + LOOK_EVERY_S:
+            return
+        self._looked = time.monotonic()
+        listening = listening_sockets()
+        for pid in processes_of(self.folder):
+            root = Path(f"/proc/{pid}")
+            with contextlib.suppress(OSError):
+                opened = {os.readlink(file) for file in (root / "fd").iterdir()}
+                self.sockets |= {
+                    text[8:-1] for text in opened if text[:8] == "socket:["
+                } & listening
+            with contextlib.suppress(OSError):
+                maps = (root / "maps").read_text()
+                self.shared_files |= set(re.findall(r"/dev/shm/\S+", maps))
+
+
+def processes_of(folder: Path) -> dict[int, bytes]:
+    """Processes that work in the run's folder, as all that it starts do -> their command."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        # Not by environment: Ray's processes write their titles over it.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if os.readlink(path / "cwd").startswith(str(folder)):
+                found[int(path.name)] = (path / "cmdline").read_bytes()[:120]
+    return found
+
+
+def listening_sockets() -> set[str]:
+    """Inodes."""
+    lines = [
+        line.split()
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for line in Path(table).read_text().splitlines()[1:]
+    ]
+    return {words[9] for words in lines if words[3] == "0A"}
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[..., StartedRun]]:
+    """Starts ``rlhf train --runtime ray``; afterwards everything has to be gone."""
+    # Short, because paths of sockets have to be.
+    temporary = Path(tempfile.mkdtemp(prefix="rt", dir="/tmp"))
+    started = []
+
+    def run(
+        *flags: str, reward: str | None = "score", shell: bool = False, **environment: str
+    ) -> StartedRun:
+        command = [sys.executable, "-m", "rlhf_cli.main", "train", *SMALL_RUN, *ON_RAY]
+        command += ["--output", "run", *flags]
+        if reward is not None:
+            command += ["--reward", f"my_reward.py:{reward}"]
+        if shell:
+            command = ["sh", "-c", f"{shlex.join(command)}; exit $?"]
+        started.append(StartedRun(command, folder, temporary, **environment))
+        return started[-1]
+
+    yield run
+    for each in started:
+        each.assert_gone()
+    shutil.rmtree(temporary, ignore_errors=True)

@@ -75,6 +75,27 @@ def test_processes_that_fit_on_no_single_machine_are_refused():
     preflight.require_bundles_fit(layout, [node(CPU=8, GPU=2), node(CPU=2, GPU=4)])
 
 
+def test_gpus_that_do_not_divide_are_refused_before_anybody_waits_for_them():
+    """Three engines of 5 GPUs are 15 of 16, but a machine of 8 holds one."""
+    config = RayRuntimeConfig(engines=3, gpus_per={"engine": 5, "policy": 0}, colocate=())
+    layout = plan_layout(config, ["policy"], has_gpus=True)
+
+    with pytest.raises(
+        ConfigError,
+        match=r"engine: .*5 GPUs on one machine, which 3 sets .* only 2 can.*that divide",
+    ):
+        preflight.require_bundles_fit(layout, [node(CPU=8, GPU=8)] * 2)
+
+    preflight.require_bundles_fit(layout, [node(CPU=8, GPU=8)] * 3)
+
+
+def test_shares_of_a_gpu_add_up():
+    config = RayRuntimeConfig(engines=10, gpus_per={"engine": 0.1, "policy": 0}, colocate=())
+    layout = plan_layout(config, ["policy"], has_gpus=True)
+
+    preflight.require_bundles_fit(layout, [node(CPU=16, GPU=1)])
+
+
 def test_what_may_become_slow_is_told_with_the_option_that_helps(plugins, model, monkeypatch):
     monkeypatch.chdir(Path.cwd())
     report = inspect_node(describe_driver(plugins), (str(model),), "here")
@@ -117,9 +138,12 @@ def test_a_table_names_the_machine_of_each_process(monkeypatch):
 def test_a_machine_without_the_working_directory_is_named(cluster, plugins, spec, tmp_path):
     driver = replace(describe_driver(plugins), folder=tmp_path / "not there")
 
+    layout = plan_layout(RayRuntimeConfig(), ["policy"], has_gpus=False)
     with pytest.raises(ConfigError, match=r"the machine [\d.]+ \(.*\) has no folder .*not there"):
         asyncio.run(
-            preflight.inspect_nodes(preflight.alive_nodes(), driver, spec(), Supervisor(), 60.0)
+            preflight.inspect_nodes(
+                preflight.alive_nodes(), driver, spec(), layout, Supervisor(), 60.0
+            )
         )
 
 

@@ -81,11 +81,20 @@ def test_split_placement_and_two_engines_change_nothing(train):
     assert metrics_of(there) == metrics_of(here)
 
 
-def test_rollout_workers_change_nothing_and_the_ledger_balances(train, tmp_path):
-    workers = ["--runtime.ray.rollout_workers", "2", "--runtime.ray.cpus_per.rollout", "0.5"]
-    here = train("local", "--steps", "2", "--runtime.local.threads", "1")
-    there = train("ray", "--steps", "2", "--runtime", "ray", *workers)
+@pytest.mark.parametrize("flags", RUNS.values(), ids=RUNS)
+def test_workers_and_a_learner_change_nothing_and_the_driver_sees_no_tokens(
+    train, tmp_path, monkeypatch, flags
+):
+    from rlhf_plugin_ray.stored_tokens import StoredBlock
 
+    workers = ["--runtime.ray.rollout_workers", "2", "--runtime.ray.cpus_per.rollout", "0.5"]
+    flags = [*flags, "--log.samples", "0"]
+    here = train("local", *flags, "--runtime.local.threads", "1")
+    reads = []
+    monkeypatch.setattr(StoredBlock, "read", lambda block: reads.append(block))
+    there = train("ray", *flags, "--runtime", "ray", *workers)
+
+    assert reads == []
     assert metrics_of(there) == metrics_of(here)
     # Lines of one step may come in another order.
     ledgers = [(tmp_path / name / "ledger.jsonl").read_text() for name in ("local", "ray")]

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
-pytestmark = [pytest.mark.scale, pytest.mark.slow]
+pytestmark = [pytest.mark.scale, pytest.mark.slow, pytest.mark.learning]
 
 
 def test_the_quickstart_learns_with_this_engine(tmp_path):

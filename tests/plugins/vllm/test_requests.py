@@ -9,30 +9,7 @@ import pytest
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Stop
-from rlhf_plugin_vllm.requests import checked_limit, completion
-
-
-@pytest.mark.parametrize(
-    ("prompt", "changes", "said"),
-    [
-        ((), {}, "the prompt is empty"),
-        ((5, 100), {}, "token id 100 is outside of the model's vocabulary of 100"),
-        ((5,) * 16, {}, "leaves no room"),
-        ((5,), {"seeds": ()}, "there are no seeds"),
-        ((5,), {"max_new_tokens": 0}, "max_new_tokens is 0"),
-        ((5,), {"stop": ("",)}, "a stop string is empty"),
-    ],
-)
-def test_what_cannot_be_served_is_refused_with_its_uid(make_request, prompt, changes, said):
-    with pytest.raises(RolloutError, match=said) as caught:
-        checked_limit(make_request(prompt, number=77, **changes), 16, 100)
-
-    assert "0.77" in str(caught.value)
-
-
-def test_the_models_length_bounds_the_answer(make_request):
-    assert checked_limit(make_request((5,) * 10, max_new_tokens=32), 16, 100) == 6
-    assert checked_limit(make_request((5,) * 10, max_new_tokens=4), 16, 100) == 4
+from rlhf_plugin_vllm.requests import completion
 
 
 def output(num_tokens, *, reason="stop", stop_reason=None, logprobs=None):

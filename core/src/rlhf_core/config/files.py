@@ -51,7 +51,7 @@ def write_toml(resolved: Resolved, path: Path | str) -> None:
 
     ``resume`` is left out: it says how a run was started, not what it computes.
     """
-    tree = {key: value for key, value in _writable(resolved.tree).items() if key != "resume"}
+    tree = {key: value for key, value in writable(resolved.tree).items() if key != "resume"}
     header = "\n".join(f"# {line}".rstrip() for line in _header(resolved))
     Path(path).write_text(f"{header}\n\n{tomli_w.dumps(tree)}", encoding="utf-8")
 
@@ -87,12 +87,12 @@ def _is_existing_reference(name: str) -> bool:
     return bool(colon) and Path(left).is_file() and left.endswith(".py")
 
 
-def _writable(value: Any) -> Any:
+def writable(value: Any) -> Any:
     """TOML has no null: None becomes the word that the options take for it."""
     if value is None:
         return NONE
     if isinstance(value, Mapping):
-        return {str(key): _writable(entry) for key, entry in value.items()}
+        return {str(key): writable(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_writable(entry) for entry in value]
+        return [writable(entry) for entry in value]
     return value

@@ -31,6 +31,8 @@ from .engine import (
 )
 from .environment import Action, Environment, Observation, StepResult
 from .executor import Generator, Renderer, RolloutContext, RolloutExecutor
+from .group import FinishedGroup, GroupJob, GroupPlayer
+from .learner import Learner, LearnOutcome, LearnRequest
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .metric import Metric, Metrics, merge_metrics, metric_values
 from .model_adapter import ModelAdapter
@@ -44,7 +46,14 @@ from .reward import (
     RolloutInfo,
     SampleFilter,
 )
-from .runtime import Placement, RoleHandle, RolloutSpec, Runtime, RuntimeSpec
+from .runtime import (
+    Placement,
+    RewardSpec,
+    RoleHandle,
+    RolloutSpec,
+    Runtime,
+    RuntimeSpec,
+)
 from .task import Message, Task, Uid
 from .token_columns import Block, DeferredTokens, TokenColumns, Tokens
 from .trajectory import Stop, Trajectory, Turn
@@ -64,9 +73,15 @@ __all__ = [
     "Engine",
     "EngineSpec",
     "Environment",
+    "FinishedGroup",
     "GenerationRequest",
     "Generator",
+    "GroupJob",
+    "GroupPlayer",
     "IsCorrection",
+    "LearnOutcome",
+    "LearnRequest",
+    "Learner",
     "LinkedEngine",
     "LossInputs",
     "LossTerm",
@@ -88,6 +103,7 @@ __all__ = [
     "RewardRequest",
     "RewardResult",
     "RewardShaper",
+    "RewardSpec",
     "RoleHandle",
     "RoleSpec",
     "RolloutContext",

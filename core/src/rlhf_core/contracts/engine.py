@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import RolloutError
 from .task import Uid
 from .trajectory import Stop
 
@@ -62,6 +63,37 @@ class GenerationRequest:
     """One 64-bit seed per completion. A completion's tokens depend on its seed, the prompt and the weights
     alone: not on what else is in the batch, the number of slots, or the order of arrival."""
     sampling: SamplingParams
+
+    def checked_limit(self, max_length: int, vocab_size: int) -> int:
+        """Return how many tokens each completion may have: what is asked for, or what ``max_length`` leaves.
+
+        Args:
+            max_length: prompt and response tokens of the longest sequence that the engine serves.
+
+        Raises:
+            RolloutError: no engine could serve it; says why and names the uid.
+        """
+        length = len(self.prompt_ids)
+        problem = None
+        if not self.prompt_ids:
+            problem = "the prompt is empty; at least one token is needed to predict the next from"
+        elif min(self.prompt_ids) < 0 or max(self.prompt_ids) >= vocab_size:
+            wrong = next(token for token in self.prompt_ids if not 0 <= token < vocab_size)
+            problem = f"token id {wrong} is outside of the model's vocabulary of {vocab_size}"
+        elif length >= max_length:
+            problem = (
+                f"the prompt has {length} tokens, which leaves no room for an answer within the engine's max_length of "
+                f"{max_length}"
+            )
+        elif not self.seeds:
+            problem = "there are no seeds; one is needed for each completion"
+        elif self.sampling.max_new_tokens < 1:
+            problem = f"max_new_tokens is {self.sampling.max_new_tokens}; expected at least 1"
+        elif "" in self.sampling.stop:
+            problem = "a stop string is empty, which every text contains"
+        if problem is not None:
+            raise RolloutError(f"request {self.uid}: {problem}")
+        return min(self.sampling.max_new_tokens, max_length - length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from .backend import (
 )
 from .engine import Engine, EngineSpec, WeightSource
 from .executor import RolloutExecutor
+from .group import GroupPlayer
+from .learner import Learner
 from .trajectory_columns import TrajectoryColumns
 
 if TYPE_CHECKING:
@@ -54,6 +56,17 @@ class RoleHandle(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RewardSpec:
+    """A reward as it crosses process boundaries."""
+
+    component: ComponentRef
+    section: str
+    """Where its options stand, such as ``reward.exact``: for messages, and its last word is the reward's name."""
+    shared: Mapping[str, Any]
+    """The options that every reward has: weight, deadline, what to do about errors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSpec:
     """What a process needs to run episodes: names and plain values, from which it builds the rest itself."""
 
@@ -61,6 +74,8 @@ class RolloutSpec:
     environment: ComponentRef | None
     tokenizer_path: str
     trust_remote_code: bool = False
+    rewards: tuple[RewardSpec, ...] = ()
+    """Empty when the environment alone gives rewards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +89,9 @@ class RuntimeSpec:
     engine_spec: EngineSpec
     overlaps: bool = False
     """The engine generates while roles compute, so a role's calls must leave the event loop free."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The whole configuration as nested plain values, as ``config.toml`` has them: for a process that learns in the
+    driver's place."""
     rollouts: RolloutSpec | None = None
     """For a runtime that runs episodes in processes of their own; None: it cannot."""
 
@@ -87,6 +105,10 @@ class Placement:
     """One engine, or a router in front of many."""
     executor: RolloutExecutor | None = None
     """Stands for executors in other processes, with results equal to the bit; None: the loop runs its own."""
+    learner: Learner | None = None
+    """Learns in another process, with results equal to the bit; None: the loop does it here."""
+    groups: GroupPlayer | None = None
+    """Plays and scores whole groups in other processes; None: the loop asks ``executor`` and its own rewards."""
 
 
 class Runtime(Protocol):

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..contracts.executor import RolloutContext, RolloutExecutor
+from ..contracts.group import FinishedGroup, GroupJob, SeedOf
 from ..contracts.reward import RewardRequest
 from ..contracts.task import Task, Uid
 from ..contracts.trajectory import Trajectory
+from ..contracts.trajectory_columns import TrajectoryColumns
 from ..errors import RolloutError
 from ..rewards.panel import SampleScore
-from .faults import fault_point
 
 ScoreRequests = Callable[[Sequence[RewardRequest]], Awaitable[Sequence[SampleScore]]]
-SeedOf = Callable[[Task, int, int], int]
 
 GREEDY_REWARD = "greedy_reward"
 """Metric of every sample of a prompt: what the prompt's greedy episode earned, if one is sampled."""
@@ -32,6 +32,12 @@ class ScoredGroup:
     """Empty if it was dropped."""
     dropped: str | None = None
     """Why the group was dropped: a sample could not be scored."""
+
+    def packed(self) -> FinishedGroup:
+        """Return it as columns."""
+        if self.dropped is not None:
+            return FinishedGroup(batch=None, dropped=self.dropped)
+        return FinishedGroup(batch=TrajectoryColumns.from_trajectories(self.trajectories))
 
 
 class EpisodeRunner:
@@ -70,7 +76,18 @@ class EpisodeRunner:
         ranked = sorted(tasks, key=lambda task: self._seed_of(task, 0, 0))
         return frozenset(task.uid for task in ranked[:count])
 
-    async def play(self, task: Task, step: int, *, with_logprobs: bool = True) -> list[Trajectory]:
+    def job(self, task: Task) -> GroupJob:
+        """The same group for another process, which has an executor, an engine and rewards of its own."""
+        return GroupJob(
+            task=task,
+            num_samples=len(self.samples),
+            sampling=self.context.sampling,
+            max_length=self.context.max_length,
+            seed_of=self._seed_of,
+            with_greedy=self._with_greedy,
+        )
+
+    async def play(self, task: Task, *, with_logprobs: bool = True) -> list[Trajectory]:
         """Play all episodes of a task, the greedy one included.
 
         Raises:
@@ -97,19 +114,15 @@ class EpisodeRunner:
         for samples, play in running.items():
             _check(task, play.result(), samples)
             trajectories += play.result()
-        fault_point("generate", step)
         return trajectories
 
-    async def score(
-        self, groups: Sequence[tuple[Task, list[Trajectory]]], step: int
-    ) -> list[ScoredGroup]:
+    async def score(self, groups: Sequence[tuple[Task, list[Trajectory]]]) -> list[ScoredGroup]:
         """Have played groups rewarded, in one call.
 
         Raises:
             RewardError: a sample could not be scored, and its reward's policy is to fail.
         """
         if self._score is None:
-            fault_point("reward", step)
             return [
                 ScoredGroup(task=task, trajectories=self._without_greedy(group))
                 for task, group in groups
@@ -120,7 +133,6 @@ class EpisodeRunner:
         scored = [
             self._rewarded(task, group, [next(scores) for _ in group]) for task, group in groups
         ]
-        fault_point("reward", step)
         return scored
 
     def _rewarded(

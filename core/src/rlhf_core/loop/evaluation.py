@@ -14,6 +14,7 @@ from ..contracts.executor import RolloutContext, RolloutExecutor
 from ..contracts.trajectory import Trajectory
 from .cursor import Tasks
 from .episodes import EpisodeRunner, ScoreRequests
+from .players import ListingPlayer
 from .pool import play_all
 from .rng import eval_seed
 
@@ -72,7 +73,7 @@ class Evaluator:
             compared_share=0.0,
         )
         all_tasks = [tasks.task(index, EPOCH) for index in range(len(tasks))]
-        groups = await play_all(episodes, all_tasks, step)
+        groups = await play_all(ListingPlayer(episodes), all_tasks, step)
         lost = sum(group.dropped is not None for group in groups)
         trajectories = [one for group in groups for one in group.trajectories]
         return summarize(trajectories, self._pass_threshold) | (

@@ -11,15 +11,16 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..contracts.task import Task, Uid
-from .episodes import EpisodeRunner, ScoredGroup
-from .reward_queue import RewardQueue
+from .players import Player
+
+FinishedT = TypeVar("FinishedT")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Group:
+class Group(Generic[FinishedT]):
     """The episodes of one prompt, from planning to the end."""
 
     task: Task
@@ -29,7 +30,7 @@ class Group:
     """Of the weights when its first episode started; None while it waits for a slot."""
     generated_at: float | None = None
     """Clock time (``time.perf_counter``) at which its last episode ended."""
-    work: asyncio.Task[ScoredGroup] = field(init=False)
+    work: asyncio.Task[FinishedT] = field(init=False)
 
     @property
     def is_complete(self) -> bool:
@@ -56,8 +57,8 @@ class WorkDone:
         )
 
 
-class Pool:
-    """Plays and scores groups.
+class Pool(Generic[FinishedT]):
+    """Has groups played and scored.
 
     Args:
         concurrency: groups that are played at the same time at most; None: all.
@@ -65,13 +66,13 @@ class Pool:
     """
 
     def __init__(
-        self, episodes: EpisodeRunner, *, concurrency: int | None = None, version: int = 0
+        self, player: Player[Any, FinishedT], *, concurrency: int | None = None, version: int = 0
     ) -> None:
         self.version = version
-        self._episodes = episodes
-        self._groups: list[Group] = []
+        self._player = player
+        self._groups: list[Group[FinishedT]] = []
         """In the order in which they were drawn."""
-        self._playing: set[Group] = set()
+        self._playing: set[Group[FinishedT]] = set()
         self._busy_since = 0.0
         self._busy_s = 0.0
         self._num_tokens = 0
@@ -82,10 +83,9 @@ class Pool:
         self._open.set()
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._rewards = RewardQueue(episodes.score)
 
     @property
-    def groups(self) -> Sequence[Group]:
+    def groups(self) -> Sequence[Group[FinishedT]]:
         """All that were neither taken nor discarded, in the order in which they were drawn."""
         return tuple(self._groups)
 
@@ -105,14 +105,14 @@ class Pool:
         Args:
             order: indices of ``tasks`` in the order in which they get slots; as given when None.
         """
-        compared = self._episodes.compared(tasks)
-        groups: dict[int, Group] = {}
+        compared = self._player.compared(tasks)
+        groups: dict[int, Group[FinishedT]] = {}
         # A semaphore serves its waiters in the order of their arrival, and tasks run in that of their creation.
         for index in range(len(tasks)) if order is None else order:
             groups[index] = self._create(tasks[index], step, compared)
         self._groups += [groups[index] for index in range(len(tasks))]
 
-    async def take(self, count: int, *, among: int | None = None) -> list[Group]:
+    async def take(self, count: int, *, among: int | None = None) -> list[Group[FinishedT]]:
         """Wait for complete groups, and hand over ``count`` of the ``among`` oldest, or as many as there are.
 
         When more than enough are complete, the oldest go first. Returned in the order in which they were drawn.
@@ -129,7 +129,7 @@ class Pool:
         self._remove(taken)
         return taken
 
-    async def discard(self, groups: Collection[Group]) -> None:
+    async def discard(self, groups: Collection[Group[FinishedT]]) -> None:
         """Stop groups and forget them."""
         for group in groups:
             group.work.cancel()
@@ -157,63 +157,63 @@ class Pool:
     async def close(self) -> None:
         """Stop everything."""
         await self.discard(list(self._groups))
-        await self._rewards.close()
+        await self._player.close()
 
-    def _create(self, task: Task, step: int, compared: Collection[Uid]) -> Group:
-        group = Group(task=task, step=step)
+    def _create(self, task: Task, step: int, compared: Collection[Uid]) -> Group[FinishedT]:
+        group: Group[FinishedT] = Group(task=task, step=step)
         group.work = asyncio.create_task(
             self._work(group, with_logprobs=task.uid in compared), name=f"group {task.uid}"
         )
         return group
 
-    async def _work(self, group: Group, *, with_logprobs: bool) -> ScoredGroup:
+    async def _work(self, group: Group[FinishedT], *, with_logprobs: bool) -> FinishedT:
         async with self._slots:
             # Asked again after waking up: the pool may be held once more by then.
             while not self._open.is_set():
                 await self._open.wait()
             self._enter(group)
             try:
-                played = await self._episodes.play(
+                played = await self._player.play(
                     group.task, group.step, with_logprobs=with_logprobs
                 )
-                self._num_tokens += sum(len(one.rollout_logprobs) for one in played)
+                self._num_tokens += self._player.num_actions(played)
             finally:
                 self._leave(group)
-        return await self._rewards.put((group.task, played), group.step)
+        return await self._player.finish(group.task, played, group.step)
 
-    def _enter(self, group: Group) -> None:
+    def _enter(self, group: Group[FinishedT]) -> None:
         group.version = self.version
         if not self._playing:
             self._busy_since = time.perf_counter()
             self._quiet.clear()
         self._playing.add(group)
 
-    def _leave(self, group: Group) -> None:
+    def _leave(self, group: Group[FinishedT]) -> None:
         group.generated_at = time.perf_counter()
         self._playing.remove(group)
         if not self._playing:
             self._busy_s += group.generated_at - self._busy_since
             self._quiet.set()
 
-    def _remove(self, groups: Collection[Group]) -> None:
+    def _remove(self, groups: Collection[Group[FinishedT]]) -> None:
         gone = set(groups)
         self._groups = [group for group in self._groups if group not in gone]
 
     @staticmethod
-    def _raise_failure(groups: Sequence[Group]) -> None:
+    def _raise_failure(groups: Sequence[Group[Any]]) -> None:
         for group in groups:
             if group.is_complete:
                 group.work.result()
 
 
-async def _ended(groups: Sequence[Group], count: int) -> None:
+async def _ended(groups: Sequence[Group[Any]], count: int) -> None:
     """Return when ``count`` of the groups have ended, or one has failed."""
     pending = [group.work for group in groups if not group.is_complete]
     missing = count - (len(groups) - len(pending))
     enough = asyncio.Event()
 
     # Counted, not waited for one by one: with a thousand groups that would be a million callbacks.
-    def note(work: asyncio.Task[ScoredGroup]) -> None:
+    def note(work: asyncio.Task[Any]) -> None:
         nonlocal missing
         missing -= 1
         if missing <= 0 or work.cancelled() or work.exception() is not None:
@@ -230,9 +230,11 @@ async def _ended(groups: Sequence[Group], count: int) -> None:
             work.remove_done_callback(note)
 
 
-async def play_all(episodes: EpisodeRunner, tasks: Sequence[Task], step: int) -> list[ScoredGroup]:
+async def play_all(
+    player: Player[Any, FinishedT], tasks: Sequence[Task], step: int
+) -> list[FinishedT]:
     """Play and score the groups of some tasks, and return them in the order of the tasks."""
-    pool = Pool(episodes)
+    pool = Pool(player)
     try:
         pool.add(tasks, step)
         return [group.work.result() for group in await pool.take(len(tasks))]

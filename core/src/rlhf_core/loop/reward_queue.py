@@ -14,7 +14,6 @@ ScoredT = TypeVar("ScoredT")
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting(Generic[GroupT, ScoredT]):
     group: GroupT
-    step: int
     scored: asyncio.Future[ScoredT]
 
 
@@ -22,20 +21,18 @@ class RewardQueue(Generic[GroupT, ScoredT]):
     """Collects groups while a call is under way, and sends them off with the next one.
 
     Args:
-        score: returns one result per group, in order; called with the newest step of its groups.
+        score: returns one result per group, in order.
     """
 
-    def __init__(
-        self, score: Callable[[Sequence[GroupT], int], Awaitable[Sequence[ScoredT]]]
-    ) -> None:
+    def __init__(self, score: Callable[[Sequence[GroupT]], Awaitable[Sequence[ScoredT]]]) -> None:
         self._score = score
         self._waiting: list[_Waiting[GroupT, ScoredT]] = []
         self._calls: asyncio.Task[None] | None = None
 
-    async def put(self, group: GroupT, step: int) -> ScoredT:
+    async def put(self, group: GroupT) -> ScoredT:
         """Return what ``score`` says of this group, or raise what it raised for the call that the group was in."""
         scored: asyncio.Future[ScoredT] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(group, step, scored)
+        waiting = _Waiting(group, scored)
         self._waiting.append(waiting)
         if self._calls is None or self._calls.done():
             self._calls = asyncio.create_task(self._work())
@@ -51,9 +48,7 @@ class RewardQueue(Generic[GroupT, ScoredT]):
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             try:
-                results = await self._score(
-                    [one.group for one in waiting], max(one.step for one in waiting)
-                )
+                results = await self._score([one.group for one in waiting])
             except Exception as error:  # it belongs to those who asked
                 for one in waiting:
                     if not one.scored.done():

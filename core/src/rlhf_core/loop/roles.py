@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..config.features import aggregation_of, has_entropy_bonus, prompts_in_flight
+from ..config.files import writable
 from ..config.resolved import Resolved, Selection
 from ..config.run import RunConfig, TrainedRole
 from ..contracts.backend import (
@@ -17,6 +18,7 @@ from ..contracts.backend import (
 )
 from ..contracts.engine import EngineSpec
 from ..contracts.runtime import RolloutSpec, RuntimeSpec
+from ..rewards.spec import spec_of
 from .demands import Demands
 from .rng import seed_of
 
@@ -52,6 +54,7 @@ def runtime_spec(
             trust_remote_code=run.model.trust_remote_code,
         ),
         overlaps=run.rollout.max_staleness > 0,
+        config=writable(resolved.tree),
         rollouts=_rollout_spec(resolved),
     )
 
@@ -64,6 +67,7 @@ def _rollout_spec(resolved: Resolved) -> RolloutSpec:
         environment=environment.ref("rlhf_environments") if environment else None,
         tokenizer_path=model.tokenizer or model.path,
         trust_remote_code=model.trust_remote_code,
+        rewards=tuple(map(spec_of, resolved.selections["reward.use"])),
     )
 
 

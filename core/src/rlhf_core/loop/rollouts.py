@@ -10,18 +10,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..contracts.engine import Engine
+from ..contracts.group import FinishedGroup, GroupPlayer
 from ..contracts.metric import Metric, Metrics, merge_metrics
 from ..contracts.reward import RewardShaper, RolloutInfo, SampleFilter
 from ..contracts.task import Task
-from ..contracts.trajectory import Trajectory
 from ..contracts.trajectory_columns import TrajectoryColumns
 from .batch_metrics import batch_metrics
 from .cursor import Cursor
 from .episodes import EpisodeRunner
 from .ledger import Ledger, groups_of
 from .length_estimates import LengthEstimates
+from .players import PackingPlayer, RemotePlayer
 from .pool import Group, Pool, WorkDone
 from .staleness import LEFT_OVER, STALE, groups_by_version, staleness_metrics
+
+Playing = Group[FinishedGroup]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +57,8 @@ class Ahead:
 class RolloutSource:
     """Produces rollout batches: episodes, shaped and filtered, until a step has as many groups as it wants.
 
+    Groups are played by ``groups`` in other processes, or without it by ``episodes`` in this one.
+
     Prompts are taken in the order in which they were drawn. Without oversampling that alone keeps the bound: at most
     ``(1 + max_staleness) * num_prompts`` are in the making while a step waits, and ``max_staleness * num_prompts``
     while it trains, so that a prompt is taken at most ``max_staleness`` steps after it was started.
@@ -63,6 +68,7 @@ class RolloutSource:
         self,
         episodes: EpisodeRunner,
         *,
+        groups: GroupPlayer | None = None,
         shapers: Sequence[RewardShaper] = (),
         filters: Sequence[SampleFilter] = (),
         ahead: Ahead | None = None,
@@ -74,7 +80,8 @@ class RolloutSource:
         self._ahead = ahead or Ahead()
         self._engine = engine
         self._engine_is_paused = False
-        self._pool = Pool(episodes, concurrency=self._ahead.concurrency)
+        player = PackingPlayer(episodes) if groups is None else RemotePlayer(groups, episodes)
+        self._pool = Pool[FinishedGroup](player, concurrency=self._ahead.concurrency)
         self.lengths = LengthEstimates()
 
     @property
@@ -164,10 +171,8 @@ class RolloutSource:
             if not groups:
                 break
             draws += 1
-            trajectories = self._settle_unscored(groups, draw, parts)
-            batch, missing = self._shape_and_filter(
-                trajectories, self._info(draw), draw.ledger, parts
-            )
+            scored = self._settle_unscored(groups, draw, parts)
+            batch, missing = self._shape_and_filter(scored, self._info(draw), draw.ledger, parts)
             if batch is not None:
                 kept.append(batch)
         await self._drop_left_over(draw, parts)
@@ -193,7 +198,7 @@ class RolloutSource:
             part = tasks[start : start + draw.num_prompts]
             self._pool.add(part, draw.step, order=self.lengths.longest_first(part))
 
-    async def _wait(self, count: int, among: int, rollouts: Rollouts) -> list[Group]:
+    async def _wait(self, count: int, among: int, rollouts: Rollouts) -> list[Playing]:
         started = time.perf_counter()
         groups = await self._pool.take(count, among=among)
         ended = time.perf_counter()
@@ -204,19 +209,20 @@ class RolloutSource:
         return groups
 
     def _settle_unscored(
-        self, groups: Sequence[Group], draw: _Draw, parts: list[Metrics]
-    ) -> list[Trajectory]:
-        """Write off the groups that could not be scored, and return the trajectories of the others."""
-        trajectories: list[Trajectory] = []
-        lost: dict[str, list[Group]] = {}
+        self, groups: Sequence[Playing], draw: _Draw, parts: list[Metrics]
+    ) -> list[TrajectoryColumns]:
+        """Write off the groups that could not be scored, and return the others."""
+        batches: list[TrajectoryColumns] = []
+        lost: dict[str, list[Playing]] = {}
         for group in groups:
-            scored = group.work.result()
-            trajectories += scored.trajectories
-            if scored.dropped is not None:
-                lost.setdefault(scored.dropped, []).append(group)
+            finished = group.work.result()
+            if finished.batch is not None:
+                batches.append(finished.batch)
+            if finished.dropped is not None:
+                lost.setdefault(finished.dropped, []).append(group)
         for reason, dropped in lost.items():
             self._write_off(dropped, reason, draw, parts)
-        return trajectories
+        return batches
 
     async def _drop_left_over(self, draw: _Draw, parts: list[Metrics]) -> None:
         """Drop what would be too old for the next step, or what no step is left for."""
@@ -231,14 +237,14 @@ class RolloutSource:
             await self._drop(old, STALE, draw, parts)
 
     async def _drop(
-        self, groups: Sequence[Group], reason: str, draw: _Draw, parts: list[Metrics]
+        self, groups: Sequence[Playing], reason: str, draw: _Draw, parts: list[Metrics]
     ) -> None:
         if groups:
             await self._pool.discard(groups)
             self._write_off(groups, reason, draw, parts)
 
     def _write_off(
-        self, groups: Sequence[Group], reason: str, draw: _Draw, parts: list[Metrics]
+        self, groups: Sequence[Playing], reason: str, draw: _Draw, parts: list[Metrics]
     ) -> None:
         draw.ledger.dropped(
             draw.step, {group.key: self._num_samples for group in groups}, reason=reason
@@ -267,15 +273,15 @@ class RolloutSource:
 
     def _shape_and_filter(
         self,
-        trajectories: list[Trajectory],
+        scored: Sequence[TrajectoryColumns],
         info: RolloutInfo,
         ledger: Ledger,
         parts: list[Metrics],
     ) -> tuple[TrajectoryColumns | None, int]:
         """Return what is kept, and how many groups the filters dropped."""
-        if not trajectories:
+        if not scored:
             return None, 0
-        batch = TrajectoryColumns.from_trajectories(trajectories)
+        batch = TrajectoryColumns.concatenate(scored)
         for shaper in self._shapers:
             batch, metrics = shaper.shape(batch, info)
             parts.append(metrics)

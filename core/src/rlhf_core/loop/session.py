@@ -10,16 +10,14 @@ from typing import Any
 
 from ..config.features import sampling_params, spare_prompts
 from ..config.resolved import Resolved
-from ..config.run import RolloutConfig, RunConfig
-from ..contracts.advantage import AdvantageEstimator
+from ..config.run import RolloutConfig
 from ..contracts.engine import Engine
 from ..contracts.environment import Environment
 from ..contracts.executor import Renderer, RolloutContext, RolloutExecutor
-from ..contracts.loss import PreparingLoss
+from ..contracts.learner import Learner
 from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
 from ..data.renderer import TokenizerRenderer
-from ..data.responses import load_responses
 from ..data.tasks import load_eval_sets, load_task_set
 from ..data.tokenizer import eos_token_ids, load_tokenizer
 from ..plugins import Plugins
@@ -28,10 +26,11 @@ from .cursor import Tasks
 from .demands import Demands, demands_of
 from .episodes import EpisodeRunner, ScoreRequests
 from .evaluation import Evaluator
+from .learner import BatchLearner
+from .learning_parts import learning_parts
 from .rng import sample_seed
 from .roles import max_length, runtime_spec
 from .rollouts import Ahead, RolloutSource
-from .supervised import SupervisedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +47,8 @@ class Session:
     renderer: Renderer
     source: RolloutSource
     evaluator: Evaluator | None
-    estimator: AdvantageEstimator
+    learner: Learner
     shapers: Sequence[RewardShaper] = field(default=())
-    preparing_loss: PreparingLoss | None = None
-    """The policy loss, if it looks at the whole optimizer step first."""
-    supervised: SupervisedRows | None = None
 
 
 async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitStack) -> Session:
@@ -71,28 +67,19 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     total_steps = total_steps_of(resolved, len(tasks))
 
     score = await _start_rewards(resolved, stack)
-    estimator: AdvantageEstimator = _build(resolved, "algo.advantage.estimator")
     executor: RolloutExecutor = _build(resolved, "rollout.executor")
     shapers = _build_all(resolved, "reward.shapers")
     filters = _build_all(resolved, "rollout.filters")
-    preparing_loss = _build(resolved, "algo.loss.policy") if demands.prepares_step else None
+    parts = learning_parts(resolved, demands, tokenizer)
 
     eos = eos_token_ids(tokenizer, run.model.path, trust_remote_code=run.model.trust_remote_code)
-    supervised = _supervised_rows(run, renderer, eos) if demands.supervised else None
     spec = runtime_spec(resolved, demands, total_steps=total_steps, eos_token_ids=eos)
     runtime = _build(resolved, "runtime.name")
     stack.push_async_callback(runtime.close)
     placement = await runtime.start(spec, plugins)
     executor = placement.executor or executor
 
-    context = RolloutContext(
-        engine=placement.engine,
-        renderer=renderer,
-        sampling=sampling_params(run.rollout),
-        max_length=max_length(run),
-        seed=_no_seed,
-        environment=_environment_factory(resolved),
-    )
+    context = _context(resolved, placement.engine, renderer)
     episodes = EpisodeRunner(
         executor=executor,
         context=context,
@@ -112,8 +99,14 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         num_samples=run.eval.n_samples,
         pass_threshold=run.eval.pass_threshold,
     )
-    ahead, engine = _ahead(run.rollout), placement.engine
-    source = RolloutSource(episodes, shapers=shapers, filters=filters, ahead=ahead, engine=engine)
+    source = RolloutSource(
+        episodes,
+        groups=placement.groups,
+        shapers=shapers,
+        filters=filters,
+        ahead=_ahead(run.rollout),
+        engine=placement.engine,
+    )
     stack.push_async_callback(source.close)
     return Session(
         resolved=resolved,
@@ -126,10 +119,20 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         renderer=renderer,
         source=source,
         evaluator=evaluator if eval_sets else None,
-        estimator=estimator,
+        learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
         shapers=shapers,
-        preparing_loss=preparing_loss,
-        supervised=supervised,
+    )
+
+
+def _context(resolved: Resolved, engine: Engine, renderer: Renderer) -> RolloutContext:
+    run = resolved.run
+    return RolloutContext(
+        engine=engine,
+        renderer=renderer,
+        sampling=sampling_params(run.rollout),
+        max_length=max_length(run),
+        seed=_no_seed,
+        environment=_environment_factory(resolved),
     )
 
 
@@ -158,15 +161,6 @@ async def _start_rewards(resolved: Resolved, stack: AsyncExitStack) -> ScoreRequ
     await panel.start()
     stack.push_async_callback(panel.close)
     return panel.score
-
-
-def _supervised_rows(
-    run: RunConfig, renderer: TokenizerRenderer, eos: Sequence[int]
-) -> SupervisedRows:
-    # A response to imitate ends with the tokenizer's own token, where the model has several.
-    own: int | None = renderer.tokenizer.eos_token_id
-    responses = load_responses(run, renderer, eos[0] if own is None else own)
-    return SupervisedRows(responses, run.supervised.batch_size, run.seed)
 
 
 def _build(resolved: Resolved, slot: str) -> Any:

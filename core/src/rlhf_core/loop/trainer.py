@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from ..config.features import renormalizes
-from ..contracts.backend import StepOutcome, StepPlan, TrainBatch
-from ..contracts.metric import Metric, Metrics, merge_metrics, metric_values
+from ..contracts.learner import LearnOutcome, LearnRequest
+from ..contracts.metric import Metric, merge_metrics, metric_values
 from ..contracts.trajectory_columns import TrajectoryColumns
-from ..errors import NonFiniteError
-from ..math import adapted_entropy_coef, adapted_kl_coef, mismatch_metrics, pad_columns
-from . import scoring
+from ..math import adapted_entropy_coef, adapted_kl_coef
 from .cursor import Cursor
 from .faults import fault_point
 from .ledger import Ledger
-from .minibatches import Minibatch, minibatches, normalizers_of
 from .pool import WorkDone
-from .preparing import prepare
-from .rng import seed_of
-from .roles import CRITIC, POLICY
+from .roles import POLICY
 from .samples import sample_texts
-from .served_weights import check_served_weights, require_agreement
+from .served_weights import check_served_weights
 from .session import Session
 from .state import LoopState
 
@@ -54,15 +43,6 @@ class Trainer:
         self.cursor = cursor
         self.ledger = ledger
         self._run = session.resolved.run
-        rollout = self._run.rollout
-        # Samples of older weights, or of a truncated distribution, differ for good reasons.
-        is_comparable = rollout.max_staleness == 0 and not renormalizes(self._run)
-        self._max_mismatch = rollout.max_mismatch if is_comparable else None
-        self._reward_weights = {
-            selection.section.rpartition(".")[2]: selection.reward.weight
-            for selection in session.resolved.selections["reward.use"]
-            if selection.reward is not None
-        }
 
     async def step(self) -> StepResult:
         """Generate, score, estimate advantages, update the roles, hand the new weights to the engine.
@@ -94,21 +74,12 @@ class Trainer:
         else:
             await session.source.hold_to_train()
             clock.lap("hold_s")
-            scores = await scoring.score(batch, session.roles, session.demands)
-            estimates, estimate_metrics = scoring.advantages(
-                batch,
-                scores,
-                session.estimator,
-                self._kl_penalty(),
-                reward_weights=self._reward_weights,
-                with_observations=session.demands.observations,
-            )
-            metrics.append(estimate_metrics)
-            clock.lap("score_s")
-
-            fault_point("train", step)
-            metrics.append(await self._update(batch, scores, estimates, step))
-            clock.lap("train_s")
+            outcome = await session.learner.learn(self._request(step, batch))
+            metrics.append(outcome.metrics)
+            self._take_over(outcome)
+            clock.record("score_s", outcome.score_s)
+            clock.record("train_s", outcome.train_s)
+            clock.lap()
 
             await session.source.hold()
             clock.lap("hold_s")
@@ -140,101 +111,20 @@ class Trainer:
         )
         return StepResult(metrics=values, timing=timing, samples=samples)
 
-    async def _update(
-        self,
-        batch: TrajectoryColumns,
-        scores: scoring.Scores,
-        estimates: Mapping[str, NDArray[np.float32]],
-        step: int,
-    ) -> Metrics:
-        """Do all optimizer updates of one rollout batch."""
-        run, demands = self._run, self.session.demands
-        train_policy = not demands.critic or step > run.critic.warmup_steps
-        parts: list[Metrics] = []
-        old = None if demands.rollout_as_old else scores.columns.get("old_logprobs")
-        if old is not None:
-            parts.append(self._mismatch(batch, old))
-        for index, minibatch in enumerate(
-            minibatches(
-                batch,
-                scores.columns | dict(estimates),
-                teacher_top=scores.teacher_top,
-                per_epoch=demands.updates_per_step // run.train.inner_epochs,
-                epochs=run.train.inner_epochs,
-                max_actions=run.rollout.max_new_tokens,
-                seed=run.seed,
-                step=step,
-            )
-        ):
-            if demands.critic:
-                outcome = await self._update_role(CRITIC, minibatch.batch, self._plan(minibatch))
-                parts.append(outcome.metrics)
-            if train_policy:
-                seed = seed_of(run.seed, "prepare", step, index)
-                data, plan = self._policy_update(minibatch, seed)
-                plan = replace(plan, return_logprobs=minibatch.first and old is None)
-                outcome = await self._update_role(POLICY, data, plan)
-                parts.append(outcome.metrics)
-                if outcome.logprobs is not None:
-                    parts.append(self._mismatch(data.trajectories, outcome.logprobs))
-        if train_policy:
-            self.state.version += 1
-        return merge_metrics(parts)
-
-    def _plan(self, minibatch: Minibatch) -> StepPlan:
-        return StepPlan(
-            normalizers=minibatch.normalizers,
-            kl_coef=self.state.kl_coef if self._run.algo.kl.mode == "loss" else 0.0,
+    def _request(self, step: int, batch: TrajectoryColumns) -> LearnRequest:
+        return LearnRequest(
+            step=step,
+            batch=batch,
+            kl_coef=self.state.kl_coef,
             entropy_coef=self._entropy_coef(),
-            on_policy=minibatch.first and not self.session.demands.rollout_as_old,
+            supervised_taken=self.state.supervised_taken,
+            skipped_updates=self.state.skipped_updates,
         )
 
-    def _policy_update(self, minibatch: Minibatch, seed: int) -> tuple[TrainBatch, StepPlan]:
-        """Add what the policy's losses have beside the rollouts: prepared columns, responses to imitate."""
-        data, plan, session = minibatch.batch, self._plan(minibatch), self.session
-        if session.preparing_loss is not None:
-            prepared = prepare(session.preparing_loss, data, seed)
-            data = replace(data, columns={**data.columns, **prepared})
-        if session.supervised is not None:
-            rows = session.supervised.take(self.state.supervised_taken)
-            self.state.supervised_taken += session.supervised.batch_size
-            totals = normalizers_of(rows.num_actions, self._run.rollout.max_new_tokens)
-            data = replace(data, supervised=rows)
-            plan = replace(plan, supervised_normalizers=totals)
-        return data, plan
-
-    def _mismatch(self, batch: TrajectoryColumns, logprobs: NDArray[np.float32]) -> Metrics:
-        """How far the trainer's log-probs are from the sampler's before any update."""
-        lengths = torch.from_numpy(batch.num_actions)
-        trainer, mask = pad_columns(torch.from_numpy(logprobs), lengths)
-        sampler, _ = pad_columns(torch.from_numpy(batch.rollout_logprobs), lengths)
-        with_logprobs = torch.from_numpy(scoring.has_logprobs(batch))
-        metrics: Metrics = mismatch_metrics(trainer, sampler, mask & with_logprobs[:, None])
-        values = metric_values(metrics)
-        if self._max_mismatch is not None and "mismatch/logprob_diff_mean" in values:
-            require_agreement(values["mismatch/logprob_diff_mean"], self._max_mismatch)
-        return metrics
-
-    async def _update_role(self, role: str, data: TrainBatch, plan: StepPlan) -> StepOutcome:
-        outcome = await self.session.roles[role].train_step(data, plan)
-        skipped = outcome.metrics.get("train/skipped_updates")
-        in_a_row = 0
-        if skipped is not None and skipped.value():
-            in_a_row = self.state.skipped_updates.get(role, 0) + 1
-        self.state.skipped_updates[role] = in_a_row
-        if in_a_row >= self._run.train.max_skipped_updates:
-            raise NonFiniteError(
-                f"{in_a_row} updates of the {role} in a row had a gradient that is not finite; its weights are "
-                f"those of the last good update. Lower its learning rate, or look at the samples: "
-                f"rlhf show {self._run.output} --step {self.state.step}"
-            )
-        return outcome
-
-    def _kl_penalty(self) -> scoring.KlPenalty | None:
-        kl = self._run.algo.kl
-        if kl.coef == 0 or kl.mode != "reward":
-            return None
-        return scoring.KlPenalty(coef=self.state.kl_coef, estimator=kl.estimator)
+    def _take_over(self, outcome: LearnOutcome) -> None:
+        self.state.version += outcome.policy_changed
+        self.state.supervised_taken = outcome.supervised_taken
+        self.state.skipped_updates = dict(outcome.skipped_updates)
 
     def _adapt_kl(self, values: dict[str, float], batch: TrajectoryColumns | None) -> None:
         kl = self._run.algo.kl

@@ -6,7 +6,7 @@ metrics are the rank's share, to be merged over ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
     Metric,
     Metrics,
-    PolicyObjective,
     RoleSpec,
     Statistic,
     StepOutcome,
@@ -41,13 +40,14 @@ from rlhf_plugin_local.backend.batch_columns import (
     columns_of,
     placed,
 )
+from rlhf_plugin_local.backend.buckets import buckets_of
 from rlhf_plugin_local.backend.device import choose_device
 from rlhf_plugin_local.backend.metric_reading import read_metrics
-from rlhf_plugin_local.backend.packed_rows import PackedRows
 from rlhf_plugin_local.backend.policy_objective import policy_objective, supervised_objective
 from rlhf_plugin_local.backend.policy_terms import PolicyTerms
 from rlhf_plugin_local.backend.role_model import RoleModel
-from rlhf_plugin_local.backend.role_reader import RoleReader
+from rlhf_plugin_local.backend.scores import OpenRole, Score
+from rlhf_plugin_local.backend.trained_parts import trained_parts
 from rlhf_plugin_local.backend.value_objective import value_objective
 from rlhf_plugin_local.modeling import CausalLM
 
@@ -65,7 +65,7 @@ from .sequence_attention import check_heads
 from .sequence_rows import GroupRows, lay_out
 from .state_files import load_training, save_training
 from .tensor_shards import WholeShards
-from .weights import buckets_of, served_weights
+from .weights import served_weights
 from .zero_training import ZeroTraining
 
 Training = ZeroTraining | ReplicatedTraining
@@ -76,13 +76,12 @@ class DeepSpeedBackend:
 
     def __init__(self, config: DeepSpeedConfig) -> None:
         self._config = config
-        self._model: RoleModel
+        self._open: OpenRole | None = None
         self._ranks: Ranks
         self._group: RankGroup
         """Computes the same rows."""
         self._slices: RankGroup
         """Shares the tokens of these rows."""
-        self._reader: RoleReader
         self._training: Training | None = None
         self._scoring: Training | WholeScoring | SharedScoring | None = None
         self._terms: PolicyTerms | None = None
@@ -99,14 +98,14 @@ class DeepSpeedBackend:
         self._spec = spec
         self._device = own_device(choose_device(self._config.device))
         self._ranks = join(self._device)
-        self._model = load_role(spec, self._config, plugins, self._device)
+        model = load_role(spec, self._config, plugins, self._device)
+        chunk = self._config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
+        self._open = OpenRole.of(model, spec, chunk, self._score)
         self._join_groups()
-        chunk = self._config.logits_chunk or default_chunk(self._device, self._lm.vocab_size)
-        self._reader = RoleReader(self._model, spec, chunk)
         if spec.objective is not None:
             self._training = self._scoring = self._start_training(plugins)
         elif self._config.zero_stage == 3:
-            self._scoring = SharedScoring(self._model, spec, self._config, self._ranks)
+            self._scoring = SharedScoring(model, spec, self._config, self._ranks)
         else:
             self._scoring = WholeScoring()
 
@@ -123,16 +122,19 @@ class DeepSpeedBackend:
 
     def _start_training(self, plugins: Plugins) -> Training:
         spec = self._spec
-        if isinstance(spec.objective, PolicyObjective):
-            self._terms = PolicyTerms.build(spec.objective, plugins)
-        elif spec.head != "value":
-            raise ConfigError(f"the {spec.role} has a value objective but no value head")
-        if spec.optimizer is None:
-            raise ConfigError(f"the {spec.role} is trained but has no optimizer")
-        optimizer = plugins.build(spec.optimizer)
+        self._terms, optimizer = trained_parts(spec, plugins)
         if self._config.zero_stage == 0:
             return ReplicatedTraining(self._model, spec, optimizer, self._ranks)
         return ZeroTraining(self._model, spec, optimizer, self._config, self._ranks)
+
+    @property
+    def _role(self) -> OpenRole:
+        assert self._open is not None, "setup comes first"
+        return self._open
+
+    @property
+    def _model(self) -> RoleModel:
+        return self._role.model
 
     @property
     def _lm(self) -> CausalLM:
@@ -140,14 +142,13 @@ class DeepSpeedBackend:
 
     def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """(sum of A,) log-probability of each action, after the temperature. No gradient."""
-        return self.statistics(batch, ["logprobs"])["logprobs"]
+        return self._role.scores.logprobs(batch)
 
     def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
         """(sum of A,) each, after the temperature, in one pass. No gradient."""
-        (columns,) = self._score(batch, lambda rows: (self._reader.statistics(rows, names),))
-        return {name: np.ascontiguousarray(columns[:, i]) for i, name in enumerate(names)}
+        return self._role.scores.statistics(batch, names)
 
     def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
         """The k most probable tokens at each action, after the temperature. No gradient.
@@ -155,14 +156,11 @@ class DeepSpeedBackend:
         Raises:
             ConfigError: the vocabulary is smaller than k.
         """
-        self._reader.check_vocabulary(k)
-        token_ids, logprobs = self._score(batch, lambda rows: self._reader.top_tokens(rows, k))
-        return TopTokens(token_ids=token_ids.astype(np.int32), logprobs=logprobs)
+        return self._role.scores.top_tokens(batch, k)
 
     def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """(sum of A,) value of the state before each action. No gradient."""
-        (values,) = self._score(batch, lambda rows: (self._reader.values(rows),))
-        return values
+        return self._role.scores.values(batch)
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one optimizer step over the rows of all ranks.
@@ -217,7 +215,7 @@ class DeepSpeedBackend:
         objective = self._spec.objective
         columns = ActionColumns(flat=columns_of(batch, rows, self._device), grid=shared.packed.grid)
         if isinstance(objective, ValueObjective):
-            values = shared.whole(self._reader.values(shared.packed))
+            values = shared.whole(self._role.reader.values(shared.packed))
             if not len(rows):
                 return nothing(values)
             loss, metrics = value_objective(objective, values, columns, plan)
@@ -250,11 +248,9 @@ class DeepSpeedBackend:
     def _passes(self, batch: TrajectoryColumns, *, together: bool) -> list[Rows]:
         # The limit is what one rank has room for.
         limit = self._spec.max_tokens_per_micro_batch * self._slices.size
-        return agreed_passes(batch.num_tokens, limit, self._ranks, together=together)
+        return agreed_passes(batch, limit, self._ranks, together=together)
 
-    def _score(
-        self, batch: TrajectoryColumns, score: Callable[[PackedRows], tuple[Tensor, ...]]
-    ) -> list[NDArray[np.float32]]:
+    def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to passes and put the results, (M, ...) each, where the actions are."""
         scoring = self._scoring
         assert scoring is not None, "setup comes first"
@@ -274,7 +270,7 @@ class DeepSpeedBackend:
 
     def _action_scores(self, rows: GroupRows, others: Tensor | None = None) -> ActionScores:
         own = None if others is None else rows.own(others)
-        return rows.whole_scores(self._reader.action_scores(rows.packed, own))
+        return rows.whole_scores(self._role.reader.action_scores(rows.packed, own))
 
     def _report(self, metrics: Metrics, parts: list[Metrics]) -> None:
         """Keep the metrics of a pass. All ranks of a group find the same, so one of them reports."""
@@ -308,7 +304,7 @@ class DeepSpeedBackend:
 
     def buckets(self) -> Iterator[dict[str, Tensor]]:
         """Yield the weights by Hugging Face names, on every rank; all ranks have to take every bucket."""
-        return buckets_of(self._served())
+        return buckets_of(self._served().items())
 
     def checksum(self) -> str:
         """Digest of the weights as ``buckets`` gives them, equal on all ranks."""
@@ -355,4 +351,5 @@ class DeepSpeedBackend:
         """Drop model and training state. The process group stays: DeepSpeed keeps one for good."""
         if self._scoring is not None:
             self._scoring.close()
-        self._training = self._scoring = None
+        self._training = self._scoring = self._offloading = None
+        self._open = self._terms = None

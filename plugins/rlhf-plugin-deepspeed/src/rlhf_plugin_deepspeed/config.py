@@ -35,7 +35,7 @@ OURS = {
     "zero_optimization.offload_param": "--backend.deepspeed.offload_param",
     "zero_optimization.leaf_module": "--backend.deepspeed.leaf_modules",
     "zero_optimization.reduce_bucket_size": "--backend.deepspeed.reduce_bucket_size",
-    "zero_optimization.allgather_bucket_size": "--backend.deepspeed.allgather_bucket_size",
+    "zero_optimization.allgather_bucket_size": "nothing: DeepSpeed collects all updated elements at once",
     "zero_optimization.contiguous_gradients": "--backend.deepspeed.contiguous_gradients",
     "zero_optimization.overlap_comm": "--backend.deepspeed.overlap_comm",
     "zero_optimization.round_robin_gradients": "nothing: checkpoints rely on the order of the parameters",
@@ -105,21 +105,15 @@ class DeepSpeedConfig(Config):
         50_000_000,
         ge=1,
         le=2**31,
-        description="gradient elements that are summed over ranks at once",
-    )
-    allgather_bucket_size: int = Field(
-        500_000_000,
-        ge=2,
-        le=2**33,
-        multiple_of=2,
-        description="updated elements that are collected from ranks at once; stages 1 and 2",
+        description="gradient elements that are summed over ranks at once; stages 1 to 3",
     )
     contiguous_gradients: bool = Field(
-        True, description="copy gradients into one buffer as they are made; less fragmentation"
+        True,
+        description="copy gradients into one buffer as they are made: less fragmentation; stages 1 to 3",
     )
     overlap_comm: bool = Field(
         False,
-        description="sum gradients over ranks while the backward pass goes on; takes a second buffer",
+        description="sum gradients over ranks while the backward pass goes on; takes a second buffer; stages 1 to 3",
     )
     args: dict[str, JsonValue] = Field(
         {},
@@ -142,6 +136,11 @@ class DeepSpeedConfig(Config):
         if self.offload_optimizer and self.zero_stage == 0:
             raise ValueError(
                 "offload_optimizer true with zero_stage 0: DeepSpeed offloads only what it shares among ranks. Set "
+                "zero_stage 1, 2 or 3."
+            )
+        if self.overlap_comm and self.zero_stage == 0:
+            raise ValueError(
+                "overlap_comm true with zero_stage 0: this stage sums gradients once, after the backward passes. Set "
                 "zero_stage 1, 2 or 3."
             )
         if self.offload_param and self.zero_stage != 3:

@@ -34,7 +34,6 @@ def engine_config(config: DeepSpeedConfig, spec: RoleSpec, world_size: int) -> d
         "zero_optimization": {
             "stage": config.zero_stage,
             "reduce_bucket_size": config.reduce_bucket_size,
-            "allgather_bucket_size": config.allgather_bucket_size,
             "contiguous_gradients": config.contiguous_gradients,
             "overlap_comm": config.overlap_comm,
             **offload,

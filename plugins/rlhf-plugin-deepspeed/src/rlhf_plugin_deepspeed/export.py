@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from rlhf_core.contracts import RoleSpec
+from rlhf_plugin_local.backend.export import copy_tokenizer
 from rlhf_plugin_local.backend.role_model import VALUE_HEAD_FILE, RoleModel
 from rlhf_plugin_local.quiet import no_progress_bars
 
 from .ranks import Ranks
 from .weights import whole
-
-log = logging.getLogger(__name__)
 
 
 def export_role(
@@ -43,7 +40,11 @@ def export_role(
                 # A head of its own type: in a bfloat16 role it is trained through float32 copies.
                 tensors = {name: t.float().contiguous() for name, t in head.state_dict().items()}
                 save_file(tensors, folder / VALUE_HEAD_FILE)
-            _copy_tokenizer(spec, folder)
+            copy_tokenizer(
+                spec.tokenizer_path or spec.model_path,
+                folder,
+                trust_remote_code=spec.trust_remote_code,
+            )
     ranks.wait()
 
 
@@ -57,14 +58,3 @@ def _collected(role: RoleModel, weights: Mapping[str, Tensor], *, keep: bool) ->
             owner = id(owners[name]) if name in owners else name
             state[name] = by_owner.setdefault(owner, tensor.detach().cpu())
     return state
-
-
-def _copy_tokenizer(spec: RoleSpec, folder: Path) -> None:
-    source = spec.tokenizer_path or spec.model_path
-    path = Path(source)
-    patterns = ("tokenizer*", "vocab*", "*.model")
-    if path.is_dir() and not any(found for pattern in patterns for found in path.glob(pattern)):
-        log.warning("%s has no tokenizer to copy into %s", source, folder)
-        return
-    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=spec.trust_remote_code)
-    tokenizer.save_pretrained(folder)

@@ -30,23 +30,6 @@ TOLERANCE = 1e-5
 STEPS = 2
 
 
-def check_groups(
-    groups: Sequence[ParameterGroup], named: Sequence[tuple[str, nn.Parameter]]
-) -> None:
-    """Refuse groups that do not hold every trainable parameter exactly once.
-
-    Raises:
-        PluginError: with the number of those that are in none or in several.
-    """
-    placed = [name for group in groups for name, _ in group.named_parameters]
-    missing, twice = {name for name, _ in named} - set(placed), len(placed) - len(set(placed))
-    if missing or twice:
-        raise PluginError(
-            f"the optimizer's groups must hold every trainable parameter once; {len(missing)} of {len(named)} are in "
-            f"none{', such as ' + min(missing) if missing else ''}, {twice} in several"
-        )
-
-
 def check_elementwise(optimizer: Optimizer, device: torch.device) -> None:
     """Refuse an optimizer that does something else to flattened parameters, or keeps state that cannot be cut.
 

@@ -15,15 +15,19 @@ Rows = NDArray[np.int64]
 
 
 def agreed_passes(
-    lengths: NDArray[np.int64], max_tokens: int, ranks: Ranks, *, together: bool
+    batch: TrajectoryColumns, max_tokens: int, ranks: Ranks, *, together: bool
 ) -> list[Rows]:
     """Return the rows of each pass of this rank; a pass may have none.
 
+    Rows without actions are left out. They have no part in any result, and a pass over them alone would leave the head
+    without a gradient, which ZeRO waits for.
+
     Args:
-        lengths: tokens of each of this rank's rows.
+        batch: this rank's rows.
         together: all ranks make equally many passes, and at least one: ZeRO's collective calls are made in every one.
     """
-    passes = micro_batches(lengths, max_tokens)
+    rows = np.flatnonzero(batch.num_actions)
+    passes = [rows[part] for part in micro_batches(batch.num_tokens[rows], max_tokens)]
     if not together:
         return passes
     count = max(1, ranks.largest(len(passes)))

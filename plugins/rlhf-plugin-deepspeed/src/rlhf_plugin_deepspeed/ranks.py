@@ -72,6 +72,10 @@ def join(device: torch.device) -> Ranks:
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         given = [name for name in NEEDED if name in os.environ]
+        if given == [
+            "LOCAL_RANK"
+        ]:  # left by a single rank, see below, in a process that it has started
+            given = []
         if given and (missing := [name for name in NEEDED if name not in os.environ]):
             raise ConfigError(
                 f"the environment has {', '.join(given)} but lacks {', '.join(missing)}; start the ranks with a "

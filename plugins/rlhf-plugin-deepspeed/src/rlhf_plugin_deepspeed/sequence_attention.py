@@ -91,9 +91,9 @@ def check_heads(num_heads: int, size: int) -> None:
         ConfigError: with both numbers.
     """
     if num_heads % size:
-        fitting = [str(n) for n in range(2, num_heads + 1) if num_heads % n == 0]
+        fitting = ", ".join(str(n) for n in range(1, num_heads + 1) if num_heads % n == 0)
         raise ConfigError(
             f"sequence_parallel {size} with a model of {num_heads} attention heads: between two exchanges each rank "
             f"computes a part of the heads, so it must divide them. Set --backend.deepspeed.sequence_parallel to one "
-            f"of 1, {', '.join(fitting)}."
+            f"of {fitting}."
         )

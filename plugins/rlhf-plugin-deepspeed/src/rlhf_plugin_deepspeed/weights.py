@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
@@ -10,8 +10,6 @@ from torch import Tensor
 from rlhf_plugin_local.backend.role_model import RoleModel
 
 from .partitioned_model import WholeWeights
-
-BUCKET_BYTES = 512 * 2**20
 
 
 def served_weights(role: RoleModel, *, shared: bool) -> Mapping[str, Tensor]:
@@ -38,17 +36,3 @@ def whole(role: RoleModel) -> AbstractContextManager[None]:
         list(role.parameters())
     )
     return context
-
-
-def buckets_of(weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """Yield the weights at most 512 MiB at a time, unless one tensor is larger."""
-    bucket: dict[str, Tensor] = {}
-    size = 0
-    for name, tensor in weights.items():
-        if bucket and size + tensor.nbytes > BUCKET_BYTES:
-            yield bucket
-            bucket, size = {}, 0
-        bucket[name] = tensor
-        size += tensor.nbytes
-    if bucket:
-        yield bucket

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -10,22 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import Metric, Metrics, Optimizer, RoleSpec
 from rlhf_plugin_local.backend.role_model import RoleModel
 from rlhf_plugin_local.backend.schedule import lr_factor
+from rlhf_plugin_local.backend.trained_parts import (
+    check_groups,
+    log_groups,
+    peak_lrs,
+    require_trainable,
+)
 
 from .config import DeepSpeedConfig
 from .engine_config import engine_config
-from .flattening import check_elementwise, check_groups
+from .flattening import check_elementwise
 from .fragments import fragments, master_vectors, publish
 from .leaf_modules import mark_leaf_modules, refuse_expert_blocks
 from .library import load_deepspeed, quietly
 from .partitioned_model import PartitionedModel, WholeHead
 from .ranks import Ranks
 from .tensor_shards import ShardingCheck, refuse_uneven_heads
-
-log = logging.getLogger(__name__)
 
 
 class ZeroTraining:
@@ -54,24 +56,18 @@ class ZeroTraining:
         self.shard = ranks.rank % config.tensor_parallel
         """Which part of the matrices this rank has."""
         named = role.named_trainable()
-        if not named:
-            raise ConfigError(f"the {spec.role} has no trainable parameter; its adapter froze all")
+        self.named = dict(named)
+        require_trainable(spec.role, self.named)
         check_elementwise(optimizer, ranks.device)
         # Before DeepSpeed cuts the parameters: the component goes by their shapes.
         groups = optimizer.parameter_groups(named)
-        check_groups(groups, named)
-        if ranks.rank == 0:
-            for group in groups:
-                log.info("optimizer of the %s, group %s", spec.role, group.describe())
+        check_groups(groups, self.named)
+        if ranks.is_first:
+            log_groups(spec.role, groups)
         torch_optimizer = optimizer.create(groups)
-        if any("lr" not in group for group in torch_optimizer.param_groups):
-            raise PluginError(
-                f"{type(torch_optimizer).__name__}: a parameter group without 'lr'; the schedule scales it"
-            )
-        self.peak_lrs = [float(group["lr"]) for group in torch_optimizer.param_groups]
+        self.peak_lrs = peak_lrs(torch_optimizer)
         self.engine = start_engine(role, spec, config, ranks, torch_optimizer)
         self.zero: Any = self.engine.optimizer
-        self.named = dict(named)
         self.fragments = fragments(self.zero, self.stage, self.named, ranks.rank)
         self._head = WholeHead(role) if self.stage == 3 else None
         self.updates = 0

@@ -45,7 +45,8 @@ CHUNK_EAGER = 12
 probabilities in float32."""
 
 CHUNK_SCORING = 8
-"""Bytes of one logit of a chunk without a gradient: logits and log-softmax in float32."""
+"""Bytes of one logit of a chunk without a gradient where no kernel reads the head's product directly: logits and
+log-softmax in float32."""
 
 CHUNK_SCORING_SCALED = 10
 """The same at another temperature than 1: logits before and after it, and the head's own product."""

@@ -21,6 +21,10 @@ class VllmEngine:
     bucket_mib: int
     tensor_parallel: int
     pipeline_parallel: int
+    data_parallel: int = 1
+    """Copies of the model, each with a cache of its own; the rest is of one copy."""
+    batched_tokens: int = assumed.ENGINE_BATCHED_TOKENS
+    """Of one pass."""
     graphs: bool
     max_sequences: int
     kv_width: float
@@ -33,7 +37,7 @@ class EngineMemory:
 
     parts: Mapping[str, float]
     kv_tokens: int
-    """For which the KV cache has room, counted over the engine's GPUs."""
+    """For which the KV cache has room, counted over the GPUs of one copy of the model."""
     in_trainer: Mapping[str, float]
     """What stands in the trainer's process for the engine's sake."""
 
@@ -47,13 +51,28 @@ def kv_bytes(shape: ModelShape, width: float) -> float:
     return 2 * shape.layers * shape.kv_width * width
 
 
+def stage_parameters(shape: ModelShape, stages: int) -> float:
+    """Parameters of the largest of P pipeline stages: ``ceil(L / P)`` layers, and of several stages the first has the
+    embeddings and the last the norm and the head."""
+    if stages == 1:
+        return shape.parameters
+    layers = shape.layer_parameters * _layers(shape, stages) / shape.layers
+    return layers + shape.hidden + shape.head_weights
+
+
+def _layers(shape: ModelShape, stages: int) -> int:
+    return -(-shape.layers // stages)
+
+
 def vllm_memory(shape: ModelShape, dtype: str, engine: VllmEngine, gpu: Gpu) -> EngineMemory:
     """Return what vLLM takes: its share of the GPU whatever the model, or the cache that was asked for and the rest.
 
     A KV cache of 0 tokens means that weights and activations fill the share already.
     """
     split = engine.tensor_parallel * engine.pipeline_parallel
-    weights = BYTES[dtype] * shape.parameters / split
+    weights = (
+        BYTES[dtype] * stage_parameters(shape, engine.pipeline_parallel) / engine.tensor_parallel
+    )
     activations = _activations(shape, dtype, engine)
     if engine.kv_cache_gib is None:
         share = engine.memory_share * gpu.memory
@@ -72,10 +91,13 @@ def vllm_memory(shape: ModelShape, dtype: str, engine: VllmEngine, gpu: Gpu) -> 
         parts["collectives"] = assumed.COLLECTIVES
     table = BYTES[dtype] * shape.head_weights
     bucket = max(engine.bucket_mib * assumed.MIB, table)
-    kv_split = min(engine.tensor_parallel, shape.kv_heads) * engine.pipeline_parallel
+    # The stage with the most layers is full first.
+    token = (
+        kv_bytes(shape, engine.kv_width) * _layers(shape, engine.pipeline_parallel) / shape.layers
+    )
     return EngineMemory(
         parts=parts,
-        kv_tokens=int(cache * kv_split / kv_bytes(shape, engine.kv_width)),
+        kv_tokens=int(cache * min(engine.tensor_parallel, shape.kv_heads) / token),
         in_trainer={"bucket for the engine's weights": float(bucket)},
     )
 
@@ -113,6 +135,6 @@ def _activations(shape: ModelShape, dtype: str, engine: VllmEngine) -> float:
     """Of the pass with which vLLM measures itself: gate, up and their product of a full batch, or the sampler."""
     width = BYTES[dtype]
     each = width * (3 * shape.ffn / engine.tensor_parallel + 4 * shape.hidden)
-    layers = assumed.ENGINE_BATCHED_TOKENS * each
+    layers = engine.batched_tokens * each
     sampler = assumed.ENGINE_SAMPLER_COPIES * 4.0 * engine.max_sequences * shape.vocab
     return max(layers, sampler)

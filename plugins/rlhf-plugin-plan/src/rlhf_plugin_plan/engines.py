@@ -13,6 +13,15 @@ from .hardware import Gpu
 from .shapes import ModelShape
 
 EMBEDDED, VLLM = "local:embedded", "vllm:vllm"
+MODELED_ARGS = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "kv_cache_dtype",
+)
+"""Arguments of vLLM that the prediction depends on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +57,17 @@ class PlannedEngine:
         return self.vllm.pipeline_parallel if self.vllm else 1
 
     @property
-    def gpus(self) -> int:
+    def copies(self) -> int:
+        """Of the model, in one engine."""
+        return self.vllm.data_parallel if self.vllm else 1
+
+    @property
+    def gpus_of_copy(self) -> int:
         return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def gpus(self) -> int:
+        return self.gpus_of_copy * self.copies
 
     def memory(self, shape: ModelShape, gpu: Gpu) -> EngineMemory:
         """Return what one engine takes on one of its GPUs; nothing for one that is not modeled."""
@@ -101,12 +119,13 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
             bucket_mib=options["bucket_mib"],
             tensor_parallel=_count(args, "tensor_parallel_size"),
             pipeline_parallel=_count(args, "pipeline_parallel_size"),
+            data_parallel=_count(args, "data_parallel_size"),
+            batched_tokens=_count(args, "max_num_batched_tokens", assumed.ENGINE_BATCHED_TOKENS),
             graphs=options["compile"] is not False,
-            max_sequences=int(args.get("max_num_seqs") or sequences),
+            max_sequences=_count(args, "max_num_seqs", sequences),
             kv_width=1 if "fp8" in str(args.get("kv_cache_dtype", "")) else BYTES[spec.dtype],
         )
-        known = ("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "kv_cache_dtype")
-        if others := sorted(set(args) - set(known)):
+        if others := sorted(set(args) - set(MODELED_ARGS)):
             notes.append(f"engine.vllm.args: {', '.join(others)} not modeled")
     else:
         notes.append(f"--engine {ref.name} is not modeled: its memory and speed are left out")
@@ -123,8 +142,10 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
     )
 
 
-def _count(args: dict[str, object], name: str) -> int:
-    value = args.get(name, 1)
+def _count(args: dict[str, object], name: str, unset: int = 1) -> int:
+    value = args.get(name)
+    if value is None:
+        return unset
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"engine.vllm.args.{name} is {value!r}; expected a positive integer")
     return value

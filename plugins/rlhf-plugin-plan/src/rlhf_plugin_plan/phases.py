@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-from rlhf_cli.runs import PlannedRun
 
 from . import assumptions as assumed
 from . import measured
 from .engine_memory import BYTES, kv_bytes
-from .engines import PlannedEngine
-from .hardware import Gpu
-from .placement import Cluster, Placement
-from .roles import PlannedRole, Workload
+from .exchange import ENGINE_EXCHANGE, engine_exchange, role_exchange
+from .roles import PlannedRole
+from .setting import Phase, Setting
 from .training_memory import trained_parameters
 from .work import (
     EngineRates,
@@ -28,40 +25,6 @@ from .work import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """A part of a step."""
-
-    name: str
-    limit_s: float
-    """What no implementation of this model in this precision goes below."""
-    measured_s: float | None
-    """At the share of the limit that was measured; None where nothing was."""
-    bound: str
-    """What the limit is of."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Everything that the times depend on."""
-
-    planned: PlannedRun
-    gpu: Gpu
-    cluster: Cluster | None
-    workload: Workload
-    placement: Placement
-    engine: PlannedEngine
-    kv_tokens: int
-    """For which one engine has room."""
-    roles: Mapping[str, PlannedRole]
-
-    def link(self, processes: int) -> float:
-        """Bytes per second between that many GPUs, the slowest link on the way."""
-        per_node = self.cluster.gpus_per_node if self.cluster else 8
-        rate = self.gpu.link_gb_s if processes <= per_node else self.gpu.network_gb_s
-        return 1e9 * rate
-
-
 def phases_of(setting: Setting) -> tuple[Phase, ...]:
     """Return the phases in the order in which a step goes through them."""
     demands = setting.planned.demands
@@ -73,14 +36,16 @@ def phases_of(setting: Setting) -> tuple[Phase, ...]:
         "values": ("critic", demands.critic),
     }
     phases += [_scoring(setting, name, role) for name, (role, there) in passes.items() if there]
+    scored = {role for role, there in passes.values() if there}
     for name, role in setting.roles.items():
         if role.role.trained:
             phases += _training(setting, name)
+        phases += role_exchange(setting, name, scored=name in scored)
     phases += _weight_sync(setting)
     return tuple(phase for phase in phases if phase.limit_s > 0)
 
 
-GENERATION = ("prefill", "decode")
+GENERATION = ("prefill", "decode", ENGINE_EXCHANGE)
 SYNC = "weight sync"
 
 
@@ -120,18 +85,18 @@ def _joined(times: Sequence[tuple[str, float]], *, overlaps: bool) -> float:
 
 
 def concurrency(setting: Setting) -> int:
-    """Sequences that one engine decodes together: what is asked of it, and what its KV cache holds."""
-    mine = -(-setting.workload.sequences // setting.placement.engines)
+    """Sequences that one copy of the engine's model decodes together: what is asked of it, and what its cache holds."""
+    mine = -(-setting.drawn_prompts * setting.workload.samples // setting.copies)
     room = setting.kv_tokens // setting.workload.length
     return max(1, min(setting.engine.max_sequences, mine, room))
 
 
 def _generation(setting: Setting) -> Iterator[Phase]:
-    """The slowest engine: it has its share of the prompts, rounded up."""
+    """The slowest copy of the engine's model: it has its share of the prompts, rounded up."""
     engine, work, gpu = setting.engine, setting.workload, setting.gpu
-    shape = setting.roles["policy"].role.shape
-    flops = gpu.flops(engine.compute) * engine.gpus
-    mine = -(-work.prompts // setting.placement.engines)
+    shape = setting.roles["policy"].shape
+    flops = gpu.flops(engine.compute) * engine.gpus_of_copy
+    mine = -(-setting.drawn_prompts // setting.copies)
     prefills = mine if engine.shares_prefixes else mine * work.samples
     prefill = forward_flops(shape, prompts(prefills, work.prompt_tokens)) / flops
     data = measured.load()
@@ -145,7 +110,7 @@ def _generation(setting: Setting) -> Iterator[Phase]:
     )
     rates = EngineRates(
         flops=flops,
-        bandwidth=gpu.bandwidth * engine.gpus,
+        bandwidth=gpu.bandwidth * engine.gpus_of_copy,
         weight_bytes=BYTES[engine.compute],
         kv_token_bytes=kv_bytes(shape, engine.kv_width),
     )
@@ -164,6 +129,7 @@ def _generation(setting: Setting) -> Iterator[Phase]:
         else None,
         bound="GPU memory: weights and KV cache",
     )
+    yield from engine_exchange(setting, prefills * work.prompt_tokens + done.requests)
 
 
 def _logprob_share(setting: Setting) -> float:
@@ -177,7 +143,7 @@ def _scoring(setting: Setting, name: str, role: str) -> Phase:
     shape = planned.role.shape
     flops = forward_flops(shape, _all_sequences(setting), head=planned.role.has_head)
     limit = flops / _role_flops(setting, planned)
-    share = measured.load().training_share(shape, recompute=False)
+    share = measured.load().training_share(planned.shape, recompute=False)
     return Phase(name=name, limit_s=limit, measured_s=limit / share, bound="matmuls")
 
 
@@ -189,7 +155,7 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
     )
     limit = flops / _role_flops(setting, planned)
     share = measured.load().training_share(
-        role.shape, recompute=role.recompute, compiled=role.compiled
+        planned.shape, recompute=role.recompute, compiled=role.compiled
     )
     yield Phase(name=f"train {name}", limit_s=limit, measured_s=limit / share, bound="matmuls")
     updates = setting.planned.demands.updates_per_step
@@ -200,7 +166,7 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
         name=f"optimizer {name}",
         limit_s=updates * moved / rate,
         measured_s=None,
-        bound="link to the host" if sharing.offload_optimizer else "GPU memory",
+        bound="host memory" if sharing.offload_optimizer else "GPU memory",
     )
     sent = gradient_bytes(
         role.precision.weight_bytes * role.shape.parameters,
@@ -221,8 +187,8 @@ def _weight_sync(setting: Setting) -> Iterator[Phase]:
     """On one GPU the weights are read and written once; through the object store they go to the host and back."""
     if setting.placement.in_process and not setting.engine.copies_weights:
         return
-    policy = setting.roles["policy"].role
-    size = float(policy.precision.weight_bytes * policy.shape.parameters)
+    policy = setting.roles["policy"]
+    size = float(policy.role.precision.weight_bytes * policy.shape.parameters)
     through_host = setting.planned.runtime.name != "local:local"
     rate = 1e9 * setting.gpu.host_gb_s if through_host else setting.gpu.bandwidth
     bound = "host memory, out and back" if through_host else "GPU memory"
@@ -235,5 +201,5 @@ def _all_sequences(setting: Setting) -> Tokens:
 
 
 def _role_flops(setting: Setting, planned: PlannedRole) -> float:
-    """Of all ranks of a role."""
+    """Of all ranks of a role; of those that share matrices, of one, since each computes its part of the same tokens."""
     return setting.gpu.flops(planned.role.precision.compute) * planned.sharing.ranks

@@ -171,12 +171,13 @@ def _kinds_of(part: Colocation, counts: Mapping[str, int], engine: PlannedEngine
         )
     wanted = engine.gpus if part.names == (ENGINE,) else 1
     if ENGINE in part.names and engine.gpus > 1 and len(part.names) > 1:
+        others = " + ".join(name for name in part.names if name != ENGINE)
         raise ConfigError(
-            f"an engine of {engine.gpus} GPUs (tensor_parallel_size x pipeline_parallel_size) cannot share GPUs with "
-            f"{' + '.join(name for name in part.names if name != ENGINE)}: leave it out of runtime.ray.colocate"
+            f"an engine of {engine.gpus} GPUs (tensor x pipeline x data_parallel_size) cannot share GPUs with "
+            f"{others}: leave it out of runtime.ray.colocate"
         )
     if part.gpus >= 1 and part.gpus != wanted:
-        what = "tensor_parallel_size x pipeline_parallel_size" if wanted > 1 else "one rank"
+        what = "tensor x pipeline x data_parallel_size" if wanted > 1 else "one rank"
         raise ConfigError(
             f"runtime.ray.gpus_per gives {' + '.join(part.names)} {part.gpus:g} GPUs a process, but {what} takes "
             f"{wanted}. Set --runtime.ray.gpus_per.{part.names[0]} {wanted}."

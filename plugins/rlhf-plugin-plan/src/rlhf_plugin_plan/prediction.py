@@ -13,10 +13,13 @@ from .configs import Shapes
 from .engine_memory import EngineMemory
 from .engines import PlannedEngine, planned_engine
 from .hardware import GIB, Gpu
-from .phases import Phase, Setting, Step, phases_of, step_of
+from .phases import Step, phases_of, step_of
 from .placement import Cluster, GpuKind, Placement, Process, check_engine, place
 from .roles import PlannedRole, Workload, planned_role
+from .setting import Phase, Setting
 from .training_memory import Parts, RoleMemory, role_memory
+
+REWARD_MODEL = "reward_model:reward_model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +174,7 @@ def _process_memory(
     if torch_peak:
         parts["fragmentation"] = assumed.FRAGMENTATION * torch_peak
         parts["CUDA context"] = assumed.CONTEXT
-    if any(roles[name].sharing.ranks > 1 for name in process.roles):
+    if any(roles[name].ranks > 1 for name in process.roles):
         parts["collectives"] = assumed.COLLECTIVES
     return ProcessMemory(
         name=" + ".join([*process.roles, *(["engine"] if process.engine else [])]),
@@ -205,6 +208,15 @@ def _notes_on_options(planned: PlannedRun) -> list[str]:
         notes.append(
             "turns of an environment are not modeled: one turn of --response-tokens, no time of the environment"
         )
+    if planned.run.rollout.filters:
+        notes.append("the time of prompts that replace filtered ones is not modeled")
+    for selection in planned.selections.get("reward.use", ()):
+        reward = selection.ref("rlhf_rewards")
+        if reward.name == REWARD_MODEL and reward.options["device"] != "cpu":
+            notes.append(
+                f"the model of {selection.section} is not modeled: it needs 2 bytes a parameter, a CUDA context and "
+                f"passes of {reward.options['batch_tokens']:,} tokens on a GPU, beside what is listed"
+            )
     if planned.demands.greedy_rewards:
         notes.append("the greedy episode of each prompt is not modeled")
     return notes

@@ -95,11 +95,12 @@ def _head(prediction: Prediction) -> Iterator[str]:
     known = "each" if work.known_lengths else "at most"
     yield f"{prediction.placement.gpus} x {gpu.name}, {gpu.memory_gib:.1f} GiB ({gpu.source})"
     for name, shape in prediction.shapes.items():
-        ranks = prediction.placement.ranks[name]
-        batch = prediction.roles[name].batch
+        role = prediction.roles[name]
+        together = f" ({role.parts} share every matrix)" if role.parts > 1 else ""
+        together = f" ({role.slices} share every sequence)" if role.slices > 1 else together
         yield (
-            f"{name}: {shape.parameters:,} parameters, {ranks} rank{'s' if ranks > 1 else ''}, micro-batches of "
-            f"{batch.tokens:,} tokens"
+            f"{name}: {shape.parameters:,} parameters, {role.ranks} rank{'s' if role.ranks > 1 else ''}{together}, "
+            f"micro-batches of {role.batch.tokens:,} tokens"
         )
     yield (
         f"one step: {work.prompts} prompts x {work.samples} samples, {known} {work.prompt_tokens} + "

@@ -19,6 +19,8 @@ from .shapes import ModelShape
 from .training_memory import MicroBatch, Role, Sharing
 
 TORCH, DEEPSPEED = "local:torch", "deepspeed:deepspeed"
+LIVE_PARAMETERS = "zero_optimization.stage3_max_live_parameters"
+"""The one of DeepSpeed's own options that is read."""
 SMALL = 1_000_000
 """Below this many parameters the backends compute in float32."""
 
@@ -52,6 +54,13 @@ class PlannedRole:
     batch: MicroBatch
     micro_batches: int
     """Of one update, on one rank."""
+    shape: ModelShape
+    """Of the whole model."""
+    ranks: int
+    slices: int = 1
+    """Ranks that compute each sequence together, a slice of its tokens each."""
+    parts: int = 1
+    """Ranks that share every matrix, and compute the same tokens."""
 
 
 def planned_role(
@@ -71,6 +80,7 @@ def planned_role(
     options = backend.options
     if backend.name not in (TORCH, DEEPSPEED):
         _note(notes, f"--backend {backend.name} is not modeled; planned as the torch backend")
+    _note_options(backend, notes)
     if options.get("compile") and spec.dtype != "bfloat16":
         _note(notes, "backend.torch.compile: its savings are modeled for --model.dtype bfloat16")
     if spec.adapter is not None:
@@ -80,9 +90,10 @@ def planned_role(
         )
     trained = spec.objective is not None
     states = _optimizer_bytes(spec.optimizer, notes) if trained else (0.0, 0.0)
+    slices, parts = _groups(backend, shape, ranks, spec)
     role = Role(
         name=spec.role,
-        shape=shape,
+        shape=shape.part(parts),
         precision=_precision(spec, shape, options),
         trained=trained,
         has_head=spec.head != "value",
@@ -99,39 +110,72 @@ def planned_role(
     rows = workload.sequences
     if trained:
         rows = min(rows, run.run.train.batch_size or rows)
-    slices = _slices(backend, shape, ranks, spec.role)
-    if ranks // slices > rows:
+    together = slices * parts
+    if ranks // together > rows:
         raise ConfigError(
             f"runtime.ray.ranks.{spec.role} is {ranks}, but a pass has {rows} sequences: some ranks would have "
             "none. Lower the ranks, or raise train.batch_size or rollout.batch_size."
         )
     budget = run.run.train.max_tokens_per_micro_batch
-    batch, count = largest_micro_batch(-(-rows * slices // ranks), workload, budget * slices)
+    batch, count = largest_micro_batch(-(-rows * together // ranks), workload, budget * slices)
     if slices > 1:
         batch = replace(
             batch, tokens=-(-batch.tokens // slices), actions=-(-batch.actions // slices)
         )
     return PlannedRole(
         role=role,
-        sharing=_sharing(backend, ranks, trained=trained),
+        sharing=_sharing(backend, ranks // parts, trained=trained),
         batch=batch,
         micro_batches=count,
+        shape=shape,
+        ranks=ranks,
+        slices=slices,
+        parts=parts,
     )
 
 
-def _slices(backend: ComponentRef, shape: ModelShape, ranks: int, role: str) -> int:
-    """Ranks that compute each sequence together.
+def _note_options(backend: ComponentRef, notes: list[str]) -> None:
+    """Say which options of the backend change memory or time and are not read."""
+    if backend.options.get("device") == "cpu":
+        _note(notes, "backend device cpu: planned as if the trainer were on a GPU")
+    if backend.name == DEEPSPEED:
+        args = backend.options["args"]
+        paths = {key for key in args if key != "zero_optimization"}
+        paths |= {f"zero_optimization.{key}" for key in args.get("zero_optimization", {})}
+        if others := sorted(paths - {LIVE_PARAMETERS}):
+            _note(notes, f"backend.deepspeed.args: {', '.join(others)} not modeled")
+
+
+def _groups(
+    backend: ComponentRef, shape: ModelShape, ranks: int, spec: RoleSpec
+) -> tuple[int, int]:
+    """Ranks that slice each sequence, and ranks that share every matrix; a role that only scores shares none.
 
     Raises:
         ConfigError: they do not divide the ranks or the heads.
     """
-    slices: int = backend.options["sequence_parallel"] if backend.name == DEEPSPEED else 1
-    for what, number in ((f"ranks of the {role}", ranks), ("attention heads", shape.heads)):
-        if number % slices:
+    if backend.name != DEEPSPEED:
+        return 1, 1
+    slices: int = backend.options["sequence_parallel"]
+    parts: int = backend.options["tensor_parallel"] if spec.objective is not None else 1
+    of_ranks = f"ranks of the {spec.role}", ranks
+    _require_divides("sequence_parallel", slices, of_ranks, ("attention heads", shape.heads))
+    _require_divides(
+        "tensor_parallel",
+        parts,
+        of_ranks,
+        ("attention heads", shape.heads),
+        ("key heads", shape.kv_heads),
+    )
+    return slices, parts
+
+
+def _require_divides(option: str, size: int, *numbers: tuple[str, int]) -> None:
+    for what, number in numbers:
+        if number % size:
             raise ConfigError(
-                f"backend.deepspeed.sequence_parallel is {slices}, which does not divide the {number} {what}"
+                f"backend.deepspeed.{option} is {size}, which does not divide the {number} {what}"
             )
-    return slices
 
 
 def largest_micro_batch(rows: int, workload: Workload, budget: int) -> tuple[MicroBatch, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class ModelShape:
     ffn_bias: bool = False
     qk_norm: bool = False
     """Queries and keys are normalized, by head."""
+    head_ranks: int = 1
+    """Among which the rows of the output head are shared."""
 
     @property
     def query_width(self) -> int:
@@ -51,8 +53,8 @@ class ModelShape:
 
     @property
     def head_weights(self) -> int:
-        """Of the output head: ``V D``."""
-        return self.vocab * self.hidden
+        """Of the output head, ``V D``, or of the part that is here."""
+        return -(-self.vocab // self.head_ranks) * self.hidden
 
     @property
     def layer_parameters(self) -> int:
@@ -67,8 +69,22 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """All: embeddings, layers, last norm, and the head where it is not tied."""
-        tables = self.head_weights * (1 if self.tied else 2)
-        return self.layer_parameters + self.hidden + tables
+        table = self.vocab * self.hidden
+        return self.layer_parameters + self.hidden + table + (0 if self.tied else self.head_weights)
+
+    def part(self, ranks: int) -> ModelShape:
+        """Return what one of ``ranks`` has of the model when they share every matrix: a part of the heads, of the
+        feed-forward width, and of the output head unless that is the embedding table. Norms and embeddings are whole.
+
+        Source: Shoeybi et al. 2019 (Megatron-LM), arXiv:1909.08053; embeddings as DeepSpeed's AutoTP leaves them.
+        """
+        return replace(
+            self,
+            heads=self.heads // ranks,
+            kv_heads=self.kv_heads // ranks,
+            ffn=-(-self.ffn // ranks),
+            head_ranks=1 if self.tied else ranks,
+        )
 
 
 def read_shape(path: Path) -> ModelShape:

@@ -30,6 +30,7 @@ class Role:
 
     name: str
     shape: ModelShape
+    """As one rank has it: ``ModelShape.part`` of the model where ranks share every matrix."""
     precision: Precision
     trained: bool
     has_head: bool
@@ -49,7 +50,7 @@ class Role:
     scales_logits: bool = False
     """The temperature is not 1."""
     fused_head: bool = True
-    """The backward pass of the head is one kernel; in distillation over several tokens it is not."""
+    """One kernel reads the head's products, forwards and backwards; not so in distillation over several tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ class Sharing:
 
     stage: int = 0
     ranks: int = 1
+    """Among which ZeRO shares: N over the number that share every matrix."""
     offload_optimizer: bool = False
     offload_parameters: bool = False
     reduce_bucket: int = 0
@@ -257,7 +259,9 @@ def _head_work(role: Role, batch: MicroBatch) -> Parts:
 def _scoring(role: Role, batch: MicroBatch) -> Parts:
     """A pass without gradients. Autocast keeps casts of weights that are trained until the pass ends."""
     shape, precision = role.shape, role.precision
-    each = assumed.CHUNK_SCORING_SCALED if role.scales_logits else assumed.CHUNK_SCORING
+    each = precision.compute_bytes
+    if not role.fused_head:
+        each = assumed.CHUNK_SCORING_SCALED if role.scales_logits else assumed.CHUNK_SCORING
     chunk = min(role.chunk, batch.actions) * shape.vocab if role.has_head else 0
     widest = float(batch.tokens) * scoring_bytes(shape, precision)
     casts = precision.compute_bytes * shape.layer_weights if precision.casts and role.trained else 0

@@ -7,6 +7,7 @@ key that it looks at; its score and its value take ``4 Q`` operations a layer. R
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,49 @@ def training_flops(
     if recompute:
         flops += forward_flops(shape, work, head=False)
     return flops
+
+
+def matrix_exchange_bytes(shape: ModelShape, tokens: float, ranks: int, width: int) -> float:
+    """Bytes that one of T ranks sends in a forward pass over ``tokens``, when they share every matrix.
+
+    ``4 L D (T - 1) / T`` numbers a token: a layer sums two arrays of hidden states over the ranks, and a sum sends
+    ``2 (T - 1) / T`` of one. A backward pass sends as much.
+
+    Source: Shoeybi et al. 2019 (Megatron-LM), arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198.
+
+    Args:
+        width: bytes of one number.
+    """
+    return 4 * shape.layers * shape.hidden * tokens * width * (ranks - 1) / ranks
+
+
+def head_exchange_bytes(shape: ModelShape, tokens: float, ranks: int, width: int) -> float:
+    """Bytes that one of T ranks receives in a forward pass where the head is shared too.
+
+    ``V (T - 1) / T`` logits a token, since each rank needs all of them; nothing where the head is the embedding table,
+    which is whole.
+
+    Args:
+        tokens: at which the head is applied.
+        width: bytes of one number.
+    """
+    return 0.0 if shape.tied else shape.vocab * tokens * width * (ranks - 1) / ranks
+
+
+def slice_exchange_bytes(shape: ModelShape, tokens: float, ranks: int, width: int) -> float:
+    """Bytes that one of S ranks sends in a forward pass over its ``tokens``, when each has a slice of every sequence.
+
+    ``L (2 Q + 2 K) (S - 1) / S`` numbers a token: queries, keys, values and outputs change places between slices and
+    heads. K counts the copies of keys where there are fewer key heads than ranks. A backward pass sends as much.
+
+    Source: Jacobs et al. 2023 (DeepSpeed-Ulysses), arXiv:2309.14509, section 3.2.
+
+    Args:
+        tokens: of one rank's slices.
+        width: bytes of one number.
+    """
+    keys = math.lcm(shape.kv_heads, ranks) * shape.head_dim
+    return 2 * shape.layers * (shape.query_width + keys) * tokens * width * (ranks - 1) / ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

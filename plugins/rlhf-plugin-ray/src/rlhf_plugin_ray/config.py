@@ -71,6 +71,17 @@ class RayRuntimeConfig(Config):
         description="processes that run executors and environments, each with cpus_per.rollout CPUs and no GPU. 0: the "
         "driver runs them, on one core",
     )
+    rewards: Literal["auto", "workers", "driver"] = Field(
+        "auto",
+        description="where rewards are computed, if there are rollout workers. workers: in each, beside its episodes, "
+        "so that tokens and texts do not come to the driver; driver: once; auto: in workers, unless a reward holds "
+        "what there should be one of, such as a model",
+    )
+    learner: Literal["auto", "process", "driver"] = Field(
+        "auto",
+        description="where batches become advantages and minibatches. process: in one beside the policy's first rank, "
+        "so that tokens do not come to the driver; auto: there, if rewards are computed in rollout workers",
+    )
     max_rollout_restarts: int = Field(
         3,
         ge=0,
@@ -114,6 +125,9 @@ class RayRuntimeConfig(Config):
         3600.0,
         gt=0,
         description="for all episodes of one prompt in a rollout worker; a worker that is later is taken for dead",
+    )
+    learn_timeout_s: float = Field(
+        14400.0, gt=0, description="for everything that is learned from one batch, by a process"
     )
     sync_timeout_s: float = Field(
         600.0, gt=0, description="for new weights to be published, and to be taken over"

@@ -53,6 +53,8 @@ class Crew:
         self._last_loss: ProcessLost | None = None
         self._is_closed = False
         self._is_starting = False
+        # Who waits for a member then learns that the run cannot go on.
+        supervisor.follow(self._announce)
 
     @property
     def members(self) -> list[Member]:
@@ -80,6 +82,15 @@ class Crew:
             await all_of(self._add(index) for index in range(num))
         finally:
             self._is_starting = False
+
+    async def wait_for_one(self, what: str) -> None:
+        """Return once a member serves.
+
+        Raises:
+            RLHFError: none will, or the run cannot go on.
+        """
+        while not self.members:
+            await self._more(what)
 
     async def on_all(
         self, what: str, call: Callable[[Any], ray.ObjectRef], timeout_s: float

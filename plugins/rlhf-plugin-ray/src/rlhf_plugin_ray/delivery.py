@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -51,6 +51,9 @@ class WeightDelivery:
         self._news = asyncio.Event()
         """Set, and replaced, with each update."""
         self.version = 0
+        """Of the weights that engines are given, or have."""
+        self.served = 0
+        """Of those that all engines have: while they are given newer ones, requests can count on these alone."""
         self.direct = False
         """Engines get weights by links, where there is a way."""
 
@@ -76,14 +79,21 @@ class WeightDelivery:
         log.info("%s gets weights by %s", engine.who, way)
 
     async def update(
-        self, version: int, engines: Sequence[Process]
+        self, version: int, serving: Callable[[], Sequence[Process]]
     ) -> tuple[WeightSync, dict[Process, ProcessLost]]:
-        """Have the engines serve what the ranks hold now, as ``version``; return also those that are lost."""
+        """Have the engines serve what the ranks hold now, as ``version``; return also those that are lost.
+
+        Args:
+            serving: returns the engines. It is asked once ``bring`` cannot be under way, or an engine that joins just
+                now would be left with older weights.
+        """
         async with self._lock, self._role.held():
             begin = time.perf_counter()
+            engines = serving()
             self.version, self._published, self._changes = version, None, self._role.changes
             await self.links.keep_only(engines)
             failed = await self._deliver(engines)
+            self.served = version
             self._news.set()
             self._news = asyncio.Event()
             seconds = time.perf_counter() - begin
@@ -160,7 +170,12 @@ class WeightDelivery:
         timeout_s = self._config.sync_timeout_s + MARGIN_S
         if process in self._fresh:
             timeout_s += self._config.setup_timeout_s
-        return await self._supervisor.result(reference, process.who, method, timeout_s)
+        try:
+            return await self._supervisor.result(reference, process.who, method, timeout_s)
+        except ProcessLost as error:
+            if process in self._role.ranks:
+                raise self._role.lose(error) from error.__cause__
+            raise
 
     @property
     def _places(self) -> list[Place]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,18 @@ from .process import Driver
 SHARED_MEMORY = Path("/dev/shm")
 MEMORY = Path("/proc/meminfo")
 WEIGHT_FILES = ("*.safetensors", "*.bin")
+GPU_QUERY = ("nvidia-smi", "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits")
+GPU_QUERY_S = 5.0
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """The memory of one GPU."""
+
+    total_bytes: int
+    free_bytes: int
+    """Held by no process at the moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +48,8 @@ class NodeReport:
     """None where the system does not tell."""
     shared_memory_bytes: int | None
     """Size of ``/dev/shm``, used or not."""
+    gpus: tuple[Gpu, ...] = ()
+    """Those that NVIDIA's driver knows, whether Ray was given them or not."""
 
 
 def inspect_node(driver: Driver, paths: tuple[str, ...], who: str) -> NodeReport:
@@ -57,12 +72,34 @@ def inspect_node(driver: Driver, paths: tuple[str, ...], who: str) -> NodeReport
         model_bytes=max((weight_bytes(path) for path in found), default=0),
         free_memory_bytes=_free_memory(),
         shared_memory_bytes=_shared_memory(),
+        gpus=find_gpus(),
     )
 
 
 def weight_bytes(folder: Path) -> int:
     """Bytes of the weight files in a folder; 0 if there are none."""
     return max(sum(file.stat().st_size for file in folder.glob(kind)) for kind in WEIGHT_FILES)
+
+
+def find_gpus() -> tuple[Gpu, ...]:
+    """Ask ``nvidia-smi``, since torch would take seconds to import; none where it is missing or does not answer."""
+    try:
+        told = subprocess.run(
+            GPU_QUERY, capture_output=True, text=True, check=True, timeout=GPU_QUERY_S
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return gpus_of(told)
+
+
+def gpus_of(told: str) -> tuple[Gpu, ...]:
+    """Read lines of ``total, free`` in MiB; a GPU that does not tell, such as a slice of one, is left out."""
+    rows = [line.split(",") for line in told.splitlines()]
+    return tuple(
+        Gpu(total_bytes=int(row[0]) * MIB, free_bytes=int(row[1]) * MIB)
+        for row in rows
+        if len(row) == 2 and all(word.strip().isdigit() for word in row)
+    )
 
 
 def _differing(driver: Driver, who: str) -> str | None:

@@ -20,10 +20,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlhf_core import ConfigError, FingerprintMismatch
 from rlhf_core.contracts import RuntimeSpec
 
+from .gpu_memory import gpu_needs, gpu_warnings, require_gpus_fit
 from .layout import Colocation, Layout
 from .node_report import NodeReport, inspect_node
 from .process import Driver
-from .supervisor import ProcessLost, Supervisor
+from .supervisor import ProcessLost, Supervisor, all_of
 
 log = logging.getLogger(__name__)
 
@@ -54,26 +55,42 @@ def alive_nodes() -> list[Node]:
 
 
 def require_bundles_fit(layout: Layout, nodes: Sequence[Node]) -> None:
-    """Refuse a bundle that no single machine could hold, whatever else runs.
+    """Refuse bundles that no single machine could hold, or not so many, whatever else runs.
 
     Raises:
-        ConfigError: names the bundle, what the largest machine has, and the options.
+        ConfigError: names the bundle, what machines have, and the options.
     """
     for part in layout.colocations:
-        if any(all(node.amount(k) >= v for k, v in part.bundle.items()) for node in nodes):
+        room = sum(_num_bundles(node, part.bundle) for node in nodes)
+        if room >= part.num_bundles:
             continue
         told = "; ".join(f"{node.address} has {_resources(node)}" for node in nodes[:4])
-        raise ConfigError(
+        who = (
             f"{' + '.join(part.names)}: each process set needs {part.cpus:g} CPUs and {part.gpus:g} GPUs on one "
-            f"machine, and no machine of the cluster has that: {told}. Lower runtime.ray.cpus_per or gpus_per, "
+            "machine"
+        )
+        if room:
+            raise ConfigError(
+                f"{who}, which {part.num_bundles} sets have to find and only {room} can: {told}. Choose "
+                "runtime.ray.gpus_per and cpus_per that divide what machines have, fewer processes, or more machines."
+            )
+        raise ConfigError(
+            f"{who}, and no machine of the cluster has that: {told}. Lower runtime.ray.cpus_per or gpus_per, "
             "or add a larger machine."
         )
+
+
+def _num_bundles(node: Node, bundle: Mapping[str, float]) -> int:
+    """How many of a bundle an idle machine could hold."""
+    # Shares of a GPU are rounded: ten times 0.1 fit into 1.
+    return min(int(node.amount(name) / amount + 1e-6) for name, amount in bundle.items())
 
 
 async def inspect_nodes(
     nodes: Sequence[Node],
     driver: Driver,
     spec: RuntimeSpec,
+    layout: Layout,
     supervisor: Supervisor,
     timeout_s: float,
 ) -> None:
@@ -83,7 +100,7 @@ async def inspect_nodes(
     deadlines of their own.
 
     Raises:
-        ConfigError: a machine lacks the working directory or a model.
+        ConfigError: a machine lacks the working directory or a model, or no GPU could hold an engine's weights.
         FingerprintMismatch: a machine has other plugins or versions.
     """
     paths = _local_paths(spec, driver.folder)
@@ -103,12 +120,15 @@ async def inspect_nodes(
             return None
         return report
 
-    reports = await asyncio.gather(*(ask(node) for node in nodes))
+    reports: list[NodeReport | None] = await all_of(ask(node) for node in nodes)
     answered = [(node, report) for node, report in zip(nodes, reports, strict=True) if report]
     for node, report in answered:
         _require(node, report, driver)
+    needs = gpu_needs(layout, spec, driver.folder)
+    require_gpus_fit(needs, {node.address: report.gpus for node, report in answered})
     for node, report in answered:
-        for warning in warnings_of(node, report, batch_bytes(spec)):
+        warnings = warnings_of(node, report, batch_bytes(spec))
+        for warning in warnings + gpu_warnings(needs, node.address, report.gpus):
             log.warning("preflight: %s", warning)
 
 

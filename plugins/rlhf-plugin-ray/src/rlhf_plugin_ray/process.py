@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -138,14 +139,31 @@ def become_like(driver: Driver, who: str, threads: int) -> Plugins:
     return mine
 
 
-def find_meeting() -> Meeting:
-    """Return this machine's address and a port that is free now."""
+def own_address() -> str:
+    """Of this machine, for the others of the cluster."""
     import ray.util
 
-    address = ray.util.get_node_ip_address()
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return Meeting(address=address, port=probe.getsockname()[1])
+    address: str = ray.util.get_node_ip_address()
+    return address
+
+
+class HeldPort:
+    """A free port that no other program is given until ``release``, while this process can listen on it already.
+
+    Linux lets two sockets have a port if both say so and neither listens. torch says so of the one that it opens.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("", 0))
+        self.number: int = self._socket.getsockname()[1]
+        if sys.platform != "linux":
+            self.release()
+
+    def release(self) -> None:
+        """Leave it to whoever listens on it."""
+        self._socket.close()
 
 
 def introduce() -> ProcessInfo:

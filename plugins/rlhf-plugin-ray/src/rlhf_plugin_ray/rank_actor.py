@@ -7,19 +7,22 @@ pending all the while. Those that wait do so for engines, and meanwhile ``break_
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import ray
 
+from rlhf_core import RLHFError
 from rlhf_core.contracts import (
     ComponentRef,
     RoleSpec,
     Statistic,
     StepOutcome,
     StepPlan,
+    TokenColumns,
     TrainBackend,
     TrainBatch,
     TrajectoryColumns,
@@ -32,14 +35,19 @@ from .packed_weights import pack
 from .process import (
     Driver,
     GroupPlace,
+    HeldPort,
     Meeting,
     ProcessInfo,
     become_like,
-    find_meeting,
     introduce,
+    own_address,
 )
 from .rank_links import Offer, RankLinks
+from .stored_tokens import with_blocks
 from .told import Told, listening
+
+PORT_TAKEN = "EADDRINUSE"
+"""How torch calls it."""
 
 
 class RankActor:
@@ -49,6 +57,7 @@ class RankActor:
         self._plugins: Plugins
         self._backend: TrainBackend | None = None
         self._links = RankLinks()
+        self._port: HeldPort | None = None
 
     async def watch(self) -> None:
         """Never return: the caller learns of this process's death at once, even while it asks for nothing."""
@@ -60,18 +69,44 @@ class RankActor:
         return introduce()
 
     async def meeting(self) -> Meeting:
-        """Where the other ranks can find this one."""
-        return find_meeting()
+        """Where the other ranks can find this one; the port is held for them until ``setup`` is done."""
+        self._port = HeldPort()
+        return Meeting(address=own_address(), port=self._port.number)
 
     async def setup(
         self, role: RoleSpec, backend: ComponentRef, place: GroupPlace
     ) -> Sequence[Told]:
         """Build the backend; returns when all ranks have, with what was logged."""
         place.export()
-        with listening(self._plugins) as told:
+        with listening(self._plugins) as told, self._meeting_port(place):
             self._backend = self._plugins.build(backend)
             self._ready.setup(role, self._plugins)
         return told
+
+    @contextmanager
+    def _meeting_port(self, place: GroupPlace) -> Iterator[None]:
+        """Let go of the port that is held once the body is done, by when the backend listens on it.
+
+        Raises:
+            RLHFError: another program does.
+        """
+        try:
+            yield
+        except RuntimeError as error:  # torch has no class of its own for it
+            if self._port is None or PORT_TAKEN not in str(error):
+                raise
+            raise RLHFError(
+                f"port {place.master_port} of {place.master_address}, where the ranks of this role meet, was taken by "
+                "another program. Start the run again, which takes another port"
+            ) from error
+        finally:
+            if self._port is not None:
+                self._port.release()
+
+    async def assemble(self, rows: TrajectoryColumns, *blocks: TokenColumns) -> TrajectoryColumns:
+        """Rows whose tokens are in blocks of the store, with these tokens: what the methods below are given."""
+        whole = with_blocks(rows, blocks)
+        return replace(whole, tokens=whole.tokens.read())
 
     async def scores(self, what: Literal["logprobs", "values"], batch: TrajectoryColumns) -> Any:
         """(sum of A,) of this rank's rows."""
@@ -107,7 +142,7 @@ class RankActor:
         self, name: str, path: WeightPath, num_receivers: int, one_machine: bool, timeout_s: float
     ) -> Invitation:
         """Make a link to engines, to be followed by ``connect_link``."""
-        host = "127.0.0.1" if one_machine else find_meeting().address
+        host = "127.0.0.1" if one_machine else own_address()
         return self._links.open(name, path, num_receivers, host, timeout_s)
 
     async def connect_link(self, name: str) -> None:

@@ -13,6 +13,7 @@ import ray
 import torch
 from numpy.typing import NDArray
 
+from rlhf_core import RLHFError
 from rlhf_core.contracts import (
     ComponentRef,
     RoleSpec,
@@ -32,25 +33,43 @@ from .packed_weights import unpack
 from .process import GroupPlace, Meeting, Process
 from .rank_links import Offer
 from .sharding import split_rows
-from .supervisor import Supervisor, all_of
+from .stored_tokens import references_of, without_tokens
+from .supervisor import ProcessLost, Supervisor, all_of
 from .told import tell
+
+DEATH_KNOWN_S = 3.0
+"""Within which a rank's death is known; the others may fail before, because they wait for it."""
 
 
 class SharedBatches:
-    """The newest batch in the object store, cut for ranks; roles with equally many ranks share the parts."""
+    """The newest batch in the object store, cut for ranks; roles with equally many ranks share the parts.
+
+    Tokens that are in the store already do not come here: each rank puts its own part together.
+    """
 
     def __init__(self) -> None:
         self._batch: TrajectoryColumns | None = None
         self._parts: dict[int, list[ray.ObjectRef]] = {}
         """By number of ranks, by which alone the rows of each are dealt."""
 
-    def put(self, batch: TrajectoryColumns, rows: Sequence[Rows]) -> list[ray.ObjectRef]:
+    def put(
+        self, batch: TrajectoryColumns, rows: Sequence[Rows], ranks: Sequence[Process]
+    ) -> list[ray.ObjectRef]:
         """Return a reference by rank, to its own rows alone; those of the batch before are let go."""
         if self._batch is not batch:
             self._batch, self._parts = batch, {}
         if len(rows) not in self._parts:
-            self._parts[len(rows)] = [ray.put(rows_of(batch, part)) for part in rows]
+            self._parts[len(rows)] = [
+                self._part(rows_of(batch, own), rank) for own, rank in zip(rows, ranks, strict=True)
+            ]
         return self._parts[len(rows)]
+
+    @staticmethod
+    def _part(own: TrajectoryColumns, rank: Process) -> ray.ObjectRef:
+        blocks = references_of(own)
+        if blocks is None:
+            return ray.put(own)
+        return rank.actor.assemble.remote(without_tokens(own), *blocks)
 
 
 class RayRole:
@@ -102,7 +121,7 @@ class RayRole:
 
     async def _scores(self, what: str, batch: TrajectoryColumns) -> NDArray[np.float32]:
         rows = split_rows(batch.num_tokens, len(self.ranks))
-        shards = self._batches.put(batch, rows)
+        shards = self._batches.put(batch, rows, self.ranks)
         parts = await self._on_all(what, lambda i, actor: actor.scores.remote(what, shards[i]))
         return joined(batch, rows, parts)
 
@@ -110,7 +129,7 @@ class RayRole:
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
         rows = split_rows(batch.num_tokens, len(self.ranks))
-        shards = self._batches.put(batch, rows)
+        shards = self._batches.put(batch, rows, self.ranks)
         parts = await self._on_all(
             "statistics", lambda i, actor: actor.statistics.remote(shards[i], list(names))
         )
@@ -118,7 +137,7 @@ class RayRole:
 
     async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
         rows = split_rows(batch.num_tokens, len(self.ranks))
-        shards = self._batches.put(batch, rows)
+        shards = self._batches.put(batch, rows, self.ranks)
         parts = await self._on_all(
             "top_tokens", lambda i, actor: actor.top_tokens.remote(shards[i], k)
         )
@@ -135,7 +154,7 @@ class RayRole:
         supervised: Sequence[Rows | None] = [None] * len(self.ranks)
         if batch.supervised is not None:
             supervised = split_rows(batch.supervised.num_tokens, len(self.ranks))
-        shards = self._batches.put(trajectories, rows)
+        shards = self._batches.put(trajectories, rows, self.ranks)
         # The trajectories are in the store already, if a role has scored them; the columns follow.
         columns = [
             ray.put(columns_of(batch, own, also))
@@ -232,10 +251,27 @@ class RayRole:
     async def _on_held(
         self, what: str, call: Callable[[int, Any], ray.ObjectRef], timeout_s: float
     ) -> list[Any]:
-        return await all_of(
-            self._supervisor.result(call(rank, process.actor), process.who, what, timeout_s)
-            for rank, process in enumerate(self.ranks)
+        try:
+            return await all_of(
+                self._supervisor.result(call(rank, process.actor), process.who, what, timeout_s)
+                for rank, process in enumerate(self.ranks)
+            )
+        except ProcessLost as error:
+            raise self.lose(error) from error.__cause__
+        except RLHFError as error:
+            patience_s = DEATH_KNOWN_S if len(self.ranks) > 1 else 0.0
+            raise await self._supervisor.cause_of(error, patience_s) from error.__cause__
+
+    def lose(self, error: ProcessLost) -> RLHFError:
+        """End the run for a rank that is lost, and return why it ends: the first such reason."""
+        self._supervisor.fail(
+            ProcessLost(
+                f"{error.args[0].rstrip('.')}. A rank holds part of the training state, so the run ends; --resume auto "
+                "goes on from the newest checkpoint"
+            )
         )
+        assert self._supervisor.failure is not None
+        return self._supervisor.failure
 
 
 class RoleWeights:

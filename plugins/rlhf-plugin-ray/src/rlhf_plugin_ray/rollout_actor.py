@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ray
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import (
     Completion,
+    FinishedGroup,
     GenerationRequest,
+    Generator,
+    GroupJob,
     RolloutContext,
     RolloutSpec,
     SamplingParams,
     Task,
+    TokenColumns,
 )
 from rlhf_core.plugins import Plugins
-from rlhf_core.rollout_process import RolloutParts, open_rollouts
+from rlhf_core.rollout_process import GroupRunner, RolloutParts, open_rewards, open_rollouts
 
 from .dispatch import Dispatcher, Member
 from .packed_trajectories import PackedTrajectories, pack
 from .process import Driver, Process, ProcessInfo, become_like, introduce
+from .stored_tokens import without_tokens
 from .supervisor import ProcessLost, Supervisor
 
 log = logging.getLogger(__name__)
@@ -72,12 +77,22 @@ class RolloutJob:
     """Of the newest weights when it was sent; engines with older ones refuse."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOrder:
+    """A group to be played and scored."""
+
+    job: GroupJob
+    version: int
+    """As in ``RolloutJob``."""
+
+
 class RolloutActor:
     """Made empty; ``prepare`` and then ``start`` make it a rollout worker."""
 
     def __init__(self) -> None:
         self._plugins: Plugins
         self._parts: RolloutParts
+        self._runner: GroupRunner | None = None
         self._engines: EngineDirectory
 
     async def watch(self) -> None:
@@ -98,6 +113,8 @@ class RolloutActor:
             index: of this worker; which engine it asks first depends on it.
         """
         self._parts = open_rollouts(spec, self._plugins)
+        self._runner = GroupRunner(self._parts, open_rewards(spec, self._plugins))
+        await self._runner.start()
         self._engines = EngineDirectory(patience, first=index)
         self._engines.update(table)
 
@@ -113,7 +130,7 @@ class RolloutActor:
         """
         parts = self._parts
         context = RolloutContext(
-            engine=_EnginesAt(self._engines, job.version),
+            engine=self._engines_at(job.version),
             renderer=parts.renderer,
             sampling=job.sampling,
             max_length=job.max_length,
@@ -122,8 +139,26 @@ class RolloutActor:
         )
         return pack(await parts.executor.run(job.task, job.samples, context))
 
+    @ray.method(num_returns=2)
+    async def play(self, order: GroupOrder) -> tuple[FinishedGroup, TokenColumns | None]:
+        """Play and score a group; what is large of it comes apart, to stay in this machine's object store.
+
+        Raises:
+            RLHFError: an episode or a reward failed, or no engine is left.
+        """
+        assert self._runner is not None, "start comes first"
+        group = await self._runner.play(order.job, self._engines_at(order.version))
+        if group.batch is None:
+            return group, None
+        return replace(group, batch=without_tokens(group.batch)), group.batch.tokens.read()
+
     async def close(self) -> None:
-        """Nothing to end: environments end with their episodes."""
+        """End the rewards; environments end with their episodes."""
+        if self._runner is not None:
+            await self._runner.close()
+
+    def _engines_at(self, version: int) -> Generator:
+        return _EnginesAt(self._engines, version)
 
 
 class EngineDirectory:

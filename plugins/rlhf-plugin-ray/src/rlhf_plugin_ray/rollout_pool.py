@@ -1,17 +1,29 @@
-"""The executor that the loop sees: hands groups of episodes to rollout workers and outlives the death of any."""
+"""What the loop sees of rollout workers: hands groups of episodes to them and outlives the death of any."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from rlhf_core.contracts import RolloutContext, RolloutSpec, Task, Trajectory
+import ray
+
+from rlhf_core.contracts import (
+    FinishedGroup,
+    GroupJob,
+    RolloutContext,
+    RolloutSpec,
+    Task,
+    Trajectory,
+)
 
 from .config import RayRuntimeConfig
 from .crew import Crew
 from .packed_trajectories import PackedTrajectories, unpack
 from .process import Process, killed_on_error
-from .rollout_actor import EngineTable, Patience, RolloutJob, Seat
+from .rollout_actor import EngineTable, GroupOrder, Patience, RolloutJob, Seat
 from .router import EngineRouter
+from .stored_tokens import StoredBlock, with_blocks
 from .supervisor import Supervisor
 
 Launch = Callable[[int], Awaitable[Process]]
@@ -19,7 +31,7 @@ Launch = Callable[[int], Awaitable[Process]]
 
 
 class RolloutPool:
-    """Implements ``rlhf_core.contracts.RolloutExecutor`` over several rollout workers.
+    """Implements ``rlhf_core.contracts.RolloutExecutor`` and ``GroupPlayer`` over several rollout workers.
 
     A group goes to the worker with the fewest episodes in progress. When that one dies, the group is sent to another
     with the same seeds, so the trajectories are the same, and nothing comes twice: a group comes whole or not at all.
@@ -74,6 +86,30 @@ class RolloutPool:
             timeout_s=self._config.rollout_timeout_s,
         )
         return unpack(packed)
+
+    async def play(self, job: GroupJob) -> FinishedGroup:
+        """Return a group that a worker has played and scored; its tokens stay where they are.
+
+        Raises:
+            RLHFError: an episode or a reward failed, or no worker is left.
+        """
+        order = GroupOrder(job=job, version=self._router.version)
+        tokens: ray.ObjectRef | None = None
+
+        def ask(actor: Any) -> ray.ObjectRef:
+            nonlocal tokens
+            group, tokens = actor.play.remote(order)
+            return group
+
+        group: FinishedGroup = await self.crew.dispatch.send(
+            ask,
+            what=f"the group {job.task.uid}",
+            size=job.num_samples,
+            timeout_s=self._config.rollout_timeout_s,
+        )
+        if group.batch is None:
+            return group
+        return replace(group, batch=with_blocks(group.batch, [StoredBlock(tokens)]))
 
     async def _launch_ready(self, index: int) -> Process:
         process = await self._launch(index)

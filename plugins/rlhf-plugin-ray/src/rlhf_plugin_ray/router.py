@@ -62,8 +62,8 @@ class EngineRouter:
 
     @property
     def version(self) -> int:
-        """Of the newest weights that were handed over."""
-        return self._delivery.version
+        """Of the newest weights that all engines have."""
+        return self._delivery.served
 
     async def start_all(self, num_engines: int) -> None:
         """Start the engines, at the same time."""
@@ -108,10 +108,12 @@ class EngineRouter:
             raise RolloutError(
                 f"weights of version {version} arrived after those of version {self.version}"
             )
-        members = {member.process: member for member in self.crew.members}
-        sync, lost = await self._delivery.update(version, list(members))
-        for process, error in lost.items():
-            self.crew.lose(members[process], error)
+        sync, lost = await self._delivery.update(
+            version, lambda: [member.process for member in self.crew.members]
+        )
+        for member in list(self.crew.members):
+            if member.process in lost:
+                self.crew.lose(member, lost[member.process])
         return sync
 
     async def pause(self) -> None:
@@ -143,12 +145,14 @@ class EngineRouter:
         Raises:
             RolloutError: engines serve different weights, or none is left.
         """
-        digests = await self._on_all("checksum", lambda actor: actor.checksum.remote())
+        digests: dict[str, str | None] = {}
+        while not digests:
+            # The only one may have died of its new weights, and is being started anew.
+            await self.crew.wait_for_one("checksum")
+            digests = await self._on_all("checksum", lambda actor: actor.checksum.remote())
         if len(set(digests.values())) != 1:
             told = ", ".join(f"{who} {str(one)[:12]}" for who, one in sorted(digests.items()))
-            raise RolloutError(
-                f"the engines serve different weights: {told or 'no engine is left'}"
-            )
+            raise RolloutError(f"the engines serve different weights: {told}")
         return next(iter(digests.values()))
 
     async def close(self) -> None:
@@ -177,7 +181,7 @@ class EngineRouter:
 
         served, applied = -1, list[str]()
         while True:
-            if served != self.version:
+            if served != self._delivery.version:
                 served = await self._delivery.bring(process)
             elif ended := [what for what in applied if what not in self._stopped]:
                 applied.remove(ended[0])

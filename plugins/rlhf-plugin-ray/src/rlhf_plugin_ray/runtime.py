@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -31,8 +32,10 @@ from .layout import (
     require_known_names,
     require_room,
 )
+from .learner_actor import LearnerActor
 from .process import Driver, Process, ProcessInfo, describe_driver, killed_on_error
 from .rank_actor import RankActor
+from .remote_learner import RemoteLearner
 from .role import RayRole, SharedBatches
 from .rollout_actor import RolloutActor
 from .rollout_pool import RolloutPool
@@ -46,6 +49,10 @@ CALLED = {ENGINE: "engine", ROLLOUT: "rollout worker"}
 MAX_CALLS = 100_000
 """Of one process at the same time. Ray's 1 000 could fill with requests that a paused engine holds, and the call that
 lets it go on would wait behind them."""
+LEARNER = "the learner"
+"""How messages call the process that learns."""
+ONE_PROCESS = "one_process"
+"""What a reward provides that holds what there should be one of, such as a model."""
 SEVERAL_RANKS = "several_ranks"
 """What a training backend provides that can be one of several ranks."""
 
@@ -62,6 +69,7 @@ class RayRuntime:
         self._router: EngineRouter | None = None
         self._pool: RolloutPool | None = None
         self._layout: Layout
+        self._rewards_in_workers: bool
         self._driver: Driver
 
     async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
@@ -82,12 +90,19 @@ class RayRuntime:
         roles = await self._start_roles(spec)
         router = self._make_router(spec, roles["policy"])
         self._router = router
+        self._rewards_in_workers = rewards_in_workers(self._config, spec, plugins)
         self._pool = self._make_pool(spec, router)
         starts = [router.start_all(self._layout.counts[ENGINE])]
         if self._pool is not None:
             starts.append(self._pool.crew.start_all(self._layout.counts[ROLLOUT]))
         await all_of(starts)
-        return Placement(roles=roles, engine=router, executor=self._pool)
+        return Placement(
+            roles=roles,
+            engine=router,
+            learner=await self._start_learner(spec, roles),
+            executor=self._pool,
+            groups=self._pool if self._rewards_in_workers else None,
+        )
 
     async def close(self) -> None:
         """End every process; also after a failed start."""
@@ -119,7 +134,12 @@ class RayRuntime:
             strategy = "SPREAD" if part.spread else "PACK"
             self._groups[part] = placement_group(bundles, strategy=strategy)
         await preflight.inspect_nodes(
-            nodes, self._driver, spec, self._supervisor, self._config.preflight_timeout_s
+            nodes,
+            self._driver,
+            spec,
+            layout,
+            self._supervisor,
+            self._config.preflight_timeout_s,
         )
         await preflight.reserve(self._groups, self._config.start_timeout_s)
         placed = preflight.describe_placement(layout, self._groups, nodes)
@@ -143,15 +163,7 @@ class RayRuntime:
         """Load a role's model on all its ranks, and watch them from then on."""
         await role.set_up(role_spec, spec.backend)
         for process in role.ranks:
-            self._supervisor.watch(process.actor.watch.remote(), process.who, self._lose_rank)
-
-    def _lose_rank(self, error: ProcessLost) -> None:
-        self._supervisor.fail(
-            ProcessLost(
-                f"{error}. A rank holds part of the training state, so the run ends; "
-                "--resume auto goes on from the newest checkpoint"
-            )
-        )
+            self._supervisor.watch(process.actor.watch.remote(), process.who, role.lose)
 
     def _make_router(self, spec: RuntimeSpec, policy: RayRole) -> EngineRouter:
         delivery = WeightDelivery(policy, self._supervisor, self._config)
@@ -175,16 +187,53 @@ class RayRuntime:
         async def launch(index: int) -> Process:
             return await self._process(RolloutActor, ROLLOUT, index)
 
-        return RolloutPool(launch, spec.rollouts, router, self._supervisor, self._config)
+        rollouts = spec.rollouts
+        if not self._rewards_in_workers:
+            rollouts = replace(rollouts, rewards=())
+        return RolloutPool(launch, rollouts, router, self._supervisor, self._config)
 
-    async def _process(self, kind: type, name: str, index: int) -> Process:
-        """Start an actor in its bundle and make it like this process."""
+    async def _start_learner(
+        self, spec: RuntimeSpec, roles: Mapping[str, RayRole]
+    ) -> RemoteLearner | None:
+        """Start the process that learns, in the bundle of the policy's first rank, if there is to be one."""
+        config, choice = self._config, self._config.learner
+        has_stored_batches = self._pool is not None and self._rewards_in_workers
+        if choice == "driver" or (choice == "auto" and not has_stored_batches):
+            return None
+        process = await self._process(LearnerActor, "policy", 0, called=LEARNER)
+        ranks = {name: role.ranks for name, role in roles.items()}
+        with killed_on_error(process.actor):
+            await self._supervisor.result(
+                process.actor.start.remote(spec.config, ranks, config),
+                process.who,
+                "start",
+                config.setup_timeout_s,
+            )
+        self._supervisor.watch(process.actor.watch.remote(), process.who, self._lose_learner)
+        return RemoteLearner(process, roles, self._supervisor, config.learn_timeout_s)
+
+    def _lose_learner(self, error: ProcessLost) -> None:
+        self._supervisor.fail(
+            ProcessLost(
+                f"{error}. It may have changed the weights in part, so the run ends; --resume auto goes on from the "
+                "newest checkpoint"
+            )
+        )
+
+    async def _process(
+        self, kind: type, name: str, index: int, *, called: str | None = None
+    ) -> Process:
+        """Start an actor in its bundle and make it like this process.
+
+        Args:
+            called: one that is none of ``name`` and takes nothing of the bundle.
+        """
         part = self._layout.of(name)
         actor = (
             ray.remote(kind)
             .options(
-                num_cpus=part.cpus_per_process,
-                num_gpus=part.gpus_per_process,
+                num_cpus=0 if called else part.cpus_per_process,
+                num_gpus=0 if called else part.gpus_per_process,
                 max_restarts=0,
                 max_task_retries=0,
                 max_concurrency=MAX_CALLS,
@@ -195,7 +244,7 @@ class RayRuntime:
             .remote()
         )
         self._actors.append(actor)
-        who = f"{CALLED.get(name, f'{name} rank')} {index}"
+        who = called or f"{CALLED.get(name, f'{name} rank')} {index}"
         threads = self._config.threads or max(1, int(part.cpus))
         prepared = actor.prepare.remote(self._driver, who, threads)
         with killed_on_error(actor):
@@ -235,3 +284,13 @@ def _require_ranks_fit(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plu
             f"{', '.join(many)}: --backend {backend.name} trains in one process only; choose a backend that provides "
             f"{SEVERAL_RANKS!r}, such as deepspeed, or leave the role at 1 rank"
         )
+
+
+def rewards_in_workers(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plugins) -> bool:
+    """Whether rollout workers, if there are any, compute rewards themselves."""
+    if config.rewards != "auto" or spec.rollouts is None:
+        return config.rewards != "driver"
+    components = [each.component for each in spec.rollouts.rewards]
+    return not any(
+        ONE_PROCESS in plugins.get(c.kind, c.name).component.provides for c in components
+    )

@@ -6,6 +6,7 @@ Errors from actors come out as the error classes of ``rlhf_core``, with the name
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,6 +16,10 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rlhf_core import RLHFError
+
+POLL_S = 0.05
+KILLED = "connection error code 2"
+"""Ray's words for a process whose connection broke off."""
 
 
 class ProcessLost(RLHFError):
@@ -27,6 +32,7 @@ class Supervisor:
     def __init__(self) -> None:
         self._pending: set[asyncio.Future[Any]] = set()
         self._watches: set[asyncio.Task[None]] = set()
+        self._followers: list[Callable[[], None]] = []
         self.failure: RLHFError | None = None
         """Why the run cannot go on."""
 
@@ -62,7 +68,7 @@ class Supervisor:
             self._pending.discard(future)
 
     def watch(
-        self, reference: ray.ObjectRef, who: str, on_death: Callable[[ProcessLost], None]
+        self, reference: ray.ObjectRef, who: str, on_death: Callable[[ProcessLost], object]
     ) -> None:
         """Call ``on_death`` when the process is gone whose ``watch`` this is."""
 
@@ -76,14 +82,30 @@ class Supervisor:
         self._watches.add(task)
         task.add_done_callback(self._watches.discard)
 
+    def follow(self, failed: Callable[[], None]) -> None:
+        """Call ``failed`` when the run cannot go on: for those who wait for something else than an answer."""
+        self._followers.append(failed)
+
     def fail(self, error: RLHFError) -> None:
         """End every wait, those to come included, with ``error``."""
         if self.failure is not None:
             return
         self.failure = error
+        for follower in self._followers:
+            follower()
         for future in self._pending:
             if not future.done():
                 future.set_exception(error)
+
+    async def cause_of(self, error: RLHFError, patience_s: float) -> RLHFError:
+        """Return why the run cannot go on, if that is known after ``patience_s``, else ``error``.
+
+        What waits for a process that died may break with an error of its own before the death is known.
+        """
+        give_up = time.monotonic() + patience_s
+        while self.failure is None and time.monotonic() < give_up:
+            await asyncio.sleep(POLL_S)
+        return self.failure or error
 
     def close(self) -> None:
         """Watch nobody any more."""
@@ -119,7 +141,10 @@ def _reason(error: RayError) -> str:
         known = ("exit type", "exit detail", "killed", "Node", "node")
         lines = [line.strip() for line in str(error).splitlines()]
         if told := [line for line in lines if any(word in line for word in known)]:
-            return " ".join(told).partition(" Some common causes")[0]
+            reason = " ".join(told).partition(" Some common causes")[0]
+            if KILLED in reason:
+                reason += " It was killed, by hand or by the system for want of memory (see dmesg), or it crashed."
+            return reason
     return " ".join(str(error).split())
 
 

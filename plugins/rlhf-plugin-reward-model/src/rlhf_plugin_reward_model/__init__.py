@@ -17,6 +17,7 @@ def rlhf_rewards() -> list[Component[Any]]:
             config=RewardModelConfig,
             factory="rlhf_plugin_reward_model.reward:RewardModelReward",
             summary="the score that a sequence-classification model gives the whole sequence",
+            provides=frozenset({"one_process"}),
         )
     ]
 

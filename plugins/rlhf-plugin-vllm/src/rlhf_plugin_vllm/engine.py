@@ -17,7 +17,7 @@ from rlhf_core.weights import Invitation, Place
 from . import compat, processes
 from .arguments import engine_args, environment
 from .config import VllmEngineConfig
-from .requests import checked_limit, completion, sampling_params
+from .requests import completion, sampling_params
 from .transfer.sender import Hand, WeightSender
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class VllmEngine:
             RolloutError: the request cannot be served, the engine is not serving, or vLLM failed.
         """
         self._require(f"generate for {request.uid}", State.SERVING, State.PAUSED)
-        limit = checked_limit(request, self._spec.max_length, self._vocab_size)
+        limit = request.checked_limit(self._spec.max_length, self._vocab_size)
         tasks = [
             asyncio.create_task(self._complete(request, seed, limit)) for seed in request.seeds
         ]

@@ -17,35 +17,6 @@ SEED_BITS = 63
 """Some of vLLM's samplers keep seeds as signed 64-bit integers, and -1 means none."""
 
 
-def checked_limit(request: GenerationRequest, max_length: int, vocab_size: int) -> int:
-    """Return how many tokens may be written.
-
-    Raises:
-        RolloutError: the request cannot be served; says why and names its uid.
-    """
-    length = len(request.prompt_ids)
-    problem = None
-    if not request.prompt_ids:
-        problem = "the prompt is empty; at least one token is needed to predict the next from"
-    elif min(request.prompt_ids) < 0 or max(request.prompt_ids) >= vocab_size:
-        wrong = next(token for token in request.prompt_ids if not 0 <= token < vocab_size)
-        problem = f"token id {wrong} is outside of the model's vocabulary of {vocab_size}"
-    elif length >= max_length:
-        problem = (
-            f"the prompt has {length} tokens, which leaves no room for an answer within the engine's max_length of "
-            f"{max_length}"
-        )
-    elif not request.seeds:
-        problem = "there are no seeds; one is needed for each completion"
-    elif request.sampling.max_new_tokens < 1:
-        problem = f"max_new_tokens is {request.sampling.max_new_tokens}; expected at least 1"
-    elif "" in request.sampling.stop:
-        problem = "a stop string is empty, which every text contains"
-    if problem is not None:
-        raise RolloutError(f"request {request.uid}: {problem}")
-    return min(request.sampling.max_new_tokens, max_length - length)
-
-
 def sampling_params(
     request: GenerationRequest, seed: int, limit: int, spec: EngineSpec
 ) -> SamplingParams:

@@ -6,6 +6,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlhf_core import ConfigError
+from rlhf_plugin_local.backend import statistics
+from rlhf_plugin_local.backend.statistics import read_fused, read_plain
+from rlhf_plugin_local.modeling import LogitForm
 
 
 def plain_distributions(path, batch, temperature):
@@ -53,3 +56,62 @@ def test_more_tokens_than_the_vocabulary_has_are_refused(
 ):
     with pytest.raises(ConfigError, match="has 100 tokens; 101 of them were asked for"):
         start(make_spec(models["qwen3"])).top_tokens(make_trajectories(), 101)
+
+
+FORMS = [
+    LogitForm(),
+    LogitForm(temperature=0.7),
+    LogitForm(scale=0.5, temperature=1.3),
+    LogitForm(softcap=2.0),
+    LogitForm(scale=2.0, softcap=3.0, temperature=0.9),
+]
+NAMES = ("sum_pi_squared", "logprobs", "entropy")
+
+
+def logits_and_targets(rows, dtype):
+    generator = torch.Generator().manual_seed(3)
+    raw = (torch.randn(rows, 11, generator=generator) * 4).to(dtype)
+    return raw, torch.randint(0, 11, (rows,), generator=generator)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    monkeypatch.setattr(statistics, "compiled", lambda function: function)
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("names", [NAMES, ("entropy",), ("logprobs",), ("sum_pi_squared",)])
+def test_what_a_gpu_reads_is_what_a_cpu_reads(form, dtype, names):
+    raw, targets = logits_and_targets(6, dtype)
+
+    torch.testing.assert_close(
+        read_fused(raw, targets, names, form), read_plain(raw, targets, names, form)
+    )
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_the_sum_of_squares_of_three_tokens():
+    """p = 1/2, 1/4, 1/4: 1/4 + 1/16 + 1/16 = 0.375, entropy 1.5 log 2, log p(0) = -log 2."""
+    raw, target = torch.tensor([[2.0, 1.0, 1.0]]).log(), torch.tensor([0])
+
+    found = read_fused(raw, target, NAMES, LogitForm())
+
+    torch.testing.assert_close(found, torch.tensor([[0.375, -0.693147, 1.039721]]))
+
+
+@pytest.mark.slow
+# Inductor itself uses what torch has deprecated.
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+def test_compiled_functions_read_the_same_without_a_gradient():
+    """In inference mode, as backends score, and in the mode in which training has compiled them before."""
+    form = LogitForm(softcap=3.0, temperature=0.9)
+    for mode in (torch.no_grad, torch.inference_mode):
+        for rows in (6, 5, 4):
+            raw, targets = logits_and_targets(rows, torch.float32)
+            with mode():
+                actual = read_fused(raw, targets, NAMES, form)
+            torch.testing.assert_close(actual, read_plain(raw, targets, NAMES, form))

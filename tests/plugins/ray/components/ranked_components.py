@@ -1,9 +1,10 @@
-"""A plugin for the tests: a backend of several ranks, one that hangs, one that raises, a loss and an optimizer.
+"""A plugin for the tests: a backend of several ranks, some that fail, a loss and an optimizer.
 
 It is imported by name in every process, as an installed plugin would be.
 """
 
 import os
+import socket
 import time
 
 import torch
@@ -88,6 +89,14 @@ class RaisingBackend(TorchBackend):
         raise ZeroDivisionError(f"{len(batch)} rows")
 
 
+class CrowdedBackend(SummingBackend):
+    """Finds another program on the port where its ranks meet."""
+
+    def setup(self, spec, plugins):
+        with socket.create_server(("", int(os.environ["MASTER_PORT"]))):
+            super().setup(spec, plugins)
+
+
 @hookimpl
 def rlhf_train_backends():
     return [
@@ -98,6 +107,7 @@ def rlhf_train_backends():
             ("summing", "SummingBackend", {"provides": {"several_ranks"}}),
             ("stuck", "StuckBackend", {}),
             ("raising", "RaisingBackend", {}),
+            ("crowded", "CrowdedBackend", {}),
         )
     ]
 

@@ -96,9 +96,9 @@ def check_a_seed_decides_its_tokens(subject: Subject) -> None:
 def check_logprobs_equal_a_plain_forward(subject: Subject) -> None:
     """The log-prob of every token is that of the distribution it was drawn from: the plain model's, after the
     temperature."""
-    for temperature in (1.0, 0.6):
 
-        async def work(engine: Any, plain: PlainModel, temperature: float = temperature) -> None:
+    async def work(engine: Any, plain: PlainModel) -> None:
+        for temperature in (1.0, 0.6):
             for prompt in PROMPTS:
                 rows = await engine.generate(_request(prompt, temperature=temperature))
                 for row in rows:
@@ -106,7 +106,7 @@ def check_logprobs_equal_a_plain_forward(subject: Subject) -> None:
                     what = f"log-probs at temperature {temperature}"
                     assert_equal(torch.from_numpy(row.logprobs), expected, what, atol=2e-3)
 
-        _with_engine(subject, work)
+    _with_engine(subject, work)
 
 
 def check_zero_temperature_takes_the_best(subject: Subject) -> None:

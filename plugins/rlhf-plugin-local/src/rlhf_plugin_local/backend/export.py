@@ -35,6 +35,11 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     if model.value_head is not None:
         head = {name: tensor.contiguous() for name, tensor in model.value_head.state_dict().items()}
         save_file(head, folder / VALUE_HEAD_FILE)
+    copy_tokenizer(source, folder, trust_remote_code=trust_remote_code)
+
+
+def copy_tokenizer(source: str, folder: Path, *, trust_remote_code: bool) -> None:
+    """Write the tokenizer of ``source`` into ``folder``; warn where it has none."""
     if _lacks_tokenizer(source):
         log.warning("%s has no tokenizer to copy into %s", source, folder)
         return

@@ -36,6 +36,11 @@ def head_scores(raw: Tensor, ids: Tensor, form: LogitForm) -> tuple[Tensor, Tens
     return form.apply(raw.gather(1, ids)) - logsumexp, entropies, logsumexp[:, 0]
 
 
+def head_sum_pi_squared(raw: Tensor, form: LogitForm, logsumexp: Tensor) -> Tensor:
+    """Return the sum (m,) of the squared probabilities, given the log-sum-exps (m,) of ``head_scores``."""
+    return (2 * (form.apply(raw) - logsumexp[:, None])).exp().sum(-1)
+
+
 def head_grad(
     raw: Tensor,
     action: Tensor,

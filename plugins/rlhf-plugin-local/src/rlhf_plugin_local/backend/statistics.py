@@ -11,9 +11,10 @@ from torch import Tensor
 from rlhf_core.contracts import Statistic
 
 from .action_head import expected
+from .fused_head import compiled, head_scores, head_sum_pi_squared
 
 if TYPE_CHECKING:
-    from ..modeling import CausalLM
+    from ..modeling import CausalLM, LogitForm
 
 
 def action_statistics(
@@ -28,10 +29,10 @@ def action_statistics(
     """Return (M, len(names)) in float32 of actions ``targets`` (M,) given hidden states (M, D)."""
     parts = []
     form = lm.logit_form._replace(temperature=temperature)
+    read = read_fused if hidden.is_cuda else read_plain
     for start in range(0, len(hidden), chunk):
         span = slice(start, start + chunk)
-        logprobs = form.apply(lm.raw_logits(hidden[span])).log_softmax(-1)  # (m, V)
-        parts.append(torch.stack([_statistic(name, logprobs, targets[span]) for name in names], 1))
+        parts.append(read(lm.raw_logits(hidden[span]), targets[span], names, form))
     return torch.cat(parts) if parts else hidden.new_zeros(0, len(names), dtype=torch.float32)
 
 
@@ -47,6 +48,21 @@ def top_tokens(
         ids.append(best.indices)
         values.append(best.values)
     return torch.cat(ids), torch.cat(values)
+
+
+def read_plain(raw: Tensor, targets: Tensor, names: Sequence[Statistic], form: LogitForm) -> Tensor:
+    """Return the statistics (m, len(names)) of a chunk's products of the head, ``raw`` (m, V)."""
+    logprobs = form.apply(raw).log_softmax(-1)  # (m, V)
+    return torch.stack([_statistic(name, logprobs, targets) for name in names], 1)
+
+
+def read_fused(raw: Tensor, targets: Tensor, names: Sequence[Statistic], form: LogitForm) -> Tensor:
+    """The same with the functions that training compiles, so that both find the same log-probs."""
+    logprobs, entropies, logsumexp = compiled(head_scores)(raw, targets[:, None], form)
+    found: dict[Statistic, Tensor] = {"logprobs": logprobs[:, 0], "entropy": entropies}
+    if "sum_pi_squared" in names:
+        found["sum_pi_squared"] = compiled(head_sum_pi_squared)(raw, form, logsumexp)
+    return torch.stack([found[name] for name in names], 1)
 
 
 def _statistic(name: Statistic, logprobs: Tensor, targets: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
     Metric,
     Metrics,
-    PolicyObjective,
     RoleSpec,
     Statistic,
     StepOutcome,
@@ -33,6 +32,7 @@ from ..modeling import CausalLM
 from .action_columns import ActionColumns
 from .action_head import default_chunk
 from .batch_columns import TEACHER_TOP_IDS, Pass, SeenLogprobs, columns_of, placed
+from .buckets import buckets_of
 from .device import choose_device
 from .export import export_model, holding
 from .metric_reading import read_metrics
@@ -41,12 +41,11 @@ from .packed_rows import PackedRows, pack_rows
 from .policy_objective import policy_objective, supervised_objective
 from .policy_terms import PolicyTerms
 from .role_model import RoleModel, build_role_model
-from .role_reader import RoleReader
+from .scores import OpenRole, Score
 from .state_files import load_state, save_state
+from .trained_parts import trained_parts
 from .updater import Updater
 from .value_objective import value_objective
-
-BUCKET_BYTES = 512 * 2**20
 
 
 class TorchBackend:
@@ -55,7 +54,7 @@ class TorchBackend:
     def __init__(self, config: TorchBackendConfig) -> None:
         self._config = config
         self._device = choose_device(config.device)
-        self._built: RoleModel | None = None
+        self._open: OpenRole | None = None
         self._updater: Updater | None = None
         self._terms: PolicyTerms | None = None
 
@@ -67,24 +66,21 @@ class TorchBackend:
             PluginError: an architecture, adapter or optimizer that cannot be used.
         """
         self._spec = spec
-        self._built = build_role_model(spec, self._config, plugins)
-        chunk = self._config.logits_chunk or default_chunk(self._device, self._lm.vocab_size)
-        self._reader = RoleReader(self._model, spec, chunk)
-        if spec.objective is None:
-            return
-        if isinstance(spec.objective, PolicyObjective):
-            self._terms = PolicyTerms.build(spec.objective, plugins)
-        elif spec.head != "value":
-            raise ConfigError(f"the {spec.role} has a value objective but no value head")
-        if spec.optimizer is None:
-            raise ConfigError(f"the {spec.role} is trained but has no optimizer")
-        optimizer = plugins.build(spec.optimizer)
-        self._updater = Updater(self._model.named_trainable(), spec, optimizer)
+        model = build_role_model(spec, self._config, plugins)
+        chunk = self._config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
+        self._open = OpenRole.of(model, spec, chunk, self._score)
+        if spec.objective is not None:
+            self._terms, optimizer = trained_parts(spec, plugins)
+            self._updater = Updater(model.named_trainable(), spec, optimizer)
+
+    @property
+    def _role(self) -> OpenRole:
+        assert self._open is not None, "setup comes first"
+        return self._open
 
     @property
     def _model(self) -> RoleModel:
-        assert self._built is not None, "setup comes first"
-        return self._built
+        return self._role.model
 
     @property
     def _lm(self) -> CausalLM:
@@ -92,14 +88,13 @@ class TorchBackend:
 
     def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """(sum of A,) log-probability of each action, after the temperature. No gradient."""
-        return self.statistics(batch, ["logprobs"])["logprobs"]
+        return self._role.scores.logprobs(batch)
 
     def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
         """(sum of A,) each, after the temperature, in one pass. No gradient."""
-        (columns,) = self._score(batch, lambda rows: (self._reader.statistics(rows, names),))
-        return {name: np.ascontiguousarray(columns[:, i]) for i, name in enumerate(names)}
+        return self._role.scores.statistics(batch, names)
 
     def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
         """The k most probable tokens at each action, after the temperature. No gradient.
@@ -107,14 +102,11 @@ class TorchBackend:
         Raises:
             ConfigError: the vocabulary is smaller than k.
         """
-        self._reader.check_vocabulary(k)
-        token_ids, logprobs = self._score(batch, lambda rows: self._reader.top_tokens(rows, k))
-        return TopTokens(token_ids=token_ids.astype(np.int32), logprobs=logprobs)
+        return self._role.scores.top_tokens(batch, k)
 
     def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """(sum of A,) value of the state before each action. No gradient."""
-        (values,) = self._score(batch, lambda rows: (self._reader.values(rows),))
-        return values
+        return self._role.scores.values(batch)
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one optimizer step; a gradient that is not finite is dropped and counted."""
@@ -150,7 +142,7 @@ class TorchBackend:
             packed = pack_rows(rows, part, self._device)
             loss, metrics = supervised_objective(
                 self._terms,
-                self._reader.action_scores(packed),
+                self._role.reader.action_scores(packed),
                 packed.grid,
                 plan.supervised_normalizers,
             )
@@ -166,9 +158,7 @@ class TorchBackend:
     def _micro_batches(self, batch: TrajectoryColumns) -> list[NDArray[np.int64]]:
         return micro_batches(batch.num_tokens, self._spec.max_tokens_per_micro_batch)
 
-    def _score(
-        self, batch: TrajectoryColumns, score: Callable[[PackedRows], tuple[Tensor, ...]]
-    ) -> list[NDArray[np.float32]]:
+    def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to micro-batches and put the results, (M, ...) each, where the actions are."""
         with torch.inference_mode():
             passes = [
@@ -187,10 +177,10 @@ class TorchBackend:
     ) -> tuple[Tensor, Metrics]:
         objective = self._spec.objective
         if isinstance(objective, ValueObjective):
-            values = self._reader.values(packed)
+            values = self._role.reader.values(packed)
             return value_objective(objective, values, columns, plan)
         assert self._terms is not None
-        scores = self._reader.action_scores(packed, columns.flat.get(TEACHER_TOP_IDS))
+        scores = self._role.reader.action_scores(packed, columns.flat.get(TEACHER_TOP_IDS))
         seen.add(rows, scores.logprobs)
         return policy_objective(self._terms, scores, columns, plan)
 
@@ -207,16 +197,7 @@ class TorchBackend:
 
     def buckets(self) -> Iterator[dict[str, Tensor]]:
         """Yield the weights by Hugging Face names, at most 512 MiB at a time unless one tensor is larger."""
-        bucket: dict[str, Tensor] = {}
-        size = 0
-        for name, tensor in self._served():
-            if bucket and size + tensor.nbytes > BUCKET_BYTES:
-                yield bucket
-                bucket, size = {}, 0
-            bucket[name] = tensor.detach()
-            size += tensor.nbytes
-        if bucket:
-            yield bucket
+        return buckets_of(self._served())
 
     def checksum(self) -> str:
         """Digest of the weights as ``buckets`` gives them."""
@@ -265,4 +246,4 @@ class TorchBackend:
 
     def close(self) -> None:
         """Drop model and optimizer."""
-        self._updater = self._built = None
+        self._updater = self._open = self._terms = None

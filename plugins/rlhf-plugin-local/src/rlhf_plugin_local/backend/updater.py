@@ -6,19 +6,16 @@ than half a bfloat16 step, and adding them to bfloat16 weights would change noth
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from rlhf_core import ConfigError, PluginError
-from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, RoleSpec
+from rlhf_core.contracts import Metric, Metrics, Optimizer, RoleSpec
 
 from .schedule import lr_factor
-
-log = logging.getLogger(__name__)
+from .trained_parts import check_groups, log_groups, peak_lrs, require_trainable
 
 
 class Updater:
@@ -37,22 +34,16 @@ class Updater:
     def __init__(
         self, named: Sequence[tuple[str, nn.Parameter]], spec: RoleSpec, optimizer: Optimizer
     ) -> None:
-        if not named:
-            raise ConfigError(f"the {spec.role} has no trainable parameter; its adapter froze all")
         self.weights = dict(named)
+        require_trainable(spec.role, self.weights)
         self.masters = {name: _master_of(weight) for name, weight in named}
         self.has_copies = any(self.masters[name] is not weight for name, weight in named)
         self._spec = spec
         groups = optimizer.parameter_groups(list(self.masters.items()))
-        _check_groups(groups, self.masters)
-        for group in groups:
-            log.info("optimizer of the %s, group %s", spec.role, group.describe())
+        check_groups(groups, self.masters)
+        log_groups(spec.role, groups)
         self.optimizer = optimizer.create(groups)
-        if any("lr" not in group for group in self.optimizer.param_groups):
-            raise PluginError(
-                f"{type(self.optimizer).__name__}: a parameter group without 'lr'; the schedule scales it"
-            )
-        self.peak_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.peak_lrs = peak_lrs(self.optimizer)
         self.updates = 0
         """Updates asked for so far, skipped ones included: the schedule follows the plan."""
         self._offloaded: list[tuple[str, str]] = []
@@ -146,13 +137,3 @@ def _master_of(weight: nn.Parameter) -> nn.Parameter:
     if weight.dtype == torch.float32:
         return weight
     return nn.Parameter(weight.detach().float())
-
-
-def _check_groups(groups: Sequence[ParameterGroup], named: Mapping[str, nn.Parameter]) -> None:
-    placed = [name for group in groups for name, _ in group.named_parameters]
-    missing, twice = set(named) - set(placed), len(placed) - len(set(placed))
-    if missing or twice:
-        raise PluginError(
-            f"the optimizer's groups must hold every trainable parameter once; {len(missing)} of {len(named)} are in "
-            f"none{', such as ' + min(missing) if missing else ''}, {twice} in several"
-        )

@@ -110,7 +110,7 @@ class EmbeddedEngine:
             RolloutError: the request cannot be served, the engine is not serving, or computing failed.
         """
         self._require(f"generate for {request.uid}", State.SERVING, State.PAUSED)
-        limit = self._checked_limit(request)
+        limit = request.checked_limit(self._spec.max_length, self._weights.lm.vocab_size)
         number = self._num_calls = self._num_calls + 1
         call = _Call(request, asyncio.get_running_loop().create_future())
         self._calls[number] = call
@@ -193,31 +193,6 @@ class EmbeddedEngine:
                 f"{what}: the engine is {self._state.value}; expected it to be "
                 f"{' or '.join(state.value for state in states)}"
             )
-
-    def _checked_limit(self, request: GenerationRequest) -> int:
-        """Return how many tokens may be written, after refusing what cannot be served."""
-        length, max_length = len(request.prompt_ids), self._spec.max_length
-        vocab_size = self._weights.lm.vocab_size
-        problem = None
-        if not request.prompt_ids:
-            problem = "the prompt is empty; at least one token is needed to predict the next from"
-        elif min(request.prompt_ids) < 0 or max(request.prompt_ids) >= vocab_size:
-            wrong = next(token for token in request.prompt_ids if not 0 <= token < vocab_size)
-            problem = f"token id {wrong} is outside of the model's vocabulary of {vocab_size}"
-        elif length >= max_length:
-            problem = (
-                f"the prompt has {length} tokens, which leaves no room for an answer within the engine's "
-                f"max_length of {max_length}"
-            )
-        elif not request.seeds:
-            problem = "there are no seeds; one is needed for each completion"
-        elif request.sampling.max_new_tokens < 1:
-            problem = f"max_new_tokens is {request.sampling.max_new_tokens}; expected at least 1"
-        elif "" in request.sampling.stop:
-            problem = "a stop string is empty, which every text contains"
-        if problem is not None:
-            raise RolloutError(f"request {request.uid}: {problem}")
-        return min(request.sampling.max_new_tokens, max_length - length)
 
     def _watcher(self, request: GenerationRequest) -> StopWatcher | None:
         if not request.sampling.stop:

@@ -1,0 +1,55 @@
+"""The components that turn a scored batch into updates, built from the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from ..config.resolved import Resolved
+from ..contracts.advantage import AdvantageEstimator
+from ..contracts.loss import PreparingLoss
+from ..data.renderer import TokenizerRenderer
+from ..data.responses import load_responses
+from ..data.tokenizer import eos_token_ids
+from .demands import Demands
+from .supervised import SupervisedRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningParts:
+    """What learning consists of beside the roles."""
+
+    estimator: AdvantageEstimator
+    preparing_loss: PreparingLoss | None = None
+    """The policy loss, if it looks at the whole optimizer step first."""
+    supervised: SupervisedRows | None = None
+    """Responses to imitate, if a further loss does."""
+
+
+def learning_parts(
+    resolved: Resolved, demands: Demands, tokenizer: PreTrainedTokenizerBase
+) -> LearningParts:
+    """Build them.
+
+    Raises:
+        RLHFError: a component cannot be built, or a row of the supervised data is bad.
+    """
+    estimator = resolved.one("algo.advantage.estimator")
+    loss = resolved.one("algo.loss.policy")
+    return LearningParts(
+        estimator=estimator.registered.build(estimator.options),
+        preparing_loss=loss.registered.build(loss.options) if demands.prepares_step else None,
+        supervised=_supervised_rows(resolved, tokenizer) if demands.supervised else None,
+    )
+
+
+def _supervised_rows(resolved: Resolved, tokenizer: PreTrainedTokenizerBase) -> SupervisedRows:
+    run = resolved.run
+    # A response to imitate ends with the tokenizer's own token, where the model has several.
+    own: int | None = tokenizer.eos_token_id
+    if own is None:
+        trusted = run.model.trust_remote_code
+        own = eos_token_ids(tokenizer, run.model.path, trust_remote_code=trusted)[0]
+    responses = load_responses(run, TokenizerRenderer(tokenizer), own)
+    return SupervisedRows(responses, run.supervised.batch_size, run.seed)

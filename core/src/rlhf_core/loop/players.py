@@ -1,0 +1,108 @@
+"""Who plays a group and has it rewarded: this process, or others that the runtime has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from ..contracts.group import FinishedGroup, GroupPlayer
+from ..contracts.task import Task, Uid
+from ..contracts.trajectory import Trajectory
+from .episodes import EpisodeRunner, ScoredGroup
+from .faults import fault_point
+from .reward_queue import RewardQueue
+
+PlayedT = TypeVar("PlayedT")
+FinishedT_co = TypeVar("FinishedT_co", covariant=True)
+
+
+class Player(Protocol[PlayedT, FinishedT_co]):
+    """Turns a task into a finished group, in two parts: a group has its slot for the first one only."""
+
+    def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
+        """The prompts whose samples carry log-probs."""
+        ...
+
+    async def play(self, task: Task, step: int, *, with_logprobs: bool) -> PlayedT:
+        """Generate."""
+        ...
+
+    def num_actions(self, played: PlayedT) -> int:
+        """Action tokens that were generated."""
+        ...
+
+    async def finish(self, task: Task, played: PlayedT, step: int) -> FinishedT_co:
+        """Do the rest: rewards."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class _InThisProcess:
+    """The executor and the rewards of this process."""
+
+    def __init__(self, episodes: EpisodeRunner) -> None:
+        self._episodes = episodes
+        self._rewards = RewardQueue(episodes.score)
+
+    def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
+        return self._episodes.compared(tasks)
+
+    async def play(self, task: Task, step: int, *, with_logprobs: bool) -> list[Trajectory]:
+        played = await self._episodes.play(task, with_logprobs=with_logprobs)
+        fault_point("generate", step)
+        return played
+
+    def num_actions(self, played: list[Trajectory]) -> int:
+        return sum(len(one.rollout_logprobs) for one in played)
+
+    async def close(self) -> None:
+        await self._rewards.close()
+
+    async def _scored(self, task: Task, played: list[Trajectory], step: int) -> ScoredGroup:
+        scored = await self._rewards.put((task, played))
+        fault_point("reward", step)
+        return scored
+
+
+class ListingPlayer(_InThisProcess):
+    """Gives the trajectories, with rewards in Python's precision."""
+
+    async def finish(self, task: Task, played: list[Trajectory], step: int) -> ScoredGroup:
+        return await self._scored(task, played, step)
+
+
+class PackingPlayer(_InThisProcess):
+    """Gives columns."""
+
+    async def finish(self, task: Task, played: list[Trajectory], step: int) -> FinishedGroup:
+        return (await self._scored(task, played, step)).packed()
+
+
+class RemotePlayer:
+    """Has groups played and scored elsewhere."""
+
+    def __init__(self, groups: GroupPlayer, episodes: EpisodeRunner) -> None:
+        self._groups = groups
+        self._episodes = episodes
+
+    def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
+        return self._episodes.compared(tasks)
+
+    async def play(self, task: Task, step: int, *, with_logprobs: bool) -> FinishedGroup:
+        job = self._episodes.job(task)
+        sampling = replace(job.sampling, logprobs=with_logprobs)
+        finished = await self._groups.play(replace(job, sampling=sampling))
+        fault_point("generate", step)
+        return finished
+
+    def num_actions(self, played: FinishedGroup) -> int:
+        return 0 if played.batch is None else int(played.batch.num_actions.sum())
+
+    async def finish(self, task: Task, played: FinishedGroup, step: int) -> FinishedGroup:
+        fault_point("reward", step)
+        return played
+
+    async def close(self) -> None:
+        """Nothing to end: the runtime ends its processes."""

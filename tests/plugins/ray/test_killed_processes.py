@@ -1,0 +1,144 @@
+"""kill -9 of an engine, a rollout worker and a rank in a whole run: idle, at work, and while weights are handed over.
+
+Without a rank the run ends and resumes; without another one it goes on. Either way its records are those of a run in
+which nothing dies.
+"""
+
+import json
+import os
+import re
+from datetime import datetime
+
+import pytest
+
+from rlhf_core.loop.ledger import replay
+
+from .conftest import COMPONENTS, SMALL_RUN
+
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
+pytest.importorskip("ray")
+
+STEPS = 5
+AT_ONCE_S, SOON_S = 5, 30
+"""Within which the death of an engine or worker, and of a rank, has to be known."""
+MORTAL = ["--engine", "mortal", "--backend", "mortal_torch", "--steps", str(STEPS)]
+WORKERS = [
+    *("--executor", "mortal_turn", "--runtime.ray.rollout_workers", "2"),
+    *("--runtime.ray.cpus_per.rollout", "0.5"),
+]
+IDLE, AT_WORK, SYNCING = "rank.train 2", "engine.generate 2", "engine.update 1"
+
+
+@pytest.fixture
+def mortal(start, folder, tmp_path_factory):
+    """Starts a run in which processes die by the given plan."""
+    deaths = tmp_path_factory.mktemp("deaths")
+
+    def run(plan, *flags):
+        (deaths / "plan").write_text("\n".join(plan))
+        environment = {
+            "MORTAL_FOLDER": str(deaths),
+            "RLHF_PLUGINS": "mortal_components",
+            "PYTHONPATH": os.pathsep.join([str(COMPONENTS), os.environ.get("PYTHONPATH", "")]),
+        }
+        return start(*MORTAL, *flags, **environment)
+
+    run.deaths = deaths
+    return run
+
+
+@pytest.fixture
+def undisturbed(folder, monkeypatch):
+    """(metrics, ledger) of the run in one process in which nothing dies."""
+    from rlhf_cli.main import main
+
+    monkeypatch.chdir(folder)
+    flags = ["--output", "expected", "--steps", str(STEPS), "--reward", "my_reward.py:score"]
+    assert main(["train", *SMALL_RUN, *flags, "--runtime.local.threads", "1"]) == 0
+    return books_of(folder / "expected")
+
+
+def books_of(output):
+    """Metrics of each step, and what became of each group of samples."""
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    balance = replay(output / "ledger.jsonl")
+    assert balance.unsettled() == []
+    return [line["metrics"] for line in lines], balance
+
+
+def deaths_of(mortal):
+    """Each process that was killed: its pid, and when."""
+    return [json.loads(path.read_text()) for path in sorted(mortal.deaths.glob("killed-*"))]
+
+
+def seconds_until_noted(folder, pid, died):
+    """From the kill to the first warning that names the process."""
+    for line in (folder / "run" / "run.log").read_text().splitlines():
+        found = re.match(r"(\S+ \S+),(\d+) WARNING .*\(pid (\d+) on .* died", line)
+        if found and int(found[3]) == pid:
+            return datetime.fromisoformat(f"{found[1]}.{found[2]}").timestamp() - died
+    raise AssertionError(f"no warning names process {pid}")
+
+
+@pytest.mark.parametrize("weights", ["store", "memory", "collective"])
+def test_an_engine_that_is_killed_idle_at_work_or_syncing_changes_nothing(
+    mortal, folder, undisturbed, weights
+):
+    plan = [f"engine {when}" for when in (IDLE, AT_WORK, SYNCING)]
+
+    run = mortal(plan, "--runtime.ray.weights", weights)
+
+    assert run.end() == 0, run.output
+    assert books_of(folder / "run") == undisturbed
+    died = deaths_of(mortal)
+    assert len({death["pid"] for death in died}) == 3
+    for death in died:
+        assert seconds_until_noted(folder, death["pid"], death["time"]) < AT_ONCE_S
+
+
+@pytest.mark.parametrize("weights", ["store", "memory"])
+def test_a_rollout_worker_that_is_killed_idle_at_work_or_syncing_changes_nothing(
+    mortal, folder, undisturbed, weights
+):
+    plan = [f"worker {when}" for when in (IDLE, AT_WORK, SYNCING)]
+
+    run = mortal(plan, "--runtime.ray.weights", weights, *WORKERS)
+
+    assert run.end() == 0, run.output
+    assert books_of(folder / "run") == undisturbed
+    died = deaths_of(mortal)
+    assert len({death["pid"] for death in died}) == 3
+    for death in died:
+        assert seconds_until_noted(folder, death["pid"], death["time"]) < AT_ONCE_S
+
+
+@pytest.mark.parametrize(
+    ("when", "weights"),
+    [
+        ("engine.generate 4", "store"),
+        ("rank.train 2", "store"),
+        ("rank.send 2", "store"),
+        ("rank.send 2", "memory"),
+        ("rank.send 2", "collective"),
+    ],
+    ids=["idle", "at work", "syncing by store", "by memory", "by collective"],
+)
+def test_a_rank_that_is_killed_ends_the_run_which_resumes(
+    mortal, folder, undisturbed, when, weights
+):
+    flags = ["--runtime.ray.weights", weights, "--checkpoint.every", "1"]
+
+    run = mortal([f"rank {when}"], *flags)
+
+    assert run.end() == 1, run.output
+    (death,) = deaths_of(mortal)
+    ended = (folder / "run" / "run.log").stat().st_mtime
+    assert ended - death["time"] < SOON_S
+    told = re.search(rf"policy rank 0 \(pid {death['pid']} on .*", run.output)
+    assert told is not None, run.output
+    assert "--resume auto" in told[0]
+
+    resumed = mortal([], *flags, "--resume", "auto")
+
+    assert resumed.end() == 0, resumed.output
+    assert books_of(folder / "run") == undisturbed
