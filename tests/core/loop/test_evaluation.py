@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from rlhf_core.contracts import Trajectory, Turn, Uid
+from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.loop.evaluation import pass_at_k, summarize
 
 
-def trajectory(prompt, sample, reward, length=1):
+def trajectory(prompt, sample, reward, length=1, segment=0):
     return Trajectory(
-        uid=Uid(-1, prompt, sample),
+        uid=Uid(-1, prompt, sample, segment),
         token_ids=np.zeros(1 + length, np.int32),
         action_mask=np.array([False] + [True] * length),
         rollout_logprobs=np.zeros(length, np.float32),
@@ -19,6 +19,14 @@ def trajectory(prompt, sample, reward, length=1):
         turns=(Turn(start=1, end=1 + length),),
         reward=reward,
     )
+
+
+def batches(rows):
+    """One for each prompt, as groups come."""
+    return [
+        TrajectoryColumns.from_trajectories([row for row in rows if row.uid.prompt == prompt])
+        for prompt in sorted({row.uid.prompt for row in rows})
+    ]
 
 
 def test_pass_at_k_by_hand():
@@ -46,10 +54,24 @@ def test_summary_by_hand():
         trajectory(1, 1, 0.0, 3),
     ]
 
-    assert summarize(rows, pass_threshold=1.0) == {
+    assert summarize(batches(rows), pass_threshold=1.0) == {
         "reward": 0.375,
         "response_length": 3.0,
         "truncated": 0.0,
         "pass@1": 0.25,
         "pass@2": 0.5,
     }
+
+
+def test_segments_count_once_and_a_threshold_that_is_no_binary_fraction_is_met():
+    rows = [
+        trajectory(0, 0, 0.1, segment=0),
+        trajectory(0, 0, 0.7, segment=1),
+        trajectory(0, 1, 0.6),
+    ]
+
+    summary = summarize(batches(rows), pass_threshold=0.7)
+
+    assert summary["pass@1"] == 0.5
+    assert summary["reward"] == pytest.approx(0.65)
+    assert summarize([], 0.7) == {}

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..contracts.executor import RolloutContext, RolloutExecutor
-from ..contracts.trajectory import Trajectory
+from ..contracts.group import GroupPlayer
+from ..contracts.trajectory_columns import TrajectoryColumns
 from .cursor import Tasks
 from .episodes import EpisodeRunner, ScoreRequests
-from .players import ListingPlayer
+from .players import player_for
 from .pool import play_all
 from .rng import eval_seed
 
@@ -24,13 +25,18 @@ EPOCH = -1
 
 class Evaluator:
     """Runs every held-out set at every temperature. Its samples are the same at each call, so that differences between
-    evaluations come from the weights alone."""
+    evaluations come from the weights alone.
+
+    Args:
+        groups: plays and scores in other processes; None: this one does, with ``executor`` and ``score``.
+    """
 
     def __init__(
         self,
         sets: Mapping[str, Tasks],
         *,
         executor: RolloutExecutor,
+        groups: GroupPlayer | None,
         context: RolloutContext,
         score: ScoreRequests | None,
         seed: int,
@@ -40,6 +46,7 @@ class Evaluator:
     ) -> None:
         self.sets = sets
         self._executor = executor
+        self._groups = groups
         self._context = context
         self._score = score
         self._seed = seed
@@ -73,38 +80,35 @@ class Evaluator:
             compared_share=0.0,
         )
         all_tasks = [tasks.task(index, EPOCH) for index in range(len(tasks))]
-        groups = await play_all(ListingPlayer(episodes), all_tasks, step)
+        groups = await play_all(player_for(episodes, self._groups), all_tasks, step)
         lost = sum(group.dropped is not None for group in groups)
-        trajectories = [one for group in groups for one in group.trajectories]
-        return summarize(trajectories, self._pass_threshold) | (
-            {"dropped_prompts": float(lost)} if lost else {}
-        )
+        batches = [group.batch for group in groups if group.batch is not None]
+        values = summarize(batches, self._pass_threshold)
+        return values | ({"dropped_prompts": float(lost)} if lost else {})
 
 
-def summarize(trajectories: Sequence[Trajectory], pass_threshold: float) -> dict[str, float]:
+def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> dict[str, float]:
     """Return mean reward, mean response length, share of truncated samples, and pass@k for k = 1, 2, 4, ...
 
-    A sample passes if its total reward is at least ``pass_threshold``. Segments of one episode count once.
+    A sample passes if its total reward is at least ``pass_threshold``, both in float32. Segments of one episode count
+    once, with the largest reward.
     """
-    if not trajectories:
+    if not batches:
         return {}
-    episodes: dict[tuple[int, int], float] = {}
-    for trajectory in trajectories:
-        key = trajectory.uid.prompt, trajectory.uid.sample
-        episodes[key] = max(episodes.get(key, -math.inf), trajectory.total_reward)
-    by_prompt: dict[int, list[bool]] = {}
-    for (prompt, _), reward in sorted(episodes.items()):
-        by_prompt.setdefault(prompt, []).append(reward >= pass_threshold)
-    num_samples = min(map(len, by_prompt.values()))
-    passed = np.array([sum(samples) for samples in by_prompt.values()])
-    total = np.array([len(samples) for samples in by_prompt.values()])
+    batch = TrajectoryColumns.concatenate(batches)
+    first = np.unique(batch.episode, return_index=True)[1]
+    rewards = np.full(len(first), -np.inf)
+    np.maximum.at(rewards, batch.episode, batch.total_reward)
+    prompt = batch.group[first]
+    total = np.bincount(prompt)
+    passed = np.bincount(prompt[rewards >= np.float32(pass_threshold)], minlength=len(total))
     result = {
-        "reward": float(np.mean(list(episodes.values()))),
-        "response_length": float(np.mean([len(t.rollout_logprobs) for t in trajectories])),
-        "truncated": float(np.mean([t.truncated for t in trajectories])),
+        "reward": float(rewards.mean()),
+        "response_length": float(batch.num_actions.mean()),
+        "truncated": float(batch.truncated.mean()),
     }
     k = 1
-    while k <= num_samples:
+    while k <= total.min():
         result[f"pass@{k}"] = float(np.mean(pass_at_k(passed, total, k)))
         k *= 2
     return result

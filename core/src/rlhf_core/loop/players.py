@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..contracts.group import FinishedGroup, GroupPlayer
 from ..contracts.task import Task, Uid
 from ..contracts.trajectory import Trajectory
-from .episodes import EpisodeRunner, ScoredGroup
+from .episodes import EpisodeRunner
 from .faults import fault_point
 from .reward_queue import RewardQueue
 
 PlayedT = TypeVar("PlayedT")
-FinishedT_co = TypeVar("FinishedT_co", covariant=True)
+ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
-class Player(Protocol[PlayedT, FinishedT_co]):
+class Player(Protocol[PlayedT, ResultT_co]):
     """Turns a task into a finished group, in two parts: a group has its slot for the first one only."""
 
     def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
@@ -32,15 +32,15 @@ class Player(Protocol[PlayedT, FinishedT_co]):
         """Action tokens that were generated."""
         ...
 
-    async def finish(self, task: Task, played: PlayedT, step: int) -> FinishedT_co:
+    async def finish(self, task: Task, played: PlayedT, step: int) -> ResultT_co:
         """Do the rest: rewards."""
         ...
 
     async def close(self) -> None: ...
 
 
-class _InThisProcess:
-    """The executor and the rewards of this process."""
+class LocalPlayer:
+    """Uses the executor and the rewards of this process."""
 
     def __init__(self, episodes: EpisodeRunner) -> None:
         self._episodes = episodes
@@ -57,27 +57,13 @@ class _InThisProcess:
     def num_actions(self, played: list[Trajectory]) -> int:
         return sum(len(one.rollout_logprobs) for one in played)
 
-    async def close(self) -> None:
-        await self._rewards.close()
-
-    async def _scored(self, task: Task, played: list[Trajectory], step: int) -> ScoredGroup:
+    async def finish(self, task: Task, played: list[Trajectory], step: int) -> FinishedGroup:
         scored = await self._rewards.put((task, played))
         fault_point("reward", step)
-        return scored
+        return scored.packed()
 
-
-class ListingPlayer(_InThisProcess):
-    """Gives the trajectories, with rewards in Python's precision."""
-
-    async def finish(self, task: Task, played: list[Trajectory], step: int) -> ScoredGroup:
-        return await self._scored(task, played, step)
-
-
-class PackingPlayer(_InThisProcess):
-    """Gives columns."""
-
-    async def finish(self, task: Task, played: list[Trajectory], step: int) -> FinishedGroup:
-        return (await self._scored(task, played, step)).packed()
+    async def close(self) -> None:
+        await self._rewards.close()
 
 
 class RemotePlayer:
@@ -106,3 +92,8 @@ class RemotePlayer:
 
     async def close(self) -> None:
         """Nothing to end: the runtime ends its processes."""
+
+
+def player_for(episodes: EpisodeRunner, groups: GroupPlayer | None) -> Player[Any, FinishedGroup]:
+    """Who plays for a run whose runtime offers ``groups``."""
+    return LocalPlayer(episodes) if groups is None else RemotePlayer(groups, episodes)

@@ -20,7 +20,7 @@ from .cursor import Cursor
 from .episodes import EpisodeRunner
 from .ledger import Ledger, groups_of
 from .length_estimates import LengthEstimates
-from .players import PackingPlayer, RemotePlayer
+from .players import player_for
 from .pool import Group, Pool, WorkDone
 from .staleness import LEFT_OVER, STALE, groups_by_version, staleness_metrics
 
@@ -80,8 +80,7 @@ class RolloutSource:
         self._ahead = ahead or Ahead()
         self._engine = engine
         self._engine_is_paused = False
-        player = PackingPlayer(episodes) if groups is None else RemotePlayer(groups, episodes)
-        self._pool = Pool[FinishedGroup](player, concurrency=self._ahead.concurrency)
+        self._pool = Pool(player_for(episodes, groups), concurrency=self._ahead.concurrency)
         self.lengths = LengthEstimates()
 
     @property

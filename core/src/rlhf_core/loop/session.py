@@ -92,6 +92,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     evaluator = Evaluator(
         eval_sets,
         executor=executor,
+        groups=placement.groups,
         context=context,
         score=score,
         seed=run.seed,
