@@ -64,8 +64,11 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
     names = ("prompts", "samples", "prompt_tokens", "response_tokens")
     workload = {name: getattr(arguments, name) for name in names}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in workload.items()]
-    options = ONE_GPU | dict(option.split("=", 1) for option in arguments.options)
-    words = [f"{name}={value}" for name, value in options.items()]
+    options: dict[str, str | None] = {**ONE_GPU}
+    for option in arguments.options:
+        name, _, value = option.partition("=")
+        options[name] = value or None
+    words = [f"{name}={value}" for name, value in options.items() if value is not None]
     ours = _run("our_step.py", "OURS ", model, [*flags, f"--steps={arguments.steps}", "--", *words])
     report = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -86,7 +89,7 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
 def table(report: dict[str, Any]) -> str:
     """Return the measurement as lines of text."""
     timings = [record["timing"] for record in report["ours"]["records"][1:]]
-    median = {name: statistics.median(timing[name] for timing in timings) for name in timings[0]}
+    median = medians(timings)
     step = median["step_s"]
     lines = [f"{report['gpu']}, {report['shape']}, {report['prompts']} x {report['samples']}"]
     limits = _limits(report["ours"]["plan"])
@@ -112,6 +115,15 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def medians(timings: list[dict[str, float]]) -> dict[str, float]:
+    """Return the median of each phase over the steps that had it."""
+    names = {name for timing in timings for name in timing}
+    return {
+        name: statistics.median(timing[name] for timing in timings if name in timing)
+        for name in names
+    }
+
+
 def _limits(plan: dict[str, Any] | None) -> dict[str, float]:
     """Seconds that no implementation can beat, by phase of the step."""
     if plan is None:
@@ -125,6 +137,8 @@ def _limits(plan: dict[str, Any] | None) -> dict[str, float]:
 
 
 def _memory(ours: dict[str, Any]) -> list[str]:
+    if ours["peak_gib"] is None:
+        return []
     lines = [f"  peak {ours['peak_gib']:.1f} GiB of the GPU, all processes, cached blocks included"]
     if ours["plan"] is not None and len(ours["plan"]["gpus"]) == 1:
         process = ours["plan"]["gpus"][0]["processes"][0]

@@ -1,0 +1,128 @@
+"""Steps of one workload on one and on several GPUs: tokens per second, and how much faster than on one.
+
+    python benchmarks/scaling.py --shape 1.5b --gpus 2 --json scaling.json
+    python benchmarks/scaling.py --shape tiny --gpus 2 --modes colocated split -- engine=embedded model.dtype=float32
+
+Modes: ``one`` is the local runtime on a single GPU; ``colocated`` has a rank and an engine on each GPU, ZeRO stage 2;
+``split`` gives half of the GPUs to ranks and half to engines, generation one version ahead. The workload stays the
+same (strong scaling) and is measured as ``gpu_step.py`` does, but for response lengths: nothing forbids an early end,
+which random weights of a published shape come to once in 150 000 tokens. ``--`` is followed by further options of every
+mode. A mode that fails is a line of the table, and the others are measured all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import gpu_step
+from shapes import SHAPES
+
+RAY = {"runtime": "ray", "backend": "deepspeed", "backend.torch.compile": None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--shape", default="1.5b", choices=["tiny", *SHAPES])
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--modes", nargs="*", default=["one", "colocated", "split"])
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--prompt-tokens", type=int, default=256)
+    parser.add_argument("--response-tokens", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("options", nargs="*", help="NAME=VALUE: options of rlhf train")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.shape == "tiny":
+            from rlhf_core.testing.tiny import write_tiny_model
+
+            write_tiny_model(Path(folder) / "tiny")
+        rows = [measured(arguments, mode, Path(folder)) for mode in arguments.modes]
+    print(table(rows))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"shape": arguments.shape, "rows": rows}, indent=1))
+
+
+def options_of(mode: str, gpus: int) -> dict[str, str | None]:
+    """Options of ``rlhf train`` by name; None takes one away that ``gpu_step.py`` sets."""
+    if mode == "one":
+        return {}
+    if mode == "colocated":
+        return RAY | {
+            "backend.deepspeed.zero_stage": "2",
+            "runtime.ray.ranks.policy": str(gpus),
+            "runtime.ray.engines": str(gpus),
+        }
+    if mode == "split":
+        half = gpus // 2
+        several = {"backend.deepspeed.zero_stage": "2" if half > 1 else "0"}
+        return (
+            RAY
+            | several
+            | {
+                "runtime.ray.ranks.policy": str(half),
+                "runtime.ray.engines": str(gpus - half),
+                "runtime.ray.colocate": "none",
+                "rollout.max_staleness": "1",
+            }
+        )
+    raise SystemExit(f"--modes {mode}: expected one, colocated or split")
+
+
+def measured(arguments: argparse.Namespace, mode: str, folder: Path) -> dict[str, Any]:
+    """Return a mode's median seconds, or why there are none."""
+    free = {"rollout.min_new_tokens": "0"}
+    words = [
+        f"{name}={value or ''}" for name, value in (free | options_of(mode, arguments.gpus)).items()
+    ]
+    names = ("shape", "prompts", "samples", "prompt_tokens", "response_tokens", "steps")
+    asked = argparse.Namespace(
+        **{name: getattr(arguments, name) for name in names},
+        peer=None,
+        options=[*words, *arguments.options],
+    )
+    row: dict[str, Any] = {"mode": mode, "gpus": 1 if mode == "one" else arguments.gpus}
+    try:
+        report = gpu_step.measure(asked, folder)
+    except SystemExit as error:
+        print(error, flush=True)
+        return row | {"failed": f"see above ({str(error).splitlines()[0][:60]} ...)"}
+    print(gpu_step.table(report), flush=True)
+    timings = [record["timing"] for record in report["ours"]["records"][1:]]
+    tokens = arguments.prompts * arguments.samples
+    tokens *= arguments.prompt_tokens + arguments.response_tokens
+    median = gpu_step.medians(timings)
+    metrics = report["ours"]["records"][-1]["metrics"]
+    return row | {
+        "tokens_per_s": tokens / median["step_s"],
+        "mismatch": metrics.get("mismatch/logprob_diff_mean"),
+        **median,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the modes as lines of text; the speedup is over the first one that worked."""
+    lines = [
+        f"{'mode':10} {'GPUs':>4} {'step s':>8} {'generate':>9} {'train':>8} {'sync':>7} {'tokens/s':>9} {'speedup':>8}"
+    ]
+    first = next((row["tokens_per_s"] for row in rows if "tokens_per_s" in row), None)
+    for row in rows:
+        if "failed" in row:
+            lines.append(f"{row['mode']:10} {row['gpus']:4} failed: {row['failed']}")
+            continue
+        lines.append(
+            f"{row['mode']:10} {row['gpus']:4} {row['step_s']:8.2f} {row['generate_s']:9.2f} {row['train_s']:8.2f} "
+            f"{row['sync_s']:7.3f} {row['tokens_per_s']:9.0f} {row['tokens_per_s'] / first:8.2f}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
