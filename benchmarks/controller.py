@@ -2,16 +2,16 @@
 
     python benchmarks/controller.py --engines 1000 --prompts 512 --samples 8 --tokens 128 --json
 
-The driver is the real one: pool of rollout workers, rollout source with its ledger, and the cutting of the batch for
-ranks, each of which pulls its rows. The engines are made up: each sleeps, then answers with arrays of the size of a
-real response. They live with their executors and rewards in a few processes, so that those and not the driver bear
-their cost. Each length runs in a driver of its own, since a process does not give memory back.
+The driver is the real one: pool of rollout workers, rollout source with its ledger, and the call of the learner, which
+cuts the batch for ranks, each of which pulls its rows. The engines are made up: each sleeps, then answers with arrays
+of the size of a real response. They live with their executors and rewards in a few processes, so that those and not
+the driver bear their cost. Each length runs in a driver of its own, since a process does not give memory back.
 
 Time is the process's CPU time (all threads, Ray's included), for wall time would count the engines' sleep. Memory is
 what the driver alone has (RssAnon), at its highest after a step, less what it had before the first.
 
 With ``--here`` the driver does what it does where workers do not compute rewards: it gets every trajectory, decodes it
-(by a stand-in for a tokenizer), has it rewarded and packs it.
+(by a stand-in for a tokenizer), has it rewarded, packs it and cuts the batch.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ import ray
 from rlhf_core.contracts import (
     Completion,
     ComponentRef,
+    Learner,
+    LearnOutcome,
+    LearnRequest,
+    Metric,
     RolloutContext,
     RolloutSpec,
     SamplingParams,
@@ -56,8 +60,10 @@ from rlhf_core.testing.fakes import FakeRenderer
 from rlhf_plugin_agents.config import SingleTurnConfig
 from rlhf_plugin_agents.single_turn import SingleTurn
 from rlhf_plugin_ray.config import RayRuntimeConfig
+from rlhf_plugin_ray.learner_actor import LearnerActor
 from rlhf_plugin_ray.process import Process
 from rlhf_plugin_ray.rank_actor import RankActor
+from rlhf_plugin_ray.remote_learner import RemoteLearner
 from rlhf_plugin_ray.role import SharedBatches
 from rlhf_plugin_ray.rollout_actor import RolloutActor
 from rlhf_plugin_ray.rollout_pool import RolloutPool
@@ -118,6 +124,10 @@ async def _steps(arguments: argparse.Namespace) -> dict[str, float]:
     pool = _pool(arguments, tokens, supervisor)
     await pool.crew.start_all(arguments.processes)
     ranks = [Process(ray.remote(Rank).remote(), f"rank {n}") for n in range(arguments.ranks)]
+    learner: Learner = Dealing(ranks)
+    if not arguments.here:
+        there = Process(ray.remote(FakeLearner).remote(ranks), "the learner")
+        learner = RemoteLearner(there, {}, supervisor, 600.0)
     source = _source(arguments, pool, tokens)
     before, peak, cpu, wall = 0, 0, 0.0, 0.0
     with (
@@ -130,7 +140,7 @@ async def _steps(arguments: argparse.Namespace) -> dict[str, float]:
             if step == 0:
                 before = private_bytes()
             started, started_wall = time.process_time(), time.perf_counter()
-            num_bytes = await _step(arguments, source, cursor, ledger, step, ranks)
+            num_bytes = await _step(arguments, source, cursor, ledger, step, learner)
             if step:
                 cpu += time.process_time() - started
                 wall += time.perf_counter() - started_wall
@@ -154,7 +164,7 @@ async def _step(
     cursor: Cursor,
     ledger: Ledger,
     step: int,
-    ranks: Sequence[Process],
+    learner: Learner,
 ) -> float:
     """Take a batch, hand it to the ranks, and return the bytes of its tokens."""
     rollouts = await source.take(
@@ -162,9 +172,44 @@ async def _step(
     )
     batch = rollouts.batch
     assert batch is not None
-    parts = SharedBatches().put(batch, split_rows(batch.num_tokens, len(ranks)), ranks)
-    read = [rank.actor.num_bytes.remote(part) for rank, part in zip(ranks, parts, strict=True)]
-    return float(sum(await asyncio.gather(*read)))
+    request = LearnRequest(
+        step=step,
+        batch=batch,
+        kl_coef=0.0,
+        entropy_coef=0.0,
+        supervised_taken=0,
+        skipped_updates={},
+    )
+    outcome = await learner.learn(request)
+    return outcome.metrics["bytes"].value()
+
+
+class Dealing:
+    """A learner that only hands each rank its rows."""
+
+    def __init__(self, ranks: Sequence[Process]) -> None:
+        self._ranks = ranks
+
+    async def learn(self, request: LearnRequest) -> LearnOutcome:
+        batch, ranks = request.batch, self._ranks
+        parts = SharedBatches().put(batch, split_rows(batch.num_tokens, len(ranks)), ranks)
+        read = [rank.actor.num_bytes.remote(part) for rank, part in zip(ranks, parts, strict=True)]
+        num_bytes = float(sum(await asyncio.gather(*read)))
+        return LearnOutcome(
+            metrics={"bytes": Metric(num_bytes)},
+            score_s=0.0,
+            train_s=0.0,
+            policy_changed=False,
+            supervised_taken=0,
+            skipped_updates={},
+        )
+
+
+class FakeLearner(LearnerActor):
+    """The learner's process, with ``Dealing`` in it."""
+
+    def __init__(self, ranks: Sequence[Process]) -> None:
+        self._learner = Dealing(ranks)
 
 
 def _source(arguments: argparse.Namespace, pool: RolloutPool, tokens: int) -> RolloutSource:
