@@ -10,9 +10,9 @@ from rlhf_core.contracts import LearnOutcome, LearnRequest
 
 from .learner_actor import Blocks
 from .process import Process
-from .role import RayRole
+from .role import DEATH_KNOWN_S, RayRole
 from .stored_tokens import references_of, without_tokens
-from .supervisor import Supervisor
+from .supervisor import ProcessLost, Supervisor
 
 
 class RemoteLearner:
@@ -40,10 +40,17 @@ class RemoteLearner:
             for role in self._roles.values():
                 await stack.enter_async_context(role.held())
                 role.changes += 1
+            return await self._ask(request, blocks)
+
+    async def _ask(self, request: LearnRequest, blocks: Blocks | None) -> LearnOutcome:
+        try:
             outcome: LearnOutcome = await self._supervisor.result(
                 self._process.actor.learn.remote(request, blocks),
                 self._process.who,
                 "learn",
                 self._timeout_s,
             )
-            return outcome
+        except ProcessLost as error:
+            # It says that a rank died, which this process is about to learn, too, with what to do about it.
+            raise await self._supervisor.cause_of(error, DEATH_KNOWN_S) from error.__cause__
+        return outcome
