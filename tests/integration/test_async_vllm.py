@@ -14,7 +14,7 @@ from rlhf_core.loop.ledger import replay
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.scale, pytest.mark.slow]
+pytestmark = [pytest.mark.scale, pytest.mark.slow, pytest.mark.learning]
 
 MODES = {
     "drained": ("--rollout.max_staleness", "2"),

@@ -205,7 +205,7 @@ SMALL_RUN = [
 ]
 ON_RAY = [
     *("--runtime", "ray", "--runtime.ray.object_store_mib", "100"),
-    *("--runtime.ray.show_output", "false", "--runtime.ray.close_timeout_s", "3"),
+    *("--runtime.ray.show_output", "false"),
 ]
 PATIENCE_S = 300
 LOOK_EVERY_S = 2
@@ -278,13 +278,18 @@ class StartedRun:
             self.process.kill()
             self.process.wait()
         give_up = time.monotonic() + GONE_WITHIN_S
-        while (left := processes_of(self.folder)) and time.monotonic() < give_up:
+        while any(self._left()) and time.monotonic() < give_up:
             time.sleep(0.1)
-        for pid in left:
+        processes, sockets, files = self._left()
+        for pid in processes:
             os.kill(pid, signal.SIGKILL)
-        assert not left, left
-        assert not self.sockets & listening_sockets()
-        assert not [name for name in self.shared_files if os.path.exists(name)]
+        assert not processes, processes
+        assert not sockets, sockets
+        assert not files, files
+
+    def _left(self) -> tuple[dict[int, bytes], set[str], list[str]]:
+        files = [name for name in self.shared_files if os.path.exists(name)]
+        return processes_of(self.folder), self.sockets & listening_sockets(), files
 
     def _look(self) -> None:
         if time.monotonic() < self._looked + LOOK_EVERY_S:

@@ -7,6 +7,8 @@ which nothing dies.
 import json
 import os
 import re
+import signal
+import time
 from datetime import datetime
 
 import pytest
@@ -142,3 +144,42 @@ def test_a_rank_that_is_killed_ends_the_run_which_resumes(
 
     assert resumed.end() == 0, resumed.output
     assert books_of(folder / "run") == undisturbed
+
+
+@pytest.mark.parametrize(
+    "when", ["engine.generate 4", "learner.estimate 2"], ids=["idle", "at work"]
+)
+def test_a_learner_that_is_killed_ends_the_run_which_resumes(mortal, folder, undisturbed, when):
+    flags = [*WORKERS, "--estimator", "mortal_baseline", "--checkpoint.every", "1"]
+
+    run = mortal([f"learner {when}"], *flags)
+
+    assert run.end() == 1, run.output
+    (death,) = deaths_of(mortal)
+    assert (folder / "run" / "run.log").stat().st_mtime - death["time"] < SOON_S
+    told = re.search(rf"the learner \(pid {death['pid']} on .*", run.output)
+    assert told is not None, run.output
+    assert "--resume auto" in told[0]
+
+    resumed = mortal([], *flags, "--resume", "auto")
+
+    assert resumed.end() == 0, resumed.output
+    assert books_of(folder / "run") == undisturbed
+
+
+def test_an_engine_of_vllm_that_is_killed_leaves_none_of_its_own_processes(start, folder):
+    """vLLM computes in a child of the process that is killed."""
+    pytest.importorskip("vllm")
+    run = start("--steps", "40", "--engine", "vllm", "--engine.vllm.threads", "1")
+    metrics = folder / "run" / "metrics.jsonl"
+    run.until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 1)
+    log = (folder / "run" / "run.log").read_text()
+    engine = int(re.search(r"engine 0 \(pid (\d+) on .* gets weights by", log)[1])
+
+    died = time.time()
+    os.kill(engine, signal.SIGKILL)
+
+    assert run.end() == 0, run.output
+    assert seconds_until_noted(folder, engine, died) < AT_ONCE_S
+    assert len(metrics.read_text().splitlines()) == 40
+    assert replay(folder / "run" / "ledger.jsonl").unsettled() == []

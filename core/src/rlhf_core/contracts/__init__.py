@@ -48,6 +48,7 @@ from .reward import (
 )
 from .runtime import (
     Placement,
+    PlansPlacement,
     RewardSpec,
     RoleHandle,
     RolloutSpec,
@@ -94,6 +95,7 @@ __all__ = [
     "Optimizer",
     "ParameterGroup",
     "Placement",
+    "PlansPlacement",
     "PolicyLoss",
     "PolicyObjective",
     "PreparingLoss",

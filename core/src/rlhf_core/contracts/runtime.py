@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +109,19 @@ class Placement:
     """Learns in another process, with results equal to the bit; None: the loop does it here."""
     groups: GroupPlayer | None = None
     """Plays and scores whole groups in other processes; None: the loop asks ``executor`` and its own rewards."""
+
+
+@runtime_checkable
+class PlansPlacement(Protocol):
+    """Options of a runtime that can say what it would place where, before anything is started."""
+
+    def placement(self, roles: Sequence[str]) -> Sequence[str]:
+        """Return it in lines, for ``rlhf train --dry-run``.
+
+        Raises:
+            ConfigError: the options contradict each other, or name a role that the run does not have.
+        """
+        ...
 
 
 class Runtime(Protocol):

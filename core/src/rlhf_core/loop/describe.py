@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..config.resolved import Resolved, Selection
 from ..contracts.backend import PolicyObjective, RoleSpec
+from ..contracts.runtime import PlansPlacement
 from ..plugins import Plugins
 from .demands import Demands, demands_of
 from .roles import max_length, policy_role, runtime_spec
@@ -21,6 +22,10 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
                 lines.append(f"  {slot:26} {_component(selection)}")
     lines.append("models")
     lines += [f"  {name:26} {_role(role)}" for name, role in spec.roles.items()]
+    runtime = resolved.one("runtime.name").options
+    if isinstance(runtime, PlansPlacement):
+        lines.append("placement")
+        lines += [f"  {line}" for line in runtime.placement(list(spec.roles))]
     lines.append("data")
     lines.append(f"  {'train':26} {', '.join(run.data.train) or 'tasks of the environment'}")
     if run.eval.data or run.eval.fraction:

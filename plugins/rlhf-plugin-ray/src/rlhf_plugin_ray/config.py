@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -136,3 +136,22 @@ class RayRuntimeConfig(Config):
         10.0, gt=0, description="for a process to end by itself before it is killed"
     )
     show_output: bool = Field(True, description="print what the actors' processes print")
+
+    def placement(self, roles: Sequence[str]) -> list[str]:
+        """Return which processes share what, as far as the options alone say it.
+
+        Raises:
+            ConfigError: they contradict each other, or name a role that the run does not have.
+        """
+        # It needs this module.
+        from .layout import plan_layout
+
+        layout = plan_layout(self, roles, has_gpus=True)
+        lines = layout.describe().splitlines()
+        if any(
+            part.gpus and name not in self.gpus_per
+            for part in layout.colocations
+            for name in part.names
+        ):
+            lines.append("where runtime.ray.gpus_per is not set: GPUs only if the cluster has any")
+        return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 
 import ray
 import torch
@@ -23,7 +24,7 @@ from rlhf_core.plugins import Plugins
 from rlhf_core.weights import Invitation, Place, ReceivingLink, place_of
 
 from .packed_weights import FetchedWeights, LinkedWeights
-from .process import Driver, ProcessInfo, become_like, introduce
+from .process import Driver, ProcessInfo, become_like, children_apart, introduce
 
 HOST = torch.device("cpu")
 
@@ -54,6 +55,9 @@ class EngineActor:
 
     async def prepare(self, driver: Driver, who: str, threads: int) -> ProcessInfo:
         """Become like the driver, or refuse."""
+        with children_apart():
+            # Python starts one once for a process; it gives back the shared memory of those that were killed.
+            resource_tracker.ensure_running()
         self._plugins = become_like(driver, who, threads)
         return introduce()
 
@@ -65,7 +69,8 @@ class EngineActor:
         """
         self._engine, self._spec = self._plugins.build(engine), spec
         if isinstance(self._engine, LinkedEngine):
-            await self._engine.start_empty(spec)
+            with children_apart():
+                await self._engine.start_empty(spec)
             self._is_started = True
             return await self._engine.receivers() if direct else ()
         return (place_of(HOST),) if direct else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -164,6 +165,23 @@ class HeldPort:
     def release(self) -> None:
         """Leave it to whoever listens on it."""
         self._socket.close()
+
+
+@contextmanager
+def children_apart() -> Iterator[None]:
+    """Put what the body starts into a process group of its own.
+
+    When a worker of Ray's dies, its node kills the worker's group at once. An engine's own processes notice by
+    themselves that they are alone, and need a moment to give their shared memory back.
+    """
+    own = os.getpgrp()
+    # A group lasts while it has a member.
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, process_group=0) as member:
+        os.setpgid(0, member.pid)
+        try:
+            yield
+        finally:
+            os.setpgid(0, own)
 
 
 def introduce() -> ProcessInfo:

@@ -17,6 +17,8 @@ from rlhf_plugin_local.backend.torch_backend import TorchBackend
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_plugin_reinforce.components import ReinforceBaseline
+from rlhf_plugin_reinforce.config import ReinforceBaselineConfig
 
 _seen = {}
 
@@ -110,6 +112,31 @@ class MortalExecutor(SingleTurn):
     async def run(self, task, samples, context):
         enter("worker")  # only now: the driver builds one, too, and does not use it
         return await super().run(task, samples, context)
+
+
+class MortalEstimator(ReinforceBaseline):
+    def __init__(self, config):
+        super().__init__(config)
+        self._has_entered = False
+
+    def __call__(self, batch):
+        if not self._has_entered:
+            self._has_entered = True
+            enter("learner")  # only now: the driver builds one, too, and does not use it
+        moment("learner.estimate")
+        return super().__call__(batch)
+
+
+@hookimpl
+def rlhf_advantage_estimators():
+    return [
+        Component(
+            name="mortal_baseline",
+            config=ReinforceBaselineConfig,
+            factory="mortal_components:MortalEstimator",
+            needs=frozenset({"group>=2"}),
+        )
+    ]
 
 
 @hookimpl

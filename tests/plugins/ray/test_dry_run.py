@@ -1,0 +1,49 @@
+"""``rlhf train --dry-run`` tells the placement without Ray being there."""
+
+import pytest
+
+from rlhf_cli.main import main
+
+RUN = [
+    "train",
+    "--model",
+    "m",
+    "--data",
+    "d",
+    "--reward",
+    "exact_match",
+    "--runtime",
+    "ray",
+    "--dry-run",
+]
+
+
+def test_it_names_the_sets_and_what_each_gets(capsys):
+    flags = ["--runtime.ray.ranks.policy", "4", "--runtime.ray.engines", "2", "--estimator", "gae"]
+    flags += ["--runtime.ray.colocate", "policy+critic", "--runtime.ray.rollout_workers", "8"]
+
+    assert main([*RUN, *flags]) == 0
+
+    out = capsys.readouterr().out
+    assert "policy x4 + critic x1: 4 x (1 CPU, 1 GPU)" in out
+    assert "engine x2: 2 x (1 CPU, 1 GPU)" in out
+    assert "rollout x8: 8 x (1 CPU)" in out
+    assert "only if the cluster has any" in out
+
+
+def test_what_contradicts_itself_is_refused_by_then(capsys):
+    assert main([*RUN, "--runtime.ray.ranks.critic", "2"]) == 2
+
+    assert "runtime.ray.ranks names critic; this run has policy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gpus", ["0", "2"])
+def test_gpus_that_are_given_depend_on_nothing(capsys, gpus):
+    flags = ["--runtime.ray.colocate", "none"]
+    flags += ["--runtime.ray.gpus_per.policy", gpus, "--runtime.ray.gpus_per.engine", gpus]
+
+    assert main([*RUN, *flags]) == 0
+
+    out = capsys.readouterr().out
+    assert "if the cluster has any" not in out
+    assert ("2 GPU" in out) == (gpus == "2")
