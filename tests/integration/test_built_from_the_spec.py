@@ -36,8 +36,8 @@ class Groups:
         self.runner = GroupRunner(open_rollouts(rollouts, plugins), open_rewards(rollouts, plugins))
         self.engine = engine
 
-    async def play(self, job):
-        return await self.runner.play(job, self.engine)
+    async def play(self, task, terms):
+        return await self.runner.play(task, terms, self.engine)
 
 
 @pytest.fixture

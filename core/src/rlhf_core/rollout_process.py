@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from .contracts.backend import ComponentRef
 from .contracts.environment import Environment
 from .contracts.executor import Generator, Renderer, RolloutContext, RolloutExecutor
-from .contracts.group import FinishedGroup, GroupJob
+from .contracts.group import FinishedGroup, GroupTerms
 from .contracts.reward import RewardRequest
 from .contracts.runtime import RolloutSpec
+from .contracts.task import Task
 from .plugins import Plugins
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def open_rewards(spec: RolloutSpec, plugins: Plugins) -> RewardPanel | None:
 class GroupRunner:
     """Plays groups and has them rewarded, all in this process. ``start`` first, ``close`` always.
 
-    What a ``GroupPlayer`` sends its jobs to.
+    What a ``GroupPlayer`` sends its groups to.
 
     Args:
         panel: see ``open_rewards``.
@@ -90,7 +91,7 @@ class GroupRunner:
         if self._panel is not None:
             await self._panel.start()
 
-    async def play(self, job: GroupJob, engine: Generator) -> FinishedGroup:
+    async def play(self, task: Task, terms: GroupTerms, engine: Generator) -> FinishedGroup:
         """Return the group, its tokens in this process's memory.
 
         Raises:
@@ -104,18 +105,18 @@ class GroupRunner:
             context=RolloutContext(
                 engine=engine,
                 renderer=parts.renderer,
-                sampling=job.sampling,
-                max_length=job.max_length,
+                sampling=terms.sampling,
+                max_length=terms.max_length,
                 seed=_no_seed,
                 environment=parts.environment,
             ),
-            seed_of=job.seed_of,
+            seed_of=terms.seed_of,
             score=self._score if self._panel is not None else None,
-            samples_per_prompt=job.num_samples,
-            with_greedy=job.with_greedy,
+            samples_per_prompt=terms.num_samples,
+            with_greedy=terms.with_greedy,
         )
-        played = await episodes.play(job.task, with_logprobs=job.sampling.logprobs)
-        (scored,) = await episodes.score([(job.task, played)])
+        played = await episodes.play(task, with_logprobs=terms.sampling.logprobs)
+        (scored,) = await episodes.score([(task, played)])
         return scored.packed()
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("ray")
 from rlhf_core import RewardError
 from rlhf_core.contracts import (
     ComponentRef,
-    GroupJob,
+    GroupTerms,
     RewardSpec,
     RolloutSpec,
     SamplingParams,
@@ -61,19 +61,21 @@ def rollouts(spec, model, tmp_path, monkeypatch):
     return make
 
 
-def jobs(bad=None):
+TERMS = GroupTerms(
+    num_samples=NUM_SAMPLES,
+    sampling=SamplingParams(max_new_tokens=24, min_new_tokens=8),
+    max_length=200,
+    seed_of=partial(sample_seed, 7),
+    with_greedy=True,
+)
+
+
+def tasks(bad=None):
     return [
-        GroupJob(
-            task=Task(
-                uid=Uid(0, n),
-                prompt_ids=(5, 6, 7 + n),
-                row={"label": "bad" if n == bad else "good"},
-            ),
-            num_samples=NUM_SAMPLES,
-            sampling=SamplingParams(max_new_tokens=24, min_new_tokens=8),
-            max_length=200,
-            seed_of=partial(sample_seed, 7),
-            with_greedy=True,
+        Task(
+            uid=Uid(0, n),
+            prompt_ids=(5, 6, 7 + n),
+            row={"label": "bad" if n == bad else "good"},
         )
         for n in range(NUM_TASKS)
     ]
@@ -85,7 +87,7 @@ async def in_this_process(spec, plugins, engine, some):
     )
     await runner.start()
     try:
-        return await asyncio.gather(*(runner.play(job, engine) for job in some))
+        return await asyncio.gather(*(runner.play(task, TERMS, engine) for task in some))
     finally:
         await runner.close()
 
@@ -117,8 +119,8 @@ def test_groups_are_equal_to_the_bit_and_ranks_score_what_was_never_here(
 
     async def both():
         async with placed(spec, **WORKERS) as run:
-            here = await in_this_process(spec, plugins, run.engine, jobs())
-            there = await asyncio.gather(*(run.groups.play(job) for job in jobs()))
+            here = await in_this_process(spec, plugins, run.engine, tasks())
+            there = await asyncio.gather(*(run.groups.play(task, TERMS) for task in tasks()))
             near, far = (
                 TrajectoryColumns.concatenate([group.batch for group in groups])
                 for groups in (here, there)
@@ -142,7 +144,7 @@ def test_groups_are_equal_to_the_bit_and_ranks_score_what_was_never_here(
 def test_a_sample_without_a_score_drops_its_group_or_ends_the_run(placed, rollouts):
     async def play(on_error):
         async with placed(rollouts(on_error=on_error), **WORKERS) as run:
-            return await asyncio.gather(*(run.groups.play(job) for job in jobs(bad=2)))
+            return await asyncio.gather(*(run.groups.play(task, TERMS) for task in tasks(bad=2)))
 
     groups = asyncio.run(play("drop"))
     assert [group.dropped for group in groups] == [None, None, "function_failed", None, None]

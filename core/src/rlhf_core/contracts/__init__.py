@@ -31,7 +31,7 @@ from .engine import (
 )
 from .environment import Action, Environment, Observation, StepResult
 from .executor import Generator, Renderer, RolloutContext, RolloutExecutor
-from .group import FinishedGroup, GroupJob, GroupPlayer
+from .group import FinishedGroup, GroupPlayer, GroupTerms
 from .learner import Learner, LearnOutcome, LearnRequest
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .metric import Metric, Metrics, merge_metrics, metric_values
@@ -77,8 +77,8 @@ __all__ = [
     "FinishedGroup",
     "GenerationRequest",
     "Generator",
-    "GroupJob",
     "GroupPlayer",
+    "GroupTerms",
     "IsCorrection",
     "LearnOutcome",
     "LearnRequest",

@@ -15,11 +15,12 @@ SeedOf = Callable[[Task, int, int], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupJob:
-    """What a group is a function of, beside the weights and what ``RolloutSpec`` names. It can be sent to another
-    process as it is."""
+class GroupTerms:
+    """What a group is a function of beside its task, the weights, and what ``RolloutSpec`` names.
 
-    task: Task
+    The same object for very many groups, so a player may send it once.
+    """
+
     num_samples: int
     sampling: SamplingParams
     max_length: int
@@ -42,7 +43,7 @@ class FinishedGroup:
 class GroupPlayer(Protocol):
     """Plays and scores groups in other processes, where their tokens may stay."""
 
-    async def play(self, job: GroupJob) -> FinishedGroup:
+    async def play(self, task: Task, terms: GroupTerms) -> FinishedGroup:
         """Return the group, equal to the bit to one that this process plays itself.
 
         Raises:

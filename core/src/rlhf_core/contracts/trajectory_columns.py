@@ -281,7 +281,8 @@ def _versions(tokens: TokenColumns) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def _widened(counts: NDArray[np.int64], width: int) -> NDArray[np.int64]:
-    return np.pad(counts, ((0, 0), (0, width - counts.shape[1])))
+    missing = width - counts.shape[1]
+    return np.pad(counts, ((0, 0), (0, missing))) if missing else counts
 
 
 def _named_columns(rows: list[Mapping[str, float]]) -> dict[str, NDArray[np.float32]]:

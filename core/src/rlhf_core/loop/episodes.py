@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..contracts.executor import RolloutContext, RolloutExecutor
-from ..contracts.group import FinishedGroup, GroupJob, SeedOf
+from ..contracts.group import FinishedGroup, GroupTerms, SeedOf
 from ..contracts.reward import RewardRequest
 from ..contracts.task import Task, Uid
 from ..contracts.trajectory import Trajectory
@@ -68,6 +68,16 @@ class EpisodeRunner:
         self._score = score
         self._with_greedy = with_greedy
         self._compared_share = compared_share
+        self._terms = {
+            with_logprobs: GroupTerms(
+                num_samples=samples_per_prompt,
+                sampling=replace(context.sampling, logprobs=with_logprobs),
+                max_length=context.max_length,
+                seed_of=seed_of,
+                with_greedy=with_greedy,
+            )
+            for with_logprobs in (False, True)
+        }
 
     def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
         """The prompts whose samples carry log-probs: those with the smallest seeds, so that a resumed run takes the
@@ -76,16 +86,9 @@ class EpisodeRunner:
         ranked = sorted(tasks, key=lambda task: self._seed_of(task, 0, 0))
         return frozenset(task.uid for task in ranked[:count])
 
-    def job(self, task: Task) -> GroupJob:
-        """The same group for another process, which has an executor, an engine and rewards of its own."""
-        return GroupJob(
-            task=task,
-            num_samples=len(self.samples),
-            sampling=self.context.sampling,
-            max_length=self.context.max_length,
-            seed_of=self._seed_of,
-            with_greedy=self._with_greedy,
-        )
+    def terms(self, *, with_logprobs: bool) -> GroupTerms:
+        """The same for another process, which has an executor, an engine and rewards of its own."""
+        return self._terms[with_logprobs]
 
     async def play(self, task: Task, *, with_logprobs: bool = True) -> list[Trajectory]:
         """Play all episodes of a task, the greedy one included.

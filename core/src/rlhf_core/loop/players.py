@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from ..contracts.group import FinishedGroup, GroupPlayer
@@ -77,9 +76,8 @@ class RemotePlayer:
         return self._episodes.compared(tasks)
 
     async def play(self, task: Task, step: int, *, with_logprobs: bool) -> FinishedGroup:
-        job = self._episodes.job(task)
-        sampling = replace(job.sampling, logprobs=with_logprobs)
-        finished = await self._groups.play(replace(job, sampling=sampling))
+        terms = self._episodes.terms(with_logprobs=with_logprobs)
+        finished = await self._groups.play(task, terms)
         fault_point("generate", step)
         return finished
 

@@ -15,7 +15,7 @@ from rlhf_core.contracts import (
     FinishedGroup,
     GenerationRequest,
     Generator,
-    GroupJob,
+    GroupTerms,
     RolloutContext,
     RolloutSpec,
     SamplingParams,
@@ -77,15 +77,6 @@ class RolloutJob:
     """Of the newest weights when it was sent; engines with older ones refuse."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOrder:
-    """A group to be played and scored."""
-
-    job: GroupJob
-    version: int
-    """As in ``RolloutJob``."""
-
-
 class RolloutActor:
     """Made empty; ``prepare`` and then ``start`` make it a rollout worker."""
 
@@ -140,14 +131,19 @@ class RolloutActor:
         return pack(await parts.executor.run(job.task, job.samples, context))
 
     @ray.method(num_returns=2)
-    async def play(self, order: GroupOrder) -> tuple[FinishedGroup, TokenColumns | None]:
+    async def play(
+        self, task: Task, terms: GroupTerms, version: int
+    ) -> tuple[FinishedGroup, TokenColumns | None]:
         """Play and score a group; what is large of it comes apart, to stay in this machine's object store.
+
+        Args:
+            version: as in ``RolloutJob``.
 
         Raises:
             RLHFError: an episode or a reward failed, or no engine is left.
         """
         assert self._runner is not None, "start comes first"
-        group = await self._runner.play(order.job, self._engines_at(order.version))
+        group = await self._runner.play(task, terms, self._engines_at(version))
         if group.batch is None:
             return group, None
         return replace(group, batch=without_tokens(group.batch)), group.batch.tokens.read()

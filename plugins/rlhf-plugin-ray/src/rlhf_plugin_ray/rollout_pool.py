@@ -10,7 +10,7 @@ import ray
 
 from rlhf_core.contracts import (
     FinishedGroup,
-    GroupJob,
+    GroupTerms,
     RolloutContext,
     RolloutSpec,
     Task,
@@ -21,13 +21,16 @@ from .config import RayRuntimeConfig
 from .crew import Crew
 from .packed_trajectories import PackedTrajectories, unpack
 from .process import Process, killed_on_error
-from .rollout_actor import EngineTable, GroupOrder, Patience, RolloutJob, Seat
+from .rollout_actor import EngineTable, Patience, RolloutJob, Seat
 from .router import EngineRouter
 from .stored_tokens import StoredBlock, with_blocks
 from .supervisor import Supervisor
 
 Launch = Callable[[int], Awaitable[Process]]
 """Starts the process of rollout worker ``index``."""
+
+MAX_TERMS = 8
+"""That are remembered: each evaluation has terms of its own."""
 
 
 class RolloutPool:
@@ -51,6 +54,7 @@ class RolloutPool:
         self._supervisor = supervisor
         self._config = config
         self._num_tables = 0
+        self._terms: dict[GroupTerms, ray.ObjectRef] = {}
         self.crew = Crew(
             "rollout worker",
             self._launch_ready,
@@ -87,29 +91,37 @@ class RolloutPool:
         )
         return unpack(packed)
 
-    async def play(self, job: GroupJob) -> FinishedGroup:
+    async def play(self, task: Task, terms: GroupTerms) -> FinishedGroup:
         """Return a group that a worker has played and scored; its tokens stay where they are.
 
         Raises:
             RLHFError: an episode or a reward failed, or no worker is left.
         """
-        order = GroupOrder(job=job, version=self._router.version)
+        sent, version = self._sent(terms), self._router.version
         tokens: ray.ObjectRef | None = None
 
         def ask(actor: Any) -> ray.ObjectRef:
             nonlocal tokens
-            group, tokens = actor.play.remote(order)
+            group, tokens = actor.play.remote(task, sent, version)
             return group
 
         group: FinishedGroup = await self.crew.dispatch.send(
             ask,
-            what=f"the group {job.task.uid}",
-            size=job.num_samples,
+            what=f"the group {task.uid}",
+            size=terms.num_samples,
             timeout_s=self._config.rollout_timeout_s,
         )
         if group.batch is None:
             return group
         return replace(group, batch=with_blocks(group.batch, [StoredBlock(tokens)]))
+
+    def _sent(self, terms: GroupTerms) -> ray.ObjectRef:
+        """A reference to the terms, which are packed once and not with each group."""
+        if terms not in self._terms:
+            if len(self._terms) == MAX_TERMS:
+                self._terms.clear()
+            self._terms[terms] = ray.put(terms)
+        return self._terms[terms]
 
     async def _launch_ready(self, index: int) -> Process:
         process = await self._launch(index)
