@@ -7,8 +7,10 @@ cuts the batch for ranks, each of which pulls its rows. The engines are made up:
 of the size of a real response. They live with their executors and rewards in a few processes, so that those and not
 the driver bear their cost. Each length runs in a driver of its own, since a process does not give memory back.
 
-Time is the process's CPU time (all threads, Ray's included), for wall time would count the engines' sleep. Memory is
-what the driver alone has (RssAnon), at its highest after a step, less what it had before the first.
+Time is the process's CPU time, for wall time would count the engines' sleep: of the loop's own thread, and of all
+threads, those of Ray's client included, less what they take while nothing happens (``idle``), which grows with the
+seconds and not with the samples. Memory is what the driver alone has (RssAnon), at its highest after a step, less what
+it had before the first.
 
 With ``--here`` the driver does what it does where workers do not compute rewards: it gets every trajectory, decodes it
 (by a stand-in for a tokenizer), has it rewarded, packs it and cuts the batch.
@@ -73,6 +75,7 @@ from rlhf_plugin_ray.supervisor import Supervisor
 GROWTH = (1, 10, 100)
 PROMPT_TOKENS = 64
 LATENCY_S = 0.05
+IDLE_S = 4.0
 
 
 def main() -> None:
@@ -129,7 +132,8 @@ async def _steps(arguments: argparse.Namespace) -> dict[str, float]:
         there = Process(ray.remote(FakeLearner).remote(ranks), "the learner")
         learner = RemoteLearner(there, {}, supervisor, 600.0)
     source = _source(arguments, pool, tokens)
-    before, peak, cpu, wall = 0, 0, 0.0, 0.0
+    before, peak, cpu, own, wall = 0, 0, 0.0, 0.0, 0.0
+    idle = await _idle_cpu()
     with (
         tempfile.TemporaryDirectory() as folder,
         closing(Ledger(Path(folder) / "ledger")) as ledger,
@@ -139,10 +143,12 @@ async def _steps(arguments: argparse.Namespace) -> dict[str, float]:
             gc.collect()
             if step == 0:
                 before = private_bytes()
-            started, started_wall = time.process_time(), time.perf_counter()
+            started, started_own = time.process_time(), time.thread_time()
+            started_wall = time.perf_counter()
             num_bytes = await _step(arguments, source, cursor, ledger, step, learner)
             if step:
                 cpu += time.process_time() - started
+                own += time.thread_time() - started_own
                 wall += time.perf_counter() - started_wall
             peak = max(peak, private_bytes())
     pool.crew.close()
@@ -151,11 +157,21 @@ async def _steps(arguments: argparse.Namespace) -> dict[str, float]:
     return {
         "response_tokens": tokens,
         "samples_per_step": arguments.prompts * arguments.samples,
-        "driver_us_per_sample": 1e6 * cpu / samples,
+        "loop_us_per_sample": 1e6 * own / samples,
+        "driver_us_per_sample": 1e6 * (cpu - idle * wall) / samples,
+        "idle_cpu_share": idle,
         "step_s": wall / arguments.steps,
         "batch_mib": num_bytes / 2**20,
         "driver_private_mib": (peak - before) / 2**20,
     }
+
+
+async def _idle_cpu() -> float:
+    """CPU seconds of this process in a second in which nothing happens."""
+    await asyncio.sleep(1.0)
+    started = time.process_time()
+    await asyncio.sleep(IDLE_S)
+    return (time.process_time() - started) / IDLE_S
 
 
 async def _step(
@@ -324,16 +340,25 @@ def private_bytes() -> int:
     raise OSError("this system's /proc/self/status has no RssAnon")
 
 
+COLUMNS = {
+    "tokens": "{response_tokens:8.0f}",
+    "samples": "{samples_per_step:8.0f}",
+    "loop us": "{loop_us_per_sample:8.1f}",
+    "all us": "{driver_us_per_sample:8.1f}",
+    "idle": "{idle_cpu_share:8.1%}",
+    "step s": "{step_s:8.2f}",
+    "batch MiB": "{batch_mib:10.1f}",
+    "driver MiB": "{driver_private_mib:11.1f}",
+}
+"""Heading -> value; times are by sample."""
+
+
 def table(rows: list[dict[str, float]]) -> str:
-    lines = [
-        f"{'tokens':>8} {'samples':>8} {'us/sample':>10} {'step s':>8} {'batch MiB':>10} {'driver MiB':>11}"
-    ]
-    for row in rows:
-        lines.append(
-            f"{row['response_tokens']:8.0f} {row['samples_per_step']:8.0f} {row['driver_us_per_sample']:10.1f} "
-            f"{row['step_s']:8.2f} {row['batch_mib']:10.1f} {row['driver_private_mib']:11.1f}"
-        )
-    return "\n".join(lines)
+    form = " ".join(COLUMNS.values())
+    lines = [form.format(**row) for row in rows]
+    widths = [len(each.format(**rows[0])) for each in COLUMNS.values()]
+    heading = " ".join(name.rjust(width) for name, width in zip(COLUMNS, widths, strict=True))
+    return "\n".join([heading, *lines])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlhf_core.weights import weights_digest
+from rlhf_core.weights import digest_of_sums, held_bits_digest, num_words, weights_digest
 from rlhf_core.weights.digest import bits_digest
 
 
@@ -91,3 +91,47 @@ def test_a_hand_computed_sum():
     value ^= value >> 31
 
     assert int(bits_digest(torch.tensor([5]))) == value
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("cut", [4, 8])
+def test_the_sums_of_parts_add_up_to_that_of_the_whole(dtype, cut):
+    weight = torch.randn(6, 16).to(dtype)
+    parts = [torch.zeros(6, 16, dtype=torch.bool) for _ in range(3)]
+    parts[0][:2] = True
+    parts[1][2:, :cut] = True
+    parts[2][2:, cut:] = True
+
+    sums, words = zip(*(held_bits_digest(weight, part) for part in parts), strict=True)
+
+    assert sum(map(int, words)) == num_words(weight.nbytes)
+    total = ("w", str(dtype), (6, 16), sum(map(int, sums)))
+    assert digest_of_sums([total]) == weights_digest([("w", weight)])
+
+
+def test_what_lies_outside_of_a_part_does_not_matter_to_it():
+    weight, part = torch.randn(5, 4), torch.zeros(5, 4, dtype=torch.bool)
+    part[1:3] = True
+    other = torch.where(part, weight, torch.randn(5, 4))
+
+    assert [int(x) for x in held_bits_digest(other, part)] == [
+        int(x) for x in held_bits_digest(weight, part)
+    ]
+    other[1, 0] += 1
+    assert int(held_bits_digest(other, part)[0]) != int(held_bits_digest(weight, part)[0])
+
+
+def test_a_word_that_is_held_in_part_does_not_count():
+    weight, part = torch.randn(8), torch.zeros(8, dtype=torch.bool)
+    part[1:5] = True  # words of two numbers: one half, one whole, one half
+
+    assert int(held_bits_digest(weight, part)[1]) == 1
+
+
+def test_the_last_word_counts_though_it_is_not_full():
+    weight = torch.randn(5)
+
+    total, words = held_bits_digest(weight, torch.ones(5, dtype=torch.bool))
+
+    assert int(words) == num_words(weight.nbytes) == 3
+    assert int(total) == int(bits_digest(weight))

@@ -31,6 +31,7 @@ def write_tiny_model(
     num_layers: int = 2,
     num_heads: int = 4,
     initializer_range: float = 0.02,
+    tied: bool = True,
     seed: int = 0,
 ) -> Path:
     """Write a random causal LM of ``family`` and its tokenizer into ``folder``, and return the folder.
@@ -39,6 +40,7 @@ def write_tiny_model(
         family: one of ``FAMILIES``. ``gemma3`` alternates sliding and full attention, ``qwen3_moe`` has experts.
         alphabet: characters that the tokenizer knows, one token each.
         initializer_range: standard deviation of the random weights; narrow models learn faster with more than 0.02.
+        tied: the head's weights are those of the embeddings.
         seed: of the weights; the global random state is left as it was.
     """
     import torch
@@ -52,6 +54,7 @@ def write_tiny_model(
         num_layers=num_layers,
         num_heads=num_heads,
         initializer_range=initializer_range,
+        tied=tied,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -87,6 +90,7 @@ def tiny_config(
     num_layers: int,
     num_heads: int,
     initializer_range: float = 0.02,
+    tied: bool = True,
 ) -> PretrainedConfig:
     """Return the configuration of a small model of ``family``.
 
@@ -105,7 +109,7 @@ def tiny_config(
         "head_dim": hidden_size // num_heads,
         "max_position_embeddings": 1024,
         "initializer_range": initializer_range,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": tied,
         "pad_token_id": 0,
         "bos_token_id": 1,
         "eos_token_id": 2,

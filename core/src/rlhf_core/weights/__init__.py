@@ -5,7 +5,7 @@ through a collective group.
 ``group`` are the two ways, ``link`` puts them together. A runtime holds the sending end, an engine the receiving one.
 """
 
-from .digest import weights_digest
+from .digest import bits_digest, digest_of_sums, held_bits_digest, num_words, weights_digest
 from .group import LinkBroken
 from .layout import ALIGNMENT, Slot, WeightPlan, aligned, plan_weights, slot_for, torch_dtype
 from .link import Invitation, ReceivingLink, SendingLink
@@ -26,8 +26,12 @@ __all__ = [
     "Slot",
     "WeightPlan",
     "aligned",
+    "bits_digest",
     "buffer_for",
     "can_meet",
+    "digest_of_sums",
+    "held_bits_digest",
+    "num_words",
     "open_buffer",
     "place_of",
     "plan_weights",

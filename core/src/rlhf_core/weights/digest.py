@@ -8,7 +8,7 @@ stale, mixed up or damaged; it is no protection against somebody who wants to fo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -30,9 +30,19 @@ def weights_digest(weights: Iterable[tuple[str, Tensor]]) -> str:
     found = [
         (name, tensor.dtype, tuple(tensor.shape), bits_digest(tensor)) for name, tensor in weights
     ]
+    return digest_of_sums(
+        (name, str(dtype), shape, int(total)) for name, dtype, shape, total in found
+    )
+
+
+def digest_of_sums(found: Iterable[tuple[str, str, tuple[int, ...], int]]) -> str:
+    """Return the digest of tensors of which the name, dtype, shape and ``bits_digest`` are known.
+
+    Sums of parts, by ``held_bits_digest``, may be added: they count modulo 2^64.
+    """
     lines = [
-        f"{name}|{dtype}|{shape}|{int(total)}\0"
-        for name, dtype, shape, total in sorted(found, key=lambda one: one[0])
+        f"{name}|{dtype}|{shape}|{(total + 2**63) % 2**64 - 2**63}\0"
+        for name, dtype, shape, total in sorted(found)
     ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -42,11 +52,43 @@ def bits_digest(tensor: Tensor) -> Tensor:
     """Return the sum, modulo 2^64, of a mix of each 8 bytes and their position, as an int64 scalar on the device."""
     words = _words(tensor)
     total = torch.zeros((), dtype=torch.int64, device=words.device)
-    for start in range(0, len(words), CHUNK):
-        part = words[start : start + CHUNK]
-        positions = torch.arange(start + 1, start + 1 + len(part), device=words.device)
-        total += _mixed(positions.mul_(_STEP).add_(part)).sum()
+    for start, end in _chunks(words):
+        total += _mixed_words(words, start, end).sum()
     return total
+
+
+@torch.no_grad()
+def held_bits_digest(tensor: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the part of ``bits_digest`` that some elements make up, and the number of their words of 8 bytes.
+
+    The sums of parts that have no word in common, and together all, add up to that of the whole. Both are int64
+    scalars on the device.
+
+    Args:
+        held: of the tensor's shape, True at these elements. A word of which only a part is held does not count.
+    """
+    words = _words(tensor)
+    mask = _words(held.reshape(-1, 1).expand(-1, tensor.element_size()), fill=1).view(torch.uint8)
+    whole = mask.view(-1, 8).all(dim=1)
+    total = torch.zeros((), dtype=torch.int64, device=words.device)
+    for start, end in _chunks(words):
+        total += (_mixed_words(words, start, end) * whole[start:end]).sum()
+    return total, whole.sum()
+
+
+def num_words(num_bytes: int) -> int:
+    """Words of 8 bytes that a tensor of so many bytes counts as."""
+    return -(-num_bytes // 8)
+
+
+def _chunks(words: Tensor) -> Iterator[tuple[int, int]]:
+    for start in range(0, len(words), CHUNK):
+        yield start, min(start + CHUNK, len(words))
+
+
+def _mixed_words(words: Tensor, start: int, end: int) -> Tensor:
+    positions = torch.arange(start + 1, end + 1, device=words.device)
+    return _mixed(positions.mul_(_STEP).add_(words[start:end]))
 
 
 def _mixed(values: Tensor) -> Tensor:
@@ -56,12 +98,12 @@ def _mixed(values: Tensor) -> Tensor:
     return values.bitwise_xor_(values >> 31)
 
 
-def _words(tensor: Tensor) -> Tensor:
-    """The tensor's bytes as int64, with zeros behind the last ones."""
+def _words(tensor: Tensor, fill: int = 0) -> Tensor:
+    """The tensor's bytes as int64, with bytes ``fill`` behind the last ones."""
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     missing = -len(flat) % 8
     if missing:
-        flat = torch.cat([flat, flat.new_zeros(missing)])
+        flat = torch.cat([flat, flat.new_full((missing,), fill)])
     elif flat.storage_offset() % 8:
         flat = flat.clone()
     return flat.view(torch.int64)

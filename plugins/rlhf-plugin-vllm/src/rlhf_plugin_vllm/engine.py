@@ -18,6 +18,7 @@ from . import compat, processes
 from .arguments import engine_args, environment
 from .config import VllmEngineConfig
 from .requests import completion, sampling_params
+from .served_digest import HeldWeight, served_digest
 from .transfer.sender import Hand, WeightSender
 
 if TYPE_CHECKING:
@@ -223,21 +224,18 @@ class VllmEngine:
         self._state = State.INCOMPLETE if self._config.sleep == "discard" else State.SERVING
 
     async def checksum(self) -> str | None:
-        """Digest of the served weights, read back from the parameters that vLLM computes with; None where a worker
-        holds only parts of them.
+        """Digest of the served weights, read back from the parameters that vLLM computes with, put together from what
+        each worker holds of them.
 
         Raises:
             RolloutError: a parameter was replaced since the last update, or workers differ.
         """
         self._require("checksum", State.SERVING, State.PAUSED)
         try:
-            digests = set(await self._ask("rlhf_checksum"))
+            reports = await self._ask("rlhf_served")
         except Exception as error:  # whatever vLLM wraps a worker's error in
             raise RolloutError(f"checksum: {_reason(error)}") from error
-        if len(digests) != 1:
-            raise RolloutError(f"vLLM's workers serve different weights: digests {digests}")
-        digest: str | None = digests.pop()
-        return digest
+        return served_digest([[HeldWeight(**held) for held in report] for report in reports])
 
     async def close(self) -> None:
         """End vLLM's processes; what is in flight fails. Closing twice is fine."""

@@ -97,3 +97,14 @@ def test_a_weight_that_is_kept_in_part_is_not_whole():
 
     assert placed["q"].parts
     assert not placed["q"].is_whole()
+
+
+def test_a_weight_equals_what_was_copied_of_it_wherever_it_lies(state):
+    _, placed = load(state)
+    bucket = torch.cat([torch.randn(7), state["q"].flatten(), state["embed"].flatten()])
+    same, other = bucket[7:23].view(4, 4), bucket[3:19].view(4, 4)
+
+    assert placed["q"].equals(same)
+    assert not placed["q"].equals(other)
+    assert placed["expert1"].equals(state["expert1"])
+    assert not placed["expert1"].equals(state["expert0"])

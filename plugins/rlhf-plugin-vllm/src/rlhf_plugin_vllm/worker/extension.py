@@ -35,7 +35,7 @@ class WorkerExtension:
         missing: list[str] = self.weight_transfer_engine.missing()
         return missing
 
-    def rlhf_checksum(self) -> str | None:
-        """Digest of the weights that are served."""
-        checksum: str | None = self.weight_transfer_engine.checksum()
-        return checksum
+    def rlhf_served(self) -> list[dict[str, Any]]:
+        """What this worker holds of each weight that is served, and its digest."""
+        served: list[dict[str, Any]] = self.weight_transfer_engine.served()
+        return served

@@ -7,7 +7,7 @@ one call in all, during which the worker takes the buckets from a link that it j
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,11 @@ from rlhf_core.weights import (
     Place,
     ReceivingLink,
     Slot,
+    bits_digest,
+    held_bits_digest,
+    num_words,
     open_buffer,
     place_of,
-    weights_digest,
 )
 
 from .recorder import CopyRecorder, Placed
@@ -108,8 +110,15 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             placed = recorder.placed[name]
             if placed.parts:
                 self._placed[name] = placed
-            else:
-                self._ties[name] = self._tied_to(name, weight)
+            elif tie := self._tied_to(name, weight):
+                self._ties[name] = tie
+            elif self.parallel_config.pipeline_parallel_size == 1:
+                raise ValueError(
+                    f"weight {name} of shape {tuple(weight.shape)} has no place in the engine's model: trainer and "
+                    "engine were started from different models, or vLLM ties it to a weight that the trainer has "
+                    "changed apart from it"
+                )
+            # Else another stage has it, which ``served`` of all workers tells.
 
     def finish_weight_update(self) -> None:
         """Nothing is left to do: weights were copied as they came. ``missing`` says whether they were all of them."""
@@ -125,16 +134,40 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
                 served.pop(part.kept.untyped_storage().data_ptr(), None)
         return sorted(served.values())
 
-    def checksum(self) -> str | None:
-        """Digest of the weights that are served, read back from the parameters; None if this process holds only a part
-        of some weight (tensor parallelism).
+    def served(self) -> list[dict[str, Any]]:
+        """Return ``HeldWeight`` as plain values of everything that this process serves, read back from the parameters.
 
         Raises:
             ValueError: a parameter is not the one that the last update wrote to.
         """
-        if not all(placed.is_whole() for placed in self._placed.values()):
-            return None
-        return weights_digest(self._read())
+        live = _storages(self.model)
+        found = []
+        for name in sorted([*self._placed, *self._ties]):
+            placed = self._placed[self._ties.get(name, name)]
+            if any(part.kept.untyped_storage().data_ptr() not in live for part in placed.parts):
+                raise ValueError(f"the parameter of {name} was replaced since the last update")
+            weight = placed.read()
+            words: int | Tensor = num_words(weight.nbytes)
+            if placed.is_whole():
+                total = bits_digest(weight)
+            else:
+                total, words = held_bits_digest(weight, placed.held())
+            found.append((name, weight.dtype, placed, total, words))
+        # The sums stay on the device until all are under way: to read one makes the host wait.
+        return [
+            {
+                "name": name,
+                "dtype": str(dtype),
+                "shape": list(placed.slot.shape),
+                "region": placed.region,
+                "elements": placed.num_copied,
+                "all_elements": placed.num_elements,
+                "total": int(total),
+                "words": int(words),
+                "all_words": num_words(placed.num_elements * dtype.itemsize),
+            }
+            for name, dtype, placed, total, words in found
+        ]
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
@@ -158,27 +191,12 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._opened = description
         return self._bucket
 
-    def _tied_to(self, name: str, weight: Tensor) -> str:
-        """Return the name whose weight the model uses in this one's place."""
+    def _tied_to(self, name: str, weight: Tensor) -> str | None:
+        """Return the name whose weight the model uses in this one's place, if there is one."""
         for other, placed in self._placed.items():
-            if (
-                placed.slot.shape == list(weight.shape)
-                and placed.is_whole()
-                and torch.equal(placed.read(), weight)
-            ):
+            if placed.slot.shape == list(weight.shape) and placed.equals(weight):
                 return other
-        raise ValueError(
-            f"weight {name} of shape {tuple(weight.shape)} has no place in the engine's model: trainer and engine were "
-            "started from different models, or vLLM ties it to a weight that the trainer has changed apart from it"
-        )
-
-    def _read(self) -> Iterator[tuple[str, Tensor]]:
-        live = _storages(self.model)
-        for name in sorted([*self._placed, *self._ties]):
-            placed = self._placed[self._ties.get(name, name)]
-            if any(part.kept.untyped_storage().data_ptr() not in live for part in placed.parts):
-                raise ValueError(f"the parameter of {name} was replaced since the last update")
-            yield name, placed.read()
+        return None
 
 
 def _storages(model: nn.Module) -> set[int]:

@@ -40,14 +40,45 @@ class Placed:
 
     def is_whole(self) -> bool:
         """True when every element was copied somewhere."""
-        return sum(part.kept.numel() for part in self.parts) == self.num_elements
+        return self.num_copied == self.num_elements
 
     @property
     def num_elements(self) -> int:
         return self.slot.nbytes // torch_dtype(self.slot.dtype).itemsize
 
+    @property
+    def num_copied(self) -> int:
+        return sum(part.kept.numel() for part in self.parts)
+
+    @property
+    def region(self) -> str:
+        """Which elements were copied: equal for two workers if and only if both hold the same, in the same parts."""
+        if self.is_whole():
+            return "whole"
+        parts = sorted((part.offset, tuple(part.kept.shape), part.stride) for part in self.parts)
+        return str(parts)
+
+    def held(self) -> Tensor:
+        """Return a mask in the weight's shape, True at the elements that were copied."""
+        mask = torch.zeros(self.num_elements, dtype=torch.bool, device=self.parts[0].kept.device)
+        for part in self.parts:
+            mask.as_strided(part.kept.shape, part.stride, part.offset).fill_(True)
+        return mask.view(self.slot.shape)
+
+    def equals(self, weight: Tensor) -> bool:
+        """Whether what was copied is what ``weight`` has at these elements."""
+        flat = weight.contiguous()
+        start = flat.storage_offset()
+        return all(
+            torch.equal(
+                part.kept, flat.as_strided(part.kept.shape, part.stride, start + part.offset)
+            )
+            for part in self.parts
+        )
+
     def read(self) -> Tensor:
-        """Return the weight as the model holds it, in its shape of a checkpoint and the model's dtype."""
+        """Return the weight as the model holds it, in its shape of a checkpoint and the model's dtype; elements that
+        were not copied are undefined."""
         first = self.parts[0].kept
         weight = torch.empty(self.num_elements, dtype=first.dtype, device=first.device)
         for part in self.parts:
