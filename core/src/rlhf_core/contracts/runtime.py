@@ -91,7 +91,7 @@ class RuntimeSpec:
     """The engine generates while roles compute, so a role's calls must leave the event loop free."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The whole configuration as nested plain values, as ``config.toml`` has them: for a process that learns in the
-    driver's place."""
+    driver's place; empty: there is none."""
     rollouts: RolloutSpec | None = None
     """For a runtime that runs episodes in processes of their own; None: it cannot."""
 

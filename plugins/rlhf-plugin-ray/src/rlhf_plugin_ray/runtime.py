@@ -198,7 +198,9 @@ class RayRuntime:
         """Start the process that learns, in the bundle of the policy's first rank, if there is to be one."""
         config, choice = self._config, self._config.learner
         has_stored_batches = self._pool is not None and self._rewards_in_workers
-        if choice == "driver" or (choice == "auto" and not has_stored_batches):
+        # Without a configuration, as where somebody else's loop asks for roles, there is nothing to build one from.
+        wants_one = has_stored_batches and bool(spec.config)
+        if choice == "driver" or (choice == "auto" and not wants_one):
             return None
         process = await self._process(LearnerActor, "policy", 0, called=LEARNER)
         ranks = {name: role.ranks for name, role in roles.items()}
