@@ -45,7 +45,7 @@ $(VENV)/.scale: $(INSTALLED) requirements-scale.txt
 	touch $@
 
 test-scale: $(VENV)/.scale  ## install Ray, vLLM (CPU build) and DeepSpeed, then run the tests that need them
-	OMP_NUM_THREADS=1 $(PYTEST) -m "scale and not gpu and not learning"
+	OMP_NUM_THREADS=1 $(PYTEST) -m "scale and not gpu and not learning and not matrix"
 
 mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance kit has to catch each
 	$(BIN)/python -m tests.mutants

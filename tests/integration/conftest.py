@@ -1,11 +1,17 @@
 """What integration tests share: a small data set, a reward file and a tiny model, in a folder of their own."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rlhf_core.testing.tiny import write_tiny_model
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "reverse_digits"
 
 REWARD = '''
 def score(response, row):
@@ -64,3 +70,41 @@ def train(workspace):
 def read_metrics(run: Path) -> list[dict]:
     lines = (run / "metrics.jsonl").read_text().splitlines() if run.exists() else []
     return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="session")
+def reverse_digits(tmp_path_factory) -> Path:
+    """The quickstart's data and model, in a folder of their own."""
+    folder = tmp_path_factory.mktemp("reverse_digits")
+    subprocess.run([sys.executable, EXAMPLE / "prepare.py", "--output", folder], check=True)
+    return folder
+
+
+@pytest.fixture
+def learn(reverse_digits, tmp_path) -> Callable[..., list[dict]]:
+    """Runs the quickstart with further flags, as users do; returns the run's metrics lines."""
+
+    def run(*flags: str) -> list[dict]:
+        command = [sys.executable, "-m", "rlhf_cli.main", "train", "-c", str(EXAMPLE / "run.toml")]
+        command += ["--model", str(reverse_digits / "model")]
+        command += ["--data", str(reverse_digits / "train.jsonl")]
+        command += ["--eval.data", f"held_out={reverse_digits / 'test.jsonl'}"]
+        command += ["--output", str(tmp_path / "run"), "--log.progress", "plain", *flags]
+        subprocess.run(command, check=True, cwd=ROOT)
+        return read_metrics(tmp_path / "run")
+
+    return run
+
+
+def require_learned(name: str, lines: list[dict], *, limit_s: float = 180) -> None:
+    """From nothing to 0.90 of the held-out strings, in time."""
+    evaluations = [line for line in lines if "eval" in line]
+    accuracy = [line["eval"]["eval/held_out/T0/pass@1"] for line in evaluations]
+    seconds = [line["time_s"] for line in evaluations]
+    reached = [s for a, s in zip(accuracy, seconds, strict=True) if a >= 0.90]
+    print(
+        f"{name}: {accuracy[0]:.3f} -> {accuracy[-1]:.3f} in {seconds[-1]:.0f} s, >= 0.90 after {reached[:1]} s"
+    )
+    assert accuracy[0] < 0.10
+    assert accuracy[-1] >= 0.90
+    assert seconds[-1] <= limit_s

@@ -80,7 +80,12 @@ def test_two_ranks_of_zero_take_the_first_step_of_one_process(train, stage):
 
 
 @pytest.mark.parametrize(
-    ("weights", "stage"), [("store", "2"), ("memory", "3"), ("collective", "2")]
+    ("weights", "stage"),
+    [
+        pytest.param("store", "2", marks=pytest.mark.matrix),
+        ("memory", "3"),
+        ("collective", "2"),
+    ],
 )
 def test_all_three_together_train_on_what_was_sampled(train, workspace, weights, stage):
     """And one process takes the same steps, when it is given what vLLM wrote in place of what it would write."""

@@ -82,7 +82,14 @@ def seconds_until_noted(folder, pid, died):
     raise AssertionError(f"no warning names process {pid}")
 
 
-@pytest.mark.parametrize("weights", ["store", "memory", "collective"])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        "store",
+        pytest.param("memory", marks=pytest.mark.matrix),
+        pytest.param("collective", marks=pytest.mark.matrix),
+    ],
+)
 def test_an_engine_that_is_killed_idle_at_work_or_syncing_changes_nothing(
     mortal, folder, undisturbed, weights
 ):
@@ -98,7 +105,7 @@ def test_an_engine_that_is_killed_idle_at_work_or_syncing_changes_nothing(
         assert seconds_until_noted(folder, death["pid"], death["time"]) < AT_ONCE_S
 
 
-@pytest.mark.parametrize("weights", ["store", "memory"])
+@pytest.mark.parametrize("weights", [pytest.param("store", marks=pytest.mark.matrix), "memory"])
 def test_a_rollout_worker_that_is_killed_idle_at_work_or_syncing_changes_nothing(
     mortal, folder, undisturbed, weights
 ):
@@ -117,13 +124,12 @@ def test_a_rollout_worker_that_is_killed_idle_at_work_or_syncing_changes_nothing
 @pytest.mark.parametrize(
     ("when", "weights"),
     [
-        ("engine.generate 4", "store"),
-        ("rank.train 2", "store"),
-        ("rank.send 2", "store"),
-        ("rank.send 2", "memory"),
-        ("rank.send 2", "collective"),
+        pytest.param("engine.generate 4", "store", id="idle", marks=pytest.mark.matrix),
+        pytest.param("rank.train 2", "store", id="at work"),
+        pytest.param("rank.send 2", "store", id="syncing by store", marks=pytest.mark.matrix),
+        pytest.param("rank.send 2", "memory", id="by memory", marks=pytest.mark.matrix),
+        pytest.param("rank.send 2", "collective", id="by collective"),
     ],
-    ids=["idle", "at work", "syncing by store", "by memory", "by collective"],
 )
 def test_a_rank_that_is_killed_ends_the_run_which_resumes(
     mortal, folder, undisturbed, when, weights
@@ -147,7 +153,11 @@ def test_a_rank_that_is_killed_ends_the_run_which_resumes(
 
 
 @pytest.mark.parametrize(
-    "when", ["engine.generate 4", "learner.estimate 2"], ids=["idle", "at work"]
+    "when",
+    [
+        pytest.param("engine.generate 4", id="idle", marks=pytest.mark.matrix),
+        pytest.param("learner.estimate 2", id="at work"),
+    ],
 )
 def test_a_learner_that_is_killed_ends_the_run_which_resumes(mortal, folder, undisturbed, when):
     flags = [*WORKERS, "--estimator", "mortal_baseline", "--checkpoint.every", "1"]

@@ -27,7 +27,13 @@ pytestmark = [
 LIMIT_S = 300
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(False, id="untied", marks=pytest.mark.matrix),
+        pytest.param(True, id="tied"),
+    ],
+)
 def model(request, tmp_path_factory):
     """A folder and the model as Transformers runs it."""
     from transformers import AutoModelForCausalLM
