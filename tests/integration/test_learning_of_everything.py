@@ -1,6 +1,7 @@
 """Every component of an algorithm learns the quickstart's task, with the options of the benchmark.
 
-Hours of one core: ``make test-learning``. CI runs the first six estimators, in test_learning.py and test_learning_with_a_critic.py.
+Hours of one core: ``make test-learning``. CI runs the first six estimators, in test_learning.py and
+test_learning_with_a_critic.py.
 """
 
 import argparse
