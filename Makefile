@@ -10,6 +10,9 @@ METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproje
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
 
+# vLLM leaves a socket context to the interpreter's end, where pytest would make an error of it.
+LEAKS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+
 .PHONY: help install quickstart test test-slow test-learning test-scale test-all mutants peers lint format docs
 .DEFAULT_GOAL := help
 
@@ -45,7 +48,7 @@ $(VENV)/.scale: $(INSTALLED) requirements-scale.txt
 	touch $@
 
 test-scale: $(VENV)/.scale  ## install Ray, vLLM (CPU build) and DeepSpeed, then run the tests that need them
-	OMP_NUM_THREADS=1 $(PYTEST) -m "scale and not gpu and not learning and not matrix"
+	OMP_NUM_THREADS=1 $(PYTEST) $(LEAKS) -m "scale and not gpu and not learning and not matrix"
 
 mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance kit has to catch each
 	$(BIN)/python -m tests.mutants
