@@ -10,8 +10,8 @@ METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproje
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
 
-# vLLM leaves a socket context to the interpreter's end, where pytest would make an error of it.
-LEAKS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+# vLLM leaves a context of zmq to the interpreter's end, where pytest would make an error of it.
+LEAKS := -W "ignore:Unclosed context:ResourceWarning"
 
 .PHONY: help install quickstart test test-slow test-learning test-scale test-all mutants peers lint format docs
 .DEFAULT_GOAL := help

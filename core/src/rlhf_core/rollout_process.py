@@ -116,8 +116,8 @@ class GroupRunner:
             with_greedy=terms.with_greedy,
         )
         played = await episodes.play(task, with_logprobs=terms.sampling.logprobs)
-        (scored,) = await episodes.score([(task, played)])
-        return scored.packed()
+        (finished,) = await episodes.score([(task, played)])
+        return finished
 
     async def close(self) -> None:
         """Stop the rewards; no process of theirs is left."""

@@ -129,9 +129,9 @@ def test_on_policy_the_pool_gives_what_one_prompt_after_the_other_gives(stepping
         expected = []
         for task in cursor.take(stepping.PROMPTS):
             played = asyncio.run(episodes.play(task))
-            (scored,) = asyncio.run(episodes.score([(task, played)]))
-            expected += scored.trajectories
-        same_columns(batch, type(batch).from_trajectories(expected))
+            (finished,) = asyncio.run(episodes.score([(task, played)]))
+            expected.append(finished.batch)
+        same_columns(batch, type(batch).concatenate(expected))
 
 
 def test_staleness_is_reported_token_by_token(stepping, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from ..contracts.executor import RolloutContext, RolloutExecutor
@@ -21,23 +21,6 @@ ScoreRequests = Callable[[Sequence[RewardRequest]], Awaitable[Sequence[SampleSco
 
 GREEDY_REWARD = "greedy_reward"
 """Metric of every sample of a prompt: what the prompt's greedy episode earned, if one is sampled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredGroup:
-    """A finished group."""
-
-    task: Task
-    trajectories: Sequence[Trajectory]
-    """Empty if it was dropped."""
-    dropped: str | None = None
-    """Why the group was dropped: a sample could not be scored."""
-
-    def packed(self) -> FinishedGroup:
-        """Return it as columns."""
-        if self.dropped is not None:
-            return FinishedGroup(batch=None, dropped=self.dropped)
-        return FinishedGroup(batch=TrajectoryColumns.from_trajectories(self.trajectories))
 
 
 class EpisodeRunner:
@@ -98,7 +81,7 @@ class EpisodeRunner:
         """
         context = replace(
             self.context,
-            sampling=replace(self.context.sampling, logprobs=with_logprobs),
+            sampling=self._terms[with_logprobs].sampling,
             seed=partial(self._seed_of, task),
         )
         plays = {self.samples: context}
@@ -119,32 +102,26 @@ class EpisodeRunner:
             trajectories += play.result()
         return trajectories
 
-    async def score(self, groups: Sequence[tuple[Task, list[Trajectory]]]) -> list[ScoredGroup]:
+    async def score(self, groups: Sequence[tuple[Task, list[Trajectory]]]) -> list[FinishedGroup]:
         """Have played groups rewarded, in one call.
 
         Raises:
             RewardError: a sample could not be scored, and its reward's policy is to fail.
         """
         if self._score is None:
-            return [
-                ScoredGroup(task=task, trajectories=self._without_greedy(group))
-                for task, group in groups
-            ]
+            return [self._finished(group) for _, group in groups]
         decode = self.context.renderer.decode
         requests = [request for task, group in groups for request in _requests(task, group, decode)]
         scores = iter(await self._score(requests))
-        scored = [
-            self._rewarded(task, group, [next(scores) for _ in group]) for task, group in groups
-        ]
-        return scored
+        return [self._rewarded(group, [next(scores) for _ in group]) for _, group in groups]
 
     def _rewarded(
-        self, task: Task, group: Sequence[Trajectory], scores: Sequence[SampleScore]
-    ) -> ScoredGroup:
+        self, group: Sequence[Trajectory], scores: Sequence[SampleScore]
+    ) -> FinishedGroup:
         reason = next((score.dropped for score in scores if score.dropped is not None), None)
         if reason is not None:
             # The whole group goes: a baseline over the rest of it would be another estimator's.
-            return ScoredGroup(task=task, trajectories=(), dropped=reason)
+            return FinishedGroup(batch=None, dropped=reason)
         rewarded = [
             replace(
                 trajectory,
@@ -154,7 +131,11 @@ class EpisodeRunner:
             )
             for trajectory, score in zip(group, scores, strict=True)
         ]
-        return ScoredGroup(task=task, trajectories=self._without_greedy(rewarded))
+        return self._finished(rewarded)
+
+    def _finished(self, group: Sequence[Trajectory]) -> FinishedGroup:
+        columns = TrajectoryColumns.from_trajectories(self._without_greedy(group))
+        return FinishedGroup(batch=columns)
 
     def _without_greedy(self, group: Sequence[Trajectory]) -> Sequence[Trajectory]:
         """Take the greedy episode out of a scored group, and note its reward in the others' metrics."""

@@ -57,9 +57,9 @@ class LocalPlayer:
         return sum(len(one.rollout_logprobs) for one in played)
 
     async def finish(self, task: Task, played: list[Trajectory], step: int) -> FinishedGroup:
-        scored = await self._rewards.put((task, played))
+        finished = await self._rewards.put((task, played))
         fault_point("reward", step)
-        return scored.packed()
+        return finished
 
     async def close(self) -> None:
         await self._rewards.close()

@@ -20,11 +20,11 @@ from rlhf_core.contracts import (
     LinkedEngine,
     WeightSource,
 )
-from rlhf_core.plugins import Plugins
 from rlhf_core.weights import Invitation, Place, ReceivingLink, place_of
 
+from .actor import Actor
 from .packed_weights import FetchedWeights, LinkedWeights
-from .process import Driver, ProcessInfo, become_like, children_apart, introduce
+from .process import Driver, ProcessInfo, children_apart
 
 HOST = torch.device("cpu")
 
@@ -38,28 +38,22 @@ class Published:
     """Of ``PackedBucket``; sent as they are, fetched by who needs them."""
 
 
-class EngineActor:
+class EngineActor(Actor):
     """Made empty; ``prepare``, ``build`` and the first weights make it an engine."""
 
     def __init__(self) -> None:
-        self._plugins: Plugins
         self._engine: Engine | None = None
         self._spec: EngineSpec
         self._is_started = False
         self._link: ReceivingLink | None = None
         self._version = -1
 
-    async def watch(self) -> None:
-        """Never return: the caller learns of this process's death at once, even while it asks for nothing."""
-        await asyncio.Event().wait()
-
     async def prepare(self, driver: Driver, who: str, threads: int) -> ProcessInfo:
         """Become like the driver, or refuse."""
         with children_apart():
             # Python starts one once for a process; it gives back the shared memory of those that were killed.
             resource_tracker.ensure_running()
-        self._plugins = become_like(driver, who, threads)
-        return introduce()
+        return await super().prepare(driver, who, threads)
 
     async def build(self, engine: ComponentRef, spec: EngineSpec, direct: bool) -> Sequence[Place]:
         """Build the engine, which serves nothing before weights have come, and return where they have to go.

@@ -11,10 +11,10 @@ import ray
 
 from rlhf_core.contracts import Learner, LearnOutcome, LearnRequest
 from rlhf_core.learner_process import open_learner
-from rlhf_core.plugins import Plugins
 
+from .actor import Actor
 from .config import RayRuntimeConfig
-from .process import Driver, Process, ProcessInfo, become_like, introduce
+from .process import Process
 from .role import RayRole, SharedBatches
 from .stored_tokens import StoredBlock, with_blocks
 from .supervisor import Supervisor
@@ -27,22 +27,12 @@ class Blocks:
     references: Sequence[ray.ObjectRef]
 
 
-class LearnerActor:
+class LearnerActor(Actor):
     """Made empty; ``prepare`` and then ``start`` make it a learner."""
 
     def __init__(self) -> None:
-        self._plugins: Plugins
         self._learner: Learner
         self._supervisor = Supervisor()
-
-    async def watch(self) -> None:
-        """Never return: the caller learns of this process's death at once, even while it asks for nothing."""
-        await asyncio.Event().wait()
-
-    async def prepare(self, driver: Driver, who: str, threads: int) -> ProcessInfo:
-        """Become like the driver, or refuse."""
-        self._plugins = become_like(driver, who, threads)
-        return introduce()
 
     async def start(
         self,

@@ -6,7 +6,6 @@ pending all the while. Those that wait do so for engines, and meanwhile ``break_
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,19 +26,15 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.plugins import Plugins
 from rlhf_core.weights import Invitation
 from rlhf_core.weights import Path as WeightPath
 
+from .actor import Actor
 from .packed_weights import pack
 from .process import (
-    Driver,
     GroupPlace,
     HeldPort,
     Meeting,
-    ProcessInfo,
-    become_like,
-    introduce,
     own_address,
 )
 from .rank_links import Offer, RankLinks
@@ -50,23 +45,13 @@ PORT_TAKEN = "EADDRINUSE"
 """How torch calls it."""
 
 
-class RankActor:
+class RankActor(Actor):
     """Made empty; ``prepare`` and then ``setup`` make it a rank."""
 
     def __init__(self) -> None:
-        self._plugins: Plugins
         self._backend: TrainBackend | None = None
         self._links = RankLinks()
         self._port: HeldPort | None = None
-
-    async def watch(self) -> None:
-        """Never return: the caller learns of this process's death at once, even while it asks for nothing."""
-        await asyncio.Event().wait()
-
-    async def prepare(self, driver: Driver, who: str, threads: int) -> ProcessInfo:
-        """Become like the driver, or refuse."""
-        self._plugins = become_like(driver, who, threads)
-        return introduce()
 
     async def meeting(self) -> Meeting:
         """Where the other ranks can find this one; the port is held for them until ``setup`` is done."""

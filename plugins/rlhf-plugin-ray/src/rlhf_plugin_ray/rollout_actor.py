@@ -22,12 +22,12 @@ from rlhf_core.contracts import (
     Task,
     TokenColumns,
 )
-from rlhf_core.plugins import Plugins
 from rlhf_core.rollout_process import GroupRunner, RolloutParts, open_rewards, open_rollouts
 
+from .actor import Actor
 from .dispatch import Dispatcher, Member
 from .packed_trajectories import PackedTrajectories, pack
-from .process import Driver, Process, ProcessInfo, become_like, introduce
+from .process import Process
 from .stored_tokens import without_tokens
 from .supervisor import ProcessLost, Supervisor
 
@@ -77,23 +77,13 @@ class RolloutJob:
     """Of the newest weights when it was sent; engines with older ones refuse."""
 
 
-class RolloutActor:
+class RolloutActor(Actor):
     """Made empty; ``prepare`` and then ``start`` make it a rollout worker."""
 
     def __init__(self) -> None:
-        self._plugins: Plugins
         self._parts: RolloutParts
         self._runner: GroupRunner | None = None
         self._engines: EngineDirectory
-
-    async def watch(self) -> None:
-        """Never return: the caller learns of this process's death at once, even while it asks for nothing."""
-        await asyncio.Event().wait()
-
-    async def prepare(self, driver: Driver, who: str, threads: int) -> ProcessInfo:
-        """Become like the driver, or refuse."""
-        self._plugins = become_like(driver, who, threads)
-        return introduce()
 
     async def start(
         self, spec: RolloutSpec, index: int, table: EngineTable, patience: Patience
