@@ -27,7 +27,8 @@ STAND_INS = {
     "trap 'log rlhf TERM; exit 130' TERM; for _ in $(seq \"${RUN_TENTHS:-1}\"); do sleep 0.1; done; "
     'exit "${RUN_CODE:-0}"',
 }
-LOG = 'log() { printf "%q " "$@" >> "$CALLS"; echo >> "$CALLS"; }\n'
+# In one write, because several log at the same time.
+LOG = 'log() { local line; printf -v line "%q " "$@"; printf "%s\\n" "$line" >> "$CALLS"; }\n'
 
 
 @pytest.fixture
