@@ -43,7 +43,8 @@ def main() -> None:
         if arguments.shape == "tiny":
             from rlhf_core.testing.tiny import write_tiny_model
 
-            write_tiny_model(Path(folder) / "tiny")
+            # Heads of 64, which attention kernels of GPUs know.
+            write_tiny_model(Path(folder) / "tiny", hidden_size=256, num_layers=4)
         rows = [measured(arguments, mode, Path(folder)) for mode in arguments.modes]
     print(table(rows))
     if arguments.json:

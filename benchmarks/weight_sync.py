@@ -107,10 +107,12 @@ def spec_of(model: Path, engine: str) -> Any:
     """A policy that nobody trains, and an engine."""
     from rlhf_core.contracts import ComponentRef, EngineSpec, RoleSpec, RuntimeSpec
 
+    # Nothing is generated: CUDA graphs would only be waited for.
+    options = {"compile": False} if engine == "vllm" else {}
     return RuntimeSpec(
         roles={"policy": RoleSpec(role="policy", model_path=str(model), dtype="bfloat16")},
         backend=ComponentRef(kind="rlhf_train_backends", name="torch"),
-        engine=ComponentRef(kind="rlhf_engines", name=engine),
+        engine=ComponentRef(kind="rlhf_engines", name=engine, options=options),
         engine_spec=EngineSpec(
             model_path=str(model),
             dtype="bfloat16",

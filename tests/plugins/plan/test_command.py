@@ -347,3 +347,21 @@ def test_no_torch_is_imported(tmp_path, config_file, config_text):
     )
 
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_limit_of_the_weight_sync_is_that_of_the_way_they_take(run):
+    """Weights of 3.1 GB, read and written on one GPU (4.3 TB/s), sent to another, or through the host's memory."""
+    ray = ["--runtime", "ray", "--backend", "deepspeed", "--backend.deepspeed.zero_stage", "1"]
+    split = ["--runtime.ray.colocate", "none"]
+    flags = {
+        "GPU memory": ray,
+        "links between GPUs, to all engines at once": [*ray, *split],
+        "host memory, out and back": [*ray, "--runtime.ray.weights", "store"],
+    }
+
+    for bound, words in flags.items():
+        _, result = run(*words, "--prompt-tokens", "256", "--response-tokens", "1024")
+        (sync,) = (phase for phase in result["phases"] if phase["name"] == "weight sync")
+        assert sync["bound"] == bound
+        if bound == "GPU memory":
+            assert sync["limit_s"] == pytest.approx(2 * 2 * 1_543_714_304 / 4.3e12, rel=0.05)

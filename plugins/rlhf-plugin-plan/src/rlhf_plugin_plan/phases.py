@@ -184,15 +184,21 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
 
 
 def _weight_sync(setting: Setting) -> Iterator[Phase]:
-    """On one GPU the weights are read and written once; through the object store they go to the host and back."""
+    """On one GPU the weights are read and written once, to another they are sent once; through the object store they
+    go to the host and back."""
     if setting.placement.in_process and not setting.engine.copies_weights:
         return
     policy = setting.roles["policy"]
     size = float(policy.role.precision.weight_bytes * policy.shape.parameters)
-    through_host = setting.planned.runtime.name != "local:local"
-    rate = 1e9 * setting.gpu.host_gb_s if through_host else setting.gpu.bandwidth
-    bound = "host memory, out and back" if through_host else "GPU memory"
-    yield Phase(name=SYNC, limit_s=2 * size / rate, measured_s=None, bound=bound)
+    seconds, bound = {
+        "memory": (2 * size / setting.gpu.bandwidth, "GPU memory"),
+        "collective": (
+            size / setting.link(setting.placement.gpus),
+            "links between GPUs, to all engines at once",
+        ),
+        "store": (2 * size / (1e9 * setting.gpu.host_gb_s), "host memory, out and back"),
+    }[setting.placement.weights]
+    yield Phase(name=SYNC, limit_s=seconds, measured_s=None, bound=bound)
 
 
 def _all_sequences(setting: Setting) -> Tokens:

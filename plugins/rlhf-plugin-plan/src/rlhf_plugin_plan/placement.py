@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
@@ -13,6 +14,7 @@ from rlhf_plugin_ray.layout import ENGINE, Colocation, plan_layout
 from .engines import PlannedEngine
 from .shapes import ModelShape
 
+WeightPath = Literal["memory", "collective", "store"]
 LOCAL, RAY = "local:local", "ray:ray"
 SEVERAL_RANKS = "several_ranks"
 """What a training backend provides that can be one of several ranks."""
@@ -55,6 +57,8 @@ class Placement:
     colocated: bool
     """The engine shares GPUs with the policy."""
     ranks: Mapping[str, int]
+    weights: WeightPath
+    """How they come to the engines."""
 
     @property
     def gpus(self) -> int:
@@ -79,12 +83,14 @@ def place(
             kinds += _kinds_of(part, layout.counts, engine)
         ranks = {role: layout.counts[role] for role in roles}
         _require_several(planned, ranks)
+        colocated = ENGINE in layout.of("policy").names
         placement = Placement(
             kinds=tuple(kinds),
             engines=layout.counts[ENGINE],
             in_process=False,
-            colocated=ENGINE in layout.of("policy").names,
+            colocated=colocated,
             ranks=ranks,
+            weights=_weight_path(config, engine, colocated=colocated),
         )
         _require_whole_bundles(layout.colocations, cluster)
     else:
@@ -157,7 +163,15 @@ def _one_process(roles: Sequence[str], engine: PlannedEngine) -> Placement:
         in_process=engine.embedded,
         colocated=True,
         ranks=dict.fromkeys(roles, 1),
+        weights="memory",
     )
+
+
+def _weight_path(config: RayRuntimeConfig, engine: PlannedEngine, *, colocated: bool) -> WeightPath:
+    """What ``runtime.ray.weights`` comes to; replicas of one engine are not reached by a link."""
+    if config.weights == "store" or engine.copies > 1:
+        return "store"
+    return "memory" if colocated else "collective"
 
 
 def _kinds_of(part: Colocation, counts: Mapping[str, int], engine: PlannedEngine) -> list[GpuKind]:
