@@ -89,6 +89,12 @@ def run_ranks(models: Path) -> Callable[[str, Path], Path]:
 
 
 @pytest.fixture(scope="session")
+def read_ranks() -> Callable[[Path, int, str], list[Any]]:
+    """What the ranks of a folder found at a stage in a scenario."""
+    return _found
+
+
+@pytest.fixture(scope="session")
 def found(two_ranks: Path) -> Callable[[int, str], list[Any]]:
     """What the two ranks found at a stage in a scenario."""
     return partial(_found, two_ranks)

@@ -22,6 +22,7 @@ from deepspeed_scenarios import (
     SLICED_SCENARIOS,
     Found,
     Place,
+    compiled,
     gradient,
     rejoining,
     run,
@@ -45,6 +46,9 @@ WAYS = {
     "rejoined": Way((1, 2, 3), (rejoining,), {}),
     "tokens": Way((0, 1, 2, 3), SLICED_SCENARIOS, {"sequence_parallel": 2}),
     "matrices": Way((1, 2), SHARDED_SCENARIOS, {"tensor_parallel": 2}),
+    "compiled rows": Way((0, 2), (compiled,), {}),
+    "compiled tokens": Way((2,), (compiled,), {"sequence_parallel": 2}),
+    "compiled matrices": Way((2,), (compiled,), {"tensor_parallel": 2}),
     # The second pair of ranks has no rows.
     "pairs": Way((0, 2, 3), (gradient, training), {"sequence_parallel": 2}, world_size=4),
 }

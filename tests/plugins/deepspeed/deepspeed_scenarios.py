@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -182,6 +183,13 @@ def mixed(place: Place, found: Found) -> None:
 def recomputing(place: Place, found: Found) -> None:
     """The same with layers recomputed in the backward pass."""
     training(place, found, options={"gradient_checkpointing": True})
+
+
+def compiled(place: Place, found: Found) -> None:
+    """The same with each layer compiled."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Inductor itself uses what torch has deprecated.
+        training(place, found, options={"compile": True})
 
 
 def shared_keys(place: Place, found: Found) -> None:

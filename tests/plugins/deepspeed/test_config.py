@@ -19,6 +19,7 @@ SPEC = RoleSpec(role="policy", model_path="model", max_grad_norm=0.5)
         ({"pin_memory": True}, "nothing is offloaded"),
         ({"zero_stage": 0, "args": {"wall_clock_breakdown": True}}, "nothing would read them"),
         ({"args": {"zero_optimization": 3}}, "expected a table"),
+        ({"zero_stage": 3, "compile": True}, "compile true with zero_stage 3"),
         ({"zero_stage": 0, "overlap_comm": True}, "overlap_comm true with zero_stage 0"),
     ],
 )

@@ -65,6 +65,10 @@ class DeepSpeedConfig(Config):
         False,
         description="recompute each layer in the backward pass: less memory, a third more time",
     )
+    compile: bool = Field(
+        False,
+        description="torch.compile each layer; worth it for long runs only; stages 0 to 2",
+    )
     logits_chunk: int | None = Field(
         None,
         ge=1,
@@ -157,6 +161,11 @@ class DeepSpeedConfig(Config):
             raise ValueError(
                 f"tensor_parallel {self.tensor_parallel} and sequence_parallel {self.sequence_parallel}: choose one of "
                 "them; a rank that has a part of the heads cannot trade them for tokens"
+            )
+        if self.compile and self.zero_stage == 3:
+            raise ValueError(
+                "compile true with zero_stage 3: this stage collects weights inside of the layers, which cuts their "
+                "graphs at every matrix. Set zero_stage 0, 1 or 2, or compile false."
             )
         if self.leaf_modules and self.zero_stage != 3:
             raise ValueError(

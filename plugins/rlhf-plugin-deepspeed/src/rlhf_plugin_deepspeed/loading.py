@@ -26,6 +26,7 @@ def load_role(
         device="cpu",
         compute_dtype="auto",
         gradient_checkpointing=config.gradient_checkpointing,
+        compile=config.compile,
     )
     role = build_role_model(spec, options, plugins)
     role.lm.compute_dtype = choose_compute_dtype(
