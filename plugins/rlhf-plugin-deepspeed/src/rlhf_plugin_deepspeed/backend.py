@@ -6,7 +6,7 @@ metrics are the rank's share, to be merged over ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,8 @@ from rlhf_core.contracts import (
     Metric,
     Metrics,
     RoleSpec,
-    Statistic,
     StepOutcome,
     StepPlan,
-    TopTokens,
     TrainBatch,
     TrajectoryColumns,
     ValueObjective,
@@ -45,11 +43,10 @@ from rlhf_plugin_local.backend.device import choose_device
 from rlhf_plugin_local.backend.metric_reading import read_metrics
 from rlhf_plugin_local.backend.policy_objective import policy_objective, supervised_objective
 from rlhf_plugin_local.backend.policy_terms import PolicyTerms
-from rlhf_plugin_local.backend.role_model import RoleModel
 from rlhf_plugin_local.backend.scores import OpenRole, Score
+from rlhf_plugin_local.backend.scoring_backend import ScoringBackend
 from rlhf_plugin_local.backend.trained_parts import trained_parts
 from rlhf_plugin_local.backend.value_objective import value_objective
-from rlhf_plugin_local.modeling import CausalLM
 
 from .config import DeepSpeedConfig
 from .export import export_role
@@ -71,12 +68,11 @@ from .zero_training import ZeroTraining
 Training = ZeroTraining | ReplicatedTraining
 
 
-class DeepSpeedBackend:
+class DeepSpeedBackend(ScoringBackend):
     """One role's model on this rank, and its part of the training state if it is trained."""
 
     def __init__(self, config: DeepSpeedConfig) -> None:
         self._config = config
-        self._open: OpenRole | None = None
         self._ranks: Ranks
         self._group: RankGroup
         """Computes the same rows."""
@@ -126,41 +122,6 @@ class DeepSpeedBackend:
         if self._config.zero_stage == 0:
             return ReplicatedTraining(self._model, spec, optimizer, self._ranks)
         return ZeroTraining(self._model, spec, optimizer, self._config, self._ranks)
-
-    @property
-    def _role(self) -> OpenRole:
-        assert self._open is not None, "setup comes first"
-        return self._open
-
-    @property
-    def _model(self) -> RoleModel:
-        return self._role.model
-
-    @property
-    def _lm(self) -> CausalLM:
-        return self._model.lm
-
-    def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """(sum of A,) log-probability of each action, after the temperature. No gradient."""
-        return self._role.scores.logprobs(batch)
-
-    def statistics(
-        self, batch: TrajectoryColumns, names: Sequence[Statistic]
-    ) -> dict[Statistic, NDArray[np.float32]]:
-        """(sum of A,) each, after the temperature, in one pass. No gradient."""
-        return self._role.scores.statistics(batch, names)
-
-    def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
-        """The k most probable tokens at each action, after the temperature. No gradient.
-
-        Raises:
-            ConfigError: the vocabulary is smaller than k.
-        """
-        return self._role.scores.top_tokens(batch, k)
-
-    def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """(sum of A,) value of the state before each action. No gradient."""
-        return self._role.scores.values(batch)
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one optimizer step over the rows of all ranks.

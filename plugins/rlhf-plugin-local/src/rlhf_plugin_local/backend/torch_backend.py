@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,10 +16,8 @@ from rlhf_core.contracts import (
     Metric,
     Metrics,
     RoleSpec,
-    Statistic,
     StepOutcome,
     StepPlan,
-    TopTokens,
     TrainBatch,
     TrajectoryColumns,
     ValueObjective,
@@ -28,7 +26,6 @@ from rlhf_core.plugins import Plugins
 from rlhf_core.weights import weights_digest
 
 from ..config import TorchBackendConfig
-from ..modeling import CausalLM
 from .action_columns import ActionColumns
 from .action_head import default_chunk
 from .batch_columns import TEACHER_TOP_IDS, Pass, SeenLogprobs, columns_of, placed
@@ -40,21 +37,21 @@ from .microbatch import micro_batches
 from .packed_rows import PackedRows, pack_rows
 from .policy_objective import policy_objective, supervised_objective
 from .policy_terms import PolicyTerms
-from .role_model import RoleModel, build_role_model
+from .role_model import build_role_model
 from .scores import OpenRole, Score
+from .scoring_backend import ScoringBackend
 from .state_files import load_state, save_state
 from .trained_parts import trained_parts
 from .updater import Updater
 from .value_objective import value_objective
 
 
-class TorchBackend:
+class TorchBackend(ScoringBackend):
     """One role's model, and its optimizer if it is trained."""
 
     def __init__(self, config: TorchBackendConfig) -> None:
         self._config = config
         self._device = choose_device(config.device)
-        self._open: OpenRole | None = None
         self._updater: Updater | None = None
         self._terms: PolicyTerms | None = None
 
@@ -72,41 +69,6 @@ class TorchBackend:
         if spec.objective is not None:
             self._terms, optimizer = trained_parts(spec, plugins)
             self._updater = Updater(model.named_trainable(), spec, optimizer)
-
-    @property
-    def _role(self) -> OpenRole:
-        assert self._open is not None, "setup comes first"
-        return self._open
-
-    @property
-    def _model(self) -> RoleModel:
-        return self._role.model
-
-    @property
-    def _lm(self) -> CausalLM:
-        return self._model.lm
-
-    def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """(sum of A,) log-probability of each action, after the temperature. No gradient."""
-        return self._role.scores.logprobs(batch)
-
-    def statistics(
-        self, batch: TrajectoryColumns, names: Sequence[Statistic]
-    ) -> dict[Statistic, NDArray[np.float32]]:
-        """(sum of A,) each, after the temperature, in one pass. No gradient."""
-        return self._role.scores.statistics(batch, names)
-
-    def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
-        """The k most probable tokens at each action, after the temperature. No gradient.
-
-        Raises:
-            ConfigError: the vocabulary is smaller than k.
-        """
-        return self._role.scores.top_tokens(batch, k)
-
-    def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """(sum of A,) value of the state before each action. No gradient."""
-        return self._role.scores.values(batch)
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one optimizer step; a gradient that is not finite is dropped and counted."""
