@@ -48,7 +48,7 @@ $(VENV)/.scale: $(INSTALLED) requirements-scale.txt
 	touch $@
 
 test-scale: $(VENV)/.scale  ## install Ray, vLLM (CPU build) and DeepSpeed, then run the tests that need them
-	OMP_NUM_THREADS=1 $(PYTEST) $(LEAKS) -m "scale and not gpu and not learning and not matrix"
+	$(PARALLEL) $(LEAKS) -m "scale and not gpu and not learning and not matrix"
 
 mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance kit has to catch each
 	$(BIN)/python -m tests.mutants
@@ -56,7 +56,7 @@ mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance k
 test-all: $(VENV)/.scale  ## all tests that need no GPU, also those that `make test-scale` leaves out
 	$(PARALLEL) -m "not slow and not gpu and not scale"
 	$(PYTEST) -m "slow and not gpu and not scale"
-	OMP_NUM_THREADS=1 $(PYTEST) -m "scale and not gpu"
+	$(PARALLEL) $(LEAKS) -m "scale and not gpu"
 
 peers: $(INSTALLED) $(PEERS)  ## compare our formulas with the released OpenRLHF, TRL and verl
 	REQUIRE_PEERS=1 OMP_NUM_THREADS=1 $(PYTEST) -q tests/peers

@@ -84,7 +84,7 @@ def test_two_ranks_of_zero_take_the_first_step_of_one_process(train, stage):
     [
         pytest.param("store", "2", marks=pytest.mark.matrix),
         ("memory", "3"),
-        ("collective", "2"),
+        pytest.param("collective", "2", marks=pytest.mark.matrix),
     ],
 )
 def test_all_three_together_train_on_what_was_sampled(train, workspace, weights, stage):
@@ -118,6 +118,7 @@ def test_on_policy_slots_change_no_number_under_ray(train, workspace):
     assert samples(workspace / "slots") == samples(workspace / "whole")
 
 
+@pytest.mark.matrix
 def test_on_policy_slots_change_no_answer_of_vllm(train, workspace):
     """Not to the bit: vLLM's kernels depend on the size of a batch, so log-probs differ by their rounding."""
     engine = ["--engine", "vllm", "--engine.vllm.threads", "1", *TWO_RANKS]

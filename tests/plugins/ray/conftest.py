@@ -47,9 +47,12 @@ from rlhf_plugin_ray.config import RayRuntimeConfig
 COMPONENTS = Path(__file__).parent / "components"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """Two CPUs and 200 MB of shared memory; the processes of actors find the tests' own plugin."""
+    """Two CPUs and 200 MB of shared memory; the processes of actors find the tests' own plugin.
+
+    One for each file: what a file does to its cluster is nothing to the next.
+    """
     ray = pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(

@@ -46,7 +46,9 @@ def test_gpus_that_the_cluster_has_not(refused):
     assert "gpus_per" in told
 
 
-@pytest.mark.parametrize("split", ["sequence_parallel", "tensor_parallel"])
+@pytest.mark.parametrize(
+    "split", ["sequence_parallel", pytest.param("tensor_parallel", marks=pytest.mark.matrix)]
+)
 def test_ranks_that_do_not_divide(refused, split):
     pytest.importorskip("deepspeed")
     three = ["--runtime.ray.ranks.policy", "3", "--runtime.ray.cpus", "3"]

@@ -127,8 +127,8 @@ def test_a_rollout_worker_that_is_killed_idle_at_work_or_syncing_changes_nothing
         pytest.param("engine.generate 4", "store", id="idle", marks=pytest.mark.matrix),
         pytest.param("rank.train 2", "store", id="at work"),
         pytest.param("rank.send 2", "store", id="syncing by store", marks=pytest.mark.matrix),
-        pytest.param("rank.send 2", "memory", id="by memory", marks=pytest.mark.matrix),
-        pytest.param("rank.send 2", "collective", id="by collective"),
+        pytest.param("rank.send 2", "memory", id="by memory"),
+        pytest.param("rank.send 2", "collective", id="by collective", marks=pytest.mark.matrix),
     ],
 )
 def test_a_rank_that_is_killed_ends_the_run_which_resumes(
@@ -155,10 +155,11 @@ def test_a_rank_that_is_killed_ends_the_run_which_resumes(
 @pytest.mark.parametrize(
     "when",
     [
-        pytest.param("engine.generate 4", id="idle", marks=pytest.mark.matrix),
+        pytest.param("engine.generate 4", id="idle"),
         pytest.param("learner.estimate 2", id="at work"),
     ],
 )
+@pytest.mark.matrix
 def test_a_learner_that_is_killed_ends_the_run_which_resumes(mortal, folder, undisturbed, when):
     flags = [*WORKERS, "--estimator", "mortal_baseline", "--checkpoint.every", "1"]
 
@@ -177,6 +178,7 @@ def test_a_learner_that_is_killed_ends_the_run_which_resumes(mortal, folder, und
     assert books_of(folder / "run") == undisturbed
 
 
+@pytest.mark.matrix
 def test_an_engine_of_vllm_that_is_killed_leaves_none_of_its_own_processes(start, folder):
     """vLLM computes in a child of the process that is killed."""
     pytest.importorskip("vllm")
