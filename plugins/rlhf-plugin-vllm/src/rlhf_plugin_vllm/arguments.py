@@ -82,6 +82,8 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
         arguments["enable_chunked_prefill"] = False
     else:
         arguments["gpu_memory_utilization"] = config.memory_share
+        # The kernel for mixtures of experts that takes their weights as they are in a checkpoint.
+        arguments["moe_backend"] = "triton"
     return arguments
 
 

@@ -9,11 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from vllm.config import LoadConfig, ModelConfig
 from vllm.model_executor.layers.attention import Attention, MLAAttention
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+    UnquantizedFusedMoEMethod,
+)
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader import DefaultModelLoader
 from vllm.platforms import current_platform
 
+from .experts import keep_plain_experts
 from .narrow_heads import widen
 
 
@@ -66,11 +70,20 @@ def _keep_plain(name: str, module: Any) -> None:
                 PlainLinear() if kind is UnquantizedLinearMethod else PlainEmbedding()
             )
         return
+    if kind is UnquantizedFusedMoEMethod:
+        reason = keep_plain_experts(module, on_cpu=current_platform.is_cpu())
+        if reason is None:
+            return
+        raise ValueError(
+            f"layer {name}: {type(module).__name__} {reason}, so the engine vllm cannot replace the experts' weights in "
+            "place; take another engine for this model"
+        )
     holds_weights = next(module.parameters(recurse=False), None) is not None
-    # Attention of this kind keeps products of its weights, which would stay those of older ones.
-    if isinstance(module, MLAAttention) or (method is not None and holds_weights):
+    # Attention of this kind keeps products of its weights, which would stay those of older ones; so does a runner of
+    # experts that joins two gates.
+    keeps_copies = isinstance(module, MLAAttention) or getattr(module, "_fse_fuse_gate", False)
+    if keeps_copies or (method is not None and holds_weights):
         raise ValueError(
             f"layer {name}: {type(module).__name__} keeps weights in a form of its own, so the engine vllm cannot "
-            "replace them in place. Mixtures of experts, latent attention and quantized models are such; take another "
-            "engine for them"
+            "replace them in place. Latent attention and quantized models are such; take another engine for them"
         )
