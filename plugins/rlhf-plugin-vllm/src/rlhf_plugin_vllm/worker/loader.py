@@ -75,8 +75,8 @@ def _keep_plain(name: str, module: Any) -> None:
         if reason is None:
             return
         raise ValueError(
-            f"layer {name}: {type(module).__name__} {reason}, so the engine vllm cannot replace the experts' weights in "
-            "place; take another engine for this model"
+            f"layer {name}: {type(module).__name__} {reason}, so the engine vllm cannot replace weights of experts "
+            "in place; take another engine for this model"
         )
     holds_weights = next(module.parameters(recurse=False), None) is not None
     # Attention of this kind keeps products of its weights, which would stay those of older ones; so does a runner of

@@ -18,6 +18,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from rlhf_core.weights import (
     Invitation,
@@ -104,8 +105,10 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     def _load(self, slots: Sequence[Slot], bucket: Tensor) -> None:
         weights = [(slot.name, slot.view(bucket)) for slot in slots]
         recorder = CopyRecorder(bucket, slots)
+        # vLLM 0.32 refuses a tied head in a bucket without the embeddings; it is compared with them below.
+        heads = _tied_heads(self.model)
         with torch.no_grad(), recorder:
-            self.model.load_weights(iter(weights))
+            self.model.load_weights((name, weight) for name, weight in weights if name not in heads)
         for name, weight in weights:
             placed = recorder.placed[name]
             if placed.parts:
@@ -201,3 +204,15 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
 
 def _storages(model: nn.Module) -> set[int]:
     return {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+
+def _tied_heads(model: nn.Module) -> set[str]:
+    """Names under which the model has embeddings once more."""
+    first: dict[int, str] = {}
+    again = set()
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, VocabParallelEmbedding):
+            for name, parameter in module.named_parameters(path, remove_duplicate=False):
+                if first.setdefault(id(parameter), name) != name:
+                    again.add(name)
+    return again
