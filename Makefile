@@ -12,6 +12,8 @@ PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
 
 # vLLM leaves a context of zmq to the interpreter's end, where pytest would make an error of it.
 LEAKS := -W "ignore:Unclosed context:ResourceWarning"
+# Folders to which `make test-scale` is confined.
+SCALE ?= tests
 
 .PHONY: help install quickstart test test-slow test-learning test-scale test-all mutants peers lint format docs
 .DEFAULT_GOAL := help
@@ -48,7 +50,7 @@ $(VENV)/.scale: $(INSTALLED) requirements-scale.txt
 	touch $@
 
 test-scale: $(VENV)/.scale  ## install Ray, vLLM (CPU build) and DeepSpeed, then run the tests that need them
-	$(PARALLEL) $(LEAKS) -m "scale and not gpu and not learning and not matrix"
+	$(PARALLEL) $(LEAKS) -m "scale and not gpu and not learning and not matrix" $(SCALE)
 
 mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance kit has to catch each
 	$(BIN)/python -m tests.mutants
