@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -69,7 +71,11 @@ def cluster() -> Iterator[None]:
             log_to_driver=False,
         )
         yield
-        ray.shutdown()
+        with warnings.catch_warnings():
+            # Ray forgets the processes that it ended, and not waiting for them is warned of where they are collected.
+            warnings.simplefilter("ignore", ResourceWarning)
+            ray.shutdown()
+            gc.collect()
 
 
 @pytest.fixture
