@@ -65,6 +65,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     _link: ReceivingLink | None = None
     _placed: dict[str, Placed]
     _ties: dict[str, str]
+    _tied_heads: set[str]
     _opened: dict[str, Any]
     _bucket: Tensor | None
 
@@ -83,6 +84,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     def start_weight_update(self) -> None:
         self._placed = {}
         self._ties = {}
+        self._tied_heads = _tied_heads(self.model)
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Copy one bucket, or all that the link brings.
@@ -106,9 +108,9 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         weights = [(slot.name, slot.view(bucket)) for slot in slots]
         recorder = CopyRecorder(bucket, slots)
         # vLLM 0.32 refuses a tied head in a bucket without the embeddings; it is compared with them below.
-        heads = _tied_heads(self.model)
+        untied = [(name, weight) for name, weight in weights if name not in self._tied_heads]
         with torch.no_grad(), recorder:
-            self.model.load_weights((name, weight) for name, weight in weights if name not in heads)
+            self.model.load_weights(iter(untied))
         for name, weight in weights:
             placed = recorder.placed[name]
             if placed.parts:
