@@ -20,7 +20,7 @@ pytest.importorskip("vllm")
 pytest.importorskip("deepspeed")
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 900
+LIMIT_S = 600
 GONE_WITHIN_S = 20
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
