@@ -1,13 +1,14 @@
 """Steps of one workload on one and on several GPUs: tokens per second, and how much faster than on one.
 
     python benchmarks/scaling.py --shape 1.5b --gpus 2 --json scaling.json
-    python benchmarks/scaling.py --shape tiny --gpus 2 --modes colocated split -- engine=embedded model.dtype=float32
+    python benchmarks/scaling.py --shape tiny --gpus 2 -- engine=embedded model.dtype=float32
 
 Modes: ``one`` is the local runtime on a single GPU; ``colocated`` has a rank and an engine on each GPU, ZeRO stage 2;
 ``split`` gives half of the GPUs to ranks and half to engines, generation one version ahead. The workload stays the
 same (strong scaling) and is measured as ``gpu_step.py`` does, but for response lengths: nothing forbids an early end,
 which random weights of a published shape come to once in 150 000 tokens. ``--`` is followed by further options of every
-mode. A mode that fails is a line of the table, and the others are measured all the same.
+mode; those of a backend or runtime that it does not use are left out. A mode that fails is a line of the table, and the
+others are measured all the same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,18 @@ from typing import Any
 import gpu_step
 from shapes import SHAPES
 
-RAY = {"runtime": "ray", "backend": "deepspeed", "backend.torch.compile": None}
+RAY = {
+    "runtime": "ray",
+    "backend": "deepspeed",
+    "backend.torch.compile": None,
+    "backend.deepspeed.compile": "true",
+}
+NOT_USED = {
+    "one": ("backend.deepspeed.", "runtime.ray."),
+    "colocated": ("backend.torch.",),
+    "split": ("backend.torch.",),
+}
+"""Beginnings of the options that a mode does not know."""
 
 
 def main() -> None:
@@ -30,7 +42,7 @@ def main() -> None:
     )
     parser.add_argument("--shape", default="1.5b", choices=["tiny", *SHAPES])
     parser.add_argument("--gpus", type=int, default=2)
-    parser.add_argument("--modes", nargs="*", default=["one", "colocated", "split"])
+    parser.add_argument("--modes", nargs="*", choices=list(NOT_USED), default=list(NOT_USED))
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--prompt-tokens", type=int, default=256)
@@ -61,20 +73,14 @@ def options_of(mode: str, gpus: int) -> dict[str, str | None]:
             "runtime.ray.ranks.policy": str(gpus),
             "runtime.ray.engines": str(gpus),
         }
-    if mode == "split":
-        half = gpus // 2
-        several = {"backend.deepspeed.zero_stage": "2" if half > 1 else "0"}
-        return (
-            RAY
-            | several
-            | {
-                "runtime.ray.ranks.policy": str(half),
-                "runtime.ray.engines": str(gpus - half),
-                "runtime.ray.colocate": "none",
-                "rollout.max_staleness": "1",
-            }
-        )
-    raise SystemExit(f"--modes {mode}: expected one, colocated or split")
+    half = gpus // 2
+    return RAY | {
+        "backend.deepspeed.zero_stage": "2" if half > 1 else "0",
+        "runtime.ray.ranks.policy": str(half),
+        "runtime.ray.engines": str(gpus - half),
+        "runtime.ray.colocate": "none",
+        "rollout.max_staleness": "1",
+    }
 
 
 def measured(arguments: argparse.Namespace, mode: str, folder: Path) -> dict[str, Any]:
@@ -83,11 +89,12 @@ def measured(arguments: argparse.Namespace, mode: str, folder: Path) -> dict[str
     words = [
         f"{name}={value or ''}" for name, value in (free | options_of(mode, arguments.gpus)).items()
     ]
+    further = [option for option in arguments.options if not option.startswith(NOT_USED[mode])]
     names = ("shape", "prompts", "samples", "prompt_tokens", "response_tokens", "steps")
     asked = argparse.Namespace(
         **{name: getattr(arguments, name) for name in names},
         peer=None,
-        options=[*words, *arguments.options],
+        options=[*words, *further],
     )
     row: dict[str, Any] = {"mode": mode, "gpus": 1 if mode == "one" else arguments.gpus}
     try:
