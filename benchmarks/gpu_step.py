@@ -28,7 +28,8 @@ ONE_GPU = {
     "model.dtype": "bfloat16",
     "backend.torch.compile": "true",
 }
-PHASES = ("generate_s", "reward_s", "score_s", "train_s", "sync_s", "check_s")
+PHASES = ("generate_s", "reward_s", "score_s", "train_s", "hold_s", "sync_s", "check_s")
+"""Seconds of a step's record. ``hold_s``: what the update of weights waited for generation that runs ahead."""
 
 
 def main() -> None:
@@ -80,6 +81,7 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
         "ours": ours,
     }
     if arguments.peer:
+        print(table(report), flush=True)
         extra = ["--gpu", "--recompute", f"--micro-batch={arguments.peer_micro_batch}"]
         steps = f"--steps={arguments.peer_steps}"
         report["peer"] = _run("peer_trl_step.py", "TRL ", model, [*flags, steps, *extra])
