@@ -13,7 +13,13 @@ from rlhf_core import ConfigError
 from rlhf_core.contracts import EngineSpec
 
 from .config import VllmEngineConfig
-from .names import LOAD_FORMAT, OWNER_VARIABLE, TRANSFER_BACKEND, WORKER_EXTENSION
+from .names import (
+    LOAD_FORMAT,
+    OWNER_VARIABLE,
+    PORTION_VARIABLE,
+    TRANSFER_BACKEND,
+    WORKER_EXTENSION,
+)
 
 if TYPE_CHECKING:
     from vllm import AsyncEngineArgs
@@ -101,7 +107,7 @@ def environment(config: VllmEngineConfig) -> Iterator[None]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
     }
-    always = {OWNER_VARIABLE: str(os.getpid())}
+    always = {OWNER_VARIABLE: str(os.getpid()), PORTION_VARIABLE: str(config.portion)}
     if config.threads is not None:
         always["OMP_NUM_THREADS"] = str(config.threads)
     before = {name: os.environ.get(name) for name in wanted | always}

@@ -11,6 +11,7 @@ from packaging.version import Version
 from rlhf_core import MissingDependency
 
 if TYPE_CHECKING:
+    from vllm.config import SchedulerConfig
     from vllm.v1.engine.async_llm import AsyncLLM
 
 OLDEST = Version("0.26")
@@ -36,6 +37,13 @@ def require_vllm() -> None:
             raise MissingDependency(
                 f"the engine vllm needs {name}>={OLDEST}, found {found}.{advice}"
             )
+
+
+def choose_scheduler(config: SchedulerConfig) -> None:
+    """Have vLLM's core send tokens in portions; a scheduler that was chosen by its engine arguments stays."""
+    if config.scheduler_cls is None:
+        name = "AsyncPortionScheduler" if config.async_scheduling else "PortionScheduler"
+        config.scheduler_cls = f"{__package__}.scheduler.{name}"
 
 
 def tokens_so_far(llm: AsyncLLM) -> dict[str, int]:

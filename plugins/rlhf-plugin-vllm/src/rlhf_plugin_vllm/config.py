@@ -18,6 +18,7 @@ OURS = {
     "load_format": "nothing: weights come from the trainer",
     "worker_extension_cls": "nothing: it is how weights reach the workers",
     "weight_transfer_config": "nothing: it is how weights reach the workers",
+    "stream_interval": "--engine.vllm.portion",
     "quantization": "nothing: the trainer's weights are served as they are",
     "enforce_eager": "--engine.vllm.compile",
     "gpu_memory_utilization": "--engine.vllm.memory_share",
@@ -53,6 +54,13 @@ class VllmEngineConfig(Config):
     )
     bucket_mib: int = Field(
         256, ge=1, le=16384, description="weights that are copied and handed over at once"
+    )
+    portion: int = Field(
+        32,
+        ge=1,
+        le=4096,
+        description="tokens of a request that leave vLLM's core at once: one by one they keep its client busier than "
+        "a small model keeps a GPU. 1: as vLLM does it",
     )
     sleep: Literal["keep", "offload", "discard"] = Field(
         "keep",

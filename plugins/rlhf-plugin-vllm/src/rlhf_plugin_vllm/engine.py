@@ -251,11 +251,19 @@ class VllmEngine:
     def _launch(self, spec: EngineSpec) -> AsyncLLM:
         with environment(self._config):
             from vllm.platforms import current_platform
+            from vllm.usage.usage_lib import UsageContext
             from vllm.v1.engine.async_llm import AsyncLLM
 
             args = engine_args(spec, self._config, on_cpu=current_platform.is_cpu())
             try:
-                return AsyncLLM.from_engine_args(args)
+                config = args.create_engine_config(UsageContext.ENGINE_CONTEXT)
+                if self._config.portion > 1:
+                    compat.choose_scheduler(config.scheduler_config)
+                return AsyncLLM.from_vllm_config(
+                    config,
+                    enable_log_requests=args.enable_log_requests,
+                    disable_log_stats=args.disable_log_stats,
+                )
             except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
                 raise ConfigError(
                     f"vLLM could not start with {spec.model_path}: {error}\n"
