@@ -292,6 +292,7 @@ class Worker(RolloutActor):
     """A rollout worker with the real executor, a reward, and its share of the engines."""
 
     def __init__(self, num_engines: int, tokens: int) -> None:
+        super().__init__()
         self._free = asyncio.Semaphore(num_engines)
         self._tokens = tokens
         self._parts = RolloutParts(

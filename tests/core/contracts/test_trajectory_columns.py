@@ -211,3 +211,19 @@ def test_a_block_is_read_once_and_only_for_rows_that_are_left(groups):
     assert chosen.action_mask.sum() == chosen.num_actions.sum()
 
     assert [block.reads for block in blocks] == [1, 2, 2]
+
+
+def test_a_block_that_several_parts_are_rows_of_stays_one_and_is_read_once(groups):
+    whole = TrajectoryColumns.concatenate(groups)
+    shared = Elsewhere(whole.tokens)
+    parts = []
+    for prompt in (1, 2, 0):
+        rows = np.arange(4 * prompt, 4 * prompt + 4)
+        tokens = DeferredTokens(blocks=(shared,), block=np.zeros(4, np.int64), row=rows)
+        parts.append(replace(whole.select(rows), tokens=tokens))
+
+    joined = TrajectoryColumns.concatenate(parts)
+
+    assert joined.tokens.blocks == (shared,)
+    assert_same(joined, whole)
+    assert shared.reads == 1

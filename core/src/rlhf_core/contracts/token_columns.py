@@ -139,7 +139,7 @@ class DeferredTokens:
 
 
 def joined_tokens(parts: Sequence[Tokens]) -> Tokens:
-    """Return the rows of all parts, in their order; what is deferred stays so."""
+    """Return the rows of all parts, in their order; what is deferred stays so, and a block of several parts is one."""
     here = [part for part in parts if isinstance(part, TokenColumns)]
     if len(here) == len(parts):
         return TokenColumns.concatenate(here)
@@ -147,11 +147,14 @@ def joined_tokens(parts: Sequence[Tokens]) -> Tokens:
         part if isinstance(part, DeferredTokens) else DeferredTokens.whole(part, len(part.read()))
         for part in parts
     ]
-    first = np.cumsum([0, *(len(part.blocks) for part in deferred)])[:-1]
+    # Parts of one block are told by identity: to compare blocks might be to read them.
+    places = {id(block): block for part in deferred for block in part.blocks}
+    index = {key: place for place, key in enumerate(places)}
+    own = [np.array([index[id(block)] for block in part.blocks]) for part in deferred]
     return DeferredTokens(
-        blocks=tuple(block for part in deferred for block in part.blocks),
+        blocks=tuple(places.values()),
         block=np.concatenate(
-            [part.block + start for part, start in zip(deferred, first, strict=True)]
+            [places_of[part.block] for part, places_of in zip(deferred, own, strict=True)]
         ),
         row=np.concatenate([part.row for part in deferred]),
     )

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
 from .process import Process
 from .supervisor import ProcessLost, Supervisor
+
+DoneT = TypeVar("DoneT")
 
 
 @dataclass(slots=True, eq=False)
@@ -61,13 +63,22 @@ class Dispatcher:
         Raises:
             RLHFError: the process refused, or none is left.
         """
+        return await self.give(
+            lambda process: self._ask(process, call, what, timeout_s), what=what, size=size
+        )
+
+    async def give(
+        self, work: Callable[[Process], Awaitable[DoneT]], *, what: str, size: int
+    ) -> DoneT:
+        """The same for work that is more than a call: done by the member with the least load, which is lost if
+        that raises ``ProcessLost``."""
         while True:
             while not self.members:
                 await self._more(what)
             member = min(self.members, key=self._order)
             member.load += size
             try:
-                return await self._ask(member, call, what, timeout_s)
+                return await work(member.process)
             except ProcessLost as error:
                 # Also one that is late: it is ended, so that it cannot answer twice.
                 self._lose(member, error)
@@ -75,9 +86,8 @@ class Dispatcher:
                 member.load -= size
 
     async def _ask(
-        self, member: Member, call: Callable[[Any], ray.ObjectRef], what: str, timeout_s: float
+        self, process: Process, call: Callable[[Any], ray.ObjectRef], what: str, timeout_s: float
     ) -> Any:
-        process = member.process
         reference = call(process.actor)
         try:
             return await self._supervisor.result(reference, process.who, what, timeout_s)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import ray
 
@@ -15,7 +15,6 @@ from rlhf_core.contracts import (
     FinishedGroup,
     GenerationRequest,
     Generator,
-    GroupTerms,
     RolloutContext,
     RolloutSpec,
     SamplingParams,
@@ -26,9 +25,10 @@ from rlhf_core.rollout_process import GroupRunner, RolloutParts, open_rewards, o
 
 from .actor import Actor
 from .dispatch import Dispatcher, Member
+from .group_messages import GroupJob, GroupsDone
+from .groups_under_way import GroupsUnderWay
 from .packed_trajectories import PackedTrajectories, pack
 from .process import Process
-from .stored_tokens import without_tokens
 from .supervisor import ProcessLost, Supervisor
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ class RolloutActor(Actor):
         self._parts: RolloutParts
         self._runner: GroupRunner | None = None
         self._engines: EngineDirectory
+        self._groups = GroupsUnderWay(self._play)
 
     async def start(
         self, spec: RolloutSpec, index: int, table: EngineTable, patience: Patience
@@ -120,28 +121,28 @@ class RolloutActor(Actor):
         )
         return pack(await parts.executor.run(job.task, job.samples, context))
 
+    async def begin(self, jobs: Sequence[GroupJob]) -> None:
+        """Start to play and score groups; ``done`` hands them over."""
+        self._groups.begin(jobs)
+
+    async def stop(self, numbers: Sequence[int]) -> None:
+        """End groups that nobody waits for any more."""
+        self._groups.stop(numbers)
+
     @ray.method(num_returns=2)
-    async def play(
-        self, task: Task, terms: GroupTerms, version: int
-    ) -> tuple[FinishedGroup, TokenColumns | None]:
-        """Play and score a group; what is large of it comes apart, to stay in this machine's object store.
-
-        Args:
-            version: as in ``RolloutJob``.
-
-        Raises:
-            RLHFError: an episode or a reward failed, or no engine is left.
-        """
-        assert self._runner is not None, "start comes first"
-        group = await self._runner.play(task, terms, self._engines_at(version))
-        if group.batch is None:
-            return group, None
-        return replace(group, batch=without_tokens(group.batch)), group.batch.tokens.read()
+    async def done(self) -> tuple[GroupsDone, TokenColumns | None]:
+        """Wait for groups to end; what is large of them comes apart, to stay in this machine's object store."""
+        return await self._groups.done()
 
     async def close(self) -> None:
-        """End the rewards; environments end with their episodes."""
+        """End the groups and the rewards; environments end with their episodes."""
+        await self._groups.close()
         if self._runner is not None:
             await self._runner.close()
+
+    async def _play(self, job: GroupJob) -> FinishedGroup:
+        assert self._runner is not None, "start comes first"
+        return await self._runner.play(job.task, job.terms, self._engines_at(job.version))
 
     def _engines_at(self, version: int) -> Generator:
         return _EnginesAt(self._engines, version)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from typing import Any
-
-import ray
+from itertools import count
 
 from rlhf_core.contracts import (
     FinishedGroup,
@@ -19,18 +16,15 @@ from rlhf_core.contracts import (
 
 from .config import RayRuntimeConfig
 from .crew import Crew
+from .group_line import GroupLine
 from .packed_trajectories import PackedTrajectories, unpack
 from .process import Process, killed_on_error
 from .rollout_actor import EngineTable, Patience, RolloutJob, Seat
 from .router import EngineRouter
-from .stored_tokens import StoredBlock, with_blocks
 from .supervisor import Supervisor
 
 Launch = Callable[[int], Awaitable[Process]]
 """Starts the process of rollout worker ``index``."""
-
-MAX_TERMS = 8
-"""That are remembered: each evaluation has terms of its own."""
 
 
 class RolloutPool:
@@ -54,7 +48,8 @@ class RolloutPool:
         self._supervisor = supervisor
         self._config = config
         self._num_tables = 0
-        self._terms: dict[GroupTerms, ray.ObjectRef] = {}
+        self._lines: dict[Process, GroupLine] = {}
+        self._next_number = count().__next__
         self.crew = Crew(
             "rollout worker",
             self._launch_ready,
@@ -62,6 +57,7 @@ class RolloutPool:
             max_restarts=config.max_rollout_restarts,
             option="runtime.ray.max_rollout_restarts",
         )
+        self.crew.follow(self._forget_lines)
         router.crew.follow(self._tell_of_engines)
 
     async def run(
@@ -97,31 +93,24 @@ class RolloutPool:
         Raises:
             RLHFError: an episode or a reward failed, or no worker is left.
         """
-        sent, version = self._sent(terms), self._router.version
-        tokens: ray.ObjectRef | None = None
-
-        def ask(actor: Any) -> ray.ObjectRef:
-            nonlocal tokens
-            group, tokens = actor.play.remote(task, sent, version)
-            return group
-
-        group: FinishedGroup = await self.crew.dispatch.send(
-            ask,
+        version = self._router.version
+        return await self.crew.dispatch.give(
+            lambda process: self._line(process).play(task, terms, version),
             what=f"the group {task.uid}",
             size=terms.num_samples,
-            timeout_s=self._config.rollout_timeout_s,
         )
-        if group.batch is None:
-            return group
-        return replace(group, batch=with_blocks(group.batch, [StoredBlock(tokens)]))
 
-    def _sent(self, terms: GroupTerms) -> ray.ObjectRef:
-        """A reference to the terms, which are packed once and not with each group."""
-        if terms not in self._terms:
-            if len(self._terms) == MAX_TERMS:
-                self._terms.clear()
-            self._terms[terms] = ray.put(terms)
-        return self._terms[terms]
+    def _line(self, process: Process) -> GroupLine:
+        if process not in self._lines:
+            self._lines[process] = GroupLine(
+                process, self._supervisor, self._next_number, self._config.rollout_timeout_s
+            )
+        return self._lines[process]
+
+    def _forget_lines(self) -> None:
+        """Of workers that are gone."""
+        alive = [member.process for member in self.crew.members]
+        self._lines = {process: line for process, line in self._lines.items() if process in alive}
 
     async def _launch_ready(self, index: int) -> Process:
         process = await self._launch(index)

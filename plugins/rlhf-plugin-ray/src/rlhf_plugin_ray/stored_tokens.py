@@ -12,12 +12,12 @@ from rlhf_core import RolloutError
 from rlhf_core.contracts import DeferredTokens, TokenColumns, TrajectoryColumns
 
 READ_TIMEOUT_S = 600.0
-"""For the tokens of one group to come from another machine."""
+"""For one block to come from another machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """The tokens of one group."""
+    """The tokens of one group, or of several that came together; it lasts as long as one of them does."""
 
     reference: ray.ObjectRef
     columns: TokenColumns | None = None
@@ -34,7 +34,7 @@ class StoredBlock:
         try:
             columns: TokenColumns = ray.get(self.reference, timeout=READ_TIMEOUT_S)
         except (RayError, GetTimeoutError) as error:
-            raise RolloutError(f"tokens of a group could not be read: {error}") from error
+            raise RolloutError(f"tokens of a batch could not be read: {error}") from error
         return columns
 
 

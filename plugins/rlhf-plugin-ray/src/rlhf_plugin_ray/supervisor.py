@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rlhf_core import RLHFError
+
+AnswerT = TypeVar("AnswerT")
 
 POLL_S = 0.05
 KILLED = "connection error code 2"
@@ -49,7 +51,14 @@ class Supervisor:
         """
         if self.failure is not None:
             raise self.failure
-        future = _future_of(reference)
+        return await self.wait(future_of(reference), who, what, timeout_s)
+
+    async def wait(
+        self, future: asyncio.Future[AnswerT], who: str, what: str, timeout_s: float
+    ) -> AnswerT:
+        """The same for what comes with the answers to other things, such as one of several."""
+        if self.failure is not None:
+            raise self.failure
         self._pending.add(future)
         try:
             async with asyncio.timeout(timeout_s):
@@ -74,7 +83,7 @@ class Supervisor:
 
         async def wait() -> None:
             try:
-                await _future_of(reference)
+                await future_of(reference)
             except RayError as error:
                 on_death(ProcessLost(f"{who} died: {_reason(error)}"))
 
@@ -148,7 +157,7 @@ def _reason(error: RayError) -> str:
     return " ".join(str(error).split())
 
 
-def _future_of(reference: ray.ObjectRef) -> asyncio.Future[Any]:
+def future_of(reference: ray.ObjectRef) -> asyncio.Future[Any]:
     """A future of this loop that follows the reference, and that may be failed from outside meanwhile."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
