@@ -32,6 +32,10 @@ export RAY_USAGE_STATS_ENABLED=0
 # A mistake in the configuration is found before anything starts on the other nodes.
 rlhf train --check --resume auto "$@" --runtime.ray.address auto
 
+# Where a token exists, `ray start --head` asks for it, but other nodes send it only if told to.
+export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}
+if [[ $RAY_AUTH_MODE == token ]]; then ray get-auth-token --generate >/dev/null; fi
+
 started=()
 trainer=
 # shellcheck disable=SC2329  # called by the trap
@@ -43,7 +47,10 @@ stop() {
 }
 trap stop EXIT
 
-ip=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" hostname --ip-address | awk '{print $1}')
+# What a machine's own name stands for is 127.0.1.1 on many; then its first address that is IPv4 and no loopback's.
+ip=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" bash -c 'hostname --ip-address; hostname --all-ip-addresses' |
+    tr ' ' '\n' | awk '/^[0-9]+\.[0-9.]+$/ && !/^127\./ && !found { found = $1 } END { print found }')
+: "${ip:?$head has no IPv4 address}"
 # Since Slurm 22.05 a step does not take the job's --cpus-per-task over.
 step=(--overlap --nodes=1 --ntasks=1 --cpus-per-task="$cpus")
 common=(--num-cpus="$cpus" --num-gpus="$gpus" --disable-usage-stats --block)

@@ -17,7 +17,9 @@ set -euo pipefail
 rlhf train --check --resume auto "$@" --runtime ray
 
 # No working directory is uploaded: data, models and checkpoints are on the shared file system. Inside the job RAY_ADDRESS
-# is set, so the run finds its cluster without an address.
+# is set, so the run finds its cluster without an address. PATH is that of the `ray start` of the node; where it has no
+# rlhf, the one of this terminal is taken.
 # shellcheck disable=SC2016  # the inner shell expands these
 exec ray job submit --entrypoint-num-cpus 1 -- \
-    bash -c 'cd "$1" && shift && exec rlhf train --resume auto "$@" --runtime ray' rlhf "$PWD" "$@"
+    bash -c 'cd "$1" && rlhf=$(command -v rlhf || echo "$2") && shift 2 && exec "$rlhf" train --resume auto "$@" --runtime ray' \
+    rlhf "$PWD" "$(command -v rlhf)" "$@"

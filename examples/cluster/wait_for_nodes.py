@@ -1,19 +1,24 @@
 """Wait until a Ray cluster has as many nodes as it should; exit code 1 with the number that came when it is late."""
 
 import argparse
+import socket
 import sys
 import time
 
 POLL_S = 2.0
+CONNECT_S = 5.0
 
 
 def alive(address: str) -> int:
     """Number of nodes that are alive; 0 while nobody answers at the address."""
     import ray
 
+    host, _, port = address.rpartition(":")
     try:
+        # Ray itself would try for minutes.
+        socket.create_connection((host, int(port)), CONNECT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError):
+    except (OSError, RuntimeError, ValueError):
         return 0
     try:
         return sum(bool(node["Alive"]) for node in ray.nodes())

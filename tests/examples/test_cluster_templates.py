@@ -20,7 +20,8 @@ STAND_INS = {
     "scontrol": "printf 'n1\\nn2\\nn3\\n'",
     # Options first, then the command, which it becomes.
     "srun": 'while [[ $1 == --* ]]; do shift; done; exec "$@"',
-    "hostname": "echo 10.0.0.1 fe80::1",
+    # As on a Debian whose own name stands for the loopback.
+    "hostname": '[[ $1 == --ip-address ]] && echo 127.0.1.1 || echo "fe80::1 10.0.0.1 172.17.0.1 "',
     "ray": 'log ray "$@"; [[ " $* " != *" --block "* ]] || exec sleep 60',
     "python": 'log python "$@"',
     "rlhf": 'log rlhf "$@"; [[ " $* " == *" --check "* ]] && exit "${CHECK_CODE:-0}"; '
@@ -90,7 +91,8 @@ def test_slurm_starts_a_node_each_waits_for_them_and_trains(start):
     out, _ = process.communicate(timeout=30)
 
     assert process.returncode == 0, out
-    nodes = calls_of(start, "ray")  # they run side by side, so they come in any order
+    token, *nodes = calls_of(start, "ray")  # nodes run side by side, so they come in any order
+    assert token == ["get-auth-token", "--generate"]
     (head,) = [words for words in nodes if "--head" in words]
     others = [words for words in nodes if words is not head]
     assert {"--node-ip-address=10.0.0.1", "--port=6379"} <= set(head)
@@ -149,7 +151,7 @@ def test_a_job_is_submitted_with_what_was_typed(start):
     environment = {**os.environ, "PATH": f"{Path(process.args[1]).parent}:{os.environ['PATH']}"}
     shown = subprocess.run(
         shlex.join(
-            ["bash", "-c", inside[2].replace("exec rlhf", 'printf "%s|" "$PWD"'), *inside[3:]]
+            ["bash", "-c", inside[2].replace('exec "$rlhf"', 'printf "%s|" "$PWD"'), *inside[3:]]
         ),
         shell=True,
         cwd="/",
@@ -190,7 +192,11 @@ def test_every_flag_of_ray_exists(start):
     jobs = pytest.importorskip("ray.dashboard.modules.job.cli")
     start("slurm.sh", *RECIPE).communicate(timeout=30)
     start("submit.sh", *RECIPE, RAY_API_SERVER_ADDRESS="http://h:8265").communicate(timeout=30)
-    commands = {"start": scripts.start, "job": jobs.submit}
+    commands = {
+        "get-auth-token": scripts.get_auth_token,
+        "start": scripts.start,
+        "job": jobs.submit,
+    }
 
     for words in calls_of(start, "ray"):
         known = {name for option in commands[words[0]].params for name in option.opts}

@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
-from rlhf_core.weights import HostBuffer, buffer_for, open_buffer
+from rlhf_core.weights import HostBuffer, LinkBroken, buffer_for, open_buffer
 
 READ = """
 import json, sys, torch
@@ -48,3 +49,17 @@ def test_the_memory_has_no_name_and_is_closed():
 
     assert not path.exists()
     shared[0] = 1  # what was opened stays readable until its reader is done
+
+
+def test_another_file_in_the_place_of_the_senders_is_refused():
+    """As in another container, where the number of the process may be somebody else's."""
+    mine, other = HostBuffer(64), HostBuffer(64)
+    path = other.description["path"]
+
+    with pytest.raises(LinkBroken, match="another container"):
+        open_buffer(mine.description | {"path": path}, torch.device("cpu"))
+    with pytest.raises(LinkBroken, match="another machine"):
+        open_buffer(mine.description | {"path": "/proc/0/fd/1"}, torch.device("cpu"))
+
+    mine.close()
+    other.close()

@@ -27,7 +27,9 @@ def way(receivers, ranks, choice):
         ([gpu("0"), gpu("1")], [gpu("1")], (1, "memory")),
         ([gpu("0")], [gpu("1")], (0, "collective")),
         ([gpu("0"), gpu("1")], [gpu("2"), gpu("3")], (0, "collective")),
-        ([gpu("0")], [gpu("0", "other machine")], (0, "collective")),
+        ([gpu("0")], [gpu("1", "other machine")], (0, "collective")),
+        # Two containers of one host, which have no memory in common.
+        ([gpu("0")], [gpu("0", "other container")], None),
         # NCCL refuses a group that has a GPU twice.
         ([gpu("0"), gpu("1")], [gpu("0"), gpu("2")], None),
         ([gpu("0")], [cpu()], None),

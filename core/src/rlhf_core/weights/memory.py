@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import secrets
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .group import LinkBroken
 
 Description = dict[str, Any]
 """``kind`` and what the kind needs. Any: it is sent as a plain dictionary."""
@@ -21,13 +24,16 @@ class HostBuffer:
     """Bytes in an anonymous file of this process, which the receiver opens through ``/proc``."""
 
     def __init__(self, nbytes: int) -> None:
-        self._file = os.memfd_create("rlhf-weights")
+        # Any process may have a file of this number; the name says that it is this one.
+        name = f"rlhf-weights-{secrets.token_hex(8)}"
+        self._file = os.memfd_create(name)
         os.ftruncate(self._file, nbytes)
         self._map = mmap.mmap(self._file, nbytes)
         self.bytes: Tensor = torch.frombuffer(self._map, dtype=torch.uint8)
         self.description: Description = {
             "kind": "host",
             "path": f"/proc/{os.getpid()}/fd/{self._file}",
+            "name": name,
             "nbytes": nbytes,
         }
 
@@ -79,14 +85,31 @@ def open_buffer(description: Description, device: torch.device) -> Tensor:
 
     Args:
         device: of the receiver; on a GPU it has to be the sender's, by whatever number this process knows it.
+
+    Raises:
+        LinkBroken: this process does not see it.
     """
     if description["kind"] == "host":
-        file = os.open(description["path"], os.O_RDWR)
-        try:
-            return torch.frombuffer(mmap.mmap(file, description["nbytes"]), dtype=torch.uint8)
-        finally:
-            os.close(file)
+        return _open_file(description)
     _, *rest = description["shared"]
     storage = torch.UntypedStorage._new_shared_cuda(device.index or 0, *rest)
     whole = torch.empty(0, dtype=torch.uint8, device=device)
     return whole.set_(storage, description["offset"], (description["nbytes"],), (1,))
+
+
+def _open_file(description: Description) -> Tensor:
+    path, name = description["path"], description["name"]
+    try:
+        found = os.readlink(path)
+        if name not in found:
+            raise FileNotFoundError(f"it is {found} here")
+        file = os.open(path, os.O_RDWR)
+    except OSError as error:
+        raise LinkBroken(
+            f"the sender's memory {name} is not at {path} of this process, which seems to be on another machine, in "
+            f"another container or of another user ({error}). Weights can go by a broadcast or the object store instead"
+        ) from error
+    try:
+        return torch.frombuffer(mmap.mmap(file, description["nbytes"]), dtype=torch.uint8)
+    finally:
+        os.close(file)

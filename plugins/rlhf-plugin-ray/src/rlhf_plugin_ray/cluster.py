@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -19,6 +18,7 @@ import ray
 from rlhf_core import ConfigError
 
 from .config import RayRuntimeConfig
+from .joining import require_welcome
 from .reaper import start_reaper
 
 ENVIRONMENT = {
@@ -55,9 +55,9 @@ class Cluster:
         self._was_connected = ray.is_initialized()
         if self._was_connected:
             return
-        own = self._address() is None
-        if not own:
-            self._require_answer()
+        own = (address := self._address()) is None
+        if address is not None:
+            require_welcome(address, self._config.preflight_timeout_s)
         for name, value in (ENVIRONMENT | (OWN_ENVIRONMENT if own else {})).items():
             os.environ.setdefault(name, value)
         try:
@@ -87,25 +87,6 @@ class Cluster:
     def logs(self) -> Path | None:
         """Where our own cluster's processes write."""
         return self._folder
-
-    def _require_answer(self) -> None:
-        """Ray itself would try for minutes to reach an address at which nothing listens.
-
-        Raises:
-            ConfigError: nothing does.
-        """
-        address = self._address() or ""
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or "/" in host:
-            return  # a word, or a scheme, of Ray's own
-        try:
-            socket.create_connection((host, int(port)), self._config.preflight_timeout_s).close()
-        except OSError as error:
-            raise ConfigError(
-                f"could not connect to the Ray cluster {address!r} (runtime.ray.address or RAY_ADDRESS): {error}. "
-                f"Start one there with `ray start --head --port {port}`, correct the address, or leave it unset for a "
-                "cluster of the run's own"
-            ) from error
 
     def _address(self) -> str | None:
         """Of an existing cluster; None: one of our own is started."""

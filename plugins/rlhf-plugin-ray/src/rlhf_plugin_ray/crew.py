@@ -16,7 +16,7 @@ from rlhf_core import RolloutError
 
 from .dispatch import Dispatcher, Member
 from .process import Process
-from .supervisor import ProcessLost, Supervisor, all_of
+from .supervisor import NodeLost, ProcessLost, Supervisor, all_of
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +161,9 @@ class Crew:
             self._restarting.discard(done)
             if not done.cancelled() and (failure := done.exception()) is not None:
                 again = f"{self._kind} {index} could not be started anew: {failure}"
+                if isinstance(failure, NodeLost):
+                    # Until Ray knows of a machine that is gone, it starts processes there.
+                    self._restarts_left += 1
                 self._restart(index, ProcessLost(again))
                 self._announce()
 

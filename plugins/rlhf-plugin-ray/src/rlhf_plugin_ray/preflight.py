@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 64
 """Of a batch in the object store: ids, mask, log-probs and versions, and the columns of an update."""
+GRANTED = "CREATED"
+"""Ray's word for the state of a placement group that has all its bundles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +202,21 @@ async def reserve(groups: Mapping[Colocation, PlacementGroup], timeout_s: float)
                 f"{timeout_s:g} s (runtime.ray.start_timeout_s); free are {told}. Something else holds the rest, or "
                 "it is split over machines: see `ray status`."
             )
+
+
+def require_granted(part: Colocation, group: PlacementGroup, who: str, error: ProcessLost) -> None:
+    """Say so if a process could not start because the bundles that its machine held are granted nowhere else.
+
+    Raises:
+        ProcessLost: they are not; in the place of ``error``.
+    """
+    table: dict[str, Any] = placement_group_table(group)
+    if table.get("state") == GRANTED:
+        return
+    machines = ", ".join(f"{node.address} has {_resources(node)}" for node in alive_nodes())
+    raise ProcessLost(
+        f"{who} has no place: its machine is gone, and no other has {part.bundle} to spare ({machines}). Add a machine"
+    ) from error
 
 
 def describe_placement(

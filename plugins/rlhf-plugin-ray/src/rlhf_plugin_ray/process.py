@@ -18,6 +18,8 @@ from rlhf_core.code_reference import CodeReference
 from rlhf_core.fingerprint import fingerprint, require_equal
 from rlhf_core.plugins import Plugins
 
+from .interfaces import interface_with
+
 OF_A_FILE = "file, "
 """How the origin of a component from a user's file begins."""
 
@@ -76,7 +78,11 @@ class GroupPlace:
 
     def export(self) -> None:
         """Set the variables that ``init_process_group`` reads. LOCAL_RANK is 0: Ray shows each process its own
-        devices only, so that the first one it sees is its."""
+        devices only, so that the first one it sees is its.
+
+        Gloo would take the address that the host's own name stands for, which many machines say is 127.0.0.1, and which
+        ranks elsewhere cannot reach: it is given the interface by which Ray reaches this machine.
+        """
         os.environ.update(
             RANK=str(self.rank),
             WORLD_SIZE=str(self.world_size),
@@ -84,6 +90,9 @@ class GroupPlace:
             MASTER_PORT=str(self.master_port),
             LOCAL_RANK="0",
         )
+        interface = interface_with(own_address()) if self.world_size > 1 else None
+        if interface is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -250,9 +250,13 @@ class RayRuntime:
         threads = self._config.threads or max(1, int(part.cpus))
         prepared = actor.prepare.remote(self._driver, who, threads)
         with killed_on_error(actor):
-            info: ProcessInfo = await self._supervisor.result(
-                prepared, who, "prepare", self._config.start_timeout_s
-            )
+            try:
+                info: ProcessInfo = await self._supervisor.result(
+                    prepared, who, "prepare", self._config.start_timeout_s
+                )
+            except ProcessLost as error:
+                preflight.require_granted(part, self._groups[part], who, error)
+                raise
         return Process(actor, f"{who} (pid {info.pid} on {info.host})")
 
     async def _end_processes(self) -> None:

@@ -22,10 +22,16 @@ AnswerT = TypeVar("AnswerT")
 POLL_S = 0.05
 KILLED = "connection error code 2"
 """Ray's words for a process whose connection broke off."""
+NODE_DIED = "node has died"
+"""Its words for one whose machine is gone."""
 
 
 class ProcessLost(RLHFError):
     """A process died, or did not answer within its deadline."""
+
+
+class NodeLost(ProcessLost):
+    """A process died with its machine, or was about to start there."""
 
 
 class Supervisor:
@@ -67,7 +73,8 @@ class Supervisor:
         except RayTaskError as error:
             raise translated(error, who) from error
         except RayError as error:
-            raise ProcessLost(f"{who} died during {what}: {_reason(error)}") from error
+            lost = NodeLost if NODE_DIED in str(error) else ProcessLost
+            raise lost(f"{who} died during {what}: {_reason(error)}") from error
         except TimeoutError as error:
             raise ProcessLost(
                 f"{who} did not answer {what} within {timeout_s:g} s; it may hang, or the deadline "

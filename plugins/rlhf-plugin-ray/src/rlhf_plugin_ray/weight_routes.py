@@ -53,15 +53,16 @@ def route_to(
     if choice == "auto":
         return None
     need = {
-        "memory": "a rank of the policy on the same GPU, or, without GPUs, on the same machine",
+        "memory": "a rank of the policy on the same GPU, or, without GPUs, on the same machine, in one container",
         "collective": "each of its processes and the policy's first rank on a GPU of its own, or none of them on one",
     }
     raise ConfigError(
         f"runtime.ray.weights is {choice!r}, which needs {need[choice]}; {who} is on "
-        f"{', '.join(_called(place) for place in receivers)}, the policy on "
-        f"{', '.join(_called(place) for place in ranks)}. Leave it at 'auto', or place them otherwise."
+        f"{', '.join(_called(place, ranks[0]) for place in receivers)}, the policy on "
+        f"{', '.join(_called(place, ranks[0]) for place in ranks)}. Leave it at 'auto', or place them otherwise."
     )
 
 
-def _called(place: Place) -> str:
-    return "a CPU" if place.device is None else f"GPU {place.device}"
+def _called(place: Place, first: Place) -> str:
+    device = "a CPU" if place.device is None else f"GPU {place.device}"
+    return device if place.machine == first.machine else f"{device} of another machine or container"
