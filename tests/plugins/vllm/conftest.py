@@ -11,8 +11,20 @@ import torch
 
 from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
 from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_core.weights import SendingLink, plan_weights
 
 EOS = 2
+WARNINGS_OF_VLLM = ("DeprecationWarning", "FutureWarning", "UserWarning")
+"""Of its modules, and of what they import."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests that run vLLM see its warnings without failing of them."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("scale"):
+            for name in WARNINGS_OF_VLLM:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{name}"))
 
 
 class Source:
@@ -94,6 +106,51 @@ def engine(shared_engine, loop, plain):
 def run(loop) -> Callable:
     """Run a coroutine where the engine lives."""
     return loop.run_until_complete
+
+
+@pytest.fixture
+def link_to(run) -> Iterator[Callable]:
+    """Make a sender of the shapes of some weights, which an engine's workers have joined, by path."""
+    made = []
+
+    async def join(engine, state, path: str, bucket_bytes: int = 1 << 18) -> SendingLink:
+        places = await engine.receivers()
+        sender = SendingLink(
+            "test",
+            plan=plan_weights([state], bucket_bytes),
+            path=path,
+            num_receivers=len(places),
+            device=torch.device("cpu"),
+            host="127.0.0.1",
+            timeout_s=20.0,
+        )
+        made.append(sender)
+        await asyncio.gather(asyncio.to_thread(sender.connect), engine.join(sender.invitation))
+        return sender
+
+    yield lambda *arguments: run(join(*arguments))
+    for sender in made:
+        sender.close()
+
+
+@pytest.fixture(scope="session")
+def sync() -> Callable:
+    """Coroutine: what a trainer's and an engine's end do in one update by a link."""
+
+    async def send(sender: SendingLink, state: dict[str, torch.Tensor], version: int) -> None:
+        await sender.start(version)
+        for name, tensor in state.items():
+            await sender.put(name, tensor)
+        await sender.finish()
+
+    async def both(sender, engine, state, version, *, return_exceptions=False):
+        return await asyncio.gather(
+            send(sender, state, version),
+            engine.receive_weights(version),
+            return_exceptions=return_exceptions,
+        )
+
+    return both
 
 
 @pytest.fixture

@@ -9,13 +9,7 @@ pytest.importorskip("vllm")
 from rlhf_plugin_vllm.arguments import engine_args
 from rlhf_plugin_vllm.config import VllmEngineConfig
 
-pytestmark = [
-    pytest.mark.scale,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(("on_cpu", "kernel"), [(False, "triton"), (True, "auto")])

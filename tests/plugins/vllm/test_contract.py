@@ -9,13 +9,7 @@ from rlhf_core.testing.conformance import parametrize_checks, subject
 
 REGISTERED = load_alone("rlhf_plugin_vllm").get("rlhf_engines", "vllm")
 
-pytestmark = [
-    pytest.mark.scale,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
 
 @parametrize_checks("rlhf_engines", {"vllm": subject(REGISTERED, kv_cache_gib=0.25, threads=1)})

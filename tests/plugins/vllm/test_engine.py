@@ -11,13 +11,7 @@ import torch
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Stop
 
-pytestmark = [
-    pytest.mark.scale,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
 PROMPTS = ((5, 9, 12), (7,), tuple(range(30, 51)), (5, 9, 12, 40))
 SEEDS = tuple(range(11, 19))

@@ -18,17 +18,11 @@ pytest.importorskip("vllm")
 
 from rlhf_core import RolloutError
 from rlhf_core.testing.tiny import write_tiny_model
-from rlhf_core.weights import SendingLink, plan_weights, weights_digest
+from rlhf_core.weights import weights_digest
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
 
-pytestmark = [
-    pytest.mark.scale,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMPTS = ((5, 9, 12), (7,), tuple(range(30, 51)))
@@ -118,31 +112,14 @@ def test_new_weights_are_served_and_have_the_trainers_digest(
     assert_written_by(changed, PROMPTS[0], run(engine.generate(make_request(PROMPTS[0]))))
 
 
-def test_weights_by_a_link_have_the_trainers_digest(engine, run, make_request, mixture):
+def test_weights_by_a_link_have_the_trainers_digest(
+    engine, run, make_request, mixture, link_to, sync
+):
     changed = perturbed(mixture)
     state = changed.state_dict()
-    sender = SendingLink(
-        "test",
-        plan=plan_weights([state], 1 << 14),  # less than a stack of experts
-        path="memory",
-        num_receivers=1,
-        device=torch.device("cpu"),
-        host="127.0.0.1",
-        timeout_s=20.0,
-    )
+    sender = link_to(engine, state, "memory", 1 << 14)  # less than a stack of experts
 
-    async def send():
-        await sender.start(4)
-        for name, tensor in state.items():
-            await sender.put(name, tensor)
-        await sender.finish()
-
-    async def sync():
-        await asyncio.gather(asyncio.to_thread(sender.connect), engine.join(sender.invitation))
-        await asyncio.gather(send(), engine.receive_weights(4))
-
-    run(sync())
-    sender.close()
+    run(sync(sender, engine, state, 4))
 
     assert run(engine.checksum()) == weights_digest(state.items())
     assert_written_by(changed, PROMPTS[1], run(engine.generate(make_request(PROMPTS[1]))))

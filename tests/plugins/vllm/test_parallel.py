@@ -16,13 +16,7 @@ from rlhf_core.weights import weights_digest
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
 
-pytestmark = [
-    pytest.mark.scale,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
 LIMIT_S = 300
 

@@ -9,12 +9,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-pytestmark = [
-    pytest.mark.scale,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = pytest.mark.scale
 
 PORTION = 4
 

@@ -5,56 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import torch
 
 from rlhf_core import RolloutError
-from rlhf_core.weights import SendingLink, plan_weights
 
-pytestmark = [
-    pytest.mark.scale,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
 PATHS = ["memory", "collective"]
 
 
 @pytest.fixture
-def link(state, engine, run):
+def link(state, engine, link_to):
     """A sender of the plain model's shapes, which the engine's workers have joined, by path."""
-    made = []
-
-    async def join(path):
-        places = await engine.receivers()
-        sender = SendingLink(
-            "test",
-            plan=plan_weights([state], 1 << 18),
-            path=path,
-            num_receivers=len(places),
-            device=torch.device("cpu"),
-            host="127.0.0.1",
-            timeout_s=20.0,
-        )
-        made.append(sender)
-        await asyncio.gather(asyncio.to_thread(sender.connect), engine.join(sender.invitation))
-        return sender
-
-    yield lambda path: run(join(path))
-    for sender in made:
-        sender.close()
-
-
-async def send(sender, state, version):
-    await sender.start(version)
-    for name, tensor in state.items():
-        await sender.put(name, tensor)
-    await sender.finish()
-
-
-async def sync(sender, engine, state, version):
-    await asyncio.gather(send(sender, state, version), engine.receive_weights(version))
+    return lambda path: link_to(engine, state, path)
 
 
 def changed(state, by):
@@ -63,7 +25,7 @@ def changed(state, by):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_what_is_served_is_what_was_sent_to_the_bit(
-    engine, run, state, source_of, link, make_request, path
+    engine, run, state, source_of, link, sync, make_request, path
 ):
     sender = link(path)
     for version, by in ((3, 0.01), (4, 0.02)):
@@ -77,7 +39,7 @@ def test_what_is_served_is_what_was_sent_to_the_bit(
 
 
 def test_an_update_that_breaks_leaves_the_engine_silent_until_a_whole_one_comes(
-    engine, run, state, source_of, link, make_request
+    engine, run, state, source_of, link, sync, make_request
 ):
     sender = link("collective")
 
@@ -98,26 +60,11 @@ def test_an_update_that_breaks_leaves_the_engine_silent_until_a_whole_one_comes(
     assert len(run(engine.generate(make_request((5, 6, 7))))) == 1
 
 
-def test_a_weight_that_does_not_fit_ends_the_update_at_both_ends(engine, run, state, link):
+def test_a_weight_that_does_not_fit_ends_the_update_at_both_ends(engine, run, state, link_to, sync):
     wrong = {name: tensor.flatten()[:1] for name, tensor in state.items()}
-    sender = SendingLink(
-        "test",
-        plan=plan_weights([wrong], 1 << 18),
-        path="collective",
-        num_receivers=1,
-        device=torch.device("cpu"),
-        host="127.0.0.1",
-        timeout_s=20.0,
-    )
+    sender = link_to(engine, wrong, "collective")
 
-    async def play():
-        await asyncio.gather(asyncio.to_thread(sender.connect), engine.join(sender.invitation))
-        return await asyncio.gather(
-            send(sender, wrong, 1), engine.receive_weights(1), return_exceptions=True
-        )
-
-    ours, theirs = run(play())
-    sender.close()
+    ours, theirs = run(sync(sender, engine, wrong, 1, return_exceptions=True))
 
     assert isinstance(theirs, RolloutError), theirs
     assert "weight link test" in str(ours)

@@ -10,12 +10,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("vllm")
 
-pytestmark = [
-    pytest.mark.scale,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = pytest.mark.scale
 
 # Imported while a test runs: what vLLM's modules import warns.
 

@@ -8,12 +8,7 @@ from torch import nn
 
 pytest.importorskip("vllm")
 
-pytestmark = [
-    pytest.mark.scale,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = pytest.mark.scale
 
 
 # vLLM is imported while a test runs: what its modules import warns.
