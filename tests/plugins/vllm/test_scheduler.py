@@ -45,10 +45,9 @@ def scheduler(monkeypatch):
     return scheduler
 
 
-def request_of(*, client=0, detokenize=False):
-    return SimpleNamespace(
-        client_index=client, sampling_params=SimpleNamespace(detokenize=detokenize)
-    )
+def request_of(*, client=0, detokenize=False, logprobs=0):
+    params = SimpleNamespace(detokenize=detokenize, logprobs=logprobs)
+    return SimpleNamespace(client_index=client, sampling_params=params)
 
 
 def output(name, token, *, logprob=None, **more):
@@ -110,6 +109,11 @@ def test_what_is_more_than_tokens_goes_at_once(scheduler):
 
 def test_requests_with_stop_strings_are_sent_token_by_token(scheduler):
     scheduler.requests["a"] = request_of(detokenize=True)
+    assert step(scheduler, output("a", 1)) == [("a", [1])]
+
+
+def test_tokens_without_log_probs_are_sent_one_by_one(scheduler):
+    scheduler.requests["a"] = request_of(logprobs=None)
     assert step(scheduler, output("a", 1)) == [("a", [1])]
 
 

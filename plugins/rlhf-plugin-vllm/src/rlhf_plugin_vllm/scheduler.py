@@ -1,14 +1,16 @@
-"""vLLM's scheduler, which tells the client of new tokens in portions. vLLM's core imports this module.
+"""vLLM's scheduler, which tells the client of tokens with log-probs in portions. vLLM's core imports this module.
 
 vLLM sends its client each token of each running request as soon as it is sampled, which a person at a terminal wants.
-Rollouts are read when they are complete, and what is sent costs both ends: with log-probs a message for each token
-takes the client about 25 us, so that with 256 running requests the client, and not the GPU, sets the pace of a small
-model. Portions of 32 tokens take it a sixth of that (`benchmarks/vllm_client.py`).
+Rollouts are read when they are complete, and what is sent costs both ends: a token with its log-prob takes the client
+about 25 us, so that with 256 running requests the client, and not the GPU, sets the pace of a small model. Portions of
+32 tokens take it a sixth of that (`benchmarks/vllm_client.py`). Tokens alone take it 5 us, and to hold them would take
+the core longer than to send them.
 """
 
 from __future__ import annotations
 
 import os
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,20 +23,18 @@ from vllm.v1.outputs import LogprobsLists
 from .names import PORTION_VARIABLE
 
 MERGED = {"request_id", "new_token_ids", "new_logprobs"}
-OTHERS = [
-    (name, getattr(EngineCoreOutput("", []), name))
-    for name in EngineCoreOutput.__struct_fields__
-    if name not in MERGED
-]
-"""What else an output can have, and the value that means nothing."""
+OTHERS = [name for name in EngineCoreOutput.__struct_fields__ if name not in MERGED]
+others_of = attrgetter(*OTHERS)
+NOTHING = others_of(EngineCoreOutput("", []))
+"""What else an output can have, and what that is when it has nothing else."""
 
 
 class InPortions:
-    """Mixed into a scheduler of vLLM: holds tokens back until there are enough of a request, or it ends.
+    """Mixed into a scheduler of vLLM: holds tokens with log-probs back until there are enough of a request, or it ends.
 
-    Whatever is more than tokens and log-probs goes at once, with the tokens held before it. So do the tokens of
-    requests with stop strings, which the client looks for. While the scheduler is paused nothing is held, so that the
-    client can count how many tokens the old weights wrote.
+    Whatever is more than that goes at once, with the tokens held before it. So do the tokens of requests with stop
+    strings, which the client looks for. While the scheduler is paused nothing is held, so that the client can count how
+    many tokens the old weights wrote.
     """
 
     requests: dict[str, Any]
@@ -48,8 +48,7 @@ class InPortions:
     def update_from_output(self, *args: Any, **kwargs: Any) -> dict[int, EngineCoreOutputs]:
         messages: dict[int, EngineCoreOutputs] = super().update_from_output(*args, **kwargs)  # type: ignore[misc]
         for message in messages.values():
-            message.outputs = [due for output in message.outputs if (due := self._due(output))]
-        self._forget_aborted()
+            message.outputs = self._due(message.outputs)
         if self._is_paused:
             self._release_all(messages)
         return messages
@@ -63,37 +62,42 @@ class InPortions:
     def _is_paused(self) -> bool:
         return self.pause_state is PauseState.PAUSED_ALL
 
-    def _due(self, output: EngineCoreOutput) -> EngineCoreOutput | None:
-        """Return what to send now: nothing, or the output with what was held before it."""
-        name = output.request_id
-        if self._may_wait(output):
-            held = self._held.setdefault(name, [])
-            held.append(output)
-            return self._release(name) if len(held) >= self._portion else None
-        if name in self._held:
-            self._held[name].append(output)
-            return self._release(name)
-        return output
+    def _due(self, outputs: list[EngineCoreOutput]) -> list[EngineCoreOutput]:
+        """Return what to send now. Of every running request there is an output in each step: microseconds count."""
+        held, due = self._held, []
+        for output in outputs:
+            name = output.request_id
+            waiting = held.get(name)
+            if waiting is None:
+                if self._may_wait(output):
+                    held[name] = [output]
+                else:
+                    due.append(output)
+                continue
+            waiting.append(output)
+            if len(waiting) >= self._portion or others_of(output) != NOTHING:
+                due.append(joined(held.pop(name)))
+        return due
 
     def _may_wait(self, output: EngineCoreOutput) -> bool:
+        if others_of(output) != NOTHING:
+            return False
         request = self.requests.get(output.request_id)
-        if request is None or request.sampling_params is None:
-            return False
-        if request.sampling_params.detokenize:
-            return False
-        return all(getattr(output, name) == nothing for name, nothing in OTHERS)
-
-    def _release(self, name: str) -> EngineCoreOutput:
-        return joined(self._held.pop(name))
+        params = request.sampling_params if request is not None else None
+        return params is not None and params.logprobs is not None and not params.detokenize
 
     def _release_all(self, messages: dict[int, EngineCoreOutputs]) -> None:
-        for name in list(self._held):
-            client = self.requests[name].client_index
-            messages.setdefault(client, EngineCoreOutputs()).outputs.append(self._release(name))
+        held, self._held = self._held, {}
+        for name, outputs in held.items():
+            if (request := self.requests.get(name)) is not None:  # else it was aborted
+                client = request.client_index
+                messages.setdefault(client, EngineCoreOutputs()).outputs.append(joined(outputs))
 
-    def _forget_aborted(self) -> None:
+    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+        finished = super().finish_requests(*args, **kwargs)  # type: ignore[misc]
         for name in self._held.keys() - self.requests.keys():
             del self._held[name]
+        return finished
 
 
 class PortionScheduler(InPortions, Scheduler):
