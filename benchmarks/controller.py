@@ -87,6 +87,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, help="of the shortest response")
     parser.add_argument("--ranks", type=int, default=8, help="that the batch is cut for")
     parser.add_argument("--steps", type=int, default=3, help="measured, after one that warms up")
+    parser.add_argument(
+        "--spread-s", type=float, default=0.0, help="engines answer after up to so much longer"
+    )
     parser.add_argument("--here", action="store_true", help="reward and pack in the driver")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--growth", type=int, help=argparse.SUPPRESS)
@@ -272,7 +275,7 @@ def _pool(arguments: argparse.Namespace, tokens: int, supervisor: Supervisor) ->
 
     async def launch(index: int) -> Process:
         actor = ray.remote(Worker).options(num_cpus=1, max_concurrency=100_000)
-        return Process(actor.remote(engines, tokens), f"rollout worker {index}")
+        return Process(actor.remote(engines, tokens, arguments.spread_s), f"rollout worker {index}")
 
     crew = SimpleNamespace(members=[], over=None, follow=lambda changed: None)
     return RolloutPool(
@@ -291,10 +294,11 @@ def _pool(arguments: argparse.Namespace, tokens: int, supervisor: Supervisor) ->
 class Worker(RolloutActor):
     """A rollout worker with the real executor, a reward, and its share of the engines."""
 
-    def __init__(self, num_engines: int, tokens: int) -> None:
+    def __init__(self, num_engines: int, tokens: int, spread_s: float) -> None:
         super().__init__()
         self._free = asyncio.Semaphore(num_engines)
         self._tokens = tokens
+        self._spread_s = spread_s
         self._parts = RolloutParts(
             executor=SingleTurn(SingleTurnConfig()), renderer=FakeRenderer(), environment=None
         )
@@ -309,7 +313,8 @@ class Worker(RolloutActor):
 
     async def generate(self, request: Any) -> list[Completion]:
         async with self._free:
-            await asyncio.sleep(LATENCY_S)
+            draw = np.random.Generator(np.random.Philox(request.seeds[0]))
+            await asyncio.sleep(LATENCY_S + self._spread_s * draw.random())
             return [self._completion(seed) for seed in request.seeds]
 
     def _completion(self, seed: int) -> Completion:
