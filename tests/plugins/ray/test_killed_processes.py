@@ -9,13 +9,13 @@ import os
 import re
 import signal
 import time
-from datetime import datetime
 
 import pytest
 
 from rlhf_core.loop.ledger import replay
 
-from .conftest import COMPONENTS, SMALL_RUN
+from .conftest import COMPONENTS
+from .records import books_of, seconds_until_noted, train_here
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("ray")
@@ -52,34 +52,19 @@ def mortal(start, folder, tmp_path_factory):
 @pytest.fixture
 def undisturbed(folder, monkeypatch):
     """(metrics, ledger) of the run in one process in which nothing dies."""
-    from rlhf_cli.main import main
-
     monkeypatch.chdir(folder)
-    flags = ["--output", "expected", "--steps", str(STEPS), "--reward", "my_reward.py:score"]
-    assert main(["train", *SMALL_RUN, *flags, "--runtime.local.threads", "1"]) == 0
+    assert train_here("--output", "expected", "--steps", str(STEPS)) == 0
     return books_of(folder / "expected")
 
 
-def books_of(output):
-    """Metrics of each step, and what became of each group of samples."""
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    balance = replay(output / "ledger.jsonl")
-    assert balance.unsettled() == []
-    return [line["metrics"] for line in lines], balance
+def by_pid(pid):
+    """How warnings name a process."""
+    return rf"\(pid {pid} on"
 
 
 def deaths_of(mortal):
     """Each process that was killed: its pid, and when."""
     return [json.loads(path.read_text()) for path in sorted(mortal.deaths.glob("killed-*"))]
-
-
-def seconds_until_noted(folder, pid, died):
-    """From the kill to the first warning that names the process."""
-    for line in (folder / "run" / "run.log").read_text().splitlines():
-        found = re.match(r"(\S+ \S+),(\d+) WARNING .*\(pid (\d+) on .* died", line)
-        if found and int(found[3]) == pid:
-            return datetime.fromisoformat(f"{found[1]}.{found[2]}").timestamp() - died
-    raise AssertionError(f"no warning names process {pid}")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +87,7 @@ def test_an_engine_that_is_killed_idle_at_work_or_syncing_changes_nothing(
     died = deaths_of(mortal)
     assert len({death["pid"] for death in died}) == 3
     for death in died:
-        assert seconds_until_noted(folder, death["pid"], death["time"]) < AT_ONCE_S
+        assert seconds_until_noted(folder, by_pid(death["pid"]), death["time"]) < AT_ONCE_S
 
 
 @pytest.mark.parametrize("weights", [pytest.param("store", marks=pytest.mark.matrix), "memory"])
@@ -118,7 +103,7 @@ def test_a_rollout_worker_that_is_killed_idle_at_work_or_syncing_changes_nothing
     died = deaths_of(mortal)
     assert len({death["pid"] for death in died}) == 3
     for death in died:
-        assert seconds_until_noted(folder, death["pid"], death["time"]) < AT_ONCE_S
+        assert seconds_until_noted(folder, by_pid(death["pid"]), death["time"]) < AT_ONCE_S
 
 
 @pytest.mark.parametrize(
@@ -192,6 +177,6 @@ def test_an_engine_of_vllm_that_is_killed_leaves_none_of_its_own_processes(start
     os.kill(engine, signal.SIGKILL)
 
     assert run.end() == 0, run.output
-    assert seconds_until_noted(folder, engine, died) < AT_ONCE_S
+    assert seconds_until_noted(folder, by_pid(engine), died) < AT_ONCE_S
     assert len(metrics.read_text().splitlines()) == 40
     assert replay(folder / "run" / "ledger.jsonl").unsettled() == []

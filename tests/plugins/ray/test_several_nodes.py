@@ -5,7 +5,6 @@ for a token. What two addresses of one machine cannot show is in ``docs/ray.md``
 """
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -16,14 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from rlhf_core.loop.ledger import replay
-
-from .conftest import PATIENCE_S, SMALL_RUN, processes_of
+from .conftest import PATIENCE_S, processes_of
+from .records import books_of, seconds_until_noted, train_here
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("ray")
@@ -170,24 +167,8 @@ def actors_in(folder):
 def undisturbed(folder, monkeypatch):
     """(metrics, ledger) of the run in one process."""
     monkeypatch.chdir(folder)
-    assert train_here("--output", "expected") == 0
+    assert train_here("--output", "expected", "--steps", str(STEPS)) == 0
     return books_of(folder / "expected")
-
-
-def train_here(*flags):
-    """Train in this process, from its working directory, and return the exit code."""
-    from rlhf_cli.main import main
-
-    same = ["--steps", str(STEPS), "--reward", "my_reward.py:score"]
-    return main(["train", *SMALL_RUN, *same, "--runtime.local.threads", "1", *flags])
-
-
-def books_of(output):
-    """Metrics of each step, and what became of each group of samples."""
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    balance = replay(output / "ledger.jsonl")
-    assert balance.unsettled() == []
-    return [line["metrics"] for line in lines], balance
 
 
 def places_in(folder):
@@ -232,15 +213,6 @@ def until_steps(run, folder, num):
 def node_of(folder, who):
     (host,) = {host for host, row in places_in(folder) if who in row}
     return HOSTS.index(host)
-
-
-def seconds_until_noted(folder, who, when):
-    """From a node's end to the first warning that names the process."""
-    for line in (folder / "run" / "run.log").read_text().splitlines():
-        found = re.match(rf"(\S+ \S+),(\d+) WARNING .*{who} .* died", line)
-        if found:
-            return datetime.fromisoformat(f"{found[1]}.{found[2]}").timestamp() - when
-    raise AssertionError(f"no warning names {who}")
 
 
 def test_a_run_outlives_the_node_of_its_engine(nodes, train, folder, undisturbed):
@@ -288,7 +260,8 @@ def test_a_run_ends_with_the_node_of_a_rank_and_resumes_elsewhere(
     assert told is not None, run.output
     assert "--resume auto" in told[0]
     assert "Traceback" not in run.output
-    assert train_here("--output", "run", "--resume", "auto") == 0
+    resumed = train_here("--output", "run", "--steps", str(STEPS), "--resume", "auto")
+    assert resumed == 0
     assert books_of(folder / "run") == undisturbed
 
 
