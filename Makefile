@@ -55,9 +55,7 @@ test-scale: $(VENV)/.scale  ## install Ray, vLLM (CPU build) and DeepSpeed, then
 mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance kit has to catch each
 	$(BIN)/python -m tests.mutants
 
-test-all: $(VENV)/.scale  ## all tests that need no GPU, also those that `make test-scale` leaves out
-	$(PARALLEL) -m "not slow and not gpu and not scale"
-	$(PYTEST) -m "slow and not gpu and not scale"
+test-all: test test-slow test-learning $(VENV)/.scale  ## all tests that need no GPU, with the matrices; more than two hours
 	$(PARALLEL) $(LEAKS) -m "scale and not gpu"
 
 peers: $(INSTALLED) $(PEERS)  ## compare our formulas with the released OpenRLHF, TRL and verl
