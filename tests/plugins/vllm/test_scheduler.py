@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from .driven_scheduler import add_requests, computed, real_scheduler
+
 pytest.importorskip("vllm")
 
 pytestmark = pytest.mark.scale
@@ -145,85 +147,6 @@ LENGTHS = [20 + 7 * number for number in range(8)]
 PAUSE_AT, AFTER = 25, 1000
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    from rlhf_core.testing.tiny import write_tiny_model
-
-    return write_tiny_model(tmp_path_factory.mktemp("scheduler") / "model")
-
-
-def real_scheduler(kind, folder, *, in_advance):
-    """A scheduler of vLLM's with room for all requests, which needs no worker."""
-    import torch
-    from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-    from vllm.v1.structured_output import StructuredOutputManager
-
-    config = VllmConfig(
-        model_config=ModelConfig(model=str(folder), dtype="float32", skip_tokenizer_init=True),
-        cache_config=CacheConfig(block_size=16, enable_prefix_caching=True),
-        device_config=DeviceConfig("cpu"),
-        scheduler_config=SchedulerConfig(
-            max_num_seqs=16,
-            max_num_batched_tokens=512,
-            max_model_len=512,
-            enable_chunked_prefill=True,
-            is_encoder_decoder=False,
-        ),
-    )
-    # On a CPU vLLM itself would never prepare a step in advance; on a GPU it does.
-    config.scheduler_config.async_scheduling = in_advance
-    config.cache_config.num_gpu_blocks = 1000
-    cache = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    return kind(
-        vllm_config=config,
-        kv_cache_config=KVCacheConfig(1000, [], [KVCacheGroupSpec(["layer"], cache)]),
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=16,
-        log_stats=False,
-    )
-
-
-def add_requests(scheduler):
-    from vllm import SamplingParams
-    from vllm.utils.hashing import sha256
-    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-    from vllm.v1.request import Request
-
-    init_none_hash(sha256)
-    for number, length in enumerate(LENGTHS):
-        params = SamplingParams(max_tokens=length, ignore_eos=True, detokenize=False, logprobs=0)
-        scheduler.add_request(
-            Request(
-                request_id=str(number),
-                prompt_token_ids=list(range(3, 13)),
-                sampling_params=params,
-                pooling_params=None,
-                client_index=0,
-                block_hasher=get_request_block_hasher(16, sha256),
-            )
-        )
-
-
-def computed(scheduled, token):
-    """What a worker would return: the same token for every request, its log-prob the negative of it."""
-    from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
-
-    names = list(scheduled.num_scheduled_tokens)
-    tokens = [[token] for _ in names]
-    logprobs = LogprobsLists(
-        np.array(tokens), -np.array(tokens, dtype=np.float32), np.ones(len(names), dtype=int)
-    )
-    return ModelRunnerOutput(
-        req_ids=names,
-        req_id_to_index={name: index for index, name in enumerate(names)},
-        sampled_token_ids=tokens,
-        logprobs=logprobs if names else None,
-        prompt_logprobs_dict={},
-        pooler_output=[],
-    )
-
-
 class Client:
     """Collects what it is sent."""
 
@@ -284,7 +207,7 @@ def test_a_client_gets_what_vllms_own_scheduler_sends(folder, monkeypatch, in_ad
     clients = []
     for kind in kinds:
         scheduler = real_scheduler(kind, folder, in_advance=in_advance)
-        add_requests(scheduler)
+        add_requests(scheduler, LENGTHS)
         client, seen, had = play(scheduler, depth=2 if in_advance else 1)
         assert any(had.values())
         assert seen == had, "at a pause the client has every token"

@@ -20,6 +20,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import LogprobsLists
 
+from .kv_blocks import BetweenBlocks
 from .names import PORTION_VARIABLE
 
 MERGED = {"request_id", "new_token_ids", "new_logprobs"}
@@ -100,11 +101,11 @@ class InPortions:
         return finished
 
 
-class PortionScheduler(InPortions, Scheduler):
+class PortionScheduler(InPortions, BetweenBlocks, Scheduler):
     """Where each step waits for the one before."""
 
 
-class AsyncPortionScheduler(InPortions, AsyncScheduler):
+class AsyncPortionScheduler(InPortions, BetweenBlocks, AsyncScheduler):
     """Where a step is prepared while the one before is computed."""
 
 
