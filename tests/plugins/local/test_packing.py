@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from rlhf_plugin_local import packing
 from rlhf_plugin_local.packing import MAX_MATERIALIZED, PackedLayout
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 8
@@ -56,6 +57,31 @@ def test_packed_attention_is_that_of_each_sequence_alone(lengths, window, softca
         ]
     )
     torch.testing.assert_close(actual[0], expected.float(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "used"), [((4, 4, 4), True), ((4, 4, 3), False), ((4,), False)]
+)
+def test_several_sequences_of_one_length_go_to_the_kernel_for_them(monkeypatch, lengths, used):
+    calls = []
+    monkeypatch.setattr(packing, "_has_varlen_kernel", lambda query: True)
+    monkeypatch.setattr(packing, "_cudnn_is_faster", lambda device: True)
+    monkeypatch.setattr(PackedLayout, "_varlen", lambda self, query, *_: calls.append("varlen"))
+    offsets = [0, *itertools.accumulate(lengths)]
+    query, key, value = random_parts(offsets[-1])
+    options = {"scaling": 0.3, "softcap": None}
+
+    actual = PackedLayout(offsets, CPU).attend(0, query, key, value, sliding_window=None, **options)
+
+    assert calls == ([] if used else ["varlen"])
+    if used:
+        parts = [part[0].transpose(0, 1).unflatten(0, (-1, 4)) for part in (query, key, value)]
+        for number, sequence in enumerate(zip(*parts, strict=True)):
+            expected = slow_attention(*sequence, window=None, **options)
+            rows = actual[0, 4 * number : 4 * number + 4]
+            torch.testing.assert_close(rows, expected.float(), atol=1e-6, rtol=1e-5)
+    PackedLayout(offsets, CPU).attend(0, query, key, value, sliding_window=2, **options)
+    assert calls[-1:] == ["varlen"], "the other kernel knows no window"
 
 
 @pytest.mark.parametrize("softcap", [None, 5.0])

@@ -21,24 +21,23 @@ SIZES = {
 
 
 class VarlenLike(torch.autograd.Function):
-    """Keeps what the varlen kernel keeps: queries, keys, values, output, and a float32 number for each head."""
+    """Keeps what kernels keep in which heads share keys and values: queries, keys, values, output, and a float32 number
+    for each head."""
 
     @staticmethod
     def forward(ctx, query, key, value):
-        output = query + key + value
+        output = query + 1
         ctx.save_for_backward(query, key, value, output, query.new_zeros(query.shape[:-1]).float())
         return output
 
     @staticmethod
     def backward(ctx, grad):
-        return grad, grad, grad
+        raise AssertionError("only what the forward pass keeps is counted")
 
 
 def attention(module, query, key, value, mask, **_):
-    groups = query.shape[1] // key.shape[1]
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (part.to(torch.bfloat16) for part in (query, key, value))
-    key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     return VarlenLike.apply(query, key, value).transpose(1, 2), None
 
 

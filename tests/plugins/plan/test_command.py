@@ -145,7 +145,7 @@ def test_sequence_parallelism_lets_ranks_share_a_sequence(run):
     _, sliced = run(*flags, "--backend.deepspeed.sequence_parallel", "4")
 
     parts = sliced["gpus"][0]["processes"][0]["parts_gib"]
-    of_a_token = 28 * (16 * 1536 + 8 * 1536 + 8 * 8960 + 4 * 12 + 8)
+    of_a_token = 28 * (16 * 1536 + 4 * (1536 + 256) + 8 * 8960 + 4 * 12 + 8)
     kept = next(size for name, size in parts.items() if name.endswith(": activations"))
     assert kept == pytest.approx(320 * of_a_token / 2**30)
 

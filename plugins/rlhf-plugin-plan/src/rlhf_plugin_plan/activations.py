@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import assumptions as assumed
 from .shapes import ModelShape
 
 
@@ -39,14 +38,13 @@ def layer_bytes(
     precision: Precision,
     *,
     compiled: bool = False,
-    repeats_kv: bool = assumed.REPEATS_KV,
 ) -> int:
     """Bytes of one token that one layer keeps for its backward pass.
 
     Norms keep their input and the normalized input, both in float32 under autocast; with bfloat16 parameters the second
     one in bfloat16. A matmul keeps its input; under autocast each makes a cast of its own (three of the first norm's
-    output, two of the second's). Attention keeps queries, keys, values and output, and with ``repeats_kv`` a key and a
-    value for every query head. The feed-forward part keeps gate, silu(gate), up and their product.
+    output, two of the second's). Attention keeps queries, keys, values and output. The feed-forward part keeps gate,
+    silu(gate), up and their product.
 
     ``compiled`` holds for bfloat16 parameters: norms then keep both in bfloat16, and silu(gate) is computed again.
     """
@@ -63,7 +61,7 @@ def layer_bytes(
             2 * (4 + 4) * d
         )  # input and normalized input; the matmuls' input is the norm's output
         norms += 2 * 4 * d
-    attention = width * (2 * q + 2 * (q if repeats_kv else k))
+    attention = width * (2 * q + 2 * k)
     if shape.qk_norm:
         attention += (4 + width) * (q + k) + 4 * (shape.heads + shape.kv_heads)
     statistics = 4 * shape.heads + 2 * 4  # of the softmax, and of both norms

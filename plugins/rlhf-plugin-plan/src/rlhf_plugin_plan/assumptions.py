@@ -30,9 +30,6 @@ ENGINE_SAMPLER_COPIES = 3
 SERVED_AT_ONCE = 1024
 """Sequences that the vLLM engine decodes together at most, unless its arguments say otherwise."""
 
-REPEATS_KV = True
-"""Attention gets a key and a value for every query head. torch 2.13 can share them, 2.11 cannot."""
-
 GPU_CHUNK = 4096
 """Action tokens whose logits the backends hold at once on a GPU, unless ``logits_chunk`` is set."""
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from rlhf_plugin_local.backend.action_head import action_scores
-from rlhf_plugin_local.backend.fused_head import compiled, head_grad, head_scores
+from rlhf_plugin_local.backend.compiling import compiled
+from rlhf_plugin_local.backend.fused_head import head_grad, head_scores
 from rlhf_plugin_local.modeling import LogitForm, load_causal_lm
 
 
@@ -169,5 +170,5 @@ def test_where_nothing_can_be_compiled_the_plain_function_is_used(monkeypatch, c
 
     assert [compiled(double)(x) for x in (1, 2)] == [2, 4]
     assert [record.getMessage() for record in caplog.records] == [
-        "double is not compiled and needs more memory: Failed to find C compiler."
+        "double is not compiled, so it is slower and needs more memory: Failed to find C compiler."
     ]

@@ -30,7 +30,8 @@ def start_on_gpu(plugins):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("kv_heads", [1, 4])
-def test_attention_on_the_gpu_is_that_of_the_cpu(dtype, window, kv_heads):
+@pytest.mark.parametrize("offsets", [[0, 9, 10, 40], [0, 20, 40]])
+def test_attention_on_the_gpu_is_that_of_the_cpu(dtype, window, kv_heads, offsets):
     generator = torch.Generator().manual_seed(0)
     parts = [
         torch.randn(1, heads, 40, 16, generator=generator).requires_grad_()
@@ -39,7 +40,7 @@ def test_attention_on_the_gpu_is_that_of_the_cpu(dtype, window, kv_heads):
     options = {"scaling": 0.3, "sliding_window": window, "softcap": None}
 
     def run(device, dtype):
-        layout = PackedLayout([0, 9, 10, 40], torch.device(device))
+        layout = PackedLayout(offsets, torch.device(device))
         output = layout.attend(0, *(part.to(device, dtype) for part in parts), **options)
         loss = (output.float() * torch.arange(40, device=device).view(1, 40, 1, 1)).sum()
         return [output.float().cpu(), *torch.autograd.grad(loss, parts)]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .fused_head import compiled, head_grad, head_scores
+from .compiling import compiled
+from .fused_head import head_grad, head_scores
 
 if TYPE_CHECKING:
     from ..modeling import CausalLM

@@ -7,19 +7,10 @@ than the head's own matmuls at small widths. On a CPU ``action_head`` has its ow
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from functools import cache, wraps
-from typing import Any, TypeVar
-
 import torch
 from torch import Tensor
 
 from ..modeling import LogitForm
-
-log = logging.getLogger(__name__)
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def head_scores(raw: Tensor, ids: Tensor, form: LogitForm) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,25 +51,3 @@ def head_grad(
     columns = torch.arange(raw.shape[1], device=raw.device)
     grad = grad + torch.where(columns == action[:, None], grad_logprob[:, None], 0.0)
     return (grad * form.slope(raw)).to(raw.dtype)
-
-
-@cache
-def compiled(function: F) -> F:
-    """Return ``function`` compiled, once for each process; where that fails (no C compiler, say) it stays plain, with a
-    warning."""
-    chosen = torch.compile(function)
-
-    @wraps(function)
-    def call(*arguments: Any) -> Any:
-        from torch._dynamo.exc import TorchDynamoException
-
-        nonlocal chosen
-        try:
-            return chosen(*arguments)
-        except TorchDynamoException as error:
-            chosen = function
-            reason = str(error).strip().splitlines()[0]
-            log.warning("%s is not compiled and needs more memory: %s", function.__name__, reason)
-            return function(*arguments)
-
-    return call  # type: ignore[return-value]

@@ -11,7 +11,8 @@ from torch import Tensor
 from rlhf_core.contracts import Statistic
 
 from .action_head import expected
-from .fused_head import compiled, head_scores, head_sum_pi_squared
+from .compiling import compiled
+from .fused_head import head_scores, head_sum_pi_squared
 
 if TYPE_CHECKING:
     from ..modeling import CausalLM, LogitForm

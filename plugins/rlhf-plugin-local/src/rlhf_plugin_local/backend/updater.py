@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rlhf_core.contracts import Metric, Metrics, Optimizer, RoleSpec
 
+from .compiling import compiled
 from .schedule import lr_factor
 from .trained_parts import check_groups, log_groups, peak_lrs, require_trainable
 
@@ -59,8 +60,12 @@ class Updater:
             if weight.grad is None:
                 continue
             master = self.masters[name]
-            grad = weight.grad.float()
-            master.grad = grad if master.grad is None else master.grad.add_(grad)
+            if master.grad is None:
+                master.grad = weight.grad.float()
+            else:
+                master.grad.add_(
+                    weight.grad
+                )  # read as it is: a cast of its own takes half as long again
             weight.grad = None
 
     def update(self) -> Metrics:
@@ -131,6 +136,18 @@ class Updater:
             state = self.optimizer.state[self.masters[name]]
             state[key] = state[key].to(device)
         self.ema = {name: average.to(device) for name, average in self.ema.items()}
+
+
+def _add_to(total: Tensor, part: Tensor) -> None:
+    """Add in place, whatever the types. torch's own kernel for two types takes half as long again as a compiled one."""
+    if total.is_cuda:
+        compiled(_add_flat)(total.view(-1), part.reshape(-1))
+    else:
+        total.add_(part)
+
+
+def _add_flat(total: Tensor, part: Tensor) -> None:
+    total.add_(part)
 
 
 def _master_of(weight: nn.Parameter) -> nn.Parameter:

@@ -1,0 +1,40 @@
+"""Functions of tensors that are compiled on first use, whether or not layers are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, TypeVar
+
+import torch
+
+log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@cache
+def compiled(function: F) -> F:
+    """Return ``function`` compiled, once for each process; where that fails (no C compiler, say) it stays plain, with a
+    warning."""
+    chosen = torch.compile(function)
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        from torch._dynamo.exc import TorchDynamoException
+
+        nonlocal chosen
+        try:
+            return chosen(*arguments)
+        except TorchDynamoException as error:
+            chosen = function
+            reason = str(error).strip().splitlines()[0]
+            log.warning(
+                "%s is not compiled, so it is slower and needs more memory: %s",
+                function.__name__,
+                reason,
+            )
+            return function(*arguments)
+
+    return call  # type: ignore[return-value]
