@@ -1,7 +1,7 @@
 """Predicted against measured memory: what torch had allocated in the trainer's process at most, on one H200.
 
-Measured 2026-11-22 with torch 2.11.0: the first with ``benchmarks/gpu_step.py --shape 3b`` (and the number of tokens per
-micro-batch), the others with the torch backend alone on 32 or 64 sequences of 256 + 1024 tokens.
+Measured 2026-11-22 with torch 2.11.0: the first with ``benchmarks/gpu_step.py --shape 3b`` (and the number of tokens
+per micro-batch), the others with the torch backend alone on 32 or 64 sequences of 256 + 1024 tokens.
 """
 
 import pytest
@@ -19,6 +19,7 @@ def test_the_peak_is_predicted_within_three_percent(run, model, tokens, compiled
     flags = {
         "--train.max_tokens_per_micro_batch": tokens,
         "--backend.torch.compile": str(compiled).lower(),
+        "--backend.torch.share_prompts": "false",
         "--rollout.batch_size": sequences // 8,
         "--engine.vllm.kv_cache_gib": 8,
         "--prompt-tokens": 256,

@@ -50,3 +50,27 @@ def test_few_sequences_are_no_more_than_they_are():
     batch, count = largest_micro_batch(2, workload(known_lengths=False), 32_768)
 
     assert (batch.tokens, count, batch.several) == (2560, 1, False)
+
+
+def test_prompts_that_are_shared_are_computed_once():
+    """24 sequences next to each other have samples of 4 prompts at most: 2 + 8 + 8 + 6."""
+    batch, count = largest_micro_batch(256, workload(), 32_768, share_prompts=True)
+
+    assert (count, batch.tokens, batch.repeated) == (11, 24 * 1280, 20 * 256)
+    assert batch.computed == 24 * 1024 + 4 * 256
+
+
+def test_short_prompts_and_unknown_lengths_are_planned_whole():
+    for changes in ({"prompt_tokens": 50}, {"samples": 1}, {"known_lengths": False}):
+        batch, _ = largest_micro_batch(256, workload(**changes), 32_768, share_prompts=True)
+        assert batch.repeated == 0, changes
+
+
+@pytest.mark.parametrize("samples", [1, 3, 8])
+def test_no_row_of_a_micro_batch_holds_more_prompts_than_planned(samples):
+    from rlhf_plugin_plan.roles import _most_prompts
+
+    prompts = [row // samples for row in range(60)]
+    for held in range(1, 20):
+        found = max(len(set(prompts[first : first + held])) for first in range(40))
+        assert _most_prompts(held, samples) == found

@@ -40,6 +40,19 @@ def test_query_and_key_norms_keep_a_float32_copy(pencil):
     )
 
 
+def test_shared_prompts_are_kept_once_but_for_attention(pencil):
+    """Of 6 tokens 2 are repeated: 4 x a layer, 2 x q, k, v and output of attention, and 4 x the output that goes on."""
+    whole, shared = (
+        moments(policy(pencil), Sharing(), replace(SMALL, repeated=repeated))[
+            "backward of the head"
+        ]
+        for repeated in (0, 2)
+    )
+    layer = layer_bytes(pencil, BF16)
+    assert whole["activations"] == 6 * layer * pencil.layers
+    assert shared["activations"] == (4 * layer + 2 * 16 + 4 * 4) * pencil.layers
+
+
 def test_recomputing_keeps_a_layers_input_only(pencil):
     assert checkpoint_bytes(pencil, BF16) == 2 * 2
     assert checkpoint_bytes(pencil, AUTOCAST) == 4 * 2

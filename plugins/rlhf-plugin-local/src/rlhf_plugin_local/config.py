@@ -27,6 +27,10 @@ class TorchBackendConfig(Config):
     compile: bool = Field(
         False, description="torch.compile each layer; worth it for long runs only"
     )
+    share_prompts: bool = Field(
+        True,
+        description="compute a prompt once for all samples of it in a micro-batch; results differ by rounding only",
+    )
     logits_chunk: int | None = Field(
         None,
         ge=1,

@@ -61,12 +61,17 @@ def layer_bytes(
             2 * (4 + 4) * d
         )  # input and normalized input; the matmuls' input is the norm's output
         norms += 2 * 4 * d
-    attention = width * (2 * q + 2 * k)
+    attention = attention_bytes(shape, precision)
     if shape.qk_norm:
         attention += (4 + width) * (q + k) + 4 * (shape.heads + shape.kv_heads)
     statistics = 4 * shape.heads + 2 * 4  # of the softmax, and of both norms
     kept = 3 if compiled and precision.parameters == "bfloat16" else 4
     return norms + attention + width * kept * shape.ffn + statistics
+
+
+def attention_bytes(shape: ModelShape, precision: Precision) -> int:
+    """Bytes of one token that the attention of one layer keeps: query, key, value and output."""
+    return precision.compute_bytes * (2 * shape.query_width + 2 * shape.kv_width)
 
 
 def checkpoint_bytes(shape: ModelShape, precision: Precision) -> int:

@@ -30,6 +30,9 @@ ENGINE_SAMPLER_COPIES = 3
 SERVED_AT_ONCE = 1024
 """Sequences that the vLLM engine decodes together at most, unless its arguments say otherwise."""
 
+SHARING_IS_WORTH = 0.05
+"""Share of the tokens that the torch backend has to save before it computes prompts once."""
+
 GPU_CHUNK = 4096
 """Action tokens whose logits the backends hold at once on a GPU, unless ``logits_chunk`` is set."""
 

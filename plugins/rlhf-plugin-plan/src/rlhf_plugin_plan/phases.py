@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import assumptions as assumed
 from . import measured
@@ -141,7 +141,7 @@ def _logprob_share(setting: Setting) -> float:
 def _scoring(setting: Setting, name: str, role: str) -> Phase:
     planned = setting.roles[role]
     shape = planned.role.shape
-    flops = forward_flops(shape, _all_sequences(setting), head=planned.role.has_head)
+    flops = forward_flops(shape, _all_sequences(setting, planned), head=planned.role.has_head)
     limit = flops / _role_flops(setting, planned)
     share = measured.load().training_share(planned.shape, recompute=False)
     return Phase(name=name, limit_s=limit, measured_s=limit / share, bound="matmuls")
@@ -151,7 +151,7 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
     planned = setting.roles[name]
     role, sharing, run = planned.role, planned.sharing, setting.planned.run
     flops = run.train.inner_epochs * training_flops(
-        role.shape, _all_sequences(setting), head=role.has_head, recompute=role.recompute
+        role.shape, _all_sequences(setting, planned), head=role.has_head, recompute=role.recompute
     )
     limit = flops / _role_flops(setting, planned)
     share = measured.load().training_share(
@@ -201,9 +201,14 @@ def _weight_sync(setting: Setting) -> Iterator[Phase]:
     yield Phase(name=SYNC, limit_s=seconds, measured_s=None, bound=bound)
 
 
-def _all_sequences(setting: Setting) -> Tokens:
+def _all_sequences(setting: Setting, planned: PlannedRole) -> Tokens:
+    """Of a pass of a role. Where it computes prompts once, attention still does so for each sequence."""
     work = setting.workload
-    return sequences(work.sequences, work.prompt_tokens, work.response_tokens)
+    found = sequences(work.sequences, work.prompt_tokens, work.response_tokens)
+    if not planned.batch.repeated:
+        return found
+    repeated = (work.sequences - work.prompts) * work.prompt_tokens
+    return replace(found, tokens=found.tokens - repeated)
 
 
 def _role_flops(setting: Setting, planned: PlannedRole) -> float:

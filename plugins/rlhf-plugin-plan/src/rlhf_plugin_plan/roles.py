@@ -44,6 +44,12 @@ class Workload:
     def length(self) -> int:
         return self.prompt_tokens + self.response_tokens
 
+    @property
+    def shares_enough(self) -> bool:
+        """The torch backend computes a prompt once for the samples in a micro-batch, if that saves enough tokens."""
+        saved = (self.samples - 1) * self.prompt_tokens
+        return saved >= assumed.SHARING_IS_WORTH * self.samples * self.length
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRole:
@@ -117,7 +123,12 @@ def planned_role(
             "none. Lower the ranks, or raise train.batch_size or rollout.batch_size."
         )
     budget = run.run.train.max_tokens_per_micro_batch
-    batch, count = largest_micro_batch(-(-rows * together // ranks), workload, budget * slices)
+    batch, count = largest_micro_batch(
+        -(-rows * together // ranks),
+        workload,
+        budget * slices,
+        share_prompts=bool(options.get("share_prompts")),
+    )
     if slices > 1:
         batch = replace(
             batch, tokens=-(-batch.tokens // slices), actions=-(-batch.actions // slices)
@@ -178,7 +189,9 @@ def _require_divides(option: str, size: int, *numbers: tuple[str, int]) -> None:
             )
 
 
-def largest_micro_batch(rows: int, workload: Workload, budget: int) -> tuple[MicroBatch, int]:
+def largest_micro_batch(
+    rows: int, workload: Workload, budget: int, *, share_prompts: bool = False
+) -> tuple[MicroBatch, int]:
     """Return the largest micro-batch of ``rows`` sequences on one rank, and how many there are.
 
     With known lengths they are cut as the backends do, evenly into the fewest that hold them. Otherwise one may be
@@ -191,7 +204,17 @@ def largest_micro_batch(rows: int, workload: Workload, budget: int) -> tuple[Mic
     if not workload.known_lengths:
         tokens = min(max(budget, length), rows * length)
     actions = tokens * workload.response_tokens // length
-    return MicroBatch(tokens=tokens, actions=actions, several=count > 1), count
+    repeated = 0
+    if share_prompts and workload.known_lengths and workload.shares_enough:
+        held = tokens // length
+        repeated = (held - _most_prompts(held, workload.samples)) * workload.prompt_tokens
+    batch = MicroBatch(tokens=tokens, actions=actions, several=count > 1, repeated=repeated)
+    return batch, count
+
+
+def _most_prompts(rows: int, samples: int) -> int:
+    """Return how many prompts so many neighbouring sequences have at most, wherever the first of them stands."""
+    return min(rows, (rows - 2) // samples + 2) if rows > 1 else rows
 
 
 def _precision(spec: RoleSpec, shape: ModelShape, options: Mapping[str, Any]) -> Precision:

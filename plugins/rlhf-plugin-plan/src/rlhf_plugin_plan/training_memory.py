@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from . import assumptions as assumed
 from .activations import (
     Precision,
+    attention_bytes,
     checkpoint_bytes,
     last_norm_bytes,
     layer_backward_bytes,
@@ -80,6 +81,13 @@ class MicroBatch:
     actions: int
     several: bool
     """An update has more than one, so gradients are there while activations are."""
+    repeated: int = 0
+    """Of ``tokens``, those of prompts that another of its sequences has too: only attention computes them again."""
+
+    @property
+    def computed(self) -> int:
+        """Tokens that the model gets."""
+        return self.tokens - self.repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,24 +223,33 @@ def _collected(role: Role, sharing: Sharing) -> Parts:
 def _kept(role: Role, batch: MicroBatch) -> Parts:
     """What the forward pass leaves for the backward pass."""
     shape, precision = role.shape, role.precision
-    each = checkpoint_bytes(shape, precision)
-    if not role.recompute:
-        each = layer_bytes(shape, precision, compiled=role.compiled)
+    each = _layer_keeps(role, batch)
+    if role.recompute:
+        each = float(batch.computed) * checkpoint_bytes(shape, precision)
     casts = 0.0
     if precision.casts and not role.recompute:
         casts = float(precision.compute_bytes * shape.layer_weights)
     return {
-        "activations": float(batch.tokens) * shape.layers * each,
-        "last norm and hidden states": float(batch.tokens) * last_norm_bytes(shape, precision),
+        "activations": shape.layers * each,
+        "last norm and hidden states": float(batch.computed) * last_norm_bytes(shape, precision),
         "weights cast to bfloat16": casts,
     }
 
 
 def _layer_work(role: Role, batch: MicroBatch) -> float:
-    each = layer_backward_bytes(role.shape, role.precision)
-    if role.recompute:
-        each += layer_bytes(role.shape, role.precision, compiled=role.compiled)
-    return float(batch.tokens) * each
+    work = float(batch.tokens) * layer_backward_bytes(role.shape, role.precision)
+    return work + (_layer_keeps(role, batch) if role.recompute else 0.0)
+
+
+def _layer_keeps(role: Role, batch: MicroBatch) -> float:
+    """What one layer keeps for its backward pass. Where prompts are shared, attention keeps what it made of whole
+    sequences, and the output that goes on is another array than its own."""
+    shape, precision = role.shape, role.precision
+    kept = float(batch.computed) * layer_bytes(shape, precision, compiled=role.compiled)
+    if batch.repeated:
+        kept += float(batch.repeated) * attention_bytes(shape, precision)
+        kept += float(batch.computed) * precision.compute_bytes * shape.query_width
+    return kept
 
 
 def _head_weights(role: Role) -> int:

@@ -8,6 +8,7 @@ from rlhf_core.testing.tiny import FAMILIES
 from rlhf_plugin_local.backend.torch_backend import TorchBackend
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.packing import PackedLayout
+from rlhf_plugin_local.shared_starts import SharedLayout, places_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -50,6 +51,31 @@ def test_attention_on_the_gpu_is_that_of_the_cpu(dtype, window, kv_heads, offset
         # Relative to the largest value: gradients are weighted with positions up to 40.
         error = float((actual - expected).abs().max().detach() / expected.abs().max().detach())
         assert error < tolerance
+
+
+@pytest.mark.parametrize("offsets", [[0, 9, 22, 40], [0, 20, 40]])
+def test_attention_with_shared_starts_is_that_of_whole_sequences(offsets):
+    places = places_of(np.array(offsets), [0] + [5] * (len(offsets) - 2))
+    generator = torch.Generator().manual_seed(0)
+    parts = [
+        torch.randn(1, heads, len(places.kept), 64, generator=generator)
+        .to("cuda", torch.bfloat16)
+        .requires_grad_()
+        for heads in (4, 2, 2)
+    ]
+    whole = PackedLayout(offsets, torch.device("cuda"))
+    options = {"scaling": 0.3, "sliding_window": None, "softcap": None}
+    place, kept = (torch.from_numpy(index).cuda() for index in (places.place, places.kept))
+
+    shared = SharedLayout(whole, places, torch.device("cuda")).attend(0, *parts, **options)
+    expected = whole.attend(0, *(part[:, :, place] for part in parts), **options)[:, kept]
+
+    torch.testing.assert_close(shared, expected)
+    found, wanted = (
+        torch.autograd.grad(output.float().square().sum(), parts) for output in (shared, expected)
+    )
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=0.05, rtol=0.05)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_plugin_local.backend.microbatch import micro_batches
+from rlhf_plugin_local.backend.microbatch import micro_batches, micro_batches_in_order
 
 
 def parts(lengths, max_tokens):
@@ -51,3 +51,30 @@ def test_costs_are_balanced():
     ]
 
     assert max(cost) < 1.1 * min(cost)
+
+
+def in_order(lengths, max_tokens):
+    return [rows.tolist() for rows in micro_batches_in_order(np.array(lengths), max_tokens)]
+
+
+def test_rows_in_order_fill_no_more_micro_batches_than_they_must_and_evenly():
+    # 3 + 3 | 3 would do with a limit of 8, and 2 micro-batches with one of 6 too
+    assert in_order([3, 3, 3], 8) == [[0, 1], [2]]
+    # a limit of 8 would give 4 + 4 | 1 + 1; with 6 it is 4 | 4 + 1 + 1, and with 5 one more
+    assert in_order([4, 4, 1, 1], 8) == [[0], [1, 2, 3]]
+
+
+def test_rows_in_order_longer_than_the_limit_are_alone():
+    assert in_order([2, 50, 2], 10) == [[0], [1], [2]]
+    assert in_order([50, 60], 10) == [[0], [1]]
+    assert in_order([], 10) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_in_order_stay_in_order(seed):
+    lengths = np.random.default_rng(seed).integers(1, 40, 50)
+
+    cut = micro_batches_in_order(lengths, 64)
+
+    assert np.concatenate(cut).tolist() == list(range(50))
+    assert max(int(lengths[rows].sum()) for rows in cut) <= 64

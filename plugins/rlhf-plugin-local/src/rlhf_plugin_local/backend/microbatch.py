@@ -26,6 +26,36 @@ def micro_batches(lengths: NDArray[np.int64], max_tokens: int) -> list[NDArray[n
     return sorted(parts, key=lambda rows: int(rows[0]))
 
 
+def micro_batches_in_order(lengths: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.int64]]:
+    """Return rows for each micro-batch, where rows that are next to each other stay together.
+
+    Each micro-batch takes rows until the next one has no room, up to the smallest limit in tokens with which there are
+    no more micro-batches than with ``max_tokens``. A longer sequence gets a micro-batch of its own.
+    """
+    if not len(lengths):
+        return []
+    low, high = int(lengths.min()), max_tokens
+    fewest = len(_cuts(lengths, max_tokens))
+    while low < high:
+        middle = (low + high) // 2
+        if len(_cuts(lengths, middle)) > fewest:
+            low = middle + 1
+        else:
+            high = middle
+    return np.split(np.arange(len(lengths)), _cuts(lengths, max(low, high)))
+
+
+def _cuts(lengths: NDArray[np.int64], limit: int) -> list[int]:
+    """First rows of all micro-batches but the first."""
+    cuts, held = [], 0
+    for row, length in enumerate(lengths.tolist()):
+        if held and held + length > limit:
+            cuts.append(row)
+            held = 0
+        held += length
+    return cuts
+
+
 def _place(lengths: NDArray[np.int64], max_tokens: int, count: int) -> list[list[int]] | None:
     """Fill ``count`` bins, or return None when that is too few."""
     bins: list[list[int]] = [[] for _ in range(count)]

@@ -13,6 +13,8 @@ from rlhf_core.contracts import TrajectoryColumns
 
 from ..attention import Layout
 from ..packing import PackedLayout
+from ..shared_starts import Places, SharedLayout, places_of
+from .prompt_sharing import is_worth_it, shared_starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,10 @@ class ActionGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRows:
-    """``N`` tokens of ``b`` sequences in one row, and their ``M`` action tokens."""
+    """``N`` tokens of ``b`` sequences in one row, and their ``M`` action tokens.
+
+    A prompt that sequences next to each other share may be there once.
+    """
 
     input_ids: Tensor
     """(N,)"""
@@ -58,19 +63,44 @@ class PackedRows:
 
 
 def pack_rows(
-    batch: TrajectoryColumns, rows: NDArray[np.int64], device: torch.device
+    batch: TrajectoryColumns,
+    rows: NDArray[np.int64],
+    device: torch.device,
+    *,
+    share_prompts: bool = False,
 ) -> PackedRows:
-    """Lay the given rows of a batch out on ``device``."""
+    """Lay the given rows of a batch out on ``device``.
+
+    Args:
+        share_prompts: prompts that rows next to each other share are there once, if that saves enough.
+    """
     part = batch if len(rows) == len(batch) else batch.select(rows)
-    layout = PackedLayout(torch.from_numpy(part.token_offsets), device)
+    whole = PackedLayout(torch.from_numpy(part.token_offsets), device)
     tokens = torch.from_numpy(part.token_ids.astype(np.int64)).to(device)
     # The first token of a sequence is never an action, so "the token before" lies in the same sequence.
     actions = torch.from_numpy(np.flatnonzero(part.action_mask)).to(device)
+    grid = ActionGrid.of(part.num_actions, device)
+    places = _places(part) if share_prompts else None
+    if places is None:
+        return PackedRows(
+            input_ids=tokens,
+            position_ids=whole.positions(),
+            layout=whole,
+            predictors=actions - 1,
+            targets=tokens[actions],
+            grid=grid,
+        )
+    layout = SharedLayout(whole, places, device)
     return PackedRows(
-        input_ids=tokens,
-        position_ids=layout.positions(),
+        input_ids=tokens[layout.kept],
+        position_ids=whole.positions()[layout.kept],
         layout=layout,
-        predictors=actions - 1,
+        predictors=layout.place[actions - 1],
         targets=tokens[actions],
-        grid=ActionGrid.of(part.num_actions, device),
+        grid=grid,
     )
+
+
+def _places(part: TrajectoryColumns) -> Places | None:
+    starts = shared_starts(part)
+    return places_of(part.token_offsets, starts.tolist()) if is_worth_it(starts, part) else None

@@ -33,10 +33,11 @@ from .buckets import buckets_of
 from .device import choose_device
 from .export import export_model, holding
 from .metric_reading import read_metrics
-from .microbatch import micro_batches
+from .microbatch import micro_batches, micro_batches_in_order
 from .packed_rows import PackedRows, pack_rows
 from .policy_objective import policy_objective, supervised_objective
 from .policy_terms import PolicyTerms
+from .prompt_sharing import is_worth_it, shared_starts
 from .role_model import build_role_model
 from .scores import OpenRole, Score
 from .scoring_backend import ScoringBackend
@@ -78,7 +79,7 @@ class TorchBackend(ScoringBackend):
         seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
         for rows in self._micro_batches(trajectories):
-            packed = pack_rows(trajectories, rows, self._device)
+            packed = self._packed(trajectories, rows)
             columns = ActionColumns(flat=columns_of(batch, rows, self._device), grid=packed.grid)
             loss, metrics = self._loss(packed, columns, plan, seen, rows)
             self._backward(loss)
@@ -101,7 +102,7 @@ class TorchBackend(ScoringBackend):
         assert plan.supervised_normalizers is not None
         parts = []
         for part in self._micro_batches(rows):
-            packed = pack_rows(rows, part, self._device)
+            packed = self._packed(rows, part)
             loss, metrics = supervised_objective(
                 self._terms,
                 self._role.reader.action_scores(packed),
@@ -118,14 +119,19 @@ class TorchBackend(ScoringBackend):
         self._updater.collect()
 
     def _micro_batches(self, batch: TrajectoryColumns) -> list[NDArray[np.int64]]:
-        return micro_batches(batch.num_tokens, self._spec.max_tokens_per_micro_batch)
+        cut = micro_batches
+        if self._config.share_prompts and is_worth_it(shared_starts(batch), batch):
+            cut = micro_batches_in_order
+        return cut(batch.num_tokens, self._spec.max_tokens_per_micro_batch)
+
+    def _packed(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> PackedRows:
+        return pack_rows(batch, rows, self._device, share_prompts=self._config.share_prompts)
 
     def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to micro-batches and put the results, (M, ...) each, where the actions are."""
         with torch.inference_mode():
             passes = [
-                Pass(rows, score(pack_rows(batch, rows, self._device)))
-                for rows in self._micro_batches(batch)
+                Pass(rows, score(self._packed(batch, rows))) for rows in self._micro_batches(batch)
             ]
         return placed(batch, passes)
 

@@ -1,0 +1,133 @@
+"""Sequences that begin with the same prompt, of which the model computes that prompt once.
+
+The samples of a group differ behind their prompt only. Everything that a model does token by token (matmuls, norms,
+embeddings) is the same for the prompt's tokens in each of them, and so are their keys and values, since a causal model
+does not look ahead. So the row that the model gets has each prompt once, and only attention sees whole sequences:
+before it queries, keys and values are spread over all places that they stand for, behind it the places are kept that
+the row has. The gradient of a shared key or value is that of all its places added up. The result is that of whole
+sequences but for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .attention import Layout
+from .packing import as_matmul_inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the ``F`` tokens of whole sequences stand in a row of ``N`` tokens that has shared starts once."""
+
+    kept: NDArray[np.int64]
+    """(N,) rising: which of the F tokens are in the row."""
+    place: NDArray[np.int64]
+    """(F,) index in the row of each token."""
+    shared: NDArray[np.int64]
+    """(S,) indices in the row of tokens that stand for several."""
+    copies: NDArray[np.int64]
+    """(S, C) which of the F tokens each of them stands for; F in columns that are left over."""
+
+
+def places_of(offsets: NDArray[np.int64], starts: Sequence[int]) -> Places | None:
+    """Return the places of sequences of which each begins with as many tokens of the one before it as ``starts`` says;
+    None if none does.
+
+    Args:
+        offsets: (b + 1,) of the sequences.
+        starts: (b,) 0, or the number of tokens that all sequences back to the last one with 0 begin with; the same
+            number for each of them.
+    """
+    num_tokens = int(offsets[-1])
+    if not any(starts):
+        return None
+    source = np.arange(num_tokens)
+    owner, copies_of = 0, {}
+    for row, start in enumerate(starts):
+        first = int(offsets[row])
+        if not start:
+            owner = first
+            continue
+        source[first : first + start] = np.arange(owner, owner + start)
+        copies_of.setdefault((owner, start), [owner]).append(first)
+    kept = np.flatnonzero(source == np.arange(num_tokens))
+    place = np.searchsorted(kept, source)
+    width = max(map(len, copies_of.values()))
+    shared, copies = [], []
+    for (owner, start), firsts in copies_of.items():
+        shared.append(place[owner : owner + start])
+        columns = np.full((start, width), num_tokens)
+        columns[:, : len(firsts)] = np.arange(start)[:, None] + np.array(firsts)
+        copies.append(columns)
+    return Places(
+        kept=kept, place=place, shared=np.concatenate(shared), copies=np.concatenate(copies)
+    )
+
+
+class SharedLayout:
+    """Attention of a row that has shared starts once, computed by the layout of the whole sequences."""
+
+    def __init__(self, whole: Layout, places: Places, device: torch.device) -> None:
+        self._whole = whole
+        self.kept = torch.from_numpy(places.kept).to(device)
+        self.place = torch.from_numpy(places.place).to(device)
+        self.shared = torch.from_numpy(places.shared).to(device)
+        self.is_copy = torch.from_numpy(places.copies < len(places.place)).to(device)
+        self.copies = torch.from_numpy(places.copies.clip(max=len(places.place) - 1)).to(device)
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
+    ) -> Tensor:
+        """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
+        query, key, value = as_matmul_inputs(query, key, value)
+        # Only the first of the places of a token has an output that is kept, and with it a gradient of its query.
+        query = _Spread.apply(query, self, False)  # type: ignore[no-untyped-call]
+        key = _Spread.apply(key, self, True)  # type: ignore[no-untyped-call]
+        value = _Spread.apply(value, self, True)  # type: ignore[no-untyped-call]
+        output = self._whole.attend(layer, query, key, value, **options)
+        kept: Tensor = _Keep.apply(output, self.kept)  # type: ignore[no-untyped-call]
+        return kept
+
+
+class _Spread(torch.autograd.Function):
+    """(1, H, N, K) to (1, H, F, K). Each gradient is summed in one order, so that equal runs stay equal to the bit."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, layout: SharedLayout, adds: bool) -> Tensor:
+        ctx.layout, ctx.adds = layout, adds
+        return part[0].transpose(0, 1).index_select(0, layout.place).transpose(0, 1)[None]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        layout: SharedLayout = ctx.layout
+        rows = grad[0].transpose(0, 1)  # (F, H, K)
+        kept = rows.index_select(0, layout.kept)
+        if ctx.adds:
+            parts = rows.index_select(0, layout.copies.flatten()).unflatten(0, layout.copies.shape)
+            parts = parts.masked_fill(~layout.is_copy[..., None, None], 0.0)  # (S, C, H, K)
+            kept.index_copy_(0, layout.shared, parts.sum(1))
+        return kept.transpose(0, 1)[None], None, None
+
+
+class _Keep(torch.autograd.Function):
+    """(1, F, H, K) to (1, N, H, K)."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, kept: Tensor) -> Tensor:
+        ctx.save_for_backward(kept)
+        ctx.num_tokens = output.shape[1]
+        return output.index_select(1, kept)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        whole = grad.new_zeros(1, ctx.num_tokens, *grad.shape[2:])
+        return whole.index_copy_(1, kept, grad), None
