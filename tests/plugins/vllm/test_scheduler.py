@@ -30,6 +30,9 @@ class Steps:
     def get_num_unfinished_requests(self):
         return self.unfinished
 
+    def finish_requests(self, names):
+        return [self.requests.pop(name) for name in names]
+
 
 @pytest.fixture
 def scheduler(monkeypatch):
@@ -141,6 +144,16 @@ def test_nothing_is_kept_of_a_request_that_was_aborted(scheduler):
     scheduler.pause_state = PauseState.PAUSED_ALL
     assert sent(scheduler.update_from_output([])) == [("b", [10])]
     assert not scheduler.get_num_unfinished_requests()
+
+
+def test_an_aborted_request_leaves_nothing_to_another_of_its_name(scheduler):
+    step(scheduler, output("a", 1), output("b", 10))
+    aborted = scheduler.requests["a"]
+    assert scheduler.finish_requests(["a"]) == [aborted]
+    scheduler.requests["a"] = request_of()
+    assert step(scheduler, *(output("a", token) for token in (2, 3, 4))) == []
+    assert step(scheduler, output("a", 5), output("b", 11)) == [("a", [2, 3, 4, 5])]
+    assert step(scheduler, output("b", 12), output("b", 13)) == [("b", [10, 11, 12, 13])]
 
 
 LENGTHS = [20 + 7 * number for number in range(8)]
