@@ -21,8 +21,8 @@ Function = Callable[..., Any]
 def predicted_from_itself(right: Function) -> Function:
     """The hidden state at a token predicts the next one, not that token."""
 
-    def wrong(batch: Any, rows: Any, device: Any) -> Any:
-        packed = right(batch, rows, device)
+    def wrong(*arguments: Any, **options: Any) -> Any:
+        packed = right(*arguments, **options)
         return replace(packed, predictors=packed.predictors + 1)
 
     return wrong
@@ -31,8 +31,8 @@ def predicted_from_itself(right: Function) -> Function:
 def eos_is_padding(right: Function) -> Function:
     """Whatever equals the padding token, here end-of-sequence, is taken for padding."""
 
-    def wrong(batch: Any, rows: Any, device: Any) -> Any:
-        packed = right(batch, rows, device)
+    def wrong(*arguments: Any, **options: Any) -> Any:
+        packed = right(*arguments, **options)
         mask = packed.grid.mask.clone().view(-1)
         mask[packed.grid.index[packed.targets == EOS_ID]] = False
         grid = replace(packed.grid, mask=mask.view_as(packed.grid.mask))
