@@ -175,6 +175,31 @@ def test_gradients_and_metrics_stay_the_same(
         assert actual[name].value() == pytest.approx(expected[name].value(), rel=1e-5)
 
 
+def test_recomputed_layers_share_prompts_too(start, make_spec, refs, models, batch, plan):
+    spec = make_spec(models["qwen3"], optimizer=refs.sgd, max_grad_norm=None)
+    runs = [
+        updated(start(spec, compute_dtype="float32", **options), batch, plan)[0]
+        for options in ({"share_prompts": False}, {"gradient_checkpointing": True})
+    ]
+    torch.testing.assert_close(runs[1], runs[0], atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.slow
+# Inductor itself uses what torch has deprecated.
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+def test_compiled_layers_share_prompts_too(start, make_spec, refs, models, batch, plan):
+    spec = make_spec(
+        models["qwen3"], optimizer=refs.sgd, max_grad_norm=None, max_tokens_per_micro_batch=60
+    )
+    runs = [
+        updated(start(spec, compute_dtype="float32", **options), batch, plan)[0]
+        for options in ({"share_prompts": False}, {"compile": True})
+    ]
+    torch.testing.assert_close(runs[1], runs[0], atol=1e-6, rtol=1e-4)
+
+
 def test_a_critic_shares_prompts_too(start, make_spec, refs, models, batch, plan):
     spec = make_spec(
         models["qwen3"],
