@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VOCABULARY = 151936
+TINY = "tiny"
+"""Of our own, a few million parameters: for a machine without a GPU."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,13 @@ SHAPES = {
 def write_model(name: str, folder: Path) -> None:
     """Write config, tokenizer and seeded bfloat16 weights into ``folder``; made on the GPU if there is one.
 
-    Each byte of a text is one token.
+    Each byte of a text is one token. The shape ``TINY`` has float32 weights and a tokenizer of its own.
     """
+    if name == TINY:
+        from rlhf_core.testing.tiny import write_tiny_model
+
+        write_tiny_model(folder, hidden_size=256, num_layers=8)
+        return
     import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
 

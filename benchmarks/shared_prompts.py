@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from shapes import SHAPES, write_model
+from shapes import SHAPES, TINY, write_model
 
 from rlhf_core.contracts import (
     ComponentRef,
@@ -34,7 +34,6 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.plugins import load
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.backend.torch_backend import TorchBackend
 from rlhf_plugin_local.config import TorchBackendConfig
 
@@ -43,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--shape", default="tiny", choices=["tiny", *SHAPES])
+    parser.add_argument("--shape", default=TINY, choices=[TINY, *SHAPES])
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument(
@@ -58,10 +57,7 @@ def main() -> None:
     print(f"{'lengths':>10}{'each':>10}{'once':>10}{'ratio':>8}{'tokens':>8}")
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
-        if arguments.shape == "tiny":
-            write_tiny_model(model, hidden_size=256, num_layers=8)
-        else:
-            write_model(arguments.shape, model)
+        write_model(arguments.shape, model)
         backends = {once: backend_of(model, arguments, once) for once in (False, True)}
         for lengths in arguments.lengths:
             prompt, response = map(int, lengths.split("x"))
@@ -79,9 +75,7 @@ def main() -> None:
 def backend_of(model: Path, arguments: argparse.Namespace, once: bool) -> TorchBackend:
     """Return the backend with a policy, under AdamW."""
     on_gpu = torch.cuda.is_available()
-    backend = TorchBackend(
-        TorchBackendConfig(share_prompts=once, compile=arguments.compile, logits_chunk=None)
-    )
+    backend = TorchBackend(TorchBackendConfig(share_prompts=once, compile=arguments.compile))
     spec = RoleSpec(
         role="policy",
         model_path=str(model),

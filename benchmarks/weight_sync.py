@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shapes import SHAPES, write_model
+from shapes import SHAPES, TINY, write_model
 
 TOGETHER, APART = ("policy+engine",), ("policy", "engine")
 GIB = 2**30
@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--shape", default="0.5b", choices=["tiny", *SHAPES])
+    parser.add_argument("--shape", default="0.5b", choices=[TINY, *SHAPES])
     parser.add_argument("--engine", default="vllm", choices=["vllm", "embedded"])
     parser.add_argument("--updates", type=int, default=8)
     parser.add_argument("--bucket-mib", type=int, default=256)
@@ -39,12 +39,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
-        if arguments.shape == "tiny":
-            from rlhf_core.testing.tiny import write_tiny_model
-
-            write_tiny_model(model, hidden_size=256, num_layers=8)
-        else:
-            write_model(arguments.shape, model)
+        write_model(arguments.shape, model)
         rows = [asyncio.run(measure(arguments, model, way)) for way in ways(arguments.ways)]
     print(table(rows))
     if arguments.json:

@@ -66,6 +66,13 @@ def test_short_prompts_and_unknown_lengths_are_planned_whole():
         assert batch.repeated == 0, changes
 
 
+def test_what_is_worth_sharing_is_what_the_backend_takes_for_it():
+    from rlhf_plugin_local.backend.prompt_sharing import WORTH
+    from rlhf_plugin_plan.assumptions import SHARING_IS_WORTH
+
+    assert SHARING_IS_WORTH == WORTH
+
+
 @pytest.mark.parametrize("samples", [1, 3, 8])
 def test_no_row_of_a_micro_batch_holds_more_prompts_than_planned(samples):
     from rlhf_plugin_plan.roles import _most_prompts

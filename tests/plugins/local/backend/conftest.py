@@ -166,6 +166,14 @@ def make_spec(path: Path, **changes: Any) -> RoleSpec:
     return replace(spec, **changes)
 
 
+def gradients(backend, batch, plan):
+    """Do one SGD step of learning rate 1 and return how each weight moved, with the sign of the gradient."""
+    weights = dict(backend._model.named_weights())
+    before = {name: weight.detach().clone() for name, weight in weights.items()}
+    metrics = backend.train_step(batch, plan).metrics
+    return {name: before[name] - weight.detach() for name, weight in weights.items()}, metrics
+
+
 @pytest.fixture(name="refs", scope="session")
 def _refs() -> SimpleNamespace:
     return SimpleNamespace(loss=LOSS, own_weights=OWN_WEIGHTS, half=HALF, adamw=ADAMW, sgd=SGD)
@@ -201,3 +209,19 @@ def start(plugins: Plugins):
         return backend
 
     return build
+
+
+@pytest.fixture
+def sgd_spec(make_spec, refs):
+    """A role whose update is its gradient."""
+
+    def make(path, *, loss=refs.loss, aggregation="token-mean", max_tokens=16384, **terms):
+        return make_spec(
+            path,
+            objective=PolicyObjective(loss=loss, aggregation=aggregation, **terms),
+            optimizer=refs.sgd,
+            max_grad_norm=None,
+            max_tokens_per_micro_batch=max_tokens,
+        )
+
+    return make

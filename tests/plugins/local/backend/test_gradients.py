@@ -8,35 +8,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlhf_core import PluginError
-from rlhf_core.contracts import PolicyObjective, ValueObjective
+from rlhf_core.contracts import ValueObjective
 from rlhf_core.math import kl_estimate
 from rlhf_core.testing.tiny import FAMILIES
 
+from .conftest import gradients
+
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-
-
-def gradients(backend, batch, plan):
-    """Do one SGD step of learning rate 1 and return how each weight moved, with the sign of the gradient."""
-    weights = dict(backend._model.named_weights())
-    before = {name: weight.detach().clone() for name, weight in weights.items()}
-    metrics = backend.train_step(batch, plan).metrics
-    return {name: before[name] - weight.detach() for name, weight in weights.items()}, metrics
-
-
-@pytest.fixture
-def sgd_spec(make_spec, refs):
-    """A role whose update is its gradient."""
-
-    def make(path, *, loss=refs.loss, aggregation="token-mean", max_tokens=16384, **terms):
-        return make_spec(
-            path,
-            objective=PolicyObjective(loss=loss, aggregation=aggregation, **terms),
-            optimizer=refs.sgd,
-            max_grad_norm=None,
-            max_tokens_per_micro_batch=max_tokens,
-        )
-
-    return make
 
 
 def reinforce_gradient(path, batch, aggregation, *, kl=None, kl_coef=0.0, entropy_coef=0.0):

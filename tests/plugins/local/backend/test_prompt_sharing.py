@@ -8,7 +8,6 @@ import torch
 
 from rlhf_core.contracts import (
     Normalizers,
-    PolicyObjective,
     StepPlan,
     TrainBatch,
     Trajectory,
@@ -20,6 +19,8 @@ from rlhf_core.contracts import (
 from rlhf_core.testing.tiny import FAMILIES
 from rlhf_plugin_local.backend.packed_rows import pack_rows
 from rlhf_plugin_local.backend.prompt_sharing import prompt_lengths, shared_starts
+
+from .conftest import gradients
 
 CPU = torch.device("cpu")
 
@@ -139,33 +140,17 @@ def seen_tokens(backend):
     return passes
 
 
-def updated(backend, batch, plan):
-    """Do a step of SGD with learning rate 1; return how the weights moved, and the metrics."""
-    weights = dict(backend._model.named_weights())
-    before = {name: weight.detach().clone() for name, weight in weights.items()}
-    metrics = backend.train_step(batch, plan).metrics
-    return {name: before[name] - weight.detach() for name, weight in weights.items()}, metrics
-
-
 @pytest.mark.parametrize("max_tokens", [16384, 45])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_and_metrics_stay_the_same(
-    start, make_spec, refs, models, batch, plan, family, max_tokens
+    start, sgd_spec, models, batch, plan, family, max_tokens
 ):
-    spec = make_spec(
-        models[family],
-        objective=PolicyObjective(
-            loss=refs.loss, aggregation="token-mean", kl_estimator="k3", entropy_bonus=True
-        ),
-        optimizer=refs.sgd,
-        max_grad_norm=None,
-        max_tokens_per_micro_batch=max_tokens,
-    )
+    spec = sgd_spec(models[family], max_tokens=max_tokens, kl_estimator="k3", entropy_bonus=True)
     runs, tokens = [], []
     for share in (False, True):
         backend = start(spec, compute_dtype="float32", share_prompts=share)
         passes = seen_tokens(backend)
-        runs.append(updated(backend, batch, plan))
+        runs.append(gradients(backend, batch, plan))
         tokens.append(sum(passes))
 
     (whole, expected), (shared, actual) = runs
@@ -175,10 +160,10 @@ def test_gradients_and_metrics_stay_the_same(
         assert actual[name].value() == pytest.approx(expected[name].value(), rel=1e-5)
 
 
-def test_recomputed_layers_share_prompts_too(start, make_spec, refs, models, batch, plan):
-    spec = make_spec(models["qwen3"], optimizer=refs.sgd, max_grad_norm=None)
+def test_recomputed_layers_share_prompts_too(start, sgd_spec, models, batch, plan):
+    spec = sgd_spec(models["qwen3"])
     runs = [
-        updated(start(spec, compute_dtype="float32", **options), batch, plan)[0]
+        gradients(start(spec, compute_dtype="float32", **options), batch, plan)[0]
         for options in ({"share_prompts": False}, {"gradient_checkpointing": True})
     ]
     torch.testing.assert_close(runs[1], runs[0], atol=1e-6, rtol=1e-4)
@@ -189,12 +174,10 @@ def test_recomputed_layers_share_prompts_too(start, make_spec, refs, models, bat
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )
-def test_compiled_layers_share_prompts_too(start, make_spec, refs, models, batch, plan):
-    spec = make_spec(
-        models["qwen3"], optimizer=refs.sgd, max_grad_norm=None, max_tokens_per_micro_batch=60
-    )
+def test_compiled_layers_share_prompts_too(start, sgd_spec, models, batch, plan):
+    spec = sgd_spec(models["qwen3"], max_tokens=60)
     runs = [
-        updated(start(spec, compute_dtype="float32", **options), batch, plan)[0]
+        gradients(start(spec, compute_dtype="float32", **options), batch, plan)[0]
         for options in ({"share_prompts": False}, {"compile": True})
     ]
     torch.testing.assert_close(runs[1], runs[0], atol=1e-6, rtol=1e-4)
@@ -212,7 +195,7 @@ def test_a_critic_shares_prompts_too(start, make_spec, refs, models, batch, plan
     runs = []
     for share in (False, True):
         backend = start(spec, compute_dtype="float32", share_prompts=share)
-        moved, _ = updated(backend, batch, plan)
+        moved, _ = gradients(backend, batch, plan)
         runs.append((moved, torch.from_numpy(backend.values(batch.trajectories))))
     torch.testing.assert_close(runs[1], runs[0], atol=1e-5, rtol=1e-4)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -79,25 +79,24 @@ def pack_rows(
     tokens = torch.from_numpy(part.token_ids.astype(np.int64)).to(device)
     # The first token of a sequence is never an action, so "the token before" lies in the same sequence.
     actions = torch.from_numpy(np.flatnonzero(part.action_mask)).to(device)
-    grid = ActionGrid.of(part.num_actions, device)
+    packed = PackedRows(
+        input_ids=tokens,
+        position_ids=whole.positions(),
+        layout=whole,
+        predictors=actions - 1,
+        targets=tokens[actions],
+        grid=ActionGrid.of(part.num_actions, device),
+    )
     places = _places(part) if share_prompts else None
     if places is None:
-        return PackedRows(
-            input_ids=tokens,
-            position_ids=whole.positions(),
-            layout=whole,
-            predictors=actions - 1,
-            targets=tokens[actions],
-            grid=grid,
-        )
-    layout = SharedLayout(whole, places, device)
-    return PackedRows(
-        input_ids=tokens[layout.kept],
-        position_ids=whole.positions()[layout.kept],
-        layout=layout,
-        predictors=layout.place[actions - 1],
-        targets=tokens[actions],
-        grid=grid,
+        return packed
+    shared = SharedLayout(whole, places, device)
+    return replace(
+        packed,
+        input_ids=packed.input_ids[shared.kept],
+        position_ids=packed.position_ids[shared.kept],
+        layout=shared,
+        predictors=shared.place[packed.predictors],
     )
 
 
