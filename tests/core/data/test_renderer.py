@@ -241,3 +241,31 @@ def test_the_renderer_keeps_its_contract():
 
     renderer: Renderer = RENDERER
     assert json.dumps(renderer.encode("a"))  # plain integers, as JSON pipes need them
+
+
+class Polite:
+    """A tokenizer whose class changes what decoding returns."""
+
+    def _decode(self, *args, **options):
+        return super()._decode(*args, **options) + "!"
+
+
+def tokenizers_to_decode():
+    plain = bpe_tokenizer()
+    polite = bpe_tokenizer()
+    polite.__class__ = type("PoliteTokenizer", (Polite, type(polite)), {})
+    return {"plain": plain, "changed": polite}
+
+
+@pytest.mark.parametrize("kind", ["plain", "changed"])
+@pytest.mark.parametrize("skip_special_tokens", [True, False])
+def test_many_sequences_are_decoded_as_each_alone(kind, skip_special_tokens):
+    renderer = TokenizerRenderer(tokenizers_to_decode()[kind])
+    sequences = [renderer.encode(text) for text in ("Hello , world", "a  b", "naïve 😀")]
+    sequences += [[], [*renderer.encode("end"), renderer.tokenizer.eos_token_id]]
+    options = {"skip_special_tokens": skip_special_tokens}
+
+    texts = renderer.decode_batch(sequences, **options)
+
+    assert texts == [renderer.decode(one, **options) for one in sequences]
+    assert texts[0] == "Hello , world" + ("!" if kind == "changed" else "")

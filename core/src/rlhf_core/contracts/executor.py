@@ -27,6 +27,12 @@ class Renderer(Protocol):
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
+    def decode_batch(
+        self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
+    ) -> list[str]:
+        """Return what ``decode`` says of each; faster for many."""
+        ...
+
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of a conversation, ending where the policy is to write."""
         ...

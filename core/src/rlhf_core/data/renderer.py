@@ -33,6 +33,7 @@ class TokenizerRenderer:
             token for token, added in tokenizer.added_tokens_decoder.items() if added.special
         }
         self._prefix = _leading_special_tokens(tokenizer)
+        self._decodes_plainly = _decodes_plainly(tokenizer)
         self._end_of_turn: list[int] | None = None
 
     def encode(self, text: str) -> list[int]:
@@ -69,6 +70,18 @@ class TokenizerRenderer:
             clean_up_tokenization_spaces=False,
         )
         return text
+
+    def decode_batch(
+        self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
+    ) -> list[str]:
+        """Return what ``decode`` says of each; the ``tokenizers`` library has all cores work on them."""
+        if not self._decodes_plainly:
+            return [self.decode(one, skip_special_tokens=skip_special_tokens) for one in sequences]
+        backend = self.tokenizer.backend_tokenizer
+        texts: list[str] = backend.decode_batch(
+            list(sequences), skip_special_tokens=skip_special_tokens
+        )
+        return texts
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of a conversation, ending where the policy is to write.
@@ -142,6 +155,17 @@ class TokenizerRenderer:
             # A token that holds the end of the answer and the start of what follows: cut the text, not the tokens.
             return self.encode(text[cut:])
         return [token for token, (start, _) in pairs if start >= cut]
+
+
+def _decodes_plainly(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether ``decode`` is nothing but that of the ``tokenizers`` library: not a tokenizer in Python, nor one of
+    which the class changes what decoding returns."""
+    from transformers import PreTrainedTokenizerFast
+
+    return isinstance(tokenizer, PreTrainedTokenizerFast) and all(
+        getattr(type(tokenizer), name) is getattr(PreTrainedTokenizerFast, name)
+        for name in ("decode", "_decode")
+    )
 
 
 def _leading_special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

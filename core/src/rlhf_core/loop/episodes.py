@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ..contracts.executor import RolloutContext, RolloutExecutor
+from ..contracts.executor import Renderer, RolloutContext, RolloutExecutor
 from ..contracts.group import FinishedGroup, GroupTerms, SeedOf
 from ..contracts.reward import RewardRequest
 from ..contracts.task import Task, Uid
@@ -110,8 +110,7 @@ class EpisodeRunner:
         """
         if self._score is None:
             return [self._finished(group) for _, group in groups]
-        decode = self.context.renderer.decode
-        requests = [request for task, group in groups for request in _requests(task, group, decode)]
+        requests = _requests(groups, self.context.renderer)
         scores = iter(await self._score(requests))
         return [self._rewarded(group, [next(scores) for _ in group]) for _, group in groups]
 
@@ -148,27 +147,39 @@ class EpisodeRunner:
 
 
 def _requests(
-    task: Task, group: Sequence[Trajectory], decode: Callable[..., str]
-) -> Iterator[RewardRequest]:
-    """What rewards get to see of a group. The prompt is what stands before the first action: an environment may have
+    groups: Sequence[tuple[Task, list[Trajectory]]], renderer: Renderer
+) -> list[RewardRequest]:
+    """What rewards get to see of groups. The prompt is what stands before the first action: an environment may have
     written it."""
-    prompts: dict[tuple[int, ...], str] = {}
-    for trajectory in group:
-        tokens = trajectory.token_ids.tolist()
-        start = trajectory.turns[0].start if trajectory.turns else len(tokens)
-        prompt = tuple(tokens[:start])
-        if prompt not in prompts:
-            prompts[prompt] = decode(prompt, skip_special_tokens=False)
-        yield RewardRequest(
+    played = [(task, trajectory) for task, group in groups for trajectory in group]
+    tokens = [trajectory.token_ids.tolist() for _, trajectory in played]
+    starts = [
+        trajectory.turns[0].start if trajectory.turns else len(trajectory.token_ids)
+        for _, trajectory in played
+    ]
+    # Samples of a group share their prompt, and so its text.
+    prompts = [tuple(row[:start]) for row, start in zip(tokens, starts, strict=True)]
+    different = list(dict.fromkeys(prompts))
+    decoded = renderer.decode_batch(different, skip_special_tokens=False)
+    text_of = dict(zip(different, decoded, strict=True))
+    responses = renderer.decode_batch(
+        [row[start:] for row, start in zip(tokens, starts, strict=True)], skip_special_tokens=True
+    )
+    return [
+        RewardRequest(
             uid=str(trajectory.uid),
             row=task.row,
-            prompt=prompts[prompt],
-            response=decode(tokens[start:], skip_special_tokens=True),
-            token_ids=tuple(tokens),
+            prompt=text_of[prompt],
+            response=response,
+            token_ids=tuple(row),
             action_mask=tuple(trajectory.action_mask.tolist()),
             turns=trajectory.turns,
             truncated=trajectory.truncated,
         )
+        for (task, trajectory), row, prompt, response in zip(
+            played, tokens, prompts, responses, strict=True
+        )
+    ]
 
 
 def _check(task: Task, trajectories: Sequence[Trajectory], samples: range) -> None:

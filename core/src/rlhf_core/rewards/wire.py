@@ -11,8 +11,8 @@ import copy
 import datetime
 import json
 from array import array
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain, pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -200,8 +200,9 @@ def _bits(mask: Sequence[bool]) -> str:
     return bytes(mask).translate(_BITS).decode("ascii")
 
 
-def _pack_ints(parts: Any) -> str:
-    return base64.b64encode(array("i", chain.from_iterable(parts)).tobytes()).decode("ascii")
+def _pack_ints(parts: Iterable[Sequence[int]]) -> str:
+    packed = b"".join(array("i", part).tobytes() for part in parts)
+    return base64.b64encode(packed).decode("ascii")
 
 
 def _unpack_ints(text: str) -> list[int]:

@@ -37,6 +37,11 @@ class FakeRenderer:
             for token in map(int, token_ids)
         )
 
+    def decode_batch(
+        self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
+    ) -> list[str]:
+        return [self.decode(one, skip_special_tokens=skip_special_tokens) for one in sequences]
+
     def render(self, messages: Sequence[Message]) -> list[int]:
         turns = "".join(f"[{message['role']}]{message['content']}|" for message in messages)
         return self.encode(turns + "[assistant]")
