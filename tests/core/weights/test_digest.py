@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlhf_core.weights import digest_of_sums, held_bits_digest, num_words, weights_digest
+from rlhf_core.weights import digest_of_sums, held_bits_digest, num_words, read_sums, weights_digest
 from rlhf_core.weights.digest import bits_digest
 
 
@@ -68,29 +68,61 @@ def test_views_that_start_between_words_are_read_right():
     assert int(bits_digest(whole[1:])) == int(bits_digest(whole[1:].clone()))
 
 
-def test_chunks_do_not_matter(monkeypatch):
-    tensor = torch.arange(100, dtype=torch.float64)
-    whole = int(bits_digest(tensor))
+STEP = 0x9E3779B97F4A7C15
 
-    monkeypatch.setattr("rlhf_core.weights.digest.CHUNK", 7)
 
-    assert int(bits_digest(tensor)) == whole
+def signed(value):
+    value %= 1 << 64
+    return value - (1 << 64) if value >> 63 else value
+
+
+def key(position):
+    """Output ``position`` of splitmix64 from state 0, with shifts that keep the sign, made odd."""
+    value = signed((position + 1) * STEP)
+    value = signed((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9)
+    value = signed((value ^ (value >> 27)) * 0x94D049BB133111EB)
+    return (value ^ (value >> 31)) | 1
 
 
 def test_a_hand_computed_sum():
-    """One word of value 5 at position 1: 5 + 0x9E3779B97F4A7C15 = 0x9E3779B97F4A7C1A through the finalizer, with
-    shifts that keep the sign."""
+    """Words 5 and -2: 5 times the first key and -2 times the second."""
+    words = torch.tensor([5, -2], dtype=torch.int32)
 
-    def signed(value):
-        value %= 1 << 64
-        return value - (1 << 64) if value >> 63 else value
+    assert int(bits_digest(words)) == signed(5 * key(0) - 2 * key(1))
 
-    value = signed(5 + 0x9E3779B97F4A7C15)
-    value = signed((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9)
-    value = signed((value ^ (value >> 27)) * 0x94D049BB133111EB)
-    value ^= value >> 31
 
-    assert int(bits_digest(torch.tensor([5]))) == value
+def test_later_chunks_count_otherwise(monkeypatch):
+    monkeypatch.setattr("rlhf_core.weights.digest.CHUNK", 4)
+    words = torch.arange(1, 11, dtype=torch.int32)
+    swapped = words[torch.tensor([4, 1, 2, 3, 0, 5, 6, 7, 8, 9])]
+
+    expected = sum(word * key(i % 4) * STEP ** (i // 4) for i, word in enumerate(range(1, 11)))
+
+    assert int(bits_digest(words)) == signed(expected)
+    assert int(bits_digest(swapped)) != signed(expected)
+
+
+def test_a_part_of_several_chunks_counts_as_in_the_whole(monkeypatch):
+    monkeypatch.setattr("rlhf_core.weights.digest.CHUNK", 4)
+    words = torch.arange(1, 11, dtype=torch.int32)
+    held = torch.arange(10) % 3 == 0
+
+    (one, held_words), (other, other_words) = (
+        held_bits_digest(words, part) for part in (held, ~held)
+    )
+
+    assert signed(int(one) + int(other)) == int(bits_digest(words))
+    assert int(held_words) + int(other_words) == 10
+
+
+def test_a_tensor_without_elements_has_a_digest():
+    assert int(bits_digest(torch.zeros(0, 3))) == 0
+    assert digest({"none": torch.zeros(0, 3)}) != digest({})
+
+
+def test_many_sums_are_read_at_once():
+    assert read_sums([torch.tensor(3), torch.tensor(-1)]) == [3, -1]
+    assert read_sums([]) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -122,14 +154,14 @@ def test_what_lies_outside_of_a_part_does_not_matter_to_it():
 
 
 def test_a_word_that_is_held_in_part_does_not_count():
-    weight, part = torch.randn(8), torch.zeros(8, dtype=torch.bool)
+    weight, part = torch.randn(8).to(torch.bfloat16), torch.zeros(8, dtype=torch.bool)
     part[1:5] = True  # words of two numbers: one half, one whole, one half
 
     assert int(held_bits_digest(weight, part)[1]) == 1
 
 
 def test_the_last_word_counts_though_it_is_not_full():
-    weight = torch.randn(5)
+    weight = torch.randn(5).to(torch.bfloat16)
 
     total, words = held_bits_digest(weight, torch.ones(5, dtype=torch.bool))
 

@@ -5,7 +5,14 @@ through a collective group.
 ``group`` are the two ways, ``link`` puts them together. A runtime holds the sending end, an engine the receiving one.
 """
 
-from .digest import bits_digest, digest_of_sums, held_bits_digest, num_words, weights_digest
+from .digest import (
+    bits_digest,
+    digest_of_sums,
+    held_bits_digest,
+    num_words,
+    read_sums,
+    weights_digest,
+)
 from .group import LinkBroken
 from .layout import ALIGNMENT, Slot, WeightPlan, aligned, plan_weights, slot_for, torch_dtype
 from .link import Invitation, ReceivingLink, SendingLink
@@ -35,6 +42,7 @@ __all__ = [
     "open_buffer",
     "place_of",
     "plan_weights",
+    "read_sums",
     "same_memory",
     "slot_for",
     "torch_dtype",

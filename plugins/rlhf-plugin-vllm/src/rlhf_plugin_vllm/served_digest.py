@@ -27,7 +27,7 @@ class HeldWeight:
     total: int
     """Their share of ``rlhf_core.weights.bits_digest``."""
     words: int
-    """Words of 8 bytes in the region, as far as they are in it whole."""
+    """Words of 4 bytes in the region, as far as they are in it whole."""
     all_words: int
     """Of the whole weight."""
 
