@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..all_at_once import all_at_once
 from ..contracts.engine import Engine
 from ..contracts.runtime import RoleHandle
 from ..errors import RolloutError
@@ -15,12 +16,9 @@ async def check_served_weights(engine: Engine, policy: RoleHandle, version: int)
     """
     if engine.shares_weights:
         return
-    served = await engine.checksum()
-    if served is None:
-        return
-    # Only now: where ranks share the weights, every one of them has to be gathered for it.
-    expected = await policy.checksum()
-    if served != expected:
+    # The engine first: it computes in a process of its own, while the trainer may compute in this one.
+    served, expected = await all_at_once([engine.checksum(), policy.checksum()])
+    if served is not None and expected is not None and served != expected:
         raise RolloutError(
             f"after the update to version {version} the engine serves other weights (digest {served[:12]}) than the "
             f"trainer has ({expected[:12]}); its samples would be off-policy without a word. Go on from the newest "

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
+from ..all_at_once import all_at_once
 from ..config.resolved import Selection
 from ..contracts.reward import RewardRequest
 from ..errors import RewardError
 from .host import RewardHost
 from .outcome import Outcome, Problem, ProblemKind
-
-ResultT = TypeVar("ResultT")
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +51,7 @@ class RewardPanel:
             RewardError: one of them cannot be built; all have been stopped.
         """
         try:
-            await _all(host.start() for host in self._hosts)
+            await all_at_once(host.start() for host in self._hosts)
         except BaseException:
             await self.close()
             raise
@@ -67,7 +65,7 @@ class RewardPanel:
         """
         if not requests:
             return []
-        outcomes_by_host = await _all(
+        outcomes_by_host = await all_at_once(
             host.score(requests, stop_at_problem=host.options.on_error == "fail")
             for host in self._hosts
         )
@@ -80,18 +78,6 @@ class RewardPanel:
     async def close(self) -> None:
         """Stop all rewards; no process of theirs is left."""
         await asyncio.gather(*(host.close() for host in self._hosts))
-
-
-async def _all(work: Iterable[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
-    """Do everything at the same time. After the first error nothing is left running, and that error is raised."""
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 def _by_policy(
