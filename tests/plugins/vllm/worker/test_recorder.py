@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from rlhf_core.weights import aligned, slot_for
+from rlhf_plugin_vllm.worker.known_copies import KnownCopies
 from rlhf_plugin_vllm.worker.recorder import CopyRecorder
 
 
@@ -33,15 +34,20 @@ class Stacked(nn.Module):
                 self.qkv.data[2:4].copy_(weight[:, 4:])
 
 
-def load(state, model=None):
-    model = model or Stacked()
+def packed(state):
     slots, end = [], 0
     for name, tensor in state.items():
         slots.append(slot_for(name, tensor, aligned(end)))
-        end = slots[-1].offset + slots[-1].nbytes
+        end = aligned(slots[-1].offset + slots[-1].nbytes)
     bucket = torch.zeros(end, dtype=torch.uint8)
     for slot in slots:
         slot.view(bucket).copy_(state[slot.name])
+    return slots, bucket
+
+
+def load(state, model=None):
+    model = model or Stacked()
+    slots, bucket = packed(state)
     with CopyRecorder(bucket, slots) as recorder:
         model.load_weights((slot.name, slot.view(bucket)) for slot in slots)
     return model, recorder.placed
@@ -108,3 +114,26 @@ def test_a_weight_equals_what_was_copied_of_it_wherever_it_lies(state):
     assert not placed["q"].equals(other)
     assert placed["expert1"].equals(state["expert1"])
     assert not placed["expert1"].equals(state["expert0"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_known_copies_put_other_weights_where_the_model_did(state, dtype):
+    """Stacked, padded, transposed and split ones, whatever type they arrive in."""
+    state["halves"] = torch.arange(16.0).view(2, 8)
+    first = {name: weight.to(dtype) for name, weight in state.items() if name not in "qkv"}
+    second = {name: torch.randn(weight.shape).to(dtype) for name, weight in first.items()}
+    model, placed = load(first)
+    slots, bucket = packed(second)
+
+    KnownCopies(slots, placed).repeat(bucket)
+
+    expected, _ = load(second)
+    for parameter, other in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(parameter, other, rtol=0, atol=0)
+
+
+def test_a_weight_in_the_layout_of_the_checkpoint_is_read_without_a_copy(state):
+    model, placed = load(state)
+
+    assert placed["k"].read().data_ptr() == model.qkv.data[4:].data_ptr()
+    assert placed["expert0"].read().data_ptr() != model.experts.data_ptr()

@@ -7,7 +7,7 @@ one call in all, during which the worker takes the buckets from a link that it j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,10 @@ from rlhf_core.weights import (
     num_words,
     open_buffer,
     place_of,
+    read_sums,
 )
 
+from .known_copies import KnownCopies
 from .recorder import CopyRecorder, Placed
 
 
@@ -66,11 +68,16 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     _placed: dict[str, Placed]
     _ties: dict[str, str]
     _tied_heads: set[str]
+    _known: dict[str, KnownCopies]
+    """By the first name in the bucket."""
+    _live: set[int]
+    """Storages of the parameters that ``_known`` is about."""
     _opened: dict[str, Any]
     _bucket: Tensor | None
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Get ready; with an invitation, join its link in the place of an older one."""
+        self._known, self._live = {}, set()
         if init_info.link is None:
             self._placed, self._ties, self._opened, self._bucket = {}, {}, {}, None
             return
@@ -85,6 +92,8 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._placed = {}
         self._ties = {}
         self._tied_heads = _tied_heads(self.model)
+        if (live := _storages(self.model)) != self._live:
+            self._known, self._live = {}, live
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Copy one bucket, or all that the link brings.
@@ -105,25 +114,36 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._load(slots, self._open(update_info.buffer))
 
     def _load(self, slots: Sequence[Slot], bucket: Tensor) -> None:
-        weights = [(slot.name, slot.view(bucket)) for slot in slots]
-        recorder = CopyRecorder(bucket, slots)
-        # vLLM 0.32 refuses a tied head in a bucket without the embeddings; it is compared with them below.
-        untied = [(name, weight) for name, weight in weights if name not in self._tied_heads]
-        with torch.no_grad(), recorder:
-            self.model.load_weights(iter(untied))
-        for name, weight in weights:
-            placed = recorder.placed[name]
+        placed_of = self._copied(slots, bucket)
+        for slot in slots:
+            placed, weight = placed_of[slot.name], slot.view(bucket)
             if placed.parts:
-                self._placed[name] = placed
-            elif tie := self._tied_to(name, weight):
-                self._ties[name] = tie
+                self._placed[slot.name] = placed
+            elif tie := self._tied_to(weight):
+                self._ties[slot.name] = tie
             elif self.parallel_config.pipeline_parallel_size == 1:
                 raise ValueError(
-                    f"weight {name} of shape {tuple(weight.shape)} has no place in the engine's model: trainer and "
-                    "engine were started from different models, or vLLM ties it to a weight that the trainer has "
+                    f"weight {slot.name} of shape {tuple(weight.shape)} has no place in the engine's model: trainer "
+                    "and engine were started from different models, or vLLM ties it to a weight that the trainer has "
                     "changed apart from it"
                 )
             # Else another stage has it, which ``served`` of all workers tells.
+
+    def _copied(self, slots: Sequence[Slot], bucket: Tensor) -> Mapping[str, Placed]:
+        """Copy the weights to where they belong, and return where that is."""
+        if not slots:
+            return {}
+        known = self._known.get(slots[0].name)
+        if known is not None and known.slots == slots:
+            known.repeat(bucket)
+            return known.placed
+        recorder = CopyRecorder(bucket, slots)
+        # vLLM 0.32 refuses a tied head in a bucket without the embeddings; it is compared with them afterwards.
+        untied = [slot for slot in slots if slot.name not in self._tied_heads]
+        with torch.no_grad(), recorder:
+            self.model.load_weights((slot.name, slot.view(bucket)) for slot in untied)
+        self._known[slots[0].name] = KnownCopies(slots, recorder.placed)
+        return recorder.placed
 
     def finish_weight_update(self) -> None:
         """Nothing is left to do: weights were copied as they came. ``missing`` says whether they were all of them."""
@@ -152,26 +172,16 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             if any(part.kept.untyped_storage().data_ptr() not in live for part in placed.parts):
                 raise ValueError(f"the parameter of {name} was replaced since the last update")
             weight = placed.read()
-            words: int | Tensor = num_words(weight.nbytes)
-            if placed.is_whole():
-                total = bits_digest(weight)
-            else:
-                total, words = held_bits_digest(weight, placed.held())
-            found.append((name, weight.dtype, placed, total, words))
-        # The sums stay on the device until all are under way: to read one makes the host wait.
+            sums = (
+                [bits_digest(weight)]
+                if placed.is_whole()
+                else [*held_bits_digest(weight, placed.held())]
+            )
+            found.append((name, weight.dtype, placed, sums))
+        read = iter(read_sums([one for *_, sums in found for one in sums]))
         return [
-            {
-                "name": name,
-                "dtype": str(dtype),
-                "shape": list(placed.slot.shape),
-                "region": placed.region,
-                "elements": placed.num_copied,
-                "all_elements": placed.num_elements,
-                "total": int(total),
-                "words": int(words),
-                "all_words": num_words(placed.num_elements * dtype.itemsize),
-            }
-            for name, dtype, placed, total, words in found
+            _held_weight(name, dtype, placed, *(next(read) for _ in sums))
+            for name, dtype, placed, sums in found
         ]
 
     @staticmethod
@@ -187,7 +197,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         if self._link is not None:
             self._link.close()
         self._placed, self._ties, self._opened, self._bucket = {}, {}, {}, None
-        self._link = None
+        self._known, self._link = {}, None
 
     def _open(self, description: dict[str, Any]) -> Tensor:
         if self._bucket is None or description != self._opened:
@@ -196,12 +206,30 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._opened = description
         return self._bucket
 
-    def _tied_to(self, name: str, weight: Tensor) -> str | None:
+    def _tied_to(self, weight: Tensor) -> str | None:
         """Return the name whose weight the model uses in this one's place, if there is one."""
         for other, placed in self._placed.items():
             if placed.slot.shape == list(weight.shape) and placed.equals(weight):
                 return other
         return None
+
+
+def _held_weight(
+    name: str, dtype: torch.dtype, placed: Placed, total: int, words: int | None = None
+) -> dict[str, Any]:
+    """``HeldWeight`` as plain values; without ``words`` all of them are held."""
+    all_words = num_words(placed.num_elements * dtype.itemsize)
+    return {
+        "name": name,
+        "dtype": str(dtype),
+        "shape": list(placed.slot.shape),
+        "region": placed.region,
+        "elements": placed.num_copied,
+        "all_elements": placed.num_elements,
+        "total": total,
+        "words": all_words if words is None else words,
+        "all_words": all_words,
+    }
 
 
 def _storages(model: nn.Module) -> set[int]:

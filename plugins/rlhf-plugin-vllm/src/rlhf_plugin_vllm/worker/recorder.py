@@ -78,8 +78,11 @@ class Placed:
 
     def read(self) -> Tensor:
         """Return the weight as the model holds it, in its shape of a checkpoint and the model's dtype; elements that
-        were not copied are undefined."""
-        first = self.parts[0].kept
+        were not copied are undefined. A view of the parameter where that has the same layout."""
+        first, stride = self.parts[0].kept, self.parts[0].stride
+        is_one = len(self.parts) == 1 and self.is_whole()
+        if is_one and first.is_contiguous() and first.stride() == stride:
+            return first.view(self.slot.shape)
         weight = torch.empty(self.num_elements, dtype=first.dtype, device=first.device)
         for part in self.parts:
             weight.as_strided(part.kept.shape, part.stride, part.offset).copy_(part.kept)
