@@ -3,23 +3,30 @@
     python benchmarks/gpu_step.py --shape 1.5b --peer trl --json result.json
     python benchmarks/gpu_step.py --shape 0.5b -- runtime=ray backend=deepspeed backend.deepspeed.zero_stage=2
 
+    python benchmarks/gpu_step.py --shape 1.5b --peer trl --peer-gpu 1
+
 Random weights of a published shape, prompts of one length, forced response lengths, sampled at temperature 1, GRPO
 without a reference model. The step is the whole one of ``rlhf train``. Everything runs in processes of their own, one
-after the other, on the same GPU; the first step of each is left out (compilation and CUDA graphs), and of the others
-the median counts.
+after the other, on the same GPU, or at the same time on two of one host; the first step of each is left out
+(compilation and CUDA graphs), and of the others the median counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -28,6 +35,7 @@ ONE_GPU = {
     "model.dtype": "bfloat16",
     "backend.torch.compile": "true",
 }
+COMPILE_CACHES = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 PHASES = ("generate_s", "reward_s", "score_s", "train_s", "hold_s", "sync_s", "check_s")
 """Seconds of a step's record. ``hold_s``: what the update of weights waited for generation that runs ahead."""
 
@@ -43,6 +51,7 @@ def main() -> None:
     parser.add_argument("--response-tokens", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--peer", choices=["trl"], help="measure it too, in the same run")
+    parser.add_argument("--peer-gpu", type=int, help="measure the peer there, at the same time")
     parser.add_argument("--peer-steps", type=int, default=3)
     parser.add_argument("--peer-micro-batch", type=int, default=8)
     parser.add_argument("--models", type=Path, help="where models are kept; a temporary folder")
@@ -70,6 +79,10 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
         name, _, value = option.partition("=")
         options[name] = value or None
     words = [f"{name}={value}" for name, value in options.items() if value is not None]
+    beside = ThreadPoolExecutor(max_workers=1)
+    start_peer = partial(beside.submit, _run_peer, arguments, model, flags)
+    at_once = arguments.peer_gpu is not None
+    peer = start_peer() if arguments.peer and at_once else None
     ours = _run("our_step.py", "OURS ", model, [*flags, f"--steps={arguments.steps}", "--", *words])
     report = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -82,10 +95,19 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
     }
     if arguments.peer:
         print(table(report), flush=True)
-        extra = ["--gpu", "--recompute", f"--micro-batch={arguments.peer_micro_batch}"]
-        steps = f"--steps={arguments.peer_steps}"
-        report["peer"] = _run("peer_trl_step.py", "TRL ", model, [*flags, steps, *extra])
+        report["peer"] = (peer or start_peer()).result()
     return report
+
+
+def _run_peer(arguments: argparse.Namespace, model: Path, flags: list[str]) -> dict[str, Any]:
+    extra = ["--gpu", "--recompute", f"--micro-batch={arguments.peer_micro_batch}"]
+    environment = {}
+    if arguments.peer_gpu is not None:
+        # Two that compile at once do not share what is half written.
+        caches = {name: str(model.parent / "caches" / name) for name in COMPILE_CACHES}
+        environment = {"CUDA_VISIBLE_DEVICES": str(arguments.peer_gpu), **caches}
+    steps = f"--steps={arguments.peer_steps}"
+    return _run("peer_trl_step.py", "TRL ", model, [*flags, steps, *extra], environment)
 
 
 def table(report: dict[str, Any]) -> str:
@@ -163,9 +185,17 @@ def _memory(ours: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _run(script: str, mark: str, model: Path, flags: list[str]) -> dict[str, Any]:
+def _run(
+    script: str,
+    mark: str,
+    model: Path,
+    flags: list[str],
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     command = [sys.executable, str(HERE / script), f"--model={model}", *flags]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
     found = [line for line in done.stdout.splitlines() if line.startswith(mark)]
     if done.returncode or not found:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")

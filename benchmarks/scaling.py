@@ -97,6 +97,7 @@ def measured(arguments: argparse.Namespace, mode: str, folder: Path) -> dict[str
     asked = argparse.Namespace(
         **{name: getattr(arguments, name) for name in names},
         peer=None,
+        peer_gpu=None,
         options=[*words, *further],
     )
     row: dict[str, Any] = {"mode": mode, "gpus": 1 if mode == "one" else arguments.gpus}
