@@ -196,10 +196,8 @@ def expected(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
     """What one rank of the torch backend finds in a scenario; its files are in ``folder``."""
     program = _imported("deepspeed_scenarios")
 
-    def make(gradient_checkpointing: bool = False) -> TorchBackend:
-        return TorchBackend(
-            TorchBackendConfig(device="cpu", gradient_checkpointing=gradient_checkpointing)
-        )
+    def make(**options: Any) -> TorchBackend:
+        return TorchBackend(TorchBackendConfig(device="cpu", **options))
 
     @cache
     def run(name: str) -> Any:

@@ -170,12 +170,14 @@ def plain_plugins() -> Plugins:
     return loaded
 
 
-def make_trajectories(num: int = 6, seed: int = 0) -> TrajectoryColumns:
-    """Rows of 5 to 25 tokens; every third has two turns with environment text between them."""
+def make_trajectories(num: int = 6, seed: int = 0, samples: int = 1) -> TrajectoryColumns:
+    """Rows of 5 to 25 tokens; every third has two turns with environment text between them. So many rows next to each
+    other begin with the same prompt."""
     rng = np.random.default_rng(seed)
     rows = []
     for row in range(num):
-        prompt, first = int(rng.integers(2, 8)), int(rng.integers(3, 10))
+        own, first = int(rng.integers(2, 8)), int(rng.integers(3, 10))
+        prompt = rows[-1].turns[0].start if row % samples else own
         turns = [Turn(start=prompt, end=prompt + first)]
         if row % 3 == 2:
             turns.append(Turn(start=prompt + first + 3, end=prompt + first + 7))
@@ -183,10 +185,13 @@ def make_trajectories(num: int = 6, seed: int = 0) -> TrajectoryColumns:
         for turn in turns:
             mask[turn.start : turn.end] = True
         count = int(mask.sum())
+        tokens = rng.integers(4, 90, len(mask)).astype(np.int32)
+        if row % samples:
+            tokens[:prompt] = rows[-1].token_ids[:prompt]
         rows.append(
             Trajectory(
-                uid=Uid(0, row),
-                token_ids=rng.integers(4, 90, len(mask)).astype(np.int32),
+                uid=Uid(0, row // samples, row % samples),
+                token_ids=tokens,
                 action_mask=mask,
                 rollout_logprobs=rng.normal(-2, 0.1, count).astype(np.float32),
                 weight_version=np.zeros(count, dtype=np.int32),
@@ -198,9 +203,9 @@ def make_trajectories(num: int = 6, seed: int = 0) -> TrajectoryColumns:
 
 
 def make_batch(
-    seed: int = 0, num: int = 6, *, supervised: bool = False, top: int = 0
+    seed: int = 0, num: int = 6, *, supervised: bool = False, top: int = 0, samples: int = 1
 ) -> TrainBatch:
-    rows = make_trajectories(num, seed)
+    rows = make_trajectories(num, seed, samples)
     rng = np.random.default_rng(seed + 1)
     size = int(rows.num_actions.sum())
     drawn = {

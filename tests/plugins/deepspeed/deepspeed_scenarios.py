@@ -132,6 +132,21 @@ def gradient(place: Place, found: Found) -> None:
         backend.close()
 
 
+def same_prompts(place: Place, found: Found) -> None:
+    """One step of SGD on groups with a prompt each, which several ranks compute once and a single one does not."""
+    backend = place.start(
+        options={"share_prompts": place.world_size > 1}, max_tokens_per_micro_batch=90
+    )
+    batch = make_batch(num=9, samples=3)
+    part = place.part(batch)
+    outcome = backend.train_step(part, make_plan(batch, return_logprobs=True))
+    found.metrics(outcome)
+    found.array("logprobs", outcome.logprobs)
+    found.array("scored", backend.logprobs(part.trajectories))
+    found.weights(backend)
+    backend.close()
+
+
 def critic(place: Place, found: Found) -> None:
     """Three steps of AdamW on values."""
     spec = {"role": "critic", "head": "value", "objective": ValueObjective(value_clip=0.5)}
@@ -327,6 +342,7 @@ def unshared(place: Place, found: Found) -> None:
 
 SCENARIOS = (
     gradient,
+    same_prompts,
     critic,
     training,
     mixed,

@@ -6,10 +6,12 @@ import torch
 
 from rlhf_core import ConfigError
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+from rlhf_plugin_deepspeed.passes import agreed_passes
 from rlhf_plugin_deepspeed.rank_group import RankGroup, join_group
 from rlhf_plugin_deepspeed.ranks import Ranks
 from rlhf_plugin_deepspeed.sequence_attention import check_heads
 from rlhf_plugin_deepspeed.sequence_rows import lay_out
+from rlhf_plugin_local.backend.prompt_sharing import shared_starts
 
 CPU = torch.device("cpu")
 
@@ -41,6 +43,33 @@ def test_slices_together_are_the_rows(size, rows, material):
     (actions,) = part.action_mask.nonzero()
     assert targets == part.token_ids[actions].tolist()
     assert predictors == (actions - 1).tolist()
+
+
+def test_a_rank_with_whole_rows_has_prompts_once_and_one_with_slices_has_them_all(material):
+    """Two groups of three rows."""
+    batch = material.make_trajectories(samples=3)
+    starts, rows = shared_starts(batch), np.arange(6)
+
+    alone, sliced = (
+        lay_out(batch, rows, RankGroup(size, 0, CPU, None), CPU, share_prompts=True)
+        for size in (1, 2)
+    )
+
+    assert len(alone.packed.input_ids) == len(batch.token_ids) - starts.sum()
+    assert np.flatnonzero(starts).tolist() == [1, 2, 4, 5]
+    assert len(sliced.packed.input_ids) == -(-len(batch.token_ids) // 2)
+
+
+def test_rows_with_the_same_prompt_stay_together_in_a_pass(material):
+    batch = material.make_trajectories(9, samples=3)
+
+    apart, together = (
+        agreed_passes(batch, 60, Ranks(0, 1, CPU), together=False, share_prompts=shares)
+        for shares in (False, True)
+    )
+
+    assert np.concatenate(together).tolist() == list(range(9))
+    assert np.concatenate(apart).tolist() != list(range(9))
 
 
 def test_a_rank_without_actions_still_has_one_to_go_through_the_head(material):

@@ -58,6 +58,17 @@ def test_the_step_gives_each_rank_the_logprobs_of_its_rows(found, expected, stag
 
 
 @stages
+def test_prompts_that_ranks_compute_once_change_nothing(found, expected, stage):
+    ranks, alone = found(stage, "same_prompts"), expected("same_prompts")
+
+    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
+    for name in ("logprobs", "scored"):
+        together = torch.cat([rank.tensors[name] for rank in ranks])
+        torch.testing.assert_close(together, alone.tensors[name], **ROUNDING)
+    assert_same_metrics(ranks, alone)
+
+
+@stages
 @pytest.mark.parametrize("name", ["training", "recomputing", "experts", "offloaded"])
 def test_clipping_schedule_and_optimizer_are_those_of_one_rank(found, expected, stage, name):
     ranks, alone = found(stage, name), expected(name)

@@ -22,6 +22,7 @@ CLUSTER = [
     *("--runtime", "ray", "--backend", "deepspeed", "--gpu", "h200"),
     *("--runtime.ray.ranks.policy", "8", "--runtime.ray.engines", "8"),
 ]
+EACH = ["--backend.deepspeed.share_prompts", "false"]
 LENGTHS = ["--prompt-tokens", "256", "--response-tokens", "1024"]
 
 
@@ -132,10 +133,9 @@ def test_ranks_that_share_matrices_are_planned(run):
 
 def test_sharing_matrices_takes_as_long_and_less_memory(run):
     """The same matmuls on as many GPUs; the exchange comes on top."""
-    _, plain = run(*CLUSTER, *LENGTHS, model="qwen2.5-7b")
-    _, shared = run(
-        *CLUSTER, *LENGTHS, "--backend.deepspeed.tensor_parallel", "2", model="qwen2.5-7b"
-    )
+    flags = [*CLUSTER, *LENGTHS, *EACH]
+    _, plain = run(*flags, model="qwen2.5-7b")
+    _, shared = run(*flags, "--backend.deepspeed.tensor_parallel", "2", model="qwen2.5-7b")
 
     def of(result):
         phases = {phase["name"]: phase["limit_s"] for phase in result["phases"]}
@@ -172,8 +172,8 @@ def test_the_report_says_which_ranks_compute_together(
 
 def test_a_tied_head_is_computed_by_every_rank(run):
     """1.5B: all matmuls are shared but the head's, which both ranks of a pair do."""
-    _, plain = run(*CLUSTER, *LENGTHS)
-    _, shared = run(*CLUSTER, *LENGTHS, "--backend.deepspeed.tensor_parallel", "2")
+    _, plain = run(*CLUSTER, *LENGTHS, *EACH)
+    _, shared = run(*CLUSTER, *LENGTHS, *EACH, "--backend.deepspeed.tensor_parallel", "2")
 
     seconds = [
         next(phase["limit_s"] for phase in result["phases"] if phase["name"] == "train policy")
@@ -181,6 +181,25 @@ def test_a_tied_head_is_computed_by_every_rank(run):
     ]
     head = 3 * 2 * 151_936 * 1536 * 256 * 1024 / (790e12 * 8)
     assert seconds[1] - seconds[0] == pytest.approx(head)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_each_rank_that_has_samples_of_a_prompt_computes_it(run, ranks):
+    """The 8 samples are dealt to the ranks in turn: of each prompt's 8 x 256 tokens ranks x 256 are computed."""
+    flags = [
+        *CLUSTER[:4],
+        *("--runtime.ray.ranks.policy", f"{ranks}", "--runtime.ray.engines", "1"),
+    ]
+
+    seconds = []
+    for shares in ("false", "true"):
+        _, result = run(*flags, *LENGTHS, "--backend.deepspeed.share_prompts", shares)
+        phases = {phase["name"]: phase["limit_s"] for phase in result["phases"]}
+        seconds.append(phases["train policy"])
+
+    matrices = 1_543_714_304 - 151_936 * 1536
+    saved = 6 * matrices * 256 * (8 - ranks) * 32 / (790e12 * ranks)
+    assert seconds[0] - seconds[1] == pytest.approx(saved, rel=1e-3)
 
 
 def test_a_reference_is_whole_on_every_rank(run):

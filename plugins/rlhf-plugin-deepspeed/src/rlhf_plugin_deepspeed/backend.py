@@ -172,7 +172,7 @@ class DeepSpeedBackend(ScoringBackend):
         parts: list[Metrics],
     ) -> Tensor:
         """Return this pass's part of the step's loss, leaving its metrics in ``parts``."""
-        shared = lay_out(batch.trajectories, rows, self._slices, self._device)
+        shared = self._lay_out(batch.trajectories, rows)
         objective = self._spec.objective
         columns = ActionColumns(flat=columns_of(batch, rows, self._device), grid=shared.packed.grid)
         if isinstance(objective, ValueObjective):
@@ -196,7 +196,7 @@ class DeepSpeedBackend(ScoringBackend):
         """The same for the terms on supervised rows."""
         assert self._terms is not None
         assert plan.supervised_normalizers is not None
-        shared = lay_out(batch, rows, self._slices, self._device)
+        shared = self._lay_out(batch, rows)
         scores = self._action_scores(shared)
         if not len(rows):
             return nothing(scores.logprobs)
@@ -209,7 +209,17 @@ class DeepSpeedBackend(ScoringBackend):
     def _passes(self, batch: TrajectoryColumns, *, together: bool) -> list[Rows]:
         # The limit is what one rank has room for.
         limit = self._spec.max_tokens_per_micro_batch * self._slices.size
-        return agreed_passes(batch, limit, self._ranks, together=together)
+        return agreed_passes(
+            batch, limit, self._ranks, together=together, share_prompts=self._shares_prompts
+        )
+
+    def _lay_out(self, batch: TrajectoryColumns, rows: Rows) -> GroupRows:
+        shares = self._shares_prompts
+        return lay_out(batch, rows, self._slices, self._device, share_prompts=shares)
+
+    @property
+    def _shares_prompts(self) -> bool:
+        return self._config.share_prompts and self._slices.size == 1
 
     def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to passes and put the results, (M, ...) each, where the actions are."""
@@ -224,7 +234,7 @@ class DeepSpeedBackend(ScoringBackend):
         # Not inference mode: under stage 3 the weights that a pass collects are used by later backward passes.
         with torch.no_grad():
             for rows in passes:
-                shared = lay_out(trajectories, rows, self._slices, self._device)
+                shared = self._lay_out(trajectories, rows)
                 results = scoring.score(partial(score, shared.packed))
                 done.append(Pass(rows, tuple(shared.whole(result) for result in results)))
         return [column[together.own] for column in placed(trajectories, done)]

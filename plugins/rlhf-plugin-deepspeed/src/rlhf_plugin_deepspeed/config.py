@@ -69,6 +69,11 @@ class DeepSpeedConfig(Config):
         False,
         description="torch.compile each layer; worth it for long runs only; stages 0 to 2",
     )
+    share_prompts: bool = Field(
+        True,
+        description="compute a prompt once for all samples of it in a micro-batch of a rank; results differ by "
+        "rounding only; not with sequence_parallel",
+    )
     logits_chunk: int | None = Field(
         None,
         ge=1,

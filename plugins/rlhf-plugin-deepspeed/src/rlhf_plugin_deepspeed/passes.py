@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
-from rlhf_plugin_local.backend.microbatch import micro_batches
+from rlhf_plugin_local.backend.prompt_sharing import sharing_micro_batches
 
 from .ranks import Ranks
 
@@ -15,7 +15,12 @@ Rows = NDArray[np.int64]
 
 
 def agreed_passes(
-    batch: TrajectoryColumns, max_tokens: int, ranks: Ranks, *, together: bool
+    batch: TrajectoryColumns,
+    max_tokens: int,
+    ranks: Ranks,
+    *,
+    together: bool,
+    share_prompts: bool = False,
 ) -> list[Rows]:
     """Return the rows of each pass of this rank; a pass may have none.
 
@@ -25,9 +30,12 @@ def agreed_passes(
     Args:
         batch: this rank's rows.
         together: all ranks make equally many passes, and at least one: ZeRO's collective calls are made in every one.
+        share_prompts: rows that begin with the same prompt stay next to each other, if that is worth it.
     """
     rows = np.flatnonzero(batch.num_actions)
-    passes = [rows[part] for part in micro_batches(batch.num_tokens[rows], max_tokens)]
+    acting = batch if len(rows) == len(batch) else batch.select(rows)
+    parts = sharing_micro_batches(acting, max_tokens, share_prompts=share_prompts)
+    passes = [rows[part] for part in parts]
     if not together:
         return passes
     count = max(1, ranks.largest(len(passes)))

@@ -46,12 +46,21 @@ class GroupRows:
 
 
 def lay_out(
-    batch: TrajectoryColumns, rows: Rows, group: RankGroup, device: torch.device
+    batch: TrajectoryColumns,
+    rows: Rows,
+    group: RankGroup,
+    device: torch.device,
+    *,
+    share_prompts: bool = False,
 ) -> GroupRows:
-    """Return a pass over some rows of the group's batch, or over a stand-in where it has none."""
+    """Return a pass over some rows of the group's batch, or over a stand-in where it has none.
+
+    Args:
+        share_prompts: see ``pack_rows``; where ranks have slices of the tokens, prompts stay as they are.
+    """
     part = rows_or_stand_in(batch, rows)
     if group.size == 1:
-        packed = pack_rows(part, np.arange(len(part)), device)
+        packed = pack_rows(part, np.arange(len(part)), device, share_prompts=share_prompts)
         return GroupRows(packed=packed, first=0, counts=(len(packed.targets),), group=group)
     num_tokens = len(part.token_ids)
     width = -(-num_tokens // group.size)

@@ -207,7 +207,10 @@ def _all_sequences(setting: Setting, planned: PlannedRole) -> Tokens:
     found = sequences(work.sequences, work.prompt_tokens, work.response_tokens)
     if not planned.batch.repeated:
         return found
-    repeated = (work.sequences - work.prompts) * work.prompt_tokens
+    # Each rank that has samples of a prompt computes it.
+    dealers = planned.ranks // (planned.slices * planned.parts)
+    once = work.prompts * min(work.samples, dealers)
+    repeated = (work.sequences - once) * work.prompt_tokens
     return replace(found, tokens=found.tokens - repeated)
 
 

@@ -46,7 +46,7 @@ class Workload:
 
     @property
     def shares_enough(self) -> bool:
-        """The torch backend computes a prompt once for the samples in a micro-batch, if that saves enough tokens."""
+        """The backends compute a prompt once for the samples in a micro-batch, if that saves enough tokens."""
         saved = (self.samples - 1) * self.prompt_tokens
         return saved >= assumed.SHARING_IS_WORTH * self.samples * self.length
 
@@ -123,11 +123,13 @@ def planned_role(
             "none. Lower the ranks, or raise train.batch_size or rollout.batch_size."
         )
     budget = run.run.train.max_tokens_per_micro_batch
+    # The samples of a prompt are dealt to the ranks in turn.
+    dealt = replace(workload, samples=-(-workload.samples * together // ranks))
     batch, count = largest_micro_batch(
         -(-rows * together // ranks),
-        workload,
+        dealt,
         budget * slices,
-        share_prompts=bool(options.get("share_prompts")),
+        share_prompts=bool(options.get("share_prompts")) and slices == 1,
     )
     if slices > 1:
         batch = replace(

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from rlhf_core.contracts import TrajectoryColumns
 
+from .microbatch import micro_batches, micro_batches_in_order
+
 WORTH = 0.05
 """Share of a batch's tokens that has to be saved: to spread queries, keys and values takes time of its own."""
 
@@ -38,3 +40,13 @@ def prompt_lengths(batch: TrajectoryColumns) -> NDArray[np.int64]:
 def is_worth_it(starts: NDArray[np.int64], batch: TrajectoryColumns) -> bool:
     """Whether enough tokens of a batch would be saved."""
     return bool(starts.sum() >= WORTH * batch.num_tokens.sum() > 0)
+
+
+def sharing_micro_batches(
+    batch: TrajectoryColumns, max_tokens: int, *, share_prompts: bool
+) -> list[NDArray[np.int64]]:
+    """Return the rows of each micro-batch. Those that begin with the same prompt stay next to each other where it is
+    to be computed once, and that is worth it."""
+    shares = share_prompts and is_worth_it(shared_starts(batch), batch)
+    cut = micro_batches_in_order if shares else micro_batches
+    return cut(batch.num_tokens, max_tokens)

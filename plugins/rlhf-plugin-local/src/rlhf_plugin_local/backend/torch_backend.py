@@ -33,11 +33,10 @@ from .buckets import buckets_of
 from .device import choose_device
 from .export import export_model, holding
 from .metric_reading import read_metrics
-from .microbatch import micro_batches, micro_batches_in_order
 from .packed_rows import PackedRows, pack_rows
 from .policy_objective import policy_objective, supervised_objective
 from .policy_terms import PolicyTerms
-from .prompt_sharing import is_worth_it, shared_starts
+from .prompt_sharing import sharing_micro_batches
 from .role_model import build_role_model
 from .scores import OpenRole, Score
 from .scoring_backend import ScoringBackend
@@ -119,10 +118,8 @@ class TorchBackend(ScoringBackend):
         self._updater.collect()
 
     def _micro_batches(self, batch: TrajectoryColumns) -> list[NDArray[np.int64]]:
-        cut = micro_batches
-        if self._config.share_prompts and is_worth_it(shared_starts(batch), batch):
-            cut = micro_batches_in_order
-        return cut(batch.num_tokens, self._spec.max_tokens_per_micro_batch)
+        limit = self._spec.max_tokens_per_micro_batch
+        return sharing_micro_batches(batch, limit, share_prompts=self._config.share_prompts)
 
     def _packed(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> PackedRows:
         return pack_rows(batch, rows, self._device, share_prompts=self._config.share_prompts)
