@@ -27,8 +27,11 @@ pytestmark = [pytest.mark.scale, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[3]
 PROMPTS = ((5, 9, 12), (7,), tuple(range(30, 51)))
 SEEDS = tuple(range(8))
-TOLERANCE = 1e-4
-"""Nats, float32: measured are 7e-6."""
+ON_GPU = torch.cuda.is_available()
+TOLERANCE = 2e-2 if ON_GPU else 1e-4
+"""Nats, float32: measured are 7e-6 on a CPU. Kernels in Triton multiply with TF32's 10 bits."""
+# Attention kernels of GPUs have no heads of 8.
+SIZES = {"hidden_size": 256, "initializer_range": 0.1} if ON_GPU else {"initializer_range": 0.3}
 LIMIT_S = 300
 GATE_UP = "model.layers.1.mlp.experts.gate_up_proj"
 DOWN = "model.layers.1.mlp.experts.down_proj"
@@ -38,7 +41,7 @@ SERVED_DOWN = "model.layers.1.mlp.experts.routed_experts.w2_weight"
 @pytest.fixture(scope="module")
 def mixture_folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("experts") / "model"
-    return write_tiny_model(place, "qwen3_moe", initializer_range=0.3)
+    return write_tiny_model(place, "qwen3_moe", **SIZES)
 
 
 @pytest.fixture(scope="module")
