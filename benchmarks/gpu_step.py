@@ -63,6 +63,8 @@ def main() -> None:
     print(table(report))
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    if failed := report.get("peer_failed"):
+        raise SystemExit(failed)
 
 
 def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
@@ -95,7 +97,10 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
     }
     if arguments.peer:
         print(table(report), flush=True)
-        report["peer"] = (peer or start_peer()).result()
+        try:
+            report["peer"] = (peer or start_peer()).result()
+        except SystemExit as error:  # what was measured of ours is not lost for it
+            report["peer_failed"] = str(error)
     return report
 
 

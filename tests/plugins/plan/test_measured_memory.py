@@ -1,7 +1,7 @@
 """Predicted against measured memory: what torch had allocated in the trainer's process at most, on one H200.
 
-Measured 2026-11-22 with torch 2.11.0: those of 256 sequences with ``benchmarks/gpu_step.py`` (and the number of tokens per
-micro-batch), the others with the torch backend alone on 32 or 64 sequences of 256 + 1024 tokens.
+Measured 2026-11-22 with torch 2.11.0: those of 256 sequences with ``benchmarks/gpu_step.py`` (and the number of tokens
+per micro-batch), the others with the torch backend alone on 32 or 64 sequences of 256 + 1024 tokens.
 """
 
 import pytest

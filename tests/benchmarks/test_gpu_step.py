@@ -1,0 +1,69 @@
+"""How ours and a peer are measured: one after the other or at once, and what is left when the peer fails."""
+
+import json
+import sys
+
+import pytest
+from benchmarks import gpu_step
+
+OURS = {
+    "records": [{"timing": {"step_s": seconds}} for seconds in (9.0, 2.0)],
+    "plan": None,
+    "peak_gib": None,
+    "torch_peak_gib": None,
+}
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """``measured(peer, *flags)``: the report and the processes that were started; ``peer`` is what its says."""
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text("{}")
+    report = tmp_path / "report.json"
+
+    def run(peer, *flags):
+        started = []
+
+        def process(script, mark, model, flags, environment=None):
+            started.append((script, environment))
+            if script == "our_step.py":
+                return OURS
+            if isinstance(peer, SystemExit):
+                raise peer
+            return peer
+
+        monkeypatch.setattr(gpu_step, "_run", process)
+        known = ["--shape", "tiny", "--models", str(tmp_path), "--json", str(report)]
+        monkeypatch.setattr(sys, "argv", ["gpu_step.py", *known, *flags])
+        try:
+            gpu_step.main()
+        finally:
+            run.report, run.started = json.loads(report.read_text()), started
+        return run
+
+    return run
+
+
+def test_the_ratio_is_that_of_steps_after_the_first(measured, capsys):
+    result = measured({"step_s": [50.0, 4.0]}, "--peer", "trl")
+
+    assert [script for script, _ in result.started] == ["our_step.py", "peer_trl_step.py"]
+    assert "ours / TRL      0.500" in capsys.readouterr().out
+
+
+def test_a_peer_on_another_gpu_compiles_into_caches_of_its_own(measured, tmp_path):
+    result = measured({"step_s": [50.0, 4.0]}, "--peer", "trl", "--peer-gpu", "3")
+
+    environment = dict(result.started)["peer_trl_step.py"]
+    assert environment.pop("CUDA_VISIBLE_DEVICES") == "3"
+    assert set(environment) == set(gpu_step.COMPILE_CACHES)
+    assert all(path.startswith(str(tmp_path)) for path in environment.values())
+
+
+def test_what_was_measured_of_ours_is_kept_when_the_peer_fails(measured, capsys):
+    with pytest.raises(SystemExit, match="ended with 1"):
+        measured(SystemExit("TRL ended with 1"), "--peer", "trl")
+
+    assert "step            2.000 s" in capsys.readouterr().out
+    assert measured.report["ours"] == OURS
+    assert measured.report["peer_failed"] == "TRL ended with 1"
