@@ -116,14 +116,14 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     def _load(self, slots: Sequence[Slot], bucket: Tensor) -> None:
         placed_of = self._copied(slots, bucket)
         for slot in slots:
-            placed, weight = placed_of[slot.name], slot.view(bucket)
+            placed = placed_of[slot.name]
             if placed.parts:
                 self._placed[slot.name] = placed
-            elif tie := self._tied_to(weight):
+            elif tie := self._tied_to(slot.view(bucket)):
                 self._ties[slot.name] = tie
             elif self.parallel_config.pipeline_parallel_size == 1:
                 raise ValueError(
-                    f"weight {slot.name} of shape {tuple(weight.shape)} has no place in the engine's model: trainer "
+                    f"weight {slot.name} of shape {tuple(slot.shape)} has no place in the engine's model: trainer "
                     "and engine were started from different models, or vLLM ties it to a weight that the trainer has "
                     "changed apart from it"
                 )
@@ -134,7 +134,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         if not slots:
             return {}
         known = self._known.get(slots[0].name)
-        if known is not None and known.slots == slots:
+        if known is not None and known.slots == list(slots):
             known.repeat(bucket)
             return known.placed
         recorder = CopyRecorder(bucket, slots)
