@@ -7,9 +7,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from rlhf_core.testing.conformance.columns import EOS_ID
+from rlhf_plugin_local.backend.prompt_sharing import prompt_lengths
 
 from .mutant import Mutant
 
@@ -46,6 +48,26 @@ def one_long_sequence(right: Any) -> Function:
 
     def wrong(offsets: Any, device: Any) -> Any:
         return right([0, int(offsets[-1])], device)
+
+    return wrong
+
+
+def prompts_are_told_by_their_length(right: Function) -> Function:
+    def wrong(batch: Any) -> Any:
+        lengths = prompt_lengths(batch)
+        return np.where(np.diff(lengths, prepend=0) == 0, lengths, 0)
+
+    return wrong
+
+
+def only_the_first_sample_moves_the_prompt(right: Any) -> Function:
+    """The gradient of a prompt's keys and values is that of one sample."""
+
+    def wrong(*arguments: Any) -> Any:
+        layout = right(*arguments)
+        layout.shared, layout.copies = layout.shared[:0], layout.copies[:0]
+        layout.is_copy = layout.is_copy[:0]
+        return layout
 
     return wrong
 
@@ -192,6 +214,18 @@ MUTANTS = (
         "no issue cited: packing without a mask per sequence",
         f"{LOCAL}.packed_rows:PackedLayout",
         one_long_sequence,
+    ),
+    _torch(
+        "prompts of one length are taken for one prompt",
+        "no issue cited: prompts computed once",
+        f"{LOCAL}.packed_rows:shared_starts",
+        prompts_are_told_by_their_length,
+    ),
+    _torch(
+        "a prompt's keys get the gradient of one sample only",
+        "no issue cited: prompts computed once",
+        f"{LOCAL}.packed_rows:SharedLayout",
+        only_the_first_sample_moves_the_prompt,
     ),
     _torch(
         "the trainer ignores the temperature",

@@ -34,6 +34,7 @@ from .tiny_policy import (
     PolicyGradient,
     plain_plugins,
     rollouts,
+    samples_of_prompts,
     step_plan,
     tiny_model,
     train_batch,
@@ -176,6 +177,21 @@ def _aggregated(loss: Tensor, mode: str, lengths: Tensor) -> Tensor:
     return torch.stack([part.sum() / MAX_ACTIONS for part in parts]).mean()
 
 
+def check_samples_of_a_prompt_are_as_each_alone(subject: Subject) -> None:
+    """Sequences that begin with the same prompt are scored and learned from as each for itself, also beside another
+    prompt that is as long."""
+    batch = train_batch(samples_of_prompts())
+    rows = batch.trajectories
+    with tiny_model() as folder, _running(subject, folder) as backend:
+        plain = PlainModel(folder)
+        expected = plain.scores(rows).logprobs
+        actual = torch.from_numpy(backend.logprobs(rows))
+        assert_equal(actual, expected.detach(), "log-probs of samples of a prompt", atol=1e-3)
+        plain.descend(-(torch.from_numpy(batch.columns["advantages"]) * expected).mean())
+        backend.train_step(batch, step_plan(rows))
+        _assert_same_weights(backend, plain.state(), "after a step on samples of a prompt")
+
+
 def check_micro_batches_do_not_matter(subject: Subject) -> None:
     """However the step is cut, the weights after it are the same, and so are its metrics."""
     batch = train_batch()
@@ -304,6 +320,7 @@ CHECKS = tuple(
         check_temperature_is_applied,
         check_scores_do_not_depend_on_the_batch,
         check_a_step_is_the_plain_gradient,
+        check_samples_of_a_prompt_are_as_each_alone,
         check_micro_batches_do_not_matter,
         check_the_ratio_is_exactly_one,
         check_the_loss_sees_the_actions,

@@ -27,6 +27,8 @@ from .columns import EOS_ID, PAD_ID, trajectory
 MAX_ACTIONS = 12
 """The constant length of ``seq-mean-token-sum-norm``."""
 LEARNING_RATE = 0.05
+PROMPT = 6
+"""Tokens of the prompts that samples share."""
 
 
 @contextmanager
@@ -183,6 +185,18 @@ def rollouts() -> TrajectoryColumns:
         trajectory(Uid(0, 3), (7,), prompt=1, last_token=PAD_ID),
         trajectory(Uid(0, 4), (3, 1, 2), prompt=4, last_token=EOS_ID),
     ]
+    return TrajectoryColumns.from_trajectories(rows)
+
+
+def samples_of_prompts() -> TrajectoryColumns:
+    """Three samples of a prompt and two of another one that is as long; the tokens of either differ."""
+    rows = []
+    for prompt, samples in enumerate((3, 2)):
+        shared = trajectory(Uid(0, 50 + prompt), prompt=PROMPT).token_ids[:PROMPT]
+        for sample in range(samples):
+            row = trajectory(Uid(0, prompt, sample), (2 + sample, 3), prompt=PROMPT)
+            row.token_ids[:PROMPT] = shared
+            rows.append(row)
     return TrajectoryColumns.from_trajectories(rows)
 
 
