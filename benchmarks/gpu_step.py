@@ -2,7 +2,6 @@
 
     python benchmarks/gpu_step.py --shape 1.5b --peer trl --json result.json
     python benchmarks/gpu_step.py --shape 0.5b -- runtime=ray backend=deepspeed backend.deepspeed.zero_stage=2
-
     python benchmarks/gpu_step.py --shape 1.5b --peer trl --peer-gpu 1
 
 Random weights of a published shape, prompts of one length, forced response lengths, sampled at temperature 1, GRPO
@@ -26,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -83,8 +81,8 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
     words = [f"{name}={value}" for name, value in options.items() if value is not None]
     beside = ThreadPoolExecutor(max_workers=1)
     start_peer = partial(beside.submit, _run_peer, arguments, model, flags)
-    at_once = arguments.peer_gpu is not None
-    peer = start_peer() if arguments.peer and at_once else None
+    at_once = arguments.peer and arguments.peer_gpu is not None
+    peer = start_peer() if at_once else None
     ours = _run("our_step.py", "OURS ", model, [*flags, f"--steps={arguments.steps}", "--", *words])
     report = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -195,11 +193,11 @@ def _run(
     mark: str,
     model: Path,
     flags: list[str],
-    environment: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     command = [sys.executable, str(HERE / script), f"--model={model}", *flags]
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
     )
     found = [line for line in done.stdout.splitlines() if line.startswith(mark)]
     if done.returncode or not found:

@@ -93,14 +93,13 @@ def read_sums(sums: Sequence[Tensor]) -> list[int]:
 
 
 def _weighted_sum(words: Tensor, held: Tensor | None = None) -> Tensor:
-    if not words.numel():
+    blocks = list(_blocks(words))
+    if not blocks:
         return torch.zeros((), dtype=torch.int64, device=words.device)
+    # For all blocks, the first of which is the largest: on a CPU fresh memory costs more than the work in it.
+    room = torch.empty(blocks[0][1], dtype=torch.int64, device=words.device)
     parts = []
-    room: Tensor | None = None
-    for start, end in _blocks(words):
-        if room is None:
-            # For all blocks, the first of which is the largest: on a CPU fresh memory costs more than the work in it.
-            room = torch.empty(end, dtype=torch.int64, device=words.device)
+    for start, end in blocks:
         products = room[: end - start].copy_(words[start:end])
         if held is not None:
             products.mul_(held[start:end])
