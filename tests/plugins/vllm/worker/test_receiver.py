@@ -99,13 +99,13 @@ def weights(seed=0, dtype=torch.float32):
     return {name: torch.randn(shape, generator=draw).to(dtype) for name, shape in shapes.items()}
 
 
-def assert_served(receiver, sent):
+def assert_served(receiver, sent, also=()):
     model = receiver.model
     held = {"q": model.stacked[:2], "k": model.stacked[2:], "norm": model.norm}
     for name, weight in sent.items():
         torch.testing.assert_close(held[name], weight, rtol=0, atol=0)
     assert receiver.missing() == []
-    assert sorted(held["name"] for held in receiver.served()) == sorted(sent)
+    assert sorted(held["name"] for held in receiver.served()) == sorted([*sent, *also])
 
 
 @pytest.mark.parametrize("way", ["buffer", "link"])
@@ -142,3 +142,25 @@ def test_what_goes_nowhere_is_refused_again_and_again(receiver, update):
     for _ in range(2):
         with pytest.raises(ValueError, match=r"weight q .* has no place"):
             update(weights())
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("moves_first", [False, True])
+def test_weights_in_host_memory_reach_a_model_on_a_gpu(receiver, update, moves_first):
+    """``head`` is tied; some of vLLM's code moves a weight before it copies it."""
+    receiver.model, receiver.device = Model().cuda(), torch.device("cuda")
+    load = receiver.model.load_weights
+
+    def only_known(weights):
+        found = ((name, w.cuda() if moves_first else w) for name, w in weights if name != "head")
+        return load(found)
+
+    receiver.model.load_weights = only_known
+    for seed in range(3):
+        sent = weights(seed)
+        update(sent | {"head": sent["q"]})
+        assert_served(receiver, {name: w.cuda() for name, w in sent.items()}, also=["head"])
+
+    assert receiver.model.loads == 1

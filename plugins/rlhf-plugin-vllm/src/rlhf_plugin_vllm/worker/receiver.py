@@ -59,7 +59,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     """Loads by the model's own ``load_weights``, into the parameters that are computed with.
 
     That needs parameters in the layout of a checkpoint, apart from being stacked; ``loader`` sees to it. Nothing is
-    allocated beside the bucket, and addresses stay, as CUDA graphs need.
+    allocated beside the bucket, which is on the model's device, and addresses stay, as CUDA graphs need.
     """
 
     init_info_cls = InitInfo
@@ -74,6 +74,8 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     """Storages of the parameters that ``_known`` is about."""
     _opened: dict[str, Any]
     _bucket: Tensor | None
+    _staged: Tensor | None = None
+    """On the model's device, what came in host memory."""
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Get ready; with an invitation, join its link in the place of an older one."""
@@ -114,6 +116,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._load(slots, self._open(update_info.buffer))
 
     def _load(self, slots: Sequence[Slot], bucket: Tensor) -> None:
+        bucket = self._on_device(slots, bucket)
         placed_of = self._copied(slots, bucket)
         for slot in slots:
             placed = placed_of[slot.name]
@@ -128,6 +131,18 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
                     "changed apart from it"
                 )
             # Else another stage has it, which ``served`` of all workers tells.
+
+    def _on_device(self, slots: Sequence[Slot], bucket: Tensor) -> Tensor:
+        """Return the bucket where the model is. From host memory it goes there in one piece: a tied head is compared
+        there, and a copy of a weight that vLLM's code moves first would not be one out of the bucket."""
+        if bucket.device.type == self.device.type:
+            return bucket
+        if self._staged is None or len(self._staged) < len(bucket):
+            self._staged = None  # the old one first: both may be large
+            self._staged = torch.empty(len(bucket), dtype=bucket.dtype, device=self.device)
+        end = max((slot.offset + slot.nbytes for slot in slots), default=0)
+        self._staged[:end].copy_(bucket[:end])
+        return self._staged
 
     def _copied(self, slots: Sequence[Slot], bucket: Tensor) -> Mapping[str, Placed]:
         """Copy the weights to where they belong, and return where that is."""
@@ -197,7 +212,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         if self._link is not None:
             self._link.close()
         self._placed, self._ties, self._opened, self._bucket = {}, {}, {}, None
-        self._known, self._link = {}, None
+        self._known, self._link, self._staged = {}, None, None
 
     def _open(self, description: dict[str, Any]) -> Tensor:
         if self._bucket is None or description != self._opened:
