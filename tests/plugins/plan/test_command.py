@@ -276,8 +276,10 @@ def test_a_model_that_is_nowhere_is_asked_for(tmp_path, monkeypatch, config_text
     path = tmp_path / "run.toml"
     path.write_text(config_text)
 
-    with pytest.raises(ConfigError, match="--model-config FILE"):
+    with pytest.raises(ConfigError, match=r"`hf download \S+ config\.json`, .*--model-config FILE"):
         plan(["-c", str(path)])
+    with pytest.raises(ConfigError, match=r"no such folder.*to plan: give the file with"):
+        plan(["-c", str(path), "--model", "./not/there"])
 
 
 def test_the_report_names_parts_phases_and_verdict(run, capsys, tmp_path, config_file, config_text):

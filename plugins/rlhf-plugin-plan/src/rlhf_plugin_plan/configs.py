@@ -63,11 +63,13 @@ def _find(model: str, role: str) -> Path:
     try:
         cached = try_to_load_from_cache(model, "config.json")
     except HFValidationError:
-        cached = None
+        cached, fetch = None, ""
+    else:
+        fetch = f"get it with `hf download {model} config.json`, or "
     if isinstance(cached, str):
         return Path(cached)
     which = "" if role == "policy" else f"{role}="
     raise ConfigError(
         f"model {model} of the {role}: no such folder, and its config.json is not among the downloaded files. Nothing "
-        f"is downloaded to plan; give the file with --model-config {which}FILE."
+        f"is downloaded to plan: {fetch}give the file with --model-config {which}FILE."
     )
