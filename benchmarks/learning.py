@@ -76,6 +76,9 @@ SEVERAL_UPDATES = ("--train.batch_size", "128")
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "loss": SEVERAL_UPDATES,
+    # At 0.3 the bonus and the advantages balance for hundreds of steps: on one machine seed 1 ended with an entropy
+    # of 1.8 nats and an accuracy of 0.89, seed 3 with one of 0.95.
+    "estimator:group_norm": ("--algo.loss.entropy_coef", "0.2"),
     # Advantages of most samples are 0, so that the usual bonus would outweigh them.
     "estimator:grpo_passk": ("--algo.loss.entropy_coef", "0.02"),
     "estimator:raft": ("--algo.advantage.raft.keep", "best", "--algo.loss.entropy_coef", "0.1"),
