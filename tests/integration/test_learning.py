@@ -1,7 +1,6 @@
 """The first algorithms learn the quickstart's task from random weights, through the command that users type."""
 
 import pytest
-from benchmarks import learning
 
 from .conftest import require_learned
 
@@ -11,5 +10,4 @@ ESTIMATORS = ("reinforce", "reinforce_baseline", "rloo", "group_norm", "dr_grpo"
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_estimator_learns_to_reverse_digits(learn, estimator):
-    options = learning.OPTIONS.get(f"estimator:{estimator}", ())
-    require_learned(estimator, learn("--estimator", estimator, *options))
+    require_learned(estimator, learn("--estimator", estimator))

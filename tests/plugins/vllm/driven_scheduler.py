@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from benchmarks import lone_scheduler
-from benchmarks.lone_scheduler import BLOCK as BLOCK
 
 
 def real_scheduler(kind, folder, *, in_advance, num_blocks=1000):

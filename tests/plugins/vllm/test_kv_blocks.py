@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.lone_scheduler import BLOCK
 
-from .driven_scheduler import BLOCK, add_requests, computed, real_scheduler
+from .driven_scheduler import add_requests, computed, real_scheduler
 
 pytest.importorskip("vllm")
 

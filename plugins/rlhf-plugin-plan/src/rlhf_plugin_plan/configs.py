@@ -60,12 +60,11 @@ def _find(model: str, role: str) -> Path:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
+    fetch = f"get it with `hf download {model} config.json`, or "
     try:
         cached = try_to_load_from_cache(model, "config.json")
-    except HFValidationError:
+    except HFValidationError:  # not a name that the hub could have
         cached, fetch = None, ""
-    else:
-        fetch = f"get it with `hf download {model} config.json`, or "
     if isinstance(cached, str):
         return Path(cached)
     which = "" if role == "policy" else f"{role}="
