@@ -9,24 +9,41 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import deep_compile_on_cpu
 import torch
 from deepspeed_scenarios import (
-    SCENARIOS,
-    SHARDED_SCENARIOS,
-    SLICED_SCENARIOS,
     Found,
     Place,
     compiled,
+    critic,
+    experts,
+    few_rows,
     gradient,
+    longer,
+    mixed,
+    offloaded,
+    recomputing,
+    reference,
+    refused,
     rejoining,
+    resting,
+    resuming,
     run,
+    same_prompts,
+    separate_experts,
+    shared_keys,
+    top_of_teacher,
     training,
+    unshared,
+    untied,
+    windows,
 )
 from safetensors.torch import load_file, save_file
 
@@ -39,6 +56,59 @@ class Way:
     scenarios: tuple[Callable[[Place, Found], None], ...]
     options: dict[str, Any]
     world_size: int = 2
+    device: str = "cpu"
+
+    @property
+    def in_one_graph(self) -> bool:
+        return bool(self.options.get("deep_compile"))
+
+
+SCENARIOS = (
+    gradient,
+    same_prompts,
+    critic,
+    training,
+    mixed,
+    recomputing,
+    experts,
+    separate_experts,
+    resuming,
+    few_rows,
+    reference,
+    offloaded,
+    refused,
+)
+
+SLICED_SCENARIOS = (
+    gradient,
+    critic,
+    training,
+    mixed,
+    recomputing,
+    shared_keys,
+    untied,
+    windows,
+    experts,
+    few_rows,
+    top_of_teacher,
+    reference,
+)
+
+SHARDED_SCENARIOS = (
+    gradient,
+    critic,
+    training,
+    mixed,
+    recomputing,
+    untied,
+    windows,
+    resuming,
+    few_rows,
+    reference,
+    unshared,
+)
+GRAPH_SCENARIOS = (few_rows, untied, critic, same_prompts, resting)
+GRAPH = {"deep_compile": True}
 
 
 WAYS = {
@@ -49,6 +119,9 @@ WAYS = {
     "compiled rows": Way((0, 2), (compiled,), {}),
     "compiled tokens": Way((2,), (compiled,), {"sequence_parallel": 2}),
     "compiled matrices": Way((2,), (compiled,), {"tensor_parallel": 2}),
+    "one graph": Way((2, 3), (training,), GRAPH),
+    "many graphs": Way((1, 2, 3), (longer, *GRAPH_SCENARIOS), GRAPH),
+    "one graph on GPUs": Way((1, 2, 3), (longer, *GRAPH_SCENARIOS), GRAPH, device="cuda"),
     # The second pair of ranks has no rows.
     "pairs": Way((0, 2, 3), (gradient, training), {"sequence_parallel": 2}, world_size=4),
 }
@@ -71,9 +144,15 @@ def go_through_all(way: Way, models: Path, out: Path) -> None:
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
     def make(**options: Any) -> DeepSpeedBackend:
-        return DeepSpeedBackend(DeepSpeedConfig(device="cpu", reduce_bucket_size=2000, **options))
+        return DeepSpeedBackend(
+            DeepSpeedConfig(device=way.device, reduce_bucket_size=2000, **options)
+        )
 
     torch.set_num_threads(1)
+    if way.in_one_graph:
+        warnings.simplefilter("ignore")  # Inductor itself uses what torch has deprecated.
+        if way.device == "cpu":
+            deep_compile_on_cpu.install()
     rank = int(os.environ["RANK"])
     for stage in way.stages:
         for scenario in way.scenarios:

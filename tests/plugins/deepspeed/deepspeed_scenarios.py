@@ -33,6 +33,7 @@ from rlhf_core.contracts import (
     TrainBatch,
     ValueObjective,
 )
+from rlhf_plugin_local.backend.torch_backend import TorchBackend
 
 SMALL_MICRO_BATCH = 30
 NAN_STEP = 2
@@ -169,10 +170,12 @@ TRAINING = {
 }
 
 
-def training(place: Place, found: Found, **changes: Any) -> None:
+def training(
+    place: Place, found: Found, updates: int = 5, *, rests: bool = False, **changes: Any
+) -> None:
     """Five updates with clipping, schedule and average; the third has NaN on one rank."""
     backend = place.start(**{**TRAINING, **changes})
-    for step in range(5):
+    for step in range(updates):
         batch = make_batch(seed=step)
         if step == NAN_STEP:
             advantages = batch.columns["advantages"].copy()
@@ -182,6 +185,8 @@ def training(place: Place, found: Found, **changes: Any) -> None:
         found.metrics(backend.train_step(place.part(batch), make_plan(batch)))
         if step == NAN_STEP:
             found.facts["unchanged"] = backend.checksum() == before
+        if rests:
+            rest(backend)
     found.weights(backend)
     found.facts["checksum"] = before = backend.checksum()
     backend.export(place.folder / "ema", ema=True)
@@ -193,6 +198,29 @@ def training(place: Place, found: Found, **changes: Any) -> None:
 def mixed(place: Place, found: Found) -> None:
     """The same with bfloat16 parameters."""
     training(place, found, dtype="bfloat16")
+
+
+def longer(place: Place, found: Found) -> None:
+    """The same for longer than DeepCompile takes to know what to fetch ahead."""
+    training(place, found, updates=7)
+
+
+def resting(place: Place, found: Found) -> None:
+    """The same, out of the GPU's memory and back after every update."""
+    training(place, found, rests=True)
+
+
+def rest(backend: Any) -> None:
+    """On a CPU nothing changes its place, but DeepSpeed makes its buffers anew all the same."""
+    if isinstance(backend, TorchBackend):
+        backend.offload()
+        backend.reload()
+        return
+    from rlhf_plugin_deepspeed.offloading import Offloading
+
+    moving = Offloading(backend._scoring, backend._model, backend._device)
+    moving.offload()
+    moving.reload()
 
 
 def recomputing(place: Place, found: Found) -> None:
@@ -338,52 +366,6 @@ def unshared(place: Place, found: Found) -> None:
             place.start(family).close()
         except (ConfigError, PluginError) as error:
             found.facts[family] = str(error)
-
-
-SCENARIOS = (
-    gradient,
-    same_prompts,
-    critic,
-    training,
-    mixed,
-    recomputing,
-    experts,
-    separate_experts,
-    resuming,
-    few_rows,
-    reference,
-    offloaded,
-    refused,
-)
-
-SLICED_SCENARIOS = (
-    gradient,
-    critic,
-    training,
-    mixed,
-    recomputing,
-    shared_keys,
-    untied,
-    windows,
-    experts,
-    few_rows,
-    top_of_teacher,
-    reference,
-)
-
-SHARDED_SCENARIOS = (
-    gradient,
-    critic,
-    training,
-    mixed,
-    recomputing,
-    untied,
-    windows,
-    resuming,
-    few_rows,
-    reference,
-    unshared,
-)
 
 
 def run(scenario: Callable[[Place, Found], None], place: Place) -> Found:

@@ -21,6 +21,13 @@ SPEC = RoleSpec(role="policy", model_path="model", max_grad_norm=0.5)
         ({"args": {"zero_optimization": 3}}, "expected a table"),
         ({"zero_stage": 3, "compile": True}, "compile true with zero_stage 3"),
         ({"zero_stage": 0, "overlap_comm": True}, "overlap_comm true with zero_stage 0"),
+        ({"zero_stage": 0, "deep_compile": True}, "deep_compile true with zero_stage 0"),
+        ({"deep_compile": True, "compile": True}, "deep_compile true with compile: "),
+        (
+            {"deep_compile": True, "tensor_parallel": 2, "offload_optimizer": True},
+            "deep_compile true with tensor_parallel, offload_optimizer: ",
+        ),
+        ({"args": {"compile": {"double_buffer": False}}}, "args.compile without deep_compile"),
     ],
 )
 def test_a_contradiction_is_refused_with_the_reason(options, reason):
@@ -62,6 +69,14 @@ def test_the_engine_is_told_the_clipping_and_the_type():
     assert half["gradient_clipping"] == 0.0
     assert half["bf16"] == {"enabled": True, "check_grad_overflow": True}
     assert half["data_types"] == {"grad_accum_dtype": "fp32"}
+
+
+def test_deep_compile_reaches_deepspeed_for_a_trained_role():
+    config = DeepSpeedConfig(deep_compile=True, args={"compile": {"double_buffer": False}})
+
+    trained = engine_config(config, SPEC, 2, deep_compile=True)
+
+    assert trained["compile"] == {"deepcompile": True, "double_buffer": False}
 
 
 def test_offloading_reaches_deepspeed():

@@ -188,6 +188,8 @@ def test_training_steps_find_the_log_probs_of_the_engine(tmp_path):
         "log.curve": "false",
         "engine.vllm.threads": 1,
         "engine.vllm.kv_cache_gib": 0.25,
+        # Of a million parameters or more, the trainer would choose bfloat16; the engine computes in float32.
+        "backend.torch.compute_dtype": "float32",
     }
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "rlhf_cli", "train", "-c", "examples/reverse_digits/run.toml"]

@@ -29,7 +29,11 @@ OURS = {
     "tensor_parallel": "--backend.deepspeed.tensor_parallel",
     "sequence_parallel_size": "--backend.deepspeed.sequence_parallel",
     "expert_parallel": "nothing: every rank computes all experts",
-    "compile": "nothing: DeepCompile sums the gradients of what it compiles only, which the output head is not part of",
+    "compile.deepcompile": "--backend.deepspeed.deep_compile",
+    "compile.passes": "nothing: they follow from the stage",
+    "compile.offload_activation": "nothing: it would replace the passes that the backend needs",
+    "compile.offload_opt_states": "--backend.deepspeed.offload_optimizer, without deep_compile",
+    "compile.offload_parameters": "--backend.deepspeed.offload_param, without deep_compile",
     "zero_optimization.stage": "--backend.deepspeed.zero_stage",
     "zero_optimization.offload_optimizer": "--backend.deepspeed.offload_optimizer",
     "zero_optimization.offload_param": "--backend.deepspeed.offload_param",
@@ -68,6 +72,11 @@ class DeepSpeedConfig(Config):
     compile: bool = Field(
         False,
         description="torch.compile each layer; worth it for long runs only; stages 0 to 2",
+    )
+    deep_compile: bool = Field(
+        False,
+        description="compile all layers as one graph into which DeepSpeed puts its own sums and collections of "
+        "weights (DeepCompile); NVIDIA GPUs with nvcc, stages 1 to 3, one role per process",
     )
     share_prompts: bool = Field(
         True,
@@ -181,12 +190,43 @@ class DeepSpeedConfig(Config):
             raise ValueError(
                 "pin_memory true, but nothing is offloaded: set offload_optimizer or offload_param, or leave it out"
             )
+        self._check_deep_compile()
         if self.args and self.zero_stage == 0:
             raise ValueError(
                 "args with zero_stage 0: this stage does not start DeepSpeed's engine, nothing would read them. Set "
                 "zero_stage 1, 2 or 3."
             )
         return self
+
+    def _check_deep_compile(self) -> None:
+        if not self.deep_compile:
+            if "compile" in self.args:
+                raise ValueError(
+                    "args.compile without deep_compile: nothing would read it. Set deep_compile true."
+                )
+            return
+        if self.zero_stage == 0:
+            raise ValueError(
+                "deep_compile true with zero_stage 0: this stage does not start DeepSpeed's engine. Set zero_stage 1, "
+                "2 or 3, or compile true instead."
+            )
+        fields = type(self).model_fields
+        besides = [n for n in _NOT_WITH_DEEP_COMPILE if getattr(self, n) != fields[n].default]
+        if besides:
+            raise ValueError(
+                f"deep_compile true with {', '.join(besides)}: DeepSpeed's graph of all layers has no way for that. "
+                "Leave one of them out."
+            )
+
+
+_NOT_WITH_DEEP_COMPILE = (
+    "compile",
+    "gradient_checkpointing",
+    "sequence_parallel",
+    "tensor_parallel",
+    "offload_optimizer",
+    "offload_param",
+)
 
 
 def _paths(table: Mapping[str, Any], prefix: str = "") -> list[str]:

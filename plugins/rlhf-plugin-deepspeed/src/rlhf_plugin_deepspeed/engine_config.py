@@ -10,7 +10,9 @@ from rlhf_core.contracts import RoleSpec
 from .config import DeepSpeedConfig
 
 
-def engine_config(config: DeepSpeedConfig, spec: RoleSpec, world_size: int) -> dict[str, Any]:
+def engine_config(
+    config: DeepSpeedConfig, spec: RoleSpec, world_size: int, *, deep_compile: bool = False
+) -> dict[str, Any]:
     """Return what ``deepspeed.initialize`` is called with.
 
     Batch sizes are placeholders of the right proportion: the backend cuts micro-batches itself, tells the engine
@@ -41,6 +43,8 @@ def engine_config(config: DeepSpeedConfig, spec: RoleSpec, world_size: int) -> d
     }
     if config.tensor_parallel > 1:
         ours["tensor_parallel"] = {"autotp_size": config.tensor_parallel}
+    if deep_compile:
+        ours["compile"] = {"deepcompile": True}
     if spec.dtype == "bfloat16":
         # Without the check DeepSpeed would apply gradients that are not finite.
         ours["bf16"] = {"enabled": True, "check_grad_overflow": True}

@@ -83,4 +83,7 @@ def _engine_states(training: ZeroTraining, method: str) -> None:
         return
     kinds = {Kind.lp_params, Kind.lp_grads}
     kinds |= {Kind.contiguous_grad_buffer} if training.stage == 3 else {Kind.hp_params}
+    if training.stage == 3 and training.is_deep_compiled:
+        # On its way back each gradient becomes another tensor, and the graphs would go on writing to the first.
+        kinds -= {Kind.lp_grads}
     training.engine.offload_states(include=kinds, pin_memory=False)

@@ -24,6 +24,11 @@ class PartitionedModel(nn.Module):
         self.model = role.lm.model
         self.value_head = role.value_head
         self.config = role.lm.model.config
+        self._compile_layers = role.lm.compile_layers
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile the layers; whatever else ``work`` does is no business of a compiler's."""
+        self._compile_layers(*args, **options)
 
     def forward(self, work: Callable[[], ResultT]) -> ResultT:
         return work()

@@ -20,6 +20,7 @@ from rlhf_plugin_local.backend.trained_parts import (
 )
 
 from .config import DeepSpeedConfig
+from .deep_compile import DeepCompiled, refuse_deep_compile
 from .engine_config import engine_config
 from .flattening import check_elementwise
 from .fragments import fragments, master_vectors, publish
@@ -69,13 +70,23 @@ class ZeroTraining:
         self.engine = start_engine(role, spec, config, ranks, torch_optimizer)
         self.zero: Any = self.engine.optimizer
         self.fragments = fragments(self.zero, self.stage, self.named, ranks.rank)
-        self._head = WholeHead(role) if self.stage == 3 else None
+        self._graph: DeepCompiled | None = None
+        self._head: WholeHead | None = None
+        if config.deep_compile:
+            self._graph = DeepCompiled(self.engine, role, spec, config, ranks)
+        elif self.stage == 3:
+            self._head = WholeHead(role)
         self.updates = 0
         """Updates asked for so far, skipped ones included: the schedule follows the plan."""
         self.ema: list[Tensor] = []
         """This rank's part of the moving average, in the layout of ``masters``."""
         if spec.ema_decay is not None:
             self.ema = [vector.detach().clone() for vector in self.masters]
+
+    @property
+    def is_deep_compiled(self) -> bool:
+        """Whether the layers are one graph of DeepSpeed's."""
+        return self._graph is not None
 
     @property
     def masters(self) -> list[Tensor]:
@@ -90,9 +101,13 @@ class ZeroTraining:
 
     def forward(self, work: Callable[[], Tensor]) -> Tensor:
         """Return the loss that ``work`` computes. All ranks call it equally often."""
+        loss: Tensor
+        if self._graph is not None:
+            loss = self._graph.run(work)
+            return loss
         if self._head is not None:
             self._head.fetch()
-        loss: Tensor = self.engine(work)
+        loss = self.engine(work)
         return loss
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
@@ -100,12 +115,20 @@ class ZeroTraining:
         self.engine.set_gradient_accumulation_boundary(last)
         # DeepSpeed takes the mean over the ranks that have rows of their own; their losses add up.
         self.engine.backward(loss * self._data_ranks, scale_wrt_gas=False)
+        if self._graph is not None:
+            self._graph.add_gradient(last=last)
+            self._graph.end()
 
     def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Return what ``work`` computes without a gradient."""
+        results: tuple[Tensor, ...]
+        if self._graph is not None:
+            results = self._graph.run(work)
+            self._graph.end()
+            return results
         if self._head is not None:
             self._head.fetch()
-        results: tuple[Tensor, ...] = self.engine.module(work)
+        results = self.engine.module(work)
         return results
 
     def update(self) -> Metrics:
@@ -152,6 +175,8 @@ class ZeroTraining:
     def close(self) -> None:
         """Take DeepSpeed's hooks off the model."""
         self.engine.destroy()
+        if self._graph is not None:
+            self._graph.close()
 
 
 def start_engine(
@@ -163,7 +188,10 @@ def start_engine(
 ) -> Any:
     """Return DeepSpeed's engine around the role; without an optimizer it only scores."""
     deepspeed = load_deepspeed(ranks.device)
-    settings = engine_config(config, spec, ranks.world_size)
+    deep_compile = config.deep_compile and torch_optimizer is not None
+    if deep_compile:
+        refuse_deep_compile(config, spec, ranks)
+    settings = engine_config(config, spec, ranks.world_size, deep_compile=deep_compile)
     partitioned = PartitionedModel(role)
     if config.zero_stage < 3 and ranks.world_size > 1:
         refuse_expert_blocks(role.lm.model, config.zero_stage)

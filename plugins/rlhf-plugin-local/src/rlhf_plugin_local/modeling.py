@@ -21,6 +21,7 @@ from . import attention
 from .attention import Layout
 from .quiet import no_progress_bars
 from .verification import verify
+from .whole_graph import WholeGraph
 
 _UNREADABLE = (
     OSError,
@@ -72,6 +73,8 @@ class CausalLM(nn.Module):
         super().__init__()
         self.model = model
         self.compute_dtype = compute_dtype
+        self.whole_graph: WholeGraph | None = None
+        """Computes the hidden states, once the layers are compiled together."""
         self._config = config = model.config.get_text_config()
         self.logit_form = LogitForm(
             scale=_logit_scale(config), softcap=getattr(config, "final_logit_softcapping", None)
@@ -80,6 +83,8 @@ class CausalLM(nn.Module):
     def hidden(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """Return the last hidden states (N, D) of one packed row of tokens (N,)."""
         with self.autocast():
+            if self.whole_graph is not None:
+                return self.whole_graph(input_ids, position_ids, layout)
             output = self.model.base_model(
                 input_ids=input_ids[None],
                 position_ids=position_ids[None],
@@ -88,6 +93,10 @@ class CausalLM(nn.Module):
             )
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
+
+    def compile_layers(self, **options: Any) -> None:
+        """Compute the hidden states by one graph from now on; ``options`` are those of ``torch.compile``."""
+        self.whole_graph = WholeGraph(self.model.base_model, options)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits (M, V) of hidden states (M, D) in float32, as the family scales and caps them."""

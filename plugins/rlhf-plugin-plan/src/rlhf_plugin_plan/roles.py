@@ -89,6 +89,8 @@ def planned_role(
     _note_options(backend, notes)
     if options.get("compile") and spec.dtype != "bfloat16":
         _note(notes, "backend.torch.compile: its savings are modeled for --model.dtype bfloat16")
+    if options.get("deep_compile"):
+        _note(notes, "backend.deepspeed.deep_compile: planned like layers that are not compiled")
     if spec.adapter is not None:
         _note(
             notes,

@@ -1,0 +1,149 @@
+"""Attention as one operation of a graph, for a model that is compiled as a whole.
+
+A compiler must not look inside of a layout: its lengths change with every micro-batch, and it picks kernels by them. So
+the graph has an operation of its own, which asks the layout of the present pass, forwards and backwards. The backward
+operation computes the attention once more, as gradient checkpointing would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .attention import Layout
+from .packing import as_matmul_inputs
+
+_present: dict[int, Layout] = {}
+"""The layout of the latest pass of each model, by the number of its ``GraphLayout``."""
+_numbers = count()
+_WITH_AUTOGRAD = torch._C._dispatch_tls_local_exclude_set()
+"""What torch leaves out anywhere but in an operation."""
+
+
+class GraphLayout:
+    """Stands for the layout of whichever pass is computed.
+
+    A backward pass uses the layout that was set last, so it has to follow its own forward pass.
+    """
+
+    def __init__(self) -> None:
+        self._number = next(_numbers)
+
+    def set(self, layout: Layout) -> None:
+        """Use ``layout`` from now on."""
+        _present[self._number] = layout
+
+    def forget(self) -> None:
+        """Let go of the latest layout."""
+        _present.pop(self._number, None)
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float,
+        sliding_window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
+        query, key, value = as_matmul_inputs(query, key, value)
+        output: Tensor = attention(
+            query, key, value, self._number, layer, scaling, sliding_window, softcap
+        )
+        return output
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, options: tuple[Any, ...]) -> Tensor:
+    number, layer, scaling, sliding_window, softcap = options
+    # What enters has the type of the matmuls already; in a backward pass autocast is off in any case.
+    with torch.autocast(query.device.type, enabled=False):
+        return _present[number].attend(
+            layer,
+            query,
+            key,
+            value,
+            scaling=scaling,
+            sliding_window=sliding_window,
+            softcap=softcap,
+        )
+
+
+@contextmanager
+def _autograd() -> Iterator[None]:
+    """Let operations be recorded, which torch keeps from an operation of a graph."""
+    include = torch._C._dispatch_tls_local_include_set()
+    with torch._C._ForceDispatchKeyGuard(include, _WITH_AUTOGRAD):
+        yield
+
+
+@torch.library.custom_op("rlhf::layout_attention", mutates_args=())
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    number: int,
+    layer: int,
+    scaling: float,
+    sliding_window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    """Return what the present layout of a model computes, contiguous."""
+    options = (number, layer, scaling, sliding_window, softcap)
+    with torch.no_grad():
+        return _attend(query, key, value, options).contiguous()
+
+
+@attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+
+
+@torch.library.custom_op("rlhf::layout_attention_grads", mutates_args=())
+def attention_grads(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    number: int,
+    layer: int,
+    scaling: float,
+    sliding_window: int | None,
+    softcap: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of query, key and value."""
+    options = (number, layer, scaling, sliding_window, softcap)
+    with _autograd(), torch.enable_grad():
+        leaves = [part.detach().requires_grad_() for part in (query, key, value)]
+        output = _attend(*leaves, options)
+        grads = torch.autograd.grad(output, leaves, grad)
+    return grads[0].contiguous(), grads[1].contiguous(), grads[2].contiguous()
+
+
+@attention_grads.register_fake
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(
+        torch.empty(part.shape, dtype=part.dtype, device=part.device)
+        for part in (query, key, value)
+    )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    query, key, value, *options = inputs
+    ctx.save_for_backward(query, key, value)
+    ctx.options = options
+
+
+def _grads(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    grads = attention_grads(grad, *ctx.saved_tensors, *ctx.options)
+    return (*grads, None, None, None, None, None)
+
+
+attention.register_autograd(_grads, setup_context=_keep)

@@ -1,0 +1,53 @@
+"""The layers of a model as one graph, for compilers that have to see all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .attention import Layout
+from .graph_attention import GraphLayout
+
+
+class WholeGraph:
+    """Everything below the output head, compiled without a break, for any number of tokens.
+
+    Args:
+        model: without its head.
+        options: of ``torch.compile``.
+    """
+
+    def __init__(self, model: nn.Module, options: dict[str, Any]) -> None:
+        self.then: Callable[[], None] | None = None
+        """Called when the layers are through."""
+        self._layout = GraphLayout()
+        # With a break, layers would share the code of their forward methods, and a backend that puts a parameter's
+        # number into the code would use the first layer's for all.
+        self._compiled = torch.compile(model, fullgraph=True, **options)
+
+    def __call__(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
+        """Return the last hidden states (N, D) of one packed row of tokens (N,). A backward pass comes next, if any."""
+        self._layout.set(layout)
+        inputs = input_ids[None], position_ids[None]
+        for part in inputs:
+            # Only these: weights that ranks share have no shape of their own while they are apart.
+            torch._dynamo.mark_dynamic(part, 1)
+        # Always with a gradient: without one, another graph would be compiled.
+        with torch.enable_grad():
+            output = self._compiled(
+                input_ids=inputs[0],
+                position_ids=inputs[1],
+                use_cache=False,
+                layout=self._layout,
+            )
+        if self.then is not None:
+            self.then()
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden if torch.is_grad_enabled() else hidden.detach()
+
+    def close(self) -> None:
+        """Let go of the last pass."""
+        self._layout.forget()
