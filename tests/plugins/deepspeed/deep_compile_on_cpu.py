@@ -7,10 +7,12 @@ that tests on a CPU go through all of it. What is not here: streams, buckets, an
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 _OTHERS = (
     "free_tensors(Tensor[] a) -> ()",
@@ -140,15 +142,29 @@ class Operations:
             self._filled.add(number)
 
 
+def _without_fakes(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """DeepSpeed compares what ranks have measured while the compiler's mode for fake tensors is on. With a mode on,
+    gloo is called with Python's lock held, and waits for its own thread, which waits for that lock."""
+
+    def call(tensor: Any, *args: Any, **options: Any) -> Any:
+        constant = getattr(tensor, "constant", None)
+        with unset_fake_temporarily():
+            return all_reduce(tensor if constant is None else constant, *args, **options)
+
+    return call
+
+
 def install() -> Operations:
     """Have DeepSpeed use them in this process."""
     # DeepSpeed asks which of its operations fit when it is imported.
     os.environ["DS_ACCELERATOR"] = "cpu"
+    from deepspeed import comm
     from deepspeed.accelerator import get_accelerator
     from deepspeed.compile import util
 
     # It says "0", which is no device for torch.
     get_accelerator().current_device = lambda: "cpu"
+    comm.all_reduce = _without_fakes(comm.all_reduce)
     operations = Operations()
     library = torch.library.Library("dc", "DEF")
     _installed.append(library)

@@ -77,6 +77,7 @@ SCENARIOS = (
     reference,
     offloaded,
     refused,
+    resting,
 )
 
 SLICED_SCENARIOS = (
@@ -107,7 +108,7 @@ SHARDED_SCENARIOS = (
     reference,
     unshared,
 )
-GRAPH_SCENARIOS = (few_rows, untied, critic, same_prompts, resting)
+GRAPH_SCENARIOS = (longer, few_rows, untied, critic, same_prompts, resting)
 GRAPH = {"deep_compile": True}
 
 
@@ -120,8 +121,10 @@ WAYS = {
     "compiled tokens": Way((2,), (compiled,), {"sequence_parallel": 2}),
     "compiled matrices": Way((2,), (compiled,), {"tensor_parallel": 2}),
     "one graph": Way((2, 3), (training,), GRAPH),
-    "many graphs": Way((1, 2, 3), (longer, *GRAPH_SCENARIOS), GRAPH),
-    "one graph on GPUs": Way((1, 2, 3), (longer, *GRAPH_SCENARIOS), GRAPH, device="cuda"),
+    "graphs 1": Way((1,), GRAPH_SCENARIOS, GRAPH),
+    "graphs 2": Way((2,), (*GRAPH_SCENARIOS, mixed), GRAPH),
+    "graphs 3": Way((3,), (*GRAPH_SCENARIOS, mixed), GRAPH),
+    "one graph on GPUs": Way((1, 2, 3), GRAPH_SCENARIOS, GRAPH, device="cuda"),
     # The second pair of ranks has no rows.
     "pairs": Way((0, 2, 3), (gradient, training), {"sequence_parallel": 2}, world_size=4),
 }

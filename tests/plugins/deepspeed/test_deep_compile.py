@@ -31,16 +31,16 @@ COMPARED = (
 )
 
 
-def assert_same(ranks, alone):
+def assert_same(ranks, alone, **tolerance):
     for name, wanted in alone.tensors.items():
         if not name.startswith(COMPARED):
             continue
         actual = [rank.tensors[name] for rank in ranks]
         if "." in name:  # weights, of which every rank has all
             for tensor in actual:
-                torch.testing.assert_close(tensor, wanted, **ROUNDING)
+                torch.testing.assert_close(tensor, wanted, **(tolerance or ROUNDING))
         else:
-            torch.testing.assert_close(torch.cat(actual), wanted, **ROUNDING)
+            torch.testing.assert_close(torch.cat(actual), wanted, **(tolerance or ROUNDING))
 
 
 def test_one_graph_trains_alike(run_ranks, read_ranks, expected, assert_same_metrics, tmp_path):
@@ -55,15 +55,22 @@ def test_one_graph_trains_alike(run_ranks, read_ranks, expected, assert_same_met
 
 
 @pytest.mark.matrix
-def test_every_role_trains_alike(run_ranks, read_ranks, expected, assert_same_metrics, tmp_path):
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_role_trains_alike(
+    run_ranks, read_ranks, expected, assert_same_metrics, tmp_path, stage
+):
     """Also one after the other in a process; tied and untied heads, critics, ranks without rows, shared prompts."""
-    folder = run_ranks("many graphs", tmp_path)
+    folder = run_ranks(f"graphs {stage}", tmp_path)
 
-    for stage in (1, 2, 3):
-        for name in SCENARIOS:
-            ranks = read_ranks(folder, stage, name)
-            assert_same(ranks, expected(name))
-            assert_same_metrics(ranks, expected(name), more_passes=True)
+    for name in SCENARIOS:
+        ranks = read_ranks(folder, stage, name)
+        assert_same(ranks, expected(name))
+        assert_same_metrics(ranks, expected(name), more_passes=True)
+    if stage > 1:
+        # A step of bfloat16 apart: fused operations round elsewhere.
+        ranks = read_ranks(folder, stage, "mixed")
+        assert_same(ranks, expected("mixed"), atol=1e-3, rtol=2**-7)
+        assert_same_metrics(ranks, expected("mixed"), atol=5e-3, more_passes=True)
 
 
 @pytest.mark.gpu
@@ -122,11 +129,12 @@ def test_layers_that_cannot_be_one_graph_end_the_run_with_the_reason():
 
     with (
         pytest.raises(
-            ConfigError, match="layers of the policy cannot be compiled as one graph: a loop"
+            ConfigError,
+            match="layers of the policy cannot be compiled as one graph: a loop somewhere\\. ",
         ),
         deep_compile._compiling("policy"),
     ):
-        raise Unsupported("a loop\nand more")
+        raise Unsupported("a loop\nsomewhere\n\nand more")
 
 
 def test_gradients_leave_the_graph_in_float32():

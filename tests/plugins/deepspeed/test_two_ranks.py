@@ -69,7 +69,7 @@ def test_prompts_that_ranks_compute_once_change_nothing(found, expected, stage):
 
 
 @stages
-@pytest.mark.parametrize("name", ["training", "recomputing", "experts", "offloaded"])
+@pytest.mark.parametrize("name", ["training", "recomputing", "experts", "offloaded", "resting"])
 def test_clipping_schedule_and_optimizer_are_those_of_one_rank(found, expected, stage, name):
     ranks, alone = found(stage, name), expected(name)
 

@@ -60,9 +60,6 @@ def refuse_deep_compile(config: DeepSpeedConfig, spec: RoleSpec, ranks: Ranks) -
 class DeepCompiled:
     """An engine whose layers are compiled when they are first called.
 
-    Args:
-        zero: DeepSpeed's optimizer.
-
     Raises:
         ConfigError: DeepSpeed's operations cannot be compiled on this machine.
     """
@@ -70,7 +67,7 @@ class DeepCompiled:
     def __init__(
         self, engine: Any, role: RoleModel, spec: RoleSpec, config: DeepSpeedConfig, ranks: Ranks
     ) -> None:
-        self._engine, self._role_name = engine, spec.role
+        self._engine, self._lm, self._role_name = engine, role.lm, spec.role
         passes = schedule(config.zero_stage)
         _compile(engine, role, passes)
         self._borrowed = BorrowedHead(role) if config.zero_stage == 3 else None
@@ -107,6 +104,8 @@ class DeepCompiled:
         from deepspeed.compile import util
 
         _compiled.remove(self._engine)
+        if self._lm.whole_graph is not None:
+            self._lm.whole_graph.close()
         # Of an engine that is gone; DeepSpeed keeps them.
         util.pre_backward_hooks.clear()
         util.post_backward_hooks.clear()
@@ -159,7 +158,8 @@ def _compiling(role: str) -> Iterator[None]:
         with quietly():
             yield
     except TorchDynamoException as error:
-        reason = str(error).strip().splitlines()[0]
+        # The first line may say no more than where something was raised.
+        reason = " ".join(str(error).split("\n\n")[0].split())
         raise ConfigError(
             f"deep_compile: the layers of the {role} cannot be compiled as one graph: {reason}. Leave it out for this "
             "model; --backend.deepspeed.compile compiles layer by layer."

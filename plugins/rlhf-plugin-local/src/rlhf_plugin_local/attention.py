@@ -13,6 +13,8 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 NAME = "rlhf_layout"
+IN_GRAPH = "rlhf_layout_in_graph"
+"""The name for a model whose layers are one graph, whatever ``keep_out_of_graphs`` does for others of the process."""
 
 
 class Layout(Protocol):
@@ -71,6 +73,7 @@ def layout_attention(
 
 
 AttentionInterface.register(NAME, layout_attention)
+AttentionInterface.register(IN_GRAPH, layout_attention)
 
 
 def keep_out_of_graphs() -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
-from .attention import Layout
+from .attention import IN_GRAPH, Layout
 from .graph_attention import GraphLayout
 
 
@@ -20,7 +21,8 @@ class WholeGraph:
         options: of ``torch.compile``.
     """
 
-    def __init__(self, model: nn.Module, options: dict[str, Any]) -> None:
+    def __init__(self, model: PreTrainedModel, options: dict[str, Any]) -> None:
+        model.set_attn_implementation(IN_GRAPH)
         self.then: Callable[[], None] | None = None
         """Called when the layers are through."""
         self._layout = GraphLayout()
