@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 _OTHERS = (
     "free_tensors(Tensor[] a) -> ()",
@@ -37,6 +37,7 @@ class Operations:
         """Of all gradients that were summed over ranks."""
         self.gathered = 0
         """How often a parameter was collected."""
+        self._gather, self._reduce = _apart(dist.all_gather_into_tensor), _apart(dist.all_reduce)
         self.cleanup()
 
     def init(self, group: Any, config: Any, bucket_size: int) -> None:
@@ -81,7 +82,7 @@ class Operations:
         part, shape = self._parts[number]
         part = part.detach().to(dtype or part.dtype).contiguous()
         whole = part.new_empty(dist.get_world_size(self._group) * part.numel())
-        dist.all_gather_into_tensor(whole, part, group=self._group)
+        self._gather(whole, part, group=self._group)
         self.gathered += 1
         return whole[: torch.Size(shape).numel()].view(shape).clone()
 
@@ -129,7 +130,7 @@ class Operations:
     def _sum(self, grad: torch.Tensor, number: int) -> None:
         self.dtypes.add(grad.dtype)
         mean = grad.detach().clone()
-        dist.all_reduce(mean, group=self._group)
+        self._reduce(mean, group=self._group)
         mean /= dist.get_world_size(self._group)
         buffer, offset = self._buffers[number]
         own = mean.flatten()[offset : offset + buffer.numel()]
@@ -142,14 +143,19 @@ class Operations:
             self._filled.add(number)
 
 
-def _without_fakes(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """DeepSpeed compares what ranks have measured while the compiler's mode for fake tensors is on. With a mode on,
-    gloo is called with Python's lock held, and waits for its own thread, which waits for that lock."""
+def _apart(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a collective call made by a thread of its own.
+
+    In the midst of compiling, torch calls gloo with Python's lock held, and gloo's own thread may hold the lock of its
+    queue while it waits for Python's. A thread of its own knows nothing of a compiler.
+    """
+    thread = ThreadPoolExecutor(1)
 
     def call(tensor: Any, *args: Any, **options: Any) -> Any:
+        # A fake tensor of one number has a real one, by which ranks compare what they measured.
         constant = getattr(tensor, "constant", None)
-        with unset_fake_temporarily():
-            return all_reduce(tensor if constant is None else constant, *args, **options)
+        real = tensor if constant is None else constant
+        return thread.submit(collective, real, *args, **options).result()
 
     return call
 
@@ -164,7 +170,7 @@ def install() -> Operations:
 
     # It says "0", which is no device for torch.
     get_accelerator().current_device = lambda: "cpu"
-    comm.all_reduce = _without_fakes(comm.all_reduce)
+    comm.all_reduce = _apart(comm.all_reduce)
     operations = Operations()
     library = torch.library.Library("dc", "DEF")
     _installed.append(library)

@@ -43,6 +43,7 @@ def assert_same(ranks, alone, **tolerance):
             torch.testing.assert_close(torch.cat(actual), wanted, **(tolerance or ROUNDING))
 
 
+@pytest.mark.matrix
 def test_one_graph_trains_alike(run_ranks, read_ranks, expected, assert_same_metrics, tmp_path):
     """Clipping, schedule, the moving average and a step with NaN among it."""
     folder = run_ranks("one graph", tmp_path)
