@@ -68,9 +68,9 @@ def test_every_role_trains_alike(
         assert_same(ranks, expected(name))
         assert_same_metrics(ranks, expected(name), more_passes=True)
     if stage > 1:
-        # A step of bfloat16 apart: fused operations round elsewhere.
+        # Fused operations round elsewhere, so weights are compared between ranks, and metrics with those of one.
         ranks = read_ranks(folder, stage, "mixed")
-        assert_same(ranks, expected("mixed"), atol=1e-3, rtol=2**-7)
+        assert_same(ranks[1:], ranks[0], atol=0.0, rtol=0.0)
         assert_same_metrics(ranks, expected("mixed"), atol=5e-3, more_passes=True)
 
 
