@@ -25,6 +25,8 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.plugins import Plugins, empty
+from rlhf_plugin_optim.config import MuonConfig
+from rlhf_plugin_optim.muon import Muon
 
 
 class PolicyGradient:
@@ -78,19 +80,44 @@ class Sgd(AdamW):
         return torch.optim.SGD([p for group in groups for _, p in group.named_parameters], lr=1.0)
 
 
-class Normed(AdamW):
-    """Divides each parameter's gradient by its norm, which a flattened group does not have."""
+class Lamb(AdamW):
+    """Moves each matrix in proportion to its norm, which a flattened group does not have; AdamW moves the rest."""
 
     def create(self, groups: Any) -> torch.optim.Optimizer:
-        return _Normed([p for group in groups for _, p in group.named_parameters], {"lr": 1e-2})
+        return _Lamb(self.plain(groups), {"lr": 1e-2})
 
 
-class _Normed(torch.optim.Optimizer):
+class _Lamb(torch.optim.Optimizer):
+    """Keeps an average, and the number of updates."""
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter -= group["lr"] * parameter.grad / parameter.grad.norm()
+                state = self.state[parameter]
+                if not state:
+                    state["average"] = torch.zeros_like(parameter)
+                    state["step"] = torch.tensor(0.0)
+                    state["kind"] = "lamb"
+                state["step"] += 1
+                state["average"].lerp_(parameter.grad, 0.1)
+                move = state["average"] / (1 - 0.9 ** float(state["step"]))
+                ratio = parameter.norm() / (move.norm() + 1e-3) if group["weight_decay"] else 1.0
+                parameter -= group["lr"] * ratio * move
+
+
+class Rows(AdamW):
+    """Keeps a number for each row of a matrix."""
+
+    def create(self, groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adafactor(self.plain(groups), lr=1e-2)
+
+
+class HiddenMuon(Muon):
+    """Muon with a learning rate that shows."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(MuonConfig(lr=1e-2, weight_decay=0.1, adam_eps=1e-3))
 
 
 class SeparateExperts(nn.ModuleList):
@@ -157,13 +184,14 @@ def _ref(kind: str, name: str) -> ComponentRef:
 LOSS = _ref("rlhf_policy_losses", "policy_gradient")
 DISTILLING = _ref("rlhf_policy_losses", "distilling")
 SEPARATED = _ref("rlhf_model_adapters", "separated")
-ADAMW, SGD, NORMED = (_ref("rlhf_optimizers", name) for name in ("adamw", "sgd", "normed"))
+OPTIMIZERS = {"adamw": AdamW, "sgd": Sgd, "lamb": Lamb, "rows": Rows, "muon": HiddenMuon}
+ADAMW, SGD, LAMB, ROWS, MUON = (_ref("rlhf_optimizers", name) for name in OPTIMIZERS)
 
 
 def plain_plugins() -> Plugins:
     loaded = empty()
     losses = ((LOSS, PolicyGradient), (DISTILLING, Distilling))
-    optimizers = ((ADAMW, AdamW), (SGD, Sgd), (NORMED, Normed))
+    optimizers = ((_ref("rlhf_optimizers", name), kind) for name, kind in OPTIMIZERS.items())
     for ref, factory in (*losses, *optimizers, (SEPARATED, Separated)):
         component: Component[Any] = Component(name=ref.name.partition(":")[2], factory=factory)
         loaded.registries[ref.kind].add(Registered(component, "test"))

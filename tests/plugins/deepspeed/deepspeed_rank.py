@@ -28,6 +28,7 @@ from deepspeed_scenarios import (
     gradient,
     longer,
     mixed,
+    muon,
     offloaded,
     recomputing,
     reference,
@@ -35,6 +36,7 @@ from deepspeed_scenarios import (
     rejoining,
     resting,
     resuming,
+    resuming_shards,
     run,
     same_prompts,
     separate_experts,
@@ -43,6 +45,7 @@ from deepspeed_scenarios import (
     training,
     unshared,
     untied,
+    whole,
     windows,
 )
 from safetensors.torch import load_file, save_file
@@ -78,6 +81,8 @@ SCENARIOS = (
     offloaded,
     refused,
     resting,
+    whole,
+    muon,
 )
 
 SLICED_SCENARIOS = (
@@ -103,7 +108,7 @@ SHARDED_SCENARIOS = (
     recomputing,
     untied,
     windows,
-    resuming,
+    resuming_shards,
     few_rows,
     reference,
     unshared,

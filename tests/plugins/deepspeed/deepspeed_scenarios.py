@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ import torch
 from deepspeed_material import (
     ADAMW,
     DISTILLING,
+    LAMB,
     LOSS,
-    NORMED,
+    MUON,
+    ROWS,
     SEPARATED,
     SGD,
     make_batch,
@@ -170,6 +172,14 @@ TRAINING = {
 }
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "whole": {"optimizer": LAMB},
+}
+"""What a run that stops and goes on has different from ``TRAINING``."""
+
+
 def training(
     place: Place, found: Found, updates: int = 5, *, rests: bool = False, **changes: Any
 ) -> None:
@@ -208,6 +218,16 @@ def longer(place: Place, found: Found) -> None:
 def resting(place: Place, found: Found) -> None:
     """The same, out of the GPU's memory and back after every update."""
     training(place, found, rests=True)
+
+
+def whole(place: Place, found: Found) -> None:
+    """The same with an optimizer that looks at whole parameters and keeps state for them."""
+    training(place, found, optimizer=LAMB)
+
+
+def muon(place: Place, found: Found) -> None:
+    """The same with Muon."""
+    training(place, found, optimizer=MUON)
 
 
 def rest(backend: Any) -> None:
@@ -270,34 +290,39 @@ def separate_experts(place: Place, found: Found) -> None:
     backend.close()
 
 
-def resuming(place: Place, found: Found) -> None:
-    """A run that is saved and goes on, and one that is restored, in both parameter types."""
-    for dtype in ("float32", "bfloat16"):
-        spec = {**TRAINING, "dtype": dtype}
+def resuming(place: Place, found: Found, kinds: Sequence[str] = tuple(KINDS)) -> None:
+    """A run that is saved and goes on, and one that is restored."""
+    for kind in kinds:
+        spec = {**TRAINING, **KINDS[kind]}
         straight = place.start(**spec)
         steps(place, straight, (0, 1, 2))
-        straight.save(place.folder / f"saved_{dtype}")
-        found.weights(straight, f"saved_{dtype}")
+        straight.save(place.folder / f"saved_{kind}")
+        found.weights(straight, f"saved_{kind}")
         stored = straight.checksum()
         steps(place, straight, (3, 4))
         resumed = place.start(**spec)
-        resumed.load(place.folder / f"saved_{dtype}")
-        found.facts[f"restored {dtype}"] = resumed.checksum() == stored
+        resumed.load(place.folder / f"saved_{kind}")
+        found.facts[f"restored {kind}"] = resumed.checksum() == stored
         steps(place, resumed, (3, 4))
-        found.facts[f"went on {dtype}"] = resumed.checksum() == straight.checksum()
+        found.facts[f"went on {kind}"] = resumed.checksum() == straight.checksum()
         for name, backend in (("straight", straight), ("resumed", resumed)):
-            backend.export(place.folder / f"{name}_{dtype}", ema=True)
+            backend.export(place.folder / f"{name}_{kind}", ema=True)
             backend.close()
+
+
+def resuming_shards(place: Place, found: Found) -> None:
+    """The same where no rank can have whole parameters."""
+    resuming(place, found, ("float32", "bfloat16"))
 
 
 def rejoining(place: Place, found: Found) -> None:
     """A run that goes on from a checkpoint which somebody else has left in its folder."""
-    for dtype in ("float32", "bfloat16"):
-        backend = place.start(**{**TRAINING, "dtype": dtype})
-        backend.load(place.folder / f"handed_{dtype}")
-        backend.save(place.folder / f"again_{dtype}")
+    for kind, changes in KINDS.items():
+        backend = place.start(**{**TRAINING, **changes})
+        backend.load(place.folder / f"handed_{kind}")
+        backend.save(place.folder / f"again_{kind}")
         steps(place, backend, (3, 4))
-        backend.export(place.folder / f"went_on_{dtype}", ema=True)
+        backend.export(place.folder / f"went_on_{kind}", ema=True)
         backend.close()
 
 
@@ -352,18 +377,18 @@ def offloaded(place: Place, found: Found) -> None:
 
 
 def refused(place: Place, found: Found) -> None:
-    """An optimizer that looks at whole parameters."""
+    """An optimizer whose state ranks cannot share."""
     try:
-        place.start(optimizer=NORMED).close()
+        place.start(optimizer=ROWS).close()
     except PluginError as error:
         found.facts["error"] = str(error)
 
 
 def unshared(place: Place, found: Found) -> None:
-    """Models whose matrices cannot be shared by two ranks."""
-    for family in ("qwen3_moe", "shared_keys"):
+    """Models whose matrices cannot be shared by two ranks, and an optimizer that has to see them whole."""
+    for family, optimizer in (("qwen3_moe", SGD), ("shared_keys", SGD), ("qwen3", LAMB)):
         try:
-            place.start(family).close()
+            place.start(family, optimizer=optimizer).close()
         except (ConfigError, PluginError) as error:
             found.facts[family] = str(error)
 

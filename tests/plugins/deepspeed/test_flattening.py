@@ -1,4 +1,4 @@
-"""The probe that decides whether ZeRO may flatten an optimizer's parameters."""
+"""The probe that decides which parameters an optimizer has to see whole."""
 
 from typing import Any
 
@@ -7,9 +7,24 @@ import torch
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import ParameterGroup
-from rlhf_plugin_deepspeed.flattening import check_elementwise
+from rlhf_plugin_deepspeed.flattening import whole_parameters
+from rlhf_plugin_optim.config import MuonConfig
+from rlhf_plugin_optim.muon import Muon
 
 CPU = torch.device("cpu")
+MODEL = {
+    "embed_tokens.weight": (12, 4),
+    "layers.0.up_proj.weight": (4, 8),
+    "layers.0.norm.weight": (4,),
+    "layers.1.up_proj.weight": (4, 8),
+}
+
+
+def names_of_whole(optimizer: Any) -> list[str]:
+    named = {name: torch.nn.Parameter(torch.ones(shape)) for name, shape in MODEL.items()}
+    found = whole_parameters(optimizer, optimizer.parameter_groups(named.items()), CPU)
+    names = {id(parameter): name for name, parameter in named.items()}
+    return [names[id(parameter)] for parameter in found]
 
 
 class Of:
@@ -64,6 +79,18 @@ class KeepsRows(Scaled):
         return gradient
 
 
+class KeepsHalf(TrustRatio):
+    def move(self, parameter: Any, gradient: Any) -> Any:
+        self.state[parameter]["half"] = gradient.bfloat16()
+        return super().move(parameter, gradient)
+
+
+class CountsInGroups(TrustRatio):
+    def move(self, parameter: Any, gradient: Any) -> Any:
+        self.param_groups[0]["count"] = self.param_groups[0].get("count", 0) + 1
+        return super().move(parameter, gradient)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -72,27 +99,54 @@ class KeepsRows(Scaled):
         lambda groups: torch.optim.Adamax(groups, lr=1e-6),
     ],
 )
-def test_an_elementwise_optimizer_passes(make):
-    check_elementwise(Of(make), CPU)
+def test_an_elementwise_optimizer_may_have_all_flattened(make):
+    assert names_of_whole(Of(make)) == []
+
+
+@pytest.mark.parametrize("make", [TrustRatio, NeedsMatrices])
+def test_an_optimizer_of_matrices_has_them_whole_even_at_a_tiny_learning_rate(make):
+    found = names_of_whole(Of(make))
+
+    assert [name for name in MODEL if "norm" not in name] == [n for n in found if "norm" not in n]
+
+
+def test_muon_has_hidden_matrices_whole_and_the_rest_flattened():
+    found = names_of_whole(Muon(MuonConfig()))
+
+    assert found == ["layers.0.up_proj.weight", "layers.1.up_proj.weight"]
+
+
+def test_groups_of_other_names_are_whole_if_any_has_to_be():
+    """An optimizer with a group for each layer: the probe cannot have made them all."""
+    named = [(name, torch.nn.Parameter(torch.ones(4, 4))) for name in ("a", "b")]
+    groups = [
+        ParameterGroup(name=f"layer {n}", named_parameters=(n_p,)) for n, n_p in enumerate(named)
+    ]
+
+    found = whole_parameters(Of(TrustRatio), groups, CPU)
+    none = whole_parameters(Of(lambda groups: torch.optim.SGD(groups, lr=1e-6)), groups, CPU)
+
+    assert [id(p) for p in found] == [id(p) for _, p in named]
+    assert none == []
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (TrustRatio, "moves flattened parameters differently"),
-        (NeedsMatrices, "cannot update a flattened parameter"),
-        (KeepsRows, "keeps rows of shape"),
-        (lambda groups: torch.optim.Adafactor(groups, lr=1e-6), "differently|keeps"),
+        (KeepsRows, r"keeps rows of shape \(\d+,\) in torch.float32 for a parameter of shape"),
+        (KeepsHalf, "keeps half of shape .* in torch.bfloat16"),
+        (CountsInGroups, "counts in its parameter groups"),
+        (lambda groups: torch.optim.Adafactor(groups, lr=1e-6), "keeps row_var"),
     ],
 )
-def test_an_optimizer_of_whole_parameters_is_refused_even_at_a_tiny_learning_rate(make, reason):
+def test_state_that_ranks_cannot_share_is_refused(make, reason):
     with pytest.raises(PluginError, match=reason):
-        check_elementwise(Of(make), CPU)
+        names_of_whole(Of(make))
 
 
 def test_trying_an_optimizer_leaves_the_random_state_alone():
     before = torch.get_rng_state()
 
-    check_elementwise(Of(lambda groups: torch.optim.AdamW(groups, lr=1e-6)), CPU)
+    names_of_whole(Of(lambda groups: torch.optim.AdamW(groups, lr=1e-6)))
 
     assert torch.equal(torch.get_rng_state(), before)

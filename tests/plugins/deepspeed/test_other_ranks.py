@@ -38,18 +38,18 @@ def whole_state(folder):
 
 @pytest.fixture(scope="module")
 def handed(two_ranks, models, scenarios, tmp_path_factory):
-    """Checkpoints that one rank has read and written again, as ``stageN/rejoining/handed_DTYPE`` for two ranks."""
+    """Checkpoints that one rank has read and written again, as ``stageN/rejoining/handed_KIND`` for two ranks."""
     from rlhf_plugin_deepspeed.backend import DeepSpeedBackend
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
     out = tmp_path_factory.mktemp("rejoined")
     place = scenarios.Place(lambda **o: DeepSpeedBackend(DeepSpeedConfig(**o)), models, out)
     for first, (between, last) in JOURNEYS.items():
-        for dtype in ("float32", "bfloat16"):
+        for kind, changes in scenarios.KINDS.items():
             options = {"device": "cpu", "zero_stage": between}
-            backend = place.start(**{**scenarios.TRAINING, "dtype": dtype}, options=options)
-            backend.load(two_ranks / f"stage{first}" / "resuming" / f"saved_{dtype}")
-            backend.save(out / f"stage{last}" / "rejoining" / f"handed_{dtype}")
+            backend = place.start(**{**scenarios.TRAINING, **changes}, options=options)
+            backend.load(two_ranks / f"stage{first}" / "resuming" / f"saved_{kind}")
+            backend.save(out / f"stage{last}" / "rejoining" / f"handed_{kind}")
             backend.close()
     return out
 
@@ -60,13 +60,13 @@ def rejoined(handed, run_ranks):
 
 
 @pytest.mark.parametrize("first", JOURNEYS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_state_comes_back_to_the_bit(two_ranks, rejoined, first, dtype):
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "whole"])
+def test_state_comes_back_to_the_bit(two_ranks, rejoined, first, kind):
     """Weights, average, optimizer state and counters, after two other cuts of them."""
     _, last = JOURNEYS[first]
-    original = whole_state(two_ranks / f"stage{first}" / "resuming" / f"saved_{dtype}")
+    original = whole_state(two_ranks / f"stage{first}" / "resuming" / f"saved_{kind}")
 
-    again = whole_state(rejoined / f"stage{last}" / "rejoining" / f"again_{dtype}")
+    again = whole_state(rejoined / f"stage{last}" / "rejoining" / f"again_{kind}")
 
     assert again[1] == original[1]
     assert {key.rpartition("::")[2] for key in original[0]} >= {"float32", "ema"}
@@ -79,9 +79,9 @@ def test_two_ranks_go_on_as_if_nobody_had_left(two_ranks, rejoined, first):
     """Two ranks at another stage end where the run that was never stopped ends, up to rounding."""
     _, last = JOURNEYS[first]
 
-    for dtype, atol in (("float32", 1e-6), ("bfloat16", 1e-2)):
+    for kind, atol in (("float32", 1e-6), ("bfloat16", 1e-2), ("whole", 1e-6)):
         ends = [
-            safe_tensors(folder / f"{name}_{dtype}" / "model.safetensors")
+            safe_tensors(folder / f"{name}_{kind}" / "model.safetensors")
             for folder, name in (
                 (two_ranks / f"stage{first}" / "resuming", "straight"),
                 (rejoined / f"stage{last}" / "rejoining", "went_on"),

@@ -71,7 +71,7 @@ def test_a_critic_learns_values_like_one_rank(sharded, expected, stage):
 @stages
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_restored_run_goes_on_to_the_bit(sharded, stage, dtype):
-    for rank in sharded(stage, "resuming"):
+    for rank in sharded(stage, "resuming_shards"):
         assert rank.facts[f"restored {dtype}"]
         assert rank.facts[f"went on {dtype}"]
 
@@ -98,3 +98,4 @@ def test_what_cannot_be_shared_is_refused(sharded, stage):
     for rank in sharded(stage, "unshared"):
         assert "DeepSpeed cannot share its matrices" in rank.facts["qwen3_moe"]
         assert "2 attention heads and 1 key heads" in rank.facts["shared_keys"]
+        assert "Lamb needs whole parameters, of which each rank has a shard" in rank.facts["qwen3"]

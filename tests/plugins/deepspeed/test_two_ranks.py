@@ -69,12 +69,24 @@ def test_prompts_that_ranks_compute_once_change_nothing(found, expected, stage):
 
 
 @stages
-@pytest.mark.parametrize("name", ["training", "recomputing", "experts", "offloaded", "resting"])
+@pytest.mark.parametrize(
+    "name", ["training", "recomputing", "experts", "offloaded", "resting", "whole"]
+)
 def test_clipping_schedule_and_optimizer_are_those_of_one_rank(found, expected, stage, name):
     ranks, alone = found(stage, name), expected(name)
 
     torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
     assert_same_metrics(ranks, alone)
+
+
+@stages
+def test_muon_is_that_of_one_rank(found, expected, stage):
+    """Newton-Schulz is done in bfloat16 and magnifies rounding of the gradient: also where nothing is cut, at stage 0,
+    weights that have moved by 0.017 end up to 3e-4 apart."""
+    ranks, alone = found(stage, "muon"), expected("muon")
+
+    torch.testing.assert_close(weights(ranks[0]), weights(alone), atol=1e-3, rtol=0)
+    assert_same_metrics(ranks, alone, atol=1e-3)
 
 
 @pytest.mark.parametrize("stage", [0, 3])
@@ -104,7 +116,18 @@ def test_nan_on_one_rank_is_skipped_by_all_and_counted_once(found, scenarios, st
 
 @stages
 @pytest.mark.parametrize(
-    "name", ["gradient", "critic", "training", "mixed", "experts", "few_rows", "reference"]
+    "name",
+    [
+        "gradient",
+        "critic",
+        "training",
+        "mixed",
+        "experts",
+        "few_rows",
+        "reference",
+        "whole",
+        "muon",
+    ],
 )
 def test_all_ranks_have_the_same_bits(found, stage, name):
     first, second = found(stage, name)
@@ -179,14 +202,14 @@ def test_a_critic_learns_values_like_one_rank(two_ranks, found, expected, stage)
 
 
 @stages
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_restored_run_goes_on_to_the_bit(two_ranks, found, stage, dtype):
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "whole"])
+def test_a_restored_run_goes_on_to_the_bit(two_ranks, found, stage, kind):
     for rank in found(stage, "resuming"):
-        assert rank.facts[f"restored {dtype}"]
-        assert rank.facts[f"went on {dtype}"]
+        assert rank.facts[f"restored {kind}"]
+        assert rank.facts[f"went on {kind}"]
     folder = two_ranks / f"stage{stage}" / "resuming"
     averages = [
-        load_file(folder / f"{name}_{dtype}" / "model.safetensors")
+        load_file(folder / f"{name}_{kind}" / "model.safetensors")
         for name in ("straight", "resumed")
     ]
     torch.testing.assert_close(averages[0], averages[1], atol=0, rtol=0)
@@ -215,10 +238,13 @@ def test_a_reference_scores_like_one_rank(found, expected, stage):
 
 
 @stages
-def test_an_optimizer_of_whole_parameters_is_refused_where_they_are_cut(found, stage):
+def test_an_optimizer_whose_state_cannot_be_cut_is_refused(found, stage):
     errors = [rank.facts.get("error") for rank in found(stage, "refused")]
 
     if stage == 0:
         assert errors == [None, None]
     else:
-        assert all("Normed moves flattened parameters differently" in error for error in errors)
+        assert all(
+            "Rows needs whole parameters, and it keeps row_var of shape" in error
+            for error in errors
+        )

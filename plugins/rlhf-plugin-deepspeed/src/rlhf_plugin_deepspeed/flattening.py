@@ -1,14 +1,15 @@
-"""Which optimizers may be given flattened parameters.
+"""Which parameters an optimizer has to see whole.
 
 ZeRO lays all parameters of a group end to end in one vector and gives each rank a part of it. An optimizer that treats
 every element by itself does not notice. One that looks at matrices, at the norm of a parameter or at blocks of it would
-silently compute something else, so it is tried out beforehand.
+silently compute something else, so it is tried out beforehand, a parameter group at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,10 @@ from torch import Tensor, nn
 from rlhf_core import PluginError, RLHFError
 from rlhf_core.contracts import Optimizer, ParameterGroup
 
+from .whole_updates import Kept
+
 PROBE = (
+    ("model.embed_tokens.weight", (96, 64), 1.0),
     ("model.layers.0.mlp.up_proj.weight", (64, 80), 1.0),
     ("model.layers.0.mlp.down_proj.weight", (80, 64), 0.01),
     ("model.norm.weight", (64,), 1.0),
@@ -28,58 +32,85 @@ PROBE_LR = 0.01
 TOLERANCE = 1e-5
 """Rounding of values of size 3, a few times over."""
 STEPS = 2
+NOT_FOR_ZERO = "Choose another optimizer, such as adam, or --backend.deepspeed.zero_stage 0."
 
 
-def check_elementwise(optimizer: Optimizer, device: torch.device) -> None:
-    """Refuse an optimizer that does something else to flattened parameters, or keeps state that cannot be cut.
+def whole_parameters(
+    optimizer: Optimizer, groups: Sequence[ParameterGroup], device: torch.device
+) -> list[nn.Parameter]:
+    """Return the parameters of ``groups`` that the optimizer must not be given flattened.
+
+    Groups are known by their names. If any of the groups that it makes of a few small parameters has to be whole, so
+    has any group of another name.
 
     Raises:
-        PluginError: with what was seen.
+        PluginError: the optimizer keeps something for whole parameters that ranks cannot share.
     """
-    name = type(optimizer).__name__
-    advice = (
-        "ZeRO shares flattened parameters, so it needs an optimizer that treats every element by itself. Choose "
-        "another one, such as adam, or --backend.deepspeed.zero_stage 0."
-    )
-    groups = optimizer.parameter_groups(_parameters(device))
-    flats = [nn.Parameter(_flat(group)) for group in groups]
+    tried = optimizer.parameter_groups(_parameters(device))
+    flat = {group.name for group in tried if _may_be_flat(optimizer, group)}
+    if flat >= {group.name for group in tried}:
+        return []
+    _check_can_be_cut(optimizer, [group for group in tried if group.name not in flat])
+    return [p for group in groups if group.name not in flat for _, p in group.named_parameters]
+
+
+def _may_be_flat(optimizer: Optimizer, group: ParameterGroup) -> bool:
+    """Whether the optimizer does the same to a flattened group, and keeps only what can be cut with it."""
+    vector = nn.Parameter(_flat(group))
     try:
-        flat_optimizer = _step_both(optimizer, groups, flats)
-    except (RuntimeError, ValueError, IndexError, AssertionError, RLHFError) as error:
+        flat = replace(group, named_parameters=((group.name, vector),))
+        made = _created(optimizer, [flat])
+        _step(made, [flat])
+        for value in made.state.get(vector, {}).values():
+            if isinstance(value, Tensor) and value.dim() and value.shape != vector.shape:
+                return False
+    except (RuntimeError, ValueError, IndexError, AssertionError, RLHFError):
+        return False
+    whole = _copy_of(group)
+    _step(_created(optimizer, [whole]), [whole])
+    return float((_flat(whole) - vector).detach().abs().max()) <= TOLERANCE
+
+
+def _check_can_be_cut(optimizer: Optimizer, groups: Sequence[ParameterGroup]) -> None:
+    made = _created(optimizer, groups)
+    before = [_options(group) for group in made.param_groups]
+    _step(made, groups)
+    name = type(optimizer).__name__
+    if [_options(group) for group in made.param_groups] != before:
         raise PluginError(
-            f"{name} cannot update a flattened parameter ({error}). {advice}"
-        ) from error
-    pairs = zip(groups, flats, strict=True)
-    apart = max(float((_flat(group) - flat).detach().abs().max()) for group, flat in pairs)
-    if apart > TOLERANCE:
-        raise PluginError(
-            f"{name} moves flattened parameters differently, by {apart:.3g}. {advice}"
+            f"{name} needs whole parameters, and counts in its parameter groups instead of its state, which is "
+            f"not for one parameter at a time. {NOT_FOR_ZERO}"
         )
-    for flat in flats:
-        for key, value in flat_optimizer.state.get(flat, {}).items():
-            if isinstance(value, Tensor) and value.dim() and value.shape != flat.shape:
-                raise PluginError(
-                    f"{name} keeps {key} of shape {tuple(value.shape)} for {flat.numel()} elements. {advice}"
-                )
+    for _, parameter in (pair for group in groups for pair in group.named_parameters):
+        try:
+            Kept.of(made.state.get(parameter, {}), parameter.shape)
+        except PluginError as error:
+            raise PluginError(
+                f"{name} needs whole parameters, and {error}. {NOT_FOR_ZERO}"
+            ) from error
 
 
-def _step_both(
-    optimizer: Optimizer, groups: Sequence[ParameterGroup], flats: Sequence[nn.Parameter]
-) -> torch.optim.Optimizer:
-    """Give parameters and flattened groups the same gradients and steps; return the optimizer of the latter."""
-    flat_groups = [
-        replace(group, named_parameters=((group.name, flat),))
-        for group, flat in zip(groups, flats, strict=True)
-    ]
-    both = [optimizer.create(groups), optimizer.create(flat_groups)]
-    for group in [group for one in both for group in one.param_groups]:
+def _created(optimizer: Optimizer, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
+    made = optimizer.create(groups)
+    for group in made.param_groups:
         group["lr"] = PROBE_LR
+    return made
+
+
+def _step(made: torch.optim.Optimizer, groups: Sequence[ParameterGroup]) -> None:
+    """Do a few updates, with the same gradients for a group whether it is flattened or not."""
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
-        _set_gradients(groups, flats, generator)
-        for one in both:
-            one.step()
-    return both[1]
+        for parameters in ([p for _, p in group.named_parameters] for group in groups):
+            sizes = [parameter.numel() for parameter in parameters]
+            parts = torch.randn(sum(sizes), generator=generator).split(sizes)
+            for parameter, part in zip(parameters, parts, strict=True):
+                parameter.grad = part.view(parameter.shape).to(parameter.device)
+        made.step()
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
 
 
 def _parameters(device: torch.device) -> list[tuple[str, nn.Parameter]]:
@@ -90,15 +121,10 @@ def _parameters(device: torch.device) -> list[tuple[str, nn.Parameter]]:
     ]
 
 
+def _copy_of(group: ParameterGroup) -> ParameterGroup:
+    copies = tuple((name, nn.Parameter(p.detach().clone())) for name, p in group.named_parameters)
+    return replace(group, named_parameters=copies)
+
+
 def _flat(group: ParameterGroup) -> Tensor:
     return torch.cat([parameter.detach().flatten() for _, parameter in group.named_parameters])
-
-
-def _set_gradients(
-    groups: Sequence[ParameterGroup], flats: Sequence[nn.Parameter], generator: torch.Generator
-) -> None:
-    """Give each parameter a gradient, and each flattened group the same."""
-    for group, flat in zip(groups, flats, strict=True):
-        for _, parameter in group.named_parameters:
-            parameter.grad = torch.randn(parameter.shape, generator=generator).to(flat.device)
-        flat.grad = torch.cat([p.grad.flatten() for _, p in group.named_parameters])

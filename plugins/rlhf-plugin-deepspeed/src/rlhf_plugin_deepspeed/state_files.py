@@ -25,6 +25,7 @@ from .fragments import Fragment
 from .ranks import Ranks
 from .replicated_training import ReplicatedTraining
 from .runs import SavedRun, part_name, read_runs, write_runs
+from .whole_updates import device_of_numbers
 from .zero_training import ZeroTraining
 
 FORMAT = 1
@@ -147,19 +148,11 @@ def _restore_optimizer(
             continue
         key = kind.removeprefix(OPTIMIZER)
         if tensor.dim() == 0:
-            state[key] = tensor.to(_device_of_numbers(training.optimizer, vector))
+            state[key] = tensor.to(device_of_numbers(training.optimizer.param_groups, vector))
         else:
             if key not in state:
                 state[key] = torch.zeros_like(vector, dtype=tensor.dtype, requires_grad=False)
             run.copy_into(fragment, state[key], kind)
-
-
-def _device_of_numbers(optimizer: torch.optim.Optimizer, vector: Tensor) -> torch.device:
-    """Where torch's optimizers keep their step count: on the host, unless one kernel does the whole update."""
-    on_device = any(
-        group.get("fused") or group.get("capturable") for group in optimizer.param_groups
-    )
-    return vector.device if on_device else torch.device("cpu")
 
 
 def _read_state(folder: Path) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlhf_core.contracts import Metric, Metrics, Optimizer, RoleSpec
+from rlhf_core import PluginError
+from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, RoleSpec
 from rlhf_plugin_local.backend.role_model import RoleModel
 from rlhf_plugin_local.backend.schedule import lr_factor
 from rlhf_plugin_local.backend.trained_parts import (
@@ -22,13 +23,14 @@ from rlhf_plugin_local.backend.trained_parts import (
 from .config import DeepSpeedConfig
 from .deep_compile import DeepCompiled, refuse_deep_compile
 from .engine_config import engine_config
-from .flattening import check_elementwise
+from .flattening import NOT_FOR_ZERO, whole_parameters
 from .fragments import fragments, master_vectors, publish
 from .leaf_modules import mark_leaf_modules, refuse_expert_blocks
 from .library import load_deepspeed, quietly
 from .partitioned_model import PartitionedModel, WholeHead
 from .ranks import Ranks
 from .tensor_shards import ShardingCheck, refuse_uneven_heads
+from .whole_updates import WholeUpdates
 
 
 class ZeroTraining:
@@ -40,7 +42,7 @@ class ZeroTraining:
 
     Raises:
         ConfigError: nothing is trainable.
-        PluginError: an optimizer whose groups or steps do not suit ZeRO.
+        PluginError: an optimizer whose groups or state do not suit ZeRO.
     """
 
     def __init__(
@@ -59,17 +61,19 @@ class ZeroTraining:
         named = role.named_trainable()
         self.named = dict(named)
         require_trainable(spec.role, self.named)
-        check_elementwise(optimizer, ranks.device)
         # Before DeepSpeed cuts the parameters: the component goes by their shapes.
+        shapes = {name: parameter.shape for name, parameter in named}
         groups = optimizer.parameter_groups(named)
         check_groups(groups, self.named)
         if ranks.is_first:
             log_groups(spec.role, groups)
-        torch_optimizer = optimizer.create(groups)
+        torch_optimizer = create_optimizer(optimizer, groups, config, ranks)
         self.peak_lrs = peak_lrs(torch_optimizer)
         self.engine = start_engine(role, spec, config, ranks, torch_optimizer)
         self.zero: Any = self.engine.optimizer
         self.fragments = fragments(self.zero, self.stage, self.named, ranks.rank)
+        if isinstance(self.optimizer, WholeUpdates):
+            self.optimizer.attach(self.masters, self.fragments, shapes, ranks)
         self._graph: DeepCompiled | None = None
         self._head: WholeHead | None = None
         if config.deep_compile:
@@ -177,6 +181,26 @@ class ZeroTraining:
         self.engine.destroy()
         if self._graph is not None:
             self._graph.close()
+
+
+def create_optimizer(
+    optimizer: Optimizer, groups: Sequence[ParameterGroup], config: DeepSpeedConfig, ranks: Ranks
+) -> torch.optim.Optimizer:
+    """Return the component's optimizer, in a form that DeepSpeed can give the ranks' vectors.
+
+    Raises:
+        PluginError: it needs whole parameters, which it cannot have here.
+    """
+    whole = whole_parameters(optimizer, groups, ranks.device)
+    created = optimizer.create(groups)
+    if not whole:
+        return created
+    if config.tensor_parallel > 1:
+        raise PluginError(
+            f"{type(optimizer).__name__} needs whole parameters, of which each rank has a shard with "
+            f"backend.deepspeed.tensor_parallel {config.tensor_parallel}. {NOT_FOR_ZERO}"
+        )
+    return WholeUpdates(created, whole)
 
 
 def start_engine(
