@@ -33,10 +33,6 @@ class Operations:
     """What DeepSpeed calls its handle."""
 
     def __init__(self) -> None:
-        self.dtypes: set[torch.dtype] = set()
-        """Of all gradients that were summed over ranks."""
-        self.gathered = 0
-        """How often a parameter was collected."""
         self._gather, self._reduce = _apart(dist.all_gather_into_tensor), _apart(dist.all_reduce)
         self.cleanup()
 
@@ -83,7 +79,6 @@ class Operations:
         part = part.detach().to(dtype or part.dtype).contiguous()
         whole = part.new_empty(dist.get_world_size(self._group) * part.numel())
         self._gather(whole, part, group=self._group)
-        self.gathered += 1
         return whole[: torch.Size(shape).numel()].view(shape).clone()
 
     def gathered_shape(
@@ -128,7 +123,6 @@ class Operations:
             self._kept[number] = total
 
     def _sum(self, grad: torch.Tensor, number: int) -> None:
-        self.dtypes.add(grad.dtype)
         mean = grad.detach().clone()
         self._reduce(mean, group=self._group)
         mean /= dist.get_world_size(self._group)

@@ -9,7 +9,7 @@ from torch import nn
 
 from rlhf_plugin_local.backend.role_model import RoleModel
 
-from .partitioned_model import head_modules
+from .partitioned_model import head_modules, leave_whole
 from .ranks import Ranks
 
 
@@ -28,9 +28,7 @@ class BorrowedHead:
         ]
         self.leaves: dict[nn.Parameter, nn.Parameter] = {}
         """While it is borrowed: what stands for a parameter, and has its gradient."""
-        for module in modules:
-            module._forward_pre_hooks.clear()
-            module._forward_hooks.clear()
+        leave_whole(modules)
         graph = role.lm.whole_graph
         assert graph is not None
         graph.then = self.borrow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -26,9 +26,9 @@ class PartitionedModel(nn.Module):
         self.config = role.lm.model.config
         self._compile_layers = role.lm.compile_layers
 
-    def compile(self, *args: Any, **options: Any) -> None:
+    def compile(self, **options: Any) -> None:
         """Compile the layers; whatever else ``work`` does is no business of a compiler's."""
-        self._compile_layers(*args, **options)
+        self._compile_layers(**options)
 
     def forward(self, work: Callable[[], ResultT]) -> ResultT:
         return work()
@@ -39,6 +39,13 @@ def head_modules(role: RoleModel) -> list[nn.Module]:
     return [
         role.value_head if role.value_head is not None else role.lm.model.get_output_embeddings()
     ]
+
+
+def leave_whole(modules: Sequence[nn.Module]) -> None:
+    """Take off the hooks by which stage 3 collects weights before a module's call and drops them after it."""
+    for module in modules:
+        module._forward_pre_hooks.clear()
+        module._forward_hooks.clear()
 
 
 class WholeHead:
@@ -54,9 +61,7 @@ class WholeHead:
         self._parameters: list[Any] = [p for module in modules for p in module.parameters()]
         for parameter in self._parameters:
             parameter.ds_persist = True
-        for module in modules:
-            module._forward_pre_hooks.clear()
-            module._forward_hooks.clear()
+        leave_whole(modules)
 
     def fetch(self) -> None:
         """Collect what an optimizer step or another owner has taken apart."""
