@@ -46,6 +46,7 @@ from deepspeed_scenarios import (
     unshared,
     untied,
     whole,
+    whole_on_host,
     windows,
 )
 from safetensors.torch import load_file, save_file
@@ -115,6 +116,7 @@ SHARDED_SCENARIOS = (
 )
 GRAPH_SCENARIOS = (longer, few_rows, untied, critic, same_prompts, resting)
 GRAPH = {"deep_compile": True}
+GPU_SCENARIOS = (training, resting, whole, whole_on_host, muon, resuming)
 
 
 WAYS = {
@@ -129,7 +131,10 @@ WAYS = {
     "graphs 1": Way((1,), GRAPH_SCENARIOS, GRAPH),
     "graphs 2": Way((2,), (*GRAPH_SCENARIOS, mixed), GRAPH),
     "graphs 3": Way((3,), (*GRAPH_SCENARIOS, mixed), GRAPH),
-    "one graph on GPUs": Way((1, 2, 3), GRAPH_SCENARIOS, GRAPH, device="cuda"),
+    "graphs 1 on GPUs": Way((1,), GRAPH_SCENARIOS, GRAPH, device="cuda"),
+    "graphs 2 on GPUs": Way((2,), GRAPH_SCENARIOS, GRAPH, device="cuda"),
+    "graphs 3 on GPUs": Way((3,), GRAPH_SCENARIOS, GRAPH, device="cuda"),
+    "rows on GPUs": Way((0, 1, 2, 3), GPU_SCENARIOS, {}, device="cuda"),
     # The second pair of ranks has no rows.
     "pairs": Way((0, 2, 3), (gradient, training), {"sequence_parallel": 2}, world_size=4),
 }

@@ -368,12 +368,17 @@ def reference(place: Place, found: Found) -> None:
     backend.close()
 
 
-def offloaded(place: Place, found: Found) -> None:
+def offloaded(place: Place, found: Found, **changes: Any) -> None:
     """Optimizer state, and at stage 3 the weights, in host memory."""
     stage = place.make.keywords["zero_stage"] if place.world_size > 1 else 0
     options = {"offload_optimizer": True} if stage else {}
     options |= {"offload_param": True} if stage == 3 else {}
-    training(place, found, options=options)
+    training(place, found, options=options, **changes)
+
+
+def whole_on_host(place: Place, found: Found) -> None:
+    """The same with an optimizer that looks at whole parameters."""
+    offloaded(place, found, optimizer=LAMB)
 
 
 def refused(place: Place, found: Found) -> None:

@@ -92,7 +92,7 @@ class Collecting:
             return [part.to(self._ranks.device) for part in sent]
         lengths = [part.numel() for part in sent] + [0] * (size - len(sent))
         wanted = [*counts, *[0] * (size - len(counts))]
-        outgoing = torch.cat(list(sent)).to(self._ranks.device)
+        outgoing = torch.cat([part.to(self._ranks.device) for part in sent])
         incoming = torch.empty(sum(wanted), device=self._ranks.device)
         dist.all_to_all_single(incoming, outgoing, wanted, lengths)
         return incoming.split(wanted)
