@@ -45,6 +45,7 @@ class Operations:
         self._parts: dict[int, tuple[torch.Tensor, tuple[int, ...]]] = {}
         self._filled: set[int] = set()
         self._profiles, self._last, self._adds = False, True, False
+        self._has_buckets = self._has_summed = False
         self._group: Any = None
 
     def reset(self) -> None: ...
@@ -70,7 +71,7 @@ class Operations:
         self._buffers[number] = (buffer.zero_(), dist.get_rank(self._group) * buffer.numel())
 
     def register_graph_z3(self, graph: int, numbers: list[int]) -> None:
-        self._adds = True
+        self._adds, self._has_summed = True, False
 
     def allgather_param(
         self, parameter: torch.Tensor, graph: int, number: int, dtype: torch.dtype | None = None
@@ -88,10 +89,10 @@ class Operations:
         return torch.empty(shape, dtype=dtype or part.dtype, device="meta")
 
     def register_graph_z1(self, graph: int, numbers: list[int]) -> None:
-        self._adds = False
+        self._adds = self._has_summed = False
 
     def register_graph_z2(self, graph: int, numbers: list[int]) -> None:
-        self._adds = True
+        self._adds, self._has_summed = True, False
 
     def enable_profiling(self, on: bool) -> None:
         self._profiles = on
@@ -110,6 +111,10 @@ class Operations:
         return grad.new_empty(0)
 
     def end_backward(self, dependencies: Any, graph: int, release: bool) -> None:
+        # There are no buckets here, but DeepSpeed ends the process where it finds none.
+        assert self._has_buckets or not self._has_summed, "the buckets were released"
+        if release:
+            self._has_buckets = False
         if not self._profiles and self._last:
             self._filled.clear()
 
@@ -123,6 +128,7 @@ class Operations:
             self._kept[number] = total
 
     def _sum(self, grad: torch.Tensor, number: int) -> None:
+        self._has_buckets = self._has_summed = True
         mean = grad.detach().clone()
         self._reduce(mean, group=self._group)
         mean /= dist.get_world_size(self._group)

@@ -19,7 +19,7 @@ def schedule(stage: int) -> list[tuple[int, list[Any]]]:
     from deepspeed.compile.passes import prefetch, zero3_compile, zero_1_and_2_compile
 
     if stage == 1:
-        return [(0, [sum_in_float32, zero_1_and_2_compile.add_z1_reduce])]
+        return [(0, [sum_in_float32, zero_1_and_2_compile.add_z1_reduce, keep_buckets])]
     if stage == 2:
         return [(0, [sum_in_float32, zero_1_and_2_compile.add_z2_reduce])]
     whole = [sum_in_float32, zero3_compile.add_z3_gather_release]
@@ -52,4 +52,26 @@ def sum_in_float32(
             casts[node] = cast
     results = [casts.get(result, result) for result in output.args[0]]
     output.args = (tuple(results),)
+    return gm
+
+
+def keep_buckets(
+    gm: torch.fx.GraphModule,
+    graph_id: int,
+    graph_order: Any,
+    profiling_results: Any,
+    create_inputs_fn: Any,
+    mem_budget: float,
+    param_manager: Any,
+    bwd: bool,
+) -> torch.fx.GraphModule:
+    """A pass of DeepCompile, after its own at stage 1: leave the buckets for sums over ranks where they are.
+
+    DeepSpeed releases them after every backward pass, and ends the process in one that finds none. At stage 1 only the
+    last pass of a step sums over ranks, so from the second step on the first one would find none.
+    """
+    for node in gm.graph.nodes:
+        if node.target == torch.ops.dc.end_backward.default:
+            gradients, graph, _ = node.args
+            node.args = (gradients, graph, False)
     return gm
