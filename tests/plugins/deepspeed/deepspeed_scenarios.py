@@ -176,6 +176,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "float32": {},
     "bfloat16": {"dtype": "bfloat16"},
     "whole": {"optimizer": LAMB},
+    "whole_bfloat16": {"optimizer": LAMB, "dtype": "bfloat16"},
 }
 """What a run that stops and goes on has different from ``TRAINING``."""
 

@@ -60,7 +60,7 @@ def rejoined(handed, run_ranks):
 
 
 @pytest.mark.parametrize("first", JOURNEYS)
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "whole"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "whole", "whole_bfloat16"])
 def test_state_comes_back_to_the_bit(two_ranks, rejoined, first, kind):
     """Weights, average, optimizer state and counters, after two other cuts of them."""
     _, last = JOURNEYS[first]
@@ -79,7 +79,12 @@ def test_two_ranks_go_on_as_if_nobody_had_left(two_ranks, rejoined, first):
     """Two ranks at another stage end where the run that was never stopped ends, up to rounding."""
     _, last = JOURNEYS[first]
 
-    for kind, atol in (("float32", 1e-6), ("bfloat16", 1e-2), ("whole", 1e-6)):
+    for kind, atol in (
+        ("float32", 1e-6),
+        ("bfloat16", 1e-2),
+        ("whole", 1e-6),
+        ("whole_bfloat16", 1e-2),
+    ):
         ends = [
             safe_tensors(folder / f"{name}_{kind}" / "model.safetensors")
             for folder, name in (

@@ -191,7 +191,7 @@ def test_a_critic_learns_values_like_one_rank(two_ranks, found, expected, stage,
 
 
 @stages
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "whole"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "whole", "whole_bfloat16"])
 def test_a_restored_run_goes_on_to_the_bit(two_ranks, found, stage, kind):
     for rank in found(stage, "resuming"):
         assert rank.facts[f"restored {kind}"]

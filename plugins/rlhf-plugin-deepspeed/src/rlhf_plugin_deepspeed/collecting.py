@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -29,23 +30,17 @@ class Collecting:
             held *= ranks.world_size
             dist.all_gather_object(held, held[ranks.rank])
         self._held: list[dict[str, Fragment]] = held
+        names: dict[int, set[str]] = defaultdict(set)
+        for part in (part for parts in held for part in parts.values()):
+            names[part.vector].add(part.name)
+        self._rounds = {vector: self._dealt(found) for vector, found in names.items()}
 
     def rounds(self, vector: int) -> list[list[str]]:
-        """Return the names of the parameters of the ranks' vectors of this index, at most one for each rank at a time.
+        """Return the names of the parameters in the ranks' vectors of this index, at most one for each rank at a time.
 
-        The n-th of a round is the n-th rank's to update. Large ones come first, so that those of a round are alike and
-        no rank waits for long.
+        The n-th of a round is the n-th rank's to update.
         """
-        names = {
-            part.name for held in self._held for part in held.values() if part.vector == vector
-        }
-        ordered = sorted(names, key=lambda name: (-self._shapes[name].numel(), name))
-        world_size = self._ranks.world_size
-        return [ordered[at : at + world_size] for at in range(0, len(ordered), world_size)]
-
-    def own(self, names: Sequence[str]) -> str | None:
-        """Return the name of a round that is this rank's to update, if there is one."""
-        return names[self._ranks.rank] if self._ranks.rank < len(names) else None
+        return self._rounds.get(vector, [])
 
     def collect(self, names: Sequence[str], vectors: Sequence[Tensor]) -> list[Tensor]:
         """Return this rank's own parameter of the round, whole, as each of ``vectors`` has it; nothing without one.
@@ -53,19 +48,16 @@ class Collecting:
         The vectors have the layout of the fragments: weights, their gradient, state. They may lie on the host; what is
         returned is on this rank's device.
         """
-        mine = self._held[self._ranks.rank]
-        sent = [_cut(mine.get(name), vectors) for name in names]
-        own = self.own(names)
-        holders = [None if own is None else held.get(own) for held in self._held]
-        parts = self._swap(sent, [_length(holder) * len(vectors) for holder in holders])
+        own, holders = self._own(names)
+        sent = [_parts(fragment, vectors) for fragment in self._fragments(names)]
+        received = self._swap(sent, [_length(holder) * len(vectors) for holder in holders])
         if own is None:
             return []
-        shape = self._shapes[own]
-        whole = torch.empty(len(vectors), shape.numel(), device=self._ranks.device)
-        for holder, part in zip(holders, parts, strict=True):
+        whole = torch.empty(len(vectors), self._shapes[own].numel(), device=self._ranks.device)
+        for holder, part in zip(holders, received, strict=True):
             if holder is not None:
                 whole[:, holder.start : holder.stop] = part.view(len(vectors), -1)
-        return [values.view(shape) for values in whole]
+        return [values.view(self._shapes[own]) for values in whole]
 
     def give_back(
         self, names: Sequence[str], wholes: Sequence[Tensor], vectors: Sequence[Tensor]
@@ -75,41 +67,51 @@ class Collecting:
         Args:
             wholes: of this rank's own parameter, one for each of ``vectors``; nothing without one.
         """
-        own = self.own(names)
-        holders = [None if own is None else held.get(own) for held in self._held]
-        sent = [_part(holder, wholes) for holder in holders]
-        fragments = [self._held[self._ranks.rank].get(name) for name in names]
-        parts = self._swap(sent, [_length(fragment) * len(vectors) for fragment in fragments])
-        for fragment, part in zip(fragments, parts, strict=False):
-            if fragment is not None:
-                for vector, values in zip(vectors, part.view(len(vectors), -1), strict=True):
-                    fragment.of(vector).copy_(values)
+        _, holders = self._own(names)
+        sent = [
+            [] if holder is None else [w.reshape(-1)[holder.start : holder.stop] for w in wholes]
+            for holder in holders
+        ]
+        fragments = self._fragments(names)
+        received = self._swap(sent, [_length(one) * len(vectors) for one in fragments])
+        for fragment, part in zip(fragments, received, strict=True):
+            values = part.view(len(vectors), -1)
+            for target, value in zip(_parts(fragment, vectors), values, strict=False):
+                target.copy_(value)
 
-    def _swap(self, sent: Sequence[Tensor], counts: Sequence[int]) -> Sequence[Tensor]:
-        """Send the n-th tensor to the n-th rank, and return the ``counts[n]`` numbers that came from it."""
+    def _dealt(self, names: set[str]) -> list[list[str]]:
+        """Large ones come first, so that those of a round are alike and no rank waits for long."""
+        ordered = sorted(names, key=lambda name: (-self._shapes[name].numel(), name))
         size = self._ranks.world_size
-        if size == 1:
-            return [part.to(self._ranks.device) for part in sent]
-        lengths = [part.numel() for part in sent] + [0] * (size - len(sent))
-        wanted = [*counts, *[0] * (size - len(counts))]
-        outgoing = torch.cat([part.to(self._ranks.device) for part in sent])
-        incoming = torch.empty(sum(wanted), device=self._ranks.device)
-        dist.all_to_all_single(incoming, outgoing, wanted, lengths)
-        return incoming.split(wanted)
+        return [ordered[at : at + size] for at in range(0, len(ordered), size)]
+
+    def _own(self, names: Sequence[str]) -> tuple[str | None, list[Fragment | None]]:
+        """Return the name in a round that is this rank's to update, if there is one, and every rank's part of it."""
+        own = names[self._ranks.rank] if self._ranks.rank < len(names) else None
+        return own, [None if own is None else held.get(own) for held in self._held]
+
+    def _fragments(self, names: Sequence[str]) -> list[Fragment | None]:
+        """This rank's parts of what each rank has to update in a round."""
+        mine = self._held[self._ranks.rank]
+        nobodys = self._ranks.world_size - len(names)
+        return [*(mine.get(name) for name in names), *[None] * nobodys]
+
+    def _swap(self, sent: Sequence[Sequence[Tensor]], counts: Sequence[int]) -> Sequence[Tensor]:
+        """Send the n-th tensors to the n-th rank, and return the ``counts[n]`` numbers that come from it."""
+        device = self._ranks.device
+        parts = [part.to(device) for parts in sent for part in parts]
+        outgoing = torch.cat(parts) if parts else torch.empty(0, device=device)
+        if self._ranks.world_size == 1:
+            return [outgoing]
+        lengths = [sum(part.numel() for part in parts) for parts in sent]
+        incoming = torch.empty(sum(counts), device=device)
+        dist.all_to_all_single(incoming, outgoing, list(counts), lengths)
+        return torch.split(incoming, list(counts))
 
 
-def _cut(fragment: Fragment | None, vectors: Sequence[Tensor]) -> Tensor:
-    """What a rank has of a parameter in each of its vectors, end to end."""
-    if fragment is None:
-        return vectors[0].new_empty(0)
-    return torch.cat([fragment.of(vector) for vector in vectors])
-
-
-def _part(holder: Fragment | None, wholes: Sequence[Tensor]) -> Tensor:
-    """What belongs to a rank of each of the whole tensors, end to end."""
-    if holder is None or not wholes:
-        return torch.empty(0)
-    return torch.cat([whole.flatten()[holder.start : holder.stop] for whole in wholes])
+def _parts(fragment: Fragment | None, vectors: Sequence[Tensor]) -> list[Tensor]:
+    """What a rank has of a parameter in each of its vectors, as views."""
+    return [] if fragment is None else [fragment.of(vector) for vector in vectors]
 
 
 def _length(fragment: Fragment | None) -> int:

@@ -103,7 +103,7 @@ def _step(made: torch.optim.Optimizer, groups: Sequence[ParameterGroup]) -> None
     for _ in range(STEPS):
         for parameters in ([p for _, p in group.named_parameters] for group in groups):
             sizes = [parameter.numel() for parameter in parameters]
-            parts = torch.randn(sum(sizes), generator=generator).split(sizes)
+            parts = torch.split(torch.randn(sum(sizes), generator=generator), sizes)
             for parameter, part in zip(parameters, parts, strict=True):
                 parameter.grad = part.view(parameter.shape).to(parameter.device)
         made.step()

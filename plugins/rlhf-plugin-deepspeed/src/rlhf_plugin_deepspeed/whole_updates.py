@@ -53,7 +53,7 @@ class WholeUpdates(torch.optim.Optimizer):
         self._collecting = Collecting(fragments, shapes, ranks)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the vectors that the groups have now: DeepSpeed shows one after the other.
 
         Raises:
