@@ -23,10 +23,12 @@ PROBE = (
     ("model.embed_tokens.weight", (96, 64), 1.0),
     ("model.layers.0.mlp.up_proj.weight", (64, 80), 1.0),
     ("model.layers.0.mlp.down_proj.weight", (80, 64), 0.01),
+    ("model.layers.0.norm.weight", (64,), 0.01),
     ("model.norm.weight", (64,), 1.0),
+    ("lm_head.weight", (96, 64), 0.01),
 )
-"""Names, shapes and scales of parameters that it is tried on. The norms differ, for optimizers that look at them, and
-the matrices have more than the 4096 elements below which 8-bit optimizers keep their state in full."""
+"""Names, shapes and scales of parameters that it is tried on, two of each kind. Their norms differ, for optimizers that
+look at them, and matrices have more than the 4096 elements below which 8-bit optimizers keep their state in full."""
 PROBE_LR = 0.01
 """Instead of the component's own rate, which is often so small that nothing would be seen."""
 TOLERANCE = 1e-5
@@ -41,15 +43,16 @@ def whole_parameters(
     """Return the parameters of ``groups`` that the optimizer must not be given flattened.
 
     Groups are known by their names. If any of the groups that it makes of a few small parameters has to be whole, so
-    has any group of another name.
+    has any group of another name, and any that was tried with a single parameter, which flattening hardly changes.
 
     Raises:
         PluginError: the optimizer keeps something for whole parameters that ranks cannot share.
     """
     tried = optimizer.parameter_groups(_parameters(device))
-    flat = {group.name for group in tried if _may_be_flat(optimizer, group)}
-    if flat >= {group.name for group in tried}:
+    fit = [group for group in tried if _may_be_flat(optimizer, group)]
+    if len(fit) == len(tried):
         return []
+    flat = {group.name for group in fit if len(group.named_parameters) > 1}
     _check_can_be_cut(optimizer, [group for group in tried if group.name not in flat])
     return [p for group in groups if group.name not in flat for _, p in group.named_parameters]
 
