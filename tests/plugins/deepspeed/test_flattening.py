@@ -119,6 +119,18 @@ def test_muon_has_hidden_matrices_whole_and_the_rest_flattened():
     assert found == ["layers.0.up_proj.weight", "layers.1.up_proj.weight"]
 
 
+class OneByOne(Of):
+    """A group for each parameter."""
+
+    def parameter_groups(self, named: Any) -> list[ParameterGroup]:
+        return [ParameterGroup(name=name, named_parameters=((name, p),)) for name, p in named]
+
+
+def test_a_group_of_one_parameter_is_cut_all_the_same():
+    assert names_of_whole(OneByOne(TrustRatio)) == list(MODEL)
+    assert names_of_whole(OneByOne(lambda groups: torch.optim.AdamW(groups, lr=1e-6))) == []
+
+
 def test_groups_of_other_names_are_whole_if_any_has_to_be():
     """An optimizer with a group for each layer: the probe cannot have made them all."""
     named = [(name, torch.nn.Parameter(torch.ones(4, 4))) for name in ("a", "b")]

@@ -43,35 +43,37 @@ def whole_parameters(
     """Return the parameters of ``groups`` that the optimizer must not be given flattened.
 
     Groups are known by their names. If any of the groups that it makes of a few small parameters has to be whole, so
-    has any group of another name, and any that was tried with a single parameter, which flattening hardly changes.
+    has any group of another name.
 
     Raises:
         PluginError: the optimizer keeps something for whole parameters that ranks cannot share.
     """
     tried = optimizer.parameter_groups(_parameters(device))
-    fit = [group for group in tried if _may_be_flat(optimizer, group)]
-    if len(fit) == len(tried):
+    flat = {group.name for group in tried if _may_be_flat(optimizer, group)}
+    if flat >= {group.name for group in tried}:
         return []
-    flat = {group.name for group in fit if len(group.named_parameters) > 1}
     _check_can_be_cut(optimizer, [group for group in tried if group.name not in flat])
     return [p for group in groups if group.name not in flat for _, p in group.named_parameters]
 
 
 def _may_be_flat(optimizer: Optimizer, group: ParameterGroup) -> bool:
-    """Whether the optimizer does the same to a flattened group, and keeps only what can be cut with it."""
-    vector = nn.Parameter(_flat(group))
+    """Whether the optimizer does the same to a group that is flattened and cut, and keeps only what is cut with it."""
+    vector = _flat(group)
+    parts = [nn.Parameter(part) for part in vector.tensor_split([vector.numel() * 2 // 5])]
+    named = tuple((f"{group.name}.{number}", part) for number, part in enumerate(parts))
+    cut = replace(group, named_parameters=named)
     try:
-        flat = replace(group, named_parameters=((group.name, vector),))
-        made = _created(optimizer, [flat])
-        _step(made, [flat])
-        for value in made.state.get(vector, {}).values():
-            if isinstance(value, Tensor) and value.dim() and value.shape != vector.shape:
-                return False
+        made = _created(optimizer, [cut])
+        _step(made, [cut])
     except (RuntimeError, ValueError, IndexError, AssertionError, RLHFError):
         return False
+    for part in parts:
+        for value in made.state.get(part, {}).values():
+            if isinstance(value, Tensor) and value.dim() and value.shape != part.shape:
+                return False
     whole = _copy_of(group)
     _step(_created(optimizer, [whole]), [whole])
-    return float((_flat(whole) - vector).detach().abs().max()) <= TOLERANCE
+    return float((_flat(whole) - _flat(cut)).abs().max()) <= TOLERANCE
 
 
 def _check_can_be_cut(optimizer: Optimizer, groups: Sequence[ParameterGroup]) -> None:
