@@ -39,7 +39,12 @@ def _without_numbers(name: str) -> str:
 
 
 class Optimizer(Protocol):
-    """The component; the torch optimizer is what it makes."""
+    """The component; the torch optimizer is what it makes.
+
+    A backend may make several, also for parameters of its own that it tries the component on, and may change the
+    parameters of a group between steps: it shows cut ones, or one after the other. What is kept for a parameter
+    belongs into the optimizer's ``state``.
+    """
 
     def parameter_groups(
         self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]
