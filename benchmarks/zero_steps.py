@@ -1,6 +1,6 @@
 """Seconds of a training step of the DeepSpeed backend alone, with several ranks, in several ways.
 
-    python benchmarks/zero_steps.py --shape 0.5b --ranks 2 --ways stage=3 stage=3,compile stage=3,deep_compile
+    python benchmarks/zero_steps.py --shape 0.5b --ranks 2 --ways stage=3 stage=3,deep_compile --first 6
     python benchmarks/zero_steps.py --shape 1.5b --ranks 2 --ways stage=2,compile stage=2,compile,optim=muon
     python benchmarks/zero_steps.py --ranks 2 --lengths 32x64 --micro-batch 512
 
@@ -64,16 +64,19 @@ def main() -> None:
         for way in arguments.ways:
             found = measured(arguments, way, Path(folder))
             rows[way] = found
-            if "failed" in found:
-                print(f"{way:>32}  {found['failed']}", flush=True)
-                continue
-            print(
-                f"{way:>32}{found['first_s']:>13.1f}{found['step_s']:>9.3f}{found['tokens_per_s']:>11.0f}"
-                f"{found['gib']:>7.1f}{found['grad_norm']:>11.4g}",
-                flush=True,
-            )
+            print(line(way, found), flush=True)
             if arguments.json:
                 arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def line(way: str, found: dict[str, Any]) -> str:
+    """Return a line of the table."""
+    if "failed" in found:
+        return f"{way:>32}  {found['failed']}"
+    return (
+        f"{way:>32}{found['first_s']:>13.1f}{found['step_s']:>9.3f}{found['tokens_per_s']:>11.0f}"
+        f"{found['gib']:>7.1f}{found['grad_norm']:>11.4g}"
+    )
 
 
 def measured(arguments: argparse.Namespace, way: str, folder: Path) -> dict[str, Any]:

@@ -187,6 +187,14 @@ SEPARATED = _ref("rlhf_model_adapters", "separated")
 OPTIMIZERS = {"adamw": AdamW, "sgd": Sgd, "lamb": Lamb, "rows": Rows, "muon": HiddenMuon}
 ADAMW, SGD, LAMB, ROWS, MUON = (_ref("rlhf_optimizers", name) for name in OPTIMIZERS)
 
+KINDS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "whole": {"optimizer": LAMB},
+    "whole_bfloat16": {"optimizer": LAMB, "dtype": "bfloat16"},
+}
+"""Runs that stop and go on: what their role has of its own."""
+
 
 def plain_plugins() -> Plugins:
     loaded = empty()

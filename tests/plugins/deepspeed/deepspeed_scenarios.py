@@ -13,6 +13,7 @@ import torch
 from deepspeed_material import (
     ADAMW,
     DISTILLING,
+    KINDS,
     LAMB,
     LOSS,
     MUON,
@@ -170,15 +171,6 @@ TRAINING = {
     "schedule": ScheduleSpec(name="cosine", warmup_updates=2, total_updates=8, min_lr_ratio=0.1),
     "ema_decay": 0.5,
 }
-
-
-KINDS: dict[str, dict[str, Any]] = {
-    "float32": {},
-    "bfloat16": {"dtype": "bfloat16"},
-    "whole": {"optimizer": LAMB},
-    "whole_bfloat16": {"optimizer": LAMB, "dtype": "bfloat16"},
-}
-"""What a run that stops and goes on has different from ``TRAINING``."""
 
 
 def training(

@@ -55,16 +55,7 @@ def sum_in_float32(
     return gm
 
 
-def keep_buckets(
-    gm: torch.fx.GraphModule,
-    graph_id: int,
-    graph_order: Any,
-    profiling_results: Any,
-    create_inputs_fn: Any,
-    mem_budget: float,
-    param_manager: Any,
-    bwd: bool,
-) -> torch.fx.GraphModule:
+def keep_buckets(gm: torch.fx.GraphModule, *_: Any) -> torch.fx.GraphModule:
     """A pass of DeepCompile, after its own at stage 1: leave the buckets for sums over ranks where they are.
 
     DeepSpeed releases them after every backward pass, and ends the process in one that finds none. At stage 1 only the
