@@ -61,22 +61,32 @@ def lone_scheduler(
 
 
 def add_requests(
-    scheduler: Any, lengths: Sequence[int], prompt: Sequence[int], logprobs: int | None = None
+    scheduler: Any,
+    lengths: Sequence[int],
+    prompt: Sequence[int],
+    *,
+    first: int = 0,
+    **params: Any,
 ) -> None:
-    """Add a request for each number of tokens to write, all with one prompt; they are called ``0``, ``1``, ..."""
+    """Add a request for each number of tokens to write, all with one prompt; they are called ``0``, ``1``, ...
+
+    Args:
+        first: name of the first one.
+        params: further ones of vLLM's ``SamplingParams``.
+    """
     from vllm import SamplingParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.request import Request
 
     init_none_hash(sha256)
-    for number, length in enumerate(lengths):
+    for number, length in enumerate(lengths, first):
         scheduler.add_request(
             Request(
                 request_id=str(number),
                 prompt_token_ids=list(prompt),
                 sampling_params=SamplingParams(
-                    max_tokens=length, ignore_eos=True, detokenize=False, logprobs=logprobs
+                    **{"max_tokens": length, "ignore_eos": True, "detokenize": False, **params}
                 ),
                 pooling_params=None,
                 client_index=0,
@@ -98,3 +108,12 @@ def computed(scheduled: Any, token: int, logprobs: Any = None) -> Any:
         prompt_logprobs_dict={},
         pooler_output=[],
     )
+
+
+def token_logprobs(num_requests: int, token: int) -> Any:
+    """Return the log-probs of a step in which every request writes the token: its negative."""
+    import numpy as np
+    from vllm.v1.outputs import LogprobsLists
+
+    tokens = np.full((num_requests, 1), token)
+    return LogprobsLists(tokens, -tokens.astype(np.float32), np.ones(num_requests, dtype=int))

@@ -1,6 +1,6 @@
 """Milliseconds a step of vLLM's own scheduler and of ours, with many running requests that each write one token.
 
-    python benchmarks/vllm_scheduler.py --requests 256 --json scheduler.json
+    python benchmarks/vllm_scheduler.py --requests 256 --logprobs --json scheduler.json
 
 Nothing is computed: the same token comes back for every request, a step after it was asked for, as on a GPU.
 ``schedule`` decides what the next step is and gives it blocks of the KV cache, ``update`` takes the tokens of the one
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lone_scheduler import BLOCK, add_requests, computed, lone_scheduler
+from lone_scheduler import BLOCK, add_requests, computed, lone_scheduler, token_logprobs
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from rlhf_core.testing.tiny import write_tiny_model
@@ -25,8 +25,8 @@ from rlhf_plugin_vllm.names import PORTION_VARIABLE
 from rlhf_plugin_vllm.scheduler import AsyncPortionScheduler
 
 BLOCKS, PROMPT = 40_000, tuple(range(5, 21))
-FIRST = 10
-"""Steps that are not counted: prompts are computed in them."""
+TOKEN, FIRST = 7, 10
+"""What all write; and steps that are not counted, since prompts are computed in them."""
 
 
 def main() -> None:
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--steps", type=int, default=320)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--logprobs", action="store_true", help="asked for with every token")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     os.environ[PORTION_VARIABLE] = "32"
@@ -68,13 +69,15 @@ def scheduler_of(kind: Any, model: Path, arguments: argparse.Namespace) -> Any:
         max_length=length,
         in_advance=True,  # as on a GPU
     )
-    add_requests(scheduler, [length] * arguments.requests, PROMPT)
+    asked = 0 if arguments.logprobs else None  # of how many other tokens, too
+    add_requests(scheduler, [length] * arguments.requests, PROMPT, logprobs=asked)
     return scheduler
 
 
 def milliseconds(scheduler: Any, arguments: argparse.Namespace) -> tuple[float, float]:
     """Return what a step spends in ``schedule`` and in ``update_from_output``."""
     under_way: list[Any] = []
+    logprobs = token_logprobs(arguments.requests, TOKEN) if arguments.logprobs else None
     spent = [0.0, 0.0]
     for step in range(FIRST + arguments.steps):
         if step == FIRST:
@@ -82,7 +85,7 @@ def milliseconds(scheduler: Any, arguments: argparse.Namespace) -> tuple[float, 
         started = time.perf_counter()
         scheduled = scheduler.schedule()
         spent[0] += time.perf_counter() - started
-        under_way.append((scheduled, computed(scheduled, 7)))
+        under_way.append((scheduled, computed(scheduled, TOKEN, logprobs)))
         if len(under_way) == 2:
             given = under_way.pop(0)
             started = time.perf_counter()

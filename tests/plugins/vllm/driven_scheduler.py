@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from benchmarks import lone_scheduler
 
 
@@ -19,16 +18,13 @@ def real_scheduler(kind, folder, *, in_advance, num_blocks=1000):
     )
 
 
-def add_requests(scheduler, lengths, prompt=range(3, 13)):
-    """Add a request for each number of tokens to write, all with one prompt."""
-    lone_scheduler.add_requests(scheduler, lengths, prompt, logprobs=0)
+def add_requests(scheduler, lengths, prompt=range(3, 13), **more):
+    """Add a request for each number of tokens to write, all with one prompt; log-probs are asked for."""
+    lone_scheduler.add_requests(scheduler, lengths, prompt, **{"logprobs": 0, **more})
 
 
 def computed(scheduled, token):
     """What a worker would return: the same token for every request, its log-prob the negative of it."""
-    from vllm.v1.outputs import LogprobsLists
-
-    tokens = np.full((len(scheduled.num_scheduled_tokens), 1), token)
-    ranks = np.ones(len(tokens), dtype=int)
-    logprobs = LogprobsLists(tokens, -tokens.astype(np.float32), ranks)
-    return lone_scheduler.computed(scheduled, token, logprobs if len(tokens) else None)
+    number = len(scheduled.num_scheduled_tokens)
+    logprobs = lone_scheduler.token_logprobs(number, token) if number else None
+    return lone_scheduler.computed(scheduled, token, logprobs)

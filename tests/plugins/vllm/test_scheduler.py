@@ -1,4 +1,8 @@
-"""Tokens leave vLLM's core in portions, whole and in order, and at once where somebody waits for them."""
+"""Tokens leave vLLM's core in portions, whole and in order, and at once where somebody waits for them.
+
+First what is done with vLLM's outputs, whatever they are. Then vLLM's own schedulers, which are not asked about tokens
+to which nothing happens: the client gets the same as without that.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,12 @@ PORTION = 4
 class Steps:
     """Stands for vLLM's scheduler: each step gives the outputs that the test says."""
 
+    max_model_len = 512
+
     def __init__(self) -> None:
         self.requests, self.pause_state, self.unfinished = {}, None, 0
 
-    def update_from_output(self, outputs):
+    def update_from_output(self, scheduled, outputs):
         from vllm.v1.engine import EngineCoreOutputs
 
         return {0: EngineCoreOutputs(outputs=list(outputs))} if outputs else {}
@@ -45,14 +51,18 @@ def scheduler(monkeypatch):
         pass
 
     scheduler = Scheduler()
+    scheduler._may_append = False
     for name in ("a", "b"):
-        scheduler.requests[name] = request_of(client=0)
+        scheduler.requests[name] = request_of(name)
     return scheduler
 
 
-def request_of(*, client=0, detokenize=False, logprobs=0):
-    params = SimpleNamespace(detokenize=detokenize, logprobs=logprobs)
-    return SimpleNamespace(client_index=client, sampling_params=params)
+def request_of(name, *, client=0, detokenize=False, logprobs=0):
+    from vllm import SamplingParams
+    from vllm.v1.request import Request
+
+    params = SamplingParams(detokenize=detokenize, max_tokens=100, logprobs=logprobs)
+    return Request(name, [3, 4], params, None, client_index=client)
 
 
 def output(name, token, *, logprob=None, **more):
@@ -72,7 +82,7 @@ def sent(messages, client=0):
 
 
 def step(scheduler, *outputs):
-    return sent(scheduler.update_from_output(outputs) or {0: SimpleNamespace(outputs=[])})
+    return sent(scheduler.update_from_output(None, outputs) or {0: SimpleNamespace(outputs=[])})
 
 
 def test_tokens_wait_for_a_portion_of_their_own_request(scheduler):
@@ -89,7 +99,7 @@ def test_the_last_token_takes_along_those_that_wait(scheduler):
     step(scheduler, output("a", 1, logprob=-1.0))
     step(scheduler, output("a", 2, logprob=-2.0))
     last = output("a", 3, logprob=-3.0, finish_reason=FinishReason.STOP, stop_reason=3)
-    (one,) = scheduler.update_from_output([last])[0].outputs
+    (one,) = scheduler.update_from_output(None, [last])[0].outputs
     assert one.new_token_ids == [1, 2, 3]
     assert one.new_logprobs.logprobs[:, 0].tolist() == [-1.0, -2.0, -3.0]
     assert one.new_logprobs.logprob_token_ids[:, 0].tolist() == [1, 2, 3]
@@ -102,7 +112,7 @@ def test_a_request_that_fails_without_a_token_keeps_those_it_had(scheduler):
 
     step(scheduler, output("a", 1, logprob=-1.0))
     failed = EngineCoreOutput("a", [], finish_reason=FinishReason.ERROR)
-    (one,) = scheduler.update_from_output([failed])[0].outputs
+    (one,) = scheduler.update_from_output(None, [failed])[0].outputs
     assert (one.new_token_ids, one.finish_reason) == ([1], FinishReason.ERROR)
     assert one.new_logprobs.logprobs.shape == (1, 1)
 
@@ -112,25 +122,46 @@ def test_what_is_more_than_tokens_goes_at_once(scheduler):
     assert step(scheduler, output("a", 2, kv_transfer_params={"x": 1})) == [("a", [1, 2])]
 
 
+def test_log_probs_of_the_whole_vocabulary_do_not_wait(scheduler):
+    scheduler.requests["a"] = request_of("a", logprobs=-1)
+    assert step(scheduler, output("a", 1)) == [("a", [1])]
+
+
 def test_requests_with_stop_strings_are_sent_token_by_token(scheduler):
-    scheduler.requests["a"] = request_of(detokenize=True)
+    scheduler.requests["a"] = request_of("a", detokenize=True)
     assert step(scheduler, output("a", 1)) == [("a", [1])]
 
 
-def test_tokens_without_log_probs_are_sent_one_by_one(scheduler):
-    scheduler.requests["a"] = request_of(logprobs=None)
-    assert step(scheduler, output("a", 1)) == [("a", [1])]
+def test_where_another_request_asks_for_more_log_probs_each_gets_those_it_asked_for():
+    from vllm.v1.engine import EngineCoreOutput
+    from vllm.v1.outputs import LogprobsLists
+
+    from rlhf_plugin_vllm.writers import Writer
+
+    asked = {"a": 0, "b": 1}
+    for name, number in asked.items():
+        writer = Writer(request_of(name, logprobs=number), 512)
+        for token, width in ((5, 2), (6, 3)):
+            ids, ranks = np.arange(token, token + width)[None], np.array([4])
+            lists = LogprobsLists(ids, -ids.astype(np.float32), ranks)
+            writer.hold(EngineCoreOutput(name, [token], new_logprobs=lists))
+        output = writer.release()
+        ids = output.new_logprobs.logprob_token_ids
+        assert ids.tolist() == [[5, 6][: 1 + number], [6, 7][: 1 + number]]
+        assert (output.new_logprobs.logprobs == -ids).all()
+        assert output.new_logprobs.sampled_token_ranks.tolist() == [4, 4]
+        assert writer.tokens == [], "nothing is sent twice"
 
 
 def test_a_pause_sends_what_waits_to_the_client_that_asked(scheduler):
     from vllm.v1.core.sched.interface import PauseState
 
-    scheduler.requests["b"] = request_of(client=1)
+    scheduler.requests["b"] = request_of("b", client=1)
     step(scheduler, output("a", 1), output("b", 10))
     assert scheduler.get_num_unfinished_requests() == 0
     scheduler.pause_state = PauseState.PAUSED_ALL
     assert scheduler.get_num_unfinished_requests(), "the core makes one more step"
-    messages = scheduler.update_from_output([])
+    messages = scheduler.update_from_output(None, [])
     assert sent(messages, 0) == [("a", [1])]
     assert sent(messages, 1) == [("b", [10])]
     assert not scheduler.get_num_unfinished_requests()
@@ -142,7 +173,7 @@ def test_nothing_is_kept_of_a_request_that_was_aborted(scheduler):
     step(scheduler, output("a", 1), output("b", 10))
     del scheduler.requests["a"]
     scheduler.pause_state = PauseState.PAUSED_ALL
-    assert sent(scheduler.update_from_output([])) == [("b", [10])]
+    assert sent(scheduler.update_from_output(None, [])) == [("b", [10])]
     assert not scheduler.get_num_unfinished_requests()
 
 
@@ -150,7 +181,7 @@ def test_an_aborted_request_leaves_nothing_to_another_of_its_name(scheduler):
     step(scheduler, output("a", 1), output("b", 10))
     aborted = scheduler.requests["a"]
     assert scheduler.finish_requests(["a"]) == [aborted]
-    scheduler.requests["a"] = request_of()
+    scheduler.requests["a"] = request_of("a")
     assert step(scheduler, *(output("a", token) for token in (2, 3, 4))) == []
     assert step(scheduler, output("a", 5), output("b", 11)) == [("a", [2, 3, 4, 5])]
     assert step(scheduler, output("b", 12), output("b", 13)) == [("b", [10, 11, 12, 13])]
@@ -164,7 +195,7 @@ class Client:
     """Collects what it is sent."""
 
     def __init__(self):
-        self.tokens, self.logprobs, self.finished, self.num_messages = {}, {}, set(), 0
+        self.tokens, self.logprobs, self.finished, self.num_messages = {}, {}, {}, 0
 
     def take(self, messages):
         for one in (one for message in messages.values() for one in message.outputs):
@@ -174,19 +205,19 @@ class Client:
                 rows = one.new_logprobs.logprobs[:, 0].tolist()
                 self.logprobs.setdefault(one.request_id, []).extend(rows)
             if one.finish_reason is not None:
-                self.finished.add(one.request_id)
+                self.finished[one.request_id] = one.finish_reason, one.stop_reason
 
 
-def play(scheduler, *, depth):
-    """Do what vLLM's core does: keep ``depth`` steps under way, pause once, forget the cache, and go on.
+def play(scheduler, *, depth, pause_at=None):
+    """Do what vLLM's core does: keep ``depth`` steps under way, pause once if wanted, forget the cache, and go on.
 
     Returns the client, and how many tokens of each request it and the scheduler had seen at the pause.
     """
     from vllm.v1.core.sched.interface import PauseState
 
     client, under_way, seen, had, token = Client(), [], {}, {}, 0
-    for turn in range(1000):
-        if turn == PAUSE_AT:
+    for turn in range(2000):
+        if turn == pause_at:
             scheduler.set_pause_state(PauseState.PAUSED_ALL)
         if not scheduler.has_requests() and not under_way:
             if scheduler.pause_state is not PauseState.PAUSED_ALL:
@@ -207,8 +238,9 @@ def play(scheduler, *, depth):
     raise AssertionError("the scheduler never came to an end")
 
 
-@pytest.mark.parametrize("in_advance", [False, True])
-def test_a_client_gets_what_vllms_own_scheduler_sends(folder, monkeypatch, in_advance):
+@pytest.fixture
+def kinds(monkeypatch):
+    """(vLLM's own scheduler, ours), where steps wait for each other and where not."""
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -216,12 +248,16 @@ def test_a_client_gets_what_vllms_own_scheduler_sends(folder, monkeypatch, in_ad
     from rlhf_plugin_vllm.scheduler import AsyncPortionScheduler, PortionScheduler
 
     monkeypatch.setenv(PORTION_VARIABLE, str(PORTION))
-    kinds = (AsyncScheduler, AsyncPortionScheduler) if in_advance else (Scheduler, PortionScheduler)
+    return {False: (Scheduler, PortionScheduler), True: (AsyncScheduler, AsyncPortionScheduler)}
+
+
+@pytest.mark.parametrize("in_advance", [False, True])
+def test_at_a_pause_the_client_has_every_token(folder, kinds, in_advance):
     clients = []
-    for kind in kinds:
+    for kind in kinds[in_advance]:
         scheduler = real_scheduler(kind, folder, in_advance=in_advance)
         add_requests(scheduler, LENGTHS)
-        client, seen, had = play(scheduler, depth=2 if in_advance else 1)
+        client, seen, had = play(scheduler, depth=2 if in_advance else 1, pause_at=PAUSE_AT)
         assert any(had.values())
         assert seen == had, "at a pause the client has every token"
         assert [len(client.tokens[str(number)]) for number in range(8)] == LENGTHS
@@ -234,3 +270,87 @@ def test_a_client_gets_what_vllms_own_scheduler_sends(folder, monkeypatch, in_ad
             ]
         clients.append(client)
     assert clients[1].num_messages < clients[0].num_messages / 2
+
+
+ROOM, TOO_FEW = 1000, 24
+"""Blocks: for all requests; for some of them, so that others give theirs up and start again."""
+STOPS = [15, 30, 41]
+
+
+def written(scheduler, *, depth):
+    """(tokens, log-probs, reason of the end) of each request."""
+    client, _, _ = play(scheduler, depth=depth)
+    assert client.finished.keys() == client.tokens.keys()
+    return {
+        name: (tokens, client.logprobs.get(name), client.finished[name])
+        for name, tokens in client.tokens.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "params"),
+    [
+        (ROOM, {}),
+        (TOO_FEW, {}),
+        (TOO_FEW, {"logprobs": None}),
+        (ROOM, {"stop_token_ids": STOPS}),
+        (TOO_FEW, {"stop_token_ids": STOPS, "min_tokens": 18}),
+        (ROOM, {"max_tokens": 10_000}),
+    ],
+    ids=["room", "too few blocks", "no log-probs", "stops", "stops later", "fills the model"],
+)
+@pytest.mark.parametrize("in_advance", [False, True])
+def test_a_client_gets_what_vllms_own_scheduler_sends(
+    folder, kinds, in_advance, num_blocks, params
+):
+    runs = []
+    for kind in kinds[in_advance]:
+        scheduler = real_scheduler(kind, folder, in_advance=in_advance, num_blocks=num_blocks)
+        add_requests(scheduler, LENGTHS[:4], **params)
+        add_requests(scheduler, LENGTHS[4:], first=4)
+        runs.append(written(scheduler, depth=2 if in_advance else 1))
+        assert len(runs[-1]) == len(LENGTHS)
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("in_advance", [False, True])
+def test_vllm_is_only_asked_about_tokens_to_which_something_happens(
+    folder, kinds, in_advance, monkeypatch
+):
+    asked = []
+    for kind in kinds[in_advance]:
+        calls = []
+        inner = kind._update_request_with_output
+        monkeypatch.setattr(
+            kind,
+            "_update_request_with_output",
+            lambda *given, inner=inner, calls=calls, **more: (
+                calls.append(1) or inner(*given, **more)
+            ),
+        )
+        scheduler = real_scheduler(kind, folder, in_advance=in_advance)
+        add_requests(scheduler, LENGTHS)
+        written(scheduler, depth=2 if in_advance else 1)
+        asked.append(len(calls))
+    assert asked == [sum(LENGTHS), 2 * len(LENGTHS)], "the first and the last token of each"
+
+
+@pytest.mark.parametrize("in_advance", [False, True])
+def test_requests_that_are_aborted_leave_the_others_alone(folder, kinds, in_advance):
+    from vllm.v1.request import RequestStatus
+
+    scheduler = real_scheduler(kinds[in_advance][1], folder, in_advance=in_advance)
+    add_requests(scheduler, LENGTHS)
+    under_way, client, token = [], Client(), 0
+    while scheduler.has_requests() or under_way:
+        token += 1
+        if scheduler.has_requests():
+            scheduled = scheduler.schedule()
+            under_way.append((scheduled, computed(scheduled, token)))
+        if token == PAUSE_AT:
+            scheduler.finish_requests(["3", "7"], RequestStatus.FINISHED_ABORTED)
+        if len(under_way) > in_advance or not scheduler.has_requests():
+            client.take(scheduler.update_from_output(*under_way.pop(0)))
+    assert client.finished.keys() == {"0", "1", "2", "4", "5", "6"}
+    assert all(len(client.tokens[name]) == LENGTHS[int(name)] for name in client.finished)
+    assert not scheduler._writers

@@ -59,8 +59,8 @@ class VllmEngineConfig(Config):
         32,
         ge=1,
         le=4096,
-        description="tokens of a request that leave vLLM's core at once if their log-probs are asked for: one by one "
-        "they keep vLLM's client busier than a small model keeps a GPU. 1: as vLLM does it",
+        description="tokens of a request that leave vLLM's core at once: one by one they keep vLLM's processes busier "
+        "than a small model keeps a GPU. 1: as vLLM does it",
     )
     sleep: Literal["keep", "offload", "discard"] = Field(
         "keep",
