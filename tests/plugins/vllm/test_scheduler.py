@@ -51,7 +51,7 @@ def scheduler(monkeypatch):
         pass
 
     scheduler = Scheduler()
-    scheduler._may_append = False
+    scheduler._is_watched = True
     for name in ("a", "b"):
         scheduler.requests[name] = request_of(name)
     return scheduler
@@ -313,26 +313,47 @@ def test_a_client_gets_what_vllms_own_scheduler_sends(
     assert runs[0] == runs[1]
 
 
+def tokens_that_vllm_takes(kind, folder, monkeypatch, *, in_advance):
+    """How many tokens go through vLLM's own loop, of requests of ``LENGTHS``."""
+    inner, calls = kind._update_request_with_output, []
+
+    def counted(*given, **more):
+        calls.append(1)
+        return inner(*given, **more)
+
+    monkeypatch.setattr(kind, "_update_request_with_output", counted)
+    scheduler = real_scheduler(kind, folder, in_advance=in_advance)
+    add_requests(scheduler, LENGTHS)
+    written(scheduler, depth=2 if in_advance else 1)
+    return len(calls)
+
+
 @pytest.mark.parametrize("in_advance", [False, True])
 def test_vllm_is_only_asked_about_tokens_to_which_something_happens(
     folder, kinds, in_advance, monkeypatch
 ):
-    asked = []
-    for kind in kinds[in_advance]:
-        calls = []
-        inner = kind._update_request_with_output
-        monkeypatch.setattr(
-            kind,
-            "_update_request_with_output",
-            lambda *given, inner=inner, calls=calls, **more: (
-                calls.append(1) or inner(*given, **more)
-            ),
-        )
-        scheduler = real_scheduler(kind, folder, in_advance=in_advance)
-        add_requests(scheduler, LENGTHS)
-        written(scheduler, depth=2 if in_advance else 1)
-        asked.append(len(calls))
-    assert asked == [sum(LENGTHS), 2 * len(LENGTHS)], "the first and the last token of each"
+    theirs, ours = (
+        tokens_that_vllm_takes(kind, folder, monkeypatch, in_advance=in_advance)
+        for kind in kinds[in_advance]
+    )
+    assert (theirs, ours) == (sum(LENGTHS), 2 * len(LENGTHS)), "the first and last of each"
+
+
+def test_steps_whose_log_probs_have_not_one_row_for_each_request_are_vllms(
+    folder, kinds, monkeypatch
+):
+    plain = computed
+
+    def with_rows_of_their_own(scheduled, token):
+        step = plain(scheduled, token)
+        if step.logprobs is not None:
+            starts = list(range(len(step.req_ids) + 1))
+            step.logprobs = step.logprobs._replace(cu_num_generated_tokens=starts)
+        return step
+
+    monkeypatch.setattr(f"{__name__}.computed", with_rows_of_their_own)
+    kind = kinds[True][1]
+    assert tokens_that_vllm_takes(kind, folder, monkeypatch, in_advance=True) == sum(LENGTHS)
 
 
 @pytest.mark.parametrize("in_advance", [False, True])

@@ -63,12 +63,12 @@ class InPortions:
         super().__init__(*args, **kwargs)
         self._portion = int(os.environ[PORTION_VARIABLE])
         self._writers: dict[str, Writer] = {}
-        self._may_append = not any(getattr(self, name, None) for name in FOR_EACH_TOKEN)
+        self._is_watched = any(getattr(self, name, None) for name in FOR_EACH_TOKEN)
         self._in_advance = isinstance(self, AsyncScheduler)
 
     def update_from_output(self, scheduled: Any, computed: Any) -> dict[int, EngineCoreOutputs]:
         complete: list[Writer] = []
-        if self._may_append and self._writers and computed.num_nans_in_logits is None:
+        if self._writers and self._may_append(computed):
             scheduled = self._append_plain(scheduled, computed, complete)
         messages: dict[int, EngineCoreOutputs] = super().update_from_output(scheduled, computed)  # type: ignore[misc]
         for message in messages.values():
@@ -94,6 +94,12 @@ class InPortions:
     @property
     def _is_paused(self) -> bool:
         return self.pause_state is PauseState.PAUSED_ALL
+
+    def _may_append(self, computed: Any) -> bool:
+        """Whether nobody looks at each token of the step, and log-probs have one row for each request."""
+        if self._is_watched or computed.num_nans_in_logits is not None:
+            return False
+        return computed.logprobs is None or computed.logprobs.cu_num_generated_tokens is None
 
     def _append_plain(self, scheduled: Any, computed: Any, complete: list[Writer]) -> Any:
         """Append the tokens to which nothing else happens, and return the step with what is left for vLLM to do.
