@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from benchmarks import lone_scheduler
 
+ROOM, TOO_FEW = 1000, 24
+"""Blocks: for all requests of a test; for some of them, so that others give theirs up and start again."""
 
-def real_scheduler(kind, folder, *, in_advance, num_blocks=1000):
+
+def kinds(in_advance):
+    """(vLLM's own scheduler, ours), where a step is prepared while the one before is computed and where not."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from rlhf_plugin_vllm.scheduler import AsyncPortionScheduler, PortionScheduler
+
+    pairs = ((Scheduler, PortionScheduler), (AsyncScheduler, AsyncPortionScheduler))
+    return pairs[in_advance]
+
+
+def real_scheduler(kind, folder, *, in_advance, num_blocks=ROOM):
     """A scheduler of vLLM's; by default there is room for all requests."""
     return lone_scheduler.lone_scheduler(
         kind,

@@ -5,26 +5,14 @@ from __future__ import annotations
 import pytest
 from benchmarks.lone_scheduler import BLOCK
 
-from .driven_scheduler import add_requests, computed, real_scheduler
+from .driven_scheduler import ROOM, TOO_FEW, add_requests, computed, kinds, real_scheduler
 
 pytest.importorskip("vllm")
 
 pytestmark = pytest.mark.scale
 
 LENGTHS = [5 + 11 * number for number in range(10)]
-ROOM, TOO_FEW = 1000, 24
-"""Blocks: for all requests; for some of them, so that others have to give theirs up and start again."""
 RESET_AT = 60
-
-
-def kinds(in_advance):
-    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    from rlhf_plugin_vllm.scheduler import AsyncPortionScheduler, PortionScheduler
-
-    pairs = ((Scheduler, PortionScheduler), (AsyncScheduler, AsyncPortionScheduler))
-    return pairs[in_advance]
 
 
 def state_of(scheduler):

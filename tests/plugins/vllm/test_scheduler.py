@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from .driven_scheduler import add_requests, computed, real_scheduler
+from .driven_scheduler import ROOM, TOO_FEW, add_requests, computed, kinds, real_scheduler
 
 pytest.importorskip("vllm")
 
@@ -41,11 +41,8 @@ class Steps:
 
 
 @pytest.fixture
-def scheduler(monkeypatch):
-    from rlhf_plugin_vllm.names import PORTION_VARIABLE
+def scheduler(portions):
     from rlhf_plugin_vllm.scheduler import InPortions
-
-    monkeypatch.setenv(PORTION_VARIABLE, str(PORTION))
 
     class Scheduler(InPortions, Steps):
         pass
@@ -239,22 +236,17 @@ def play(scheduler, *, depth, pause_at=None):
 
 
 @pytest.fixture
-def kinds(monkeypatch):
-    """(vLLM's own scheduler, ours), where steps wait for each other and where not."""
-    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.scheduler import Scheduler
-
+def portions(monkeypatch):
+    """What the engine tells the scheduler by the environment."""
     from rlhf_plugin_vllm.names import PORTION_VARIABLE
-    from rlhf_plugin_vllm.scheduler import AsyncPortionScheduler, PortionScheduler
 
     monkeypatch.setenv(PORTION_VARIABLE, str(PORTION))
-    return {False: (Scheduler, PortionScheduler), True: (AsyncScheduler, AsyncPortionScheduler)}
 
 
 @pytest.mark.parametrize("in_advance", [False, True])
-def test_at_a_pause_the_client_has_every_token(folder, kinds, in_advance):
+def test_at_a_pause_the_client_has_every_token(folder, portions, in_advance):
     clients = []
-    for kind in kinds[in_advance]:
+    for kind in kinds(in_advance):
         scheduler = real_scheduler(kind, folder, in_advance=in_advance)
         add_requests(scheduler, LENGTHS)
         client, seen, had = play(scheduler, depth=2 if in_advance else 1, pause_at=PAUSE_AT)
@@ -272,8 +264,6 @@ def test_at_a_pause_the_client_has_every_token(folder, kinds, in_advance):
     assert clients[1].num_messages < clients[0].num_messages / 2
 
 
-ROOM, TOO_FEW = 1000, 24
-"""Blocks: for all requests; for some of them, so that others give theirs up and start again."""
 STOPS = [15, 30, 41]
 
 
@@ -301,10 +291,10 @@ def written(scheduler, *, depth):
 )
 @pytest.mark.parametrize("in_advance", [False, True])
 def test_a_client_gets_what_vllms_own_scheduler_sends(
-    folder, kinds, in_advance, num_blocks, params
+    folder, portions, in_advance, num_blocks, params
 ):
     runs = []
-    for kind in kinds[in_advance]:
+    for kind in kinds(in_advance):
         scheduler = real_scheduler(kind, folder, in_advance=in_advance, num_blocks=num_blocks)
         add_requests(scheduler, LENGTHS[:4], **params)
         add_requests(scheduler, LENGTHS[4:], first=4)
@@ -330,17 +320,17 @@ def tokens_that_vllm_takes(kind, folder, monkeypatch, *, in_advance):
 
 @pytest.mark.parametrize("in_advance", [False, True])
 def test_vllm_is_only_asked_about_tokens_to_which_something_happens(
-    folder, kinds, in_advance, monkeypatch
+    folder, portions, in_advance, monkeypatch
 ):
     theirs, ours = (
         tokens_that_vllm_takes(kind, folder, monkeypatch, in_advance=in_advance)
-        for kind in kinds[in_advance]
+        for kind in kinds(in_advance)
     )
     assert (theirs, ours) == (sum(LENGTHS), 2 * len(LENGTHS)), "the first and last of each"
 
 
 def test_steps_whose_log_probs_have_not_one_row_for_each_request_are_vllms(
-    folder, kinds, monkeypatch
+    folder, portions, monkeypatch
 ):
     plain = computed
 
@@ -352,15 +342,15 @@ def test_steps_whose_log_probs_have_not_one_row_for_each_request_are_vllms(
         return step
 
     monkeypatch.setattr(f"{__name__}.computed", with_rows_of_their_own)
-    kind = kinds[True][1]
+    kind = kinds(True)[1]
     assert tokens_that_vllm_takes(kind, folder, monkeypatch, in_advance=True) == sum(LENGTHS)
 
 
 @pytest.mark.parametrize("in_advance", [False, True])
-def test_requests_that_are_aborted_leave_the_others_alone(folder, kinds, in_advance):
+def test_requests_that_are_aborted_leave_the_others_alone(folder, portions, in_advance):
     from vllm.v1.request import RequestStatus
 
-    scheduler = real_scheduler(kinds[in_advance][1], folder, in_advance=in_advance)
+    scheduler = real_scheduler(kinds(in_advance)[1], folder, in_advance=in_advance)
     add_requests(scheduler, LENGTHS)
     under_way, client, token = [], Client(), 0
     while scheduler.has_requests() or under_way:

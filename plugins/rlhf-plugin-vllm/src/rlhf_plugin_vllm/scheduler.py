@@ -3,7 +3,7 @@
 vLLM sends its client each token of each running request as soon as it is sampled, which a person at a terminal wants.
 Rollouts are read when they are complete, and what is sent costs both ends: a token with its log-prob takes the client
 about 25 us, so that with 256 running requests the client, and not the GPU, sets the pace of a small model. Portions of
-32 tokens take it a sixth of that (`benchmarks/vllm_client.py`).
+32 tokens take it a fifth of that (`benchmarks/vllm_client.py`).
 
 The core itself is next: it walks through all that can have happened to each request, and writes a message about it. A
 token in the midst of a response is only appended, which is done here (`benchmarks/vllm_scheduler.py`).
