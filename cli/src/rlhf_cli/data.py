@@ -97,7 +97,8 @@ def show(
     """Print the first rows and the prompts made of them, as the model would read them."""
     from rlhf_core.data.prompts import read_prompt
     from rlhf_core.data.rows import RowProblem
-    from rlhf_core.data.sources import Unreadable, open_source
+    from rlhf_core.data.source import Unreadable
+    from rlhf_core.data.sources import open_source
 
     format = _format(prompt_key, template, system_prompt, chat)
     renderer = _renderer(model)

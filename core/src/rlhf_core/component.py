@@ -80,6 +80,17 @@ class Component(Generic[ProductT]):
             object.__setattr__(self, label, frozenset(getattr(self, label)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentRef:
+    """A component as it crosses process boundaries: a name and plain option values, never a class."""
+
+    kind: str
+    """The hook that registers it, such as ``rlhf_policy_losses``."""
+    name: str
+    """Qualified: ``plugin:component``."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Registered(Generic[ProductT]):
     """A component together with where it came from."""

@@ -12,7 +12,7 @@ from typing import Any
 import pluggy
 
 from .component import Component
-from .contracts.observer import RolloutSample, RunInfo, RunResult
+from .observer import RolloutSample, RunInfo, RunResult
 
 hookspec = pluggy.HookspecMarker("rlhf")
 hookimpl = pluggy.HookimplMarker("rlhf")

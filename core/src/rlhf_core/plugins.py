@@ -17,8 +17,7 @@ from typing import Any
 import pluggy
 
 from . import code_reference, hookspecs
-from .component import Component, Config, Registered
-from .contracts.backend import ComponentRef
+from .component import Component, ComponentRef, Config, Registered
 from .errors import PluginError, UnknownComponent
 from .registry import AnyRegistry, Registry
 

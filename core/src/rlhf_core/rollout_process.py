@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from .contracts.backend import ComponentRef
+from .component import ComponentRef
 from .contracts.environment import Environment
 from .contracts.executor import Generator, Renderer, RolloutContext, RolloutExecutor
 from .contracts.group import FinishedGroup, GroupTerms

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from rlhf_core.data.sources import Unreadable, open_source, short_name, split_name
+from rlhf_core.data.source import Unreadable
+from rlhf_core.data.sources import open_source, short_name, split_name
 from rlhf_core.errors import DataError
 
 ROWS = [

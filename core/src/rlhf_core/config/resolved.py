@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ..component import Config, Registered
-from ..contracts.backend import Aggregation, ComponentRef
+from ..component import ComponentRef, Config, Registered
+from ..contracts.backend import Aggregation
 from .run import RunConfig
 
 

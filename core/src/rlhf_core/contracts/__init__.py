@@ -1,10 +1,11 @@
 """Protocols and data types that plugins and core exchange. One file a kind; none imports torch."""
 
+from ..component import ComponentRef
+from ..observer import RolloutSample, RunInfo, RunResult
 from .advantage import AdvantageEstimator, Advantages, RewardBatch
 from .backend import (
     PREPARED,
     Aggregation,
-    ComponentRef,
     LossTerm,
     Normalizers,
     PolicyObjective,
@@ -36,7 +37,6 @@ from .learner import Learner, LearnOutcome, LearnRequest
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .metric import Metric, Metrics, merge_metrics, metric_values
 from .model_adapter import ModelAdapter
-from .observer import RolloutSample, RunInfo, RunResult
 from .optimizer import Optimizer, ParameterGroup
 from .reward import (
     Reward,

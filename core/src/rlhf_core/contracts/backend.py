@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..component import ComponentRef
 from .metric import Metrics
 from .trajectory_columns import TrajectoryColumns
 
@@ -19,17 +20,6 @@ if TYPE_CHECKING:
     from ..plugins import Plugins
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComponentRef:
-    """A component as it crosses process boundaries: a name and plain option values, never a class."""
-
-    kind: str
-    """The hook that registers it, such as ``rlhf_policy_losses``."""
-    name: str
-    """Qualified: ``plugin:component``."""
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

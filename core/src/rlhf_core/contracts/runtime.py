@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..component import ComponentRef
 from .backend import (
-    ComponentRef,
     RoleSpec,
     Statistic,
     StepOutcome,

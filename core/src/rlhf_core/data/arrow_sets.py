@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
-from .sources import Row, Source, Unreadable
+from .source import Row, Source, Unreadable
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .prompts import length_problem, read_prompt, tokenize_rows
 from .renderer import TokenizerRenderer
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
-from .sources import Row, Source, Unreadable
+from .source import Row, Source, Unreadable
 
 _BATCH_ROWS = 1000
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from .renderer import TokenizerRenderer
 from .rows import BadRow, Prompt, PromptFormat, RowProblem
-from .sources import Row, Source, Unreadable
+from .source import Row, Source, Unreadable
 
 _BATCH_ROWS = 1000
 

@@ -12,7 +12,8 @@ from ..errors import DataError
 from .prompts import tokenize_prompts
 from .renderer import TokenizerRenderer
 from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
-from .sources import Row, Source, open_source
+from .source import Row, Source
+from .sources import open_source
 
 
 def load_responses(run: RunConfig, renderer: TokenizerRenderer, eos: int) -> TrajectoryColumns:

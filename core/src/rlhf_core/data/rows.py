@@ -11,7 +11,7 @@ from typing import Any
 from ..config.run import DataConfig
 from ..contracts.task import Message
 from ..errors import DataError
-from .sources import Row
+from .source import Row
 
 Prompt = str | tuple[Message, ...]
 """Plain text, or chat messages to be rendered."""

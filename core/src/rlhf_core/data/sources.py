@@ -1,50 +1,19 @@
-"""Where rows come from. A source reads rows one at a time, and knows for each one where it stands."""
+"""Opening a source of rows by what the user typed: a file, a folder, or a hub name."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from ..errors import DataError
-
-Row = Mapping[str, Any]
+from . import arrow_sets, text_files
+from .source import Source
 
 FILE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 _NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<source>.+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """What stands in for a row that could not be read."""
-
-    reason: str
-
-
-class Source(Protocol):
-    """Rows in a fixed order, by index. Reading a row again gives the same values."""
-
-    name: str
-    """Short name, by which results are grouped."""
-
-    def __len__(self) -> int: ...
-
-    def row(self, index: int) -> Row:
-        """Return a readable row by its original column names, as plain Python values."""
-        ...
-
-    def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
-        """Yield all rows in order. With ``columns`` the others may be left out."""
-        ...
-
-    def where(self, index: int) -> str:
-        """Place of a row for messages: ``file:line`` or ``set:row``."""
-        ...
 
 
 def open_source(spec: str, *, split: str = "train", name: str | None = None) -> Source:
@@ -58,8 +27,6 @@ def open_source(spec: str, *, split: str = "train", name: str | None = None) -> 
     Raises:
         DataError: there is no such file, folder or set, or it cannot be read as what it claims to be.
     """
-    from . import arrow_sets, text_files
-
     name = name or short_name(spec)
     path = Path(spec)
     if path.is_dir():

@@ -21,7 +21,8 @@ from .mixing import epoch_counts, epoch_order, held_out
 from .prompts import Prompts, tokenize_prompts
 from .renderer import TokenizerRenderer
 from .rows import BadRow, PromptFormat, bad_row_error, describe_skipped
-from .sources import Source, open_source, split_name
+from .source import Source
+from .sources import open_source, split_name
 
 log = logging.getLogger(__name__)
 

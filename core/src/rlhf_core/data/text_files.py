@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import DataError
-from .sources import Row, Source, Unreadable
+from .source import Row, Source, Unreadable
 
 _BOM = b"\xef\xbb\xbf"
 

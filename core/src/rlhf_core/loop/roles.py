@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..component import ComponentRef
 from ..config.features import aggregation_of, has_entropy_bonus, prompts_in_flight
 from ..config.files import writable
 from ..config.resolved import Resolved, Selection
 from ..config.run import RunConfig, TrainedRole
 from ..contracts.backend import (
-    ComponentRef,
     LossTerm,
     PolicyObjective,
     RoleSpec,

@@ -12,9 +12,9 @@ from typing import Any
 
 from ..config import write_toml
 from ..config.resolved import Resolved
-from ..contracts.observer import RolloutSample, RunInfo, RunResult
 from ..errors import RLHFError
 from ..fingerprint import fingerprint
+from ..observer import RolloutSample, RunInfo, RunResult
 from ..plugins import Plugins
 from . import checkpoint
 from .atomic import sync_tree, write_text_atomically

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ..contracts.backend import ComponentRef
+from ..component import ComponentRef
 from ..contracts.reward import Reward
 from ..plugins import load
 from . import wire

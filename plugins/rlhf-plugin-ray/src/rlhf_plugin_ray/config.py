@@ -9,6 +9,8 @@ from pydantic import Field
 
 from rlhf_core import Config
 
+from .layout import plan_layout
+
 Ranks = Annotated[int, Field(ge=1, le=65536)]
 Cpus = Annotated[float, Field(gt=0, le=1024)]
 Gpus = Annotated[float, Field(ge=0, le=64)]
@@ -143,9 +145,6 @@ class RayRuntimeConfig(Config):
         Raises:
             ConfigError: they contradict each other, or name a role that the run does not have.
         """
-        # It needs this module.
-        from .layout import plan_layout
-
         layout = plan_layout(self, roles, has_gpus=True)
         lines = layout.describe().splitlines()
         if any(

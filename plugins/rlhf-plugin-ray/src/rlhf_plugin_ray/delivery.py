@@ -15,8 +15,8 @@ from rlhf_core.contracts import WeightSync
 from rlhf_core.weights import Place
 
 from .config import RayRuntimeConfig
-from .engine_actor import Published
 from .links import Destination, Links
+from .packed_weights import Published
 from .process import Process
 from .rank_links import Offer, require_planned
 from .role import RayRole

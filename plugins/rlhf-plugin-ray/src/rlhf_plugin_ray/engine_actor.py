@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 
-import ray
 import torch
 
 from rlhf_core import RolloutError
@@ -23,19 +21,10 @@ from rlhf_core.contracts import (
 from rlhf_core.weights import Invitation, Place, ReceivingLink, place_of
 
 from .actor import Actor
-from .packed_weights import FetchedWeights, LinkedWeights
+from .packed_weights import FetchedWeights, LinkedWeights, Published
 from .process import Driver, ProcessInfo, children_apart
 
 HOST = torch.device("cpu")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """One version of the policy's weights in the object store."""
-
-    version: int
-    buckets: Sequence[ray.ObjectRef]
-    """Of ``PackedBucket``; sent as they are, fetched by who needs them."""
 
 
 class EngineActor(Actor):

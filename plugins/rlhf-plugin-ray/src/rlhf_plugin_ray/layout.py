@@ -5,15 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from rlhf_core import ConfigError
-
-from .config import RayRuntimeConfig
 
 ENGINE = "engine"
 """How engines are called where roles go by their names."""
 ROLLOUT = "rollout"
 """How rollout workers are."""
+
+
+class LayoutOptions(Protocol):
+    """The options of ``RayRuntimeConfig`` that a layout follows from; their descriptions are there."""
+
+    @property
+    def ranks(self) -> Mapping[str, int]: ...
+
+    @property
+    def engines(self) -> int: ...
+
+    @property
+    def rollout_workers(self) -> int: ...
+
+    @property
+    def colocate(self) -> tuple[str, ...] | None: ...
+
+    @property
+    def cpus_per(self) -> Mapping[str, float]: ...
+
+    @property
+    def gpus_per(self) -> Mapping[str, float]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +86,7 @@ class Layout:
         return "\n".join(lines)
 
 
-def plan_layout(config: RayRuntimeConfig, roles: Sequence[str], *, has_gpus: bool) -> Layout:
+def plan_layout(config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool) -> Layout:
     """Return who shares what.
 
     Raises:
@@ -111,7 +132,7 @@ def plan_layout(config: RayRuntimeConfig, roles: Sequence[str], *, has_gpus: boo
     return Layout(counts=counts, colocations=tuple(colocations))
 
 
-def require_known_names(config: RayRuntimeConfig, roles: Sequence[str]) -> None:
+def require_known_names(config: LayoutOptions, roles: Sequence[str]) -> None:
     """Refuse options for what the run does not have, or has in two sets. Needs no cluster.
 
     Raises:

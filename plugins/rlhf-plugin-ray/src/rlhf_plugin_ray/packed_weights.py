@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core.weights import Slot
+
+if TYPE_CHECKING:
+    import ray
 
 ALIGNMENT = 64
 """Bytes; every tensor starts at a multiple, so that its bytes can be viewed as its type."""
@@ -38,6 +42,15 @@ class PackedBucket:
 
     places: tuple[TensorPlace, ...]
     data: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """One version of the policy's weights in the object store."""
+
+    version: int
+    buckets: Sequence[ray.ObjectRef]
+    """Of ``PackedBucket``; sent as they are, fetched by who needs them."""
 
 
 def pack(bucket: Mapping[str, Tensor]) -> PackedBucket:

@@ -28,8 +28,7 @@ from rlhf_core.contracts import (
 
 from .batch_parts import Rows, columns_of, joined, rows_of
 from .config import RayRuntimeConfig
-from .engine_actor import Published
-from .packed_weights import unpack
+from .packed_weights import Published, unpack
 from .process import GroupPlace, Meeting, Process
 from .rank_links import Offer
 from .sharding import split_rows

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...component import Component, Config, Registered
-from ...contracts.backend import ComponentRef, Normalizers, StepPlan, TrainBatch
+from ...component import Component, ComponentRef, Config, Registered
+from ...contracts.backend import Normalizers, StepPlan, TrainBatch
 from ...contracts.correction import Correction
 from ...contracts.loss import LossInputs, TokenLoss
 from ...contracts.optimizer import ParameterGroup
