@@ -73,6 +73,13 @@ class AdamW:
         ]
 
 
+class Adam(AdamW):
+    """Moves what has a gradient and nothing else."""
+
+    def create(self, groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adam([p for group in groups for _, p in group.named_parameters], lr=1e-2)
+
+
 class Sgd(AdamW):
     """A step is the gradient itself."""
 
@@ -177,6 +184,28 @@ class Separated:
     def save(self, model: nn.Module, folder: str) -> None: ...
 
 
+class Float32Norms:
+    """A model adapter that keeps the gains of norms in float32, as some families do."""
+
+    def __init__(self, config: Config) -> None: ...
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        for module in model.modules():
+            if type(module).__name__.endswith("Norm"):
+                module.float().register_forward_hook(_as_its_input)
+        return model
+
+    def served_weights(self, model: nn.Module) -> Any:
+        return iter(model.state_dict().items())
+
+    def save(self, model: nn.Module, folder: str) -> None: ...
+
+
+def _as_its_input(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    del module
+    return output.to(inputs[0].dtype)
+
+
 def _ref(kind: str, name: str) -> ComponentRef:
     return ComponentRef(kind=kind, name=f"test:{name}")
 
@@ -184,8 +213,16 @@ def _ref(kind: str, name: str) -> ComponentRef:
 LOSS = _ref("rlhf_policy_losses", "policy_gradient")
 DISTILLING = _ref("rlhf_policy_losses", "distilling")
 SEPARATED = _ref("rlhf_model_adapters", "separated")
-OPTIMIZERS = {"adamw": AdamW, "sgd": Sgd, "lamb": Lamb, "rows": Rows, "muon": HiddenMuon}
-ADAMW, SGD, LAMB, ROWS, MUON = (_ref("rlhf_optimizers", name) for name in OPTIMIZERS)
+FLOAT32_NORMS = _ref("rlhf_model_adapters", "float32_norms")
+OPTIMIZERS = {
+    "adamw": AdamW,
+    "adam": Adam,
+    "sgd": Sgd,
+    "lamb": Lamb,
+    "rows": Rows,
+    "muon": HiddenMuon,
+}
+ADAMW, ADAM, SGD, LAMB, ROWS, MUON = (_ref("rlhf_optimizers", name) for name in OPTIMIZERS)
 
 KINDS: dict[str, dict[str, Any]] = {
     "float32": {},
@@ -200,7 +237,8 @@ def plain_plugins() -> Plugins:
     loaded = empty()
     losses = ((LOSS, PolicyGradient), (DISTILLING, Distilling))
     optimizers = ((_ref("rlhf_optimizers", name), kind) for name, kind in OPTIMIZERS.items())
-    for ref, factory in (*losses, *optimizers, (SEPARATED, Separated)):
+    adapters = ((SEPARATED, Separated), (FLOAT32_NORMS, Float32Norms))
+    for ref, factory in (*losses, *optimizers, *adapters):
         component: Component[Any] = Component(name=ref.name.partition(":")[2], factory=factory)
         loaded.registries[ref.kind].add(Registered(component, "test"))
     return loaded

@@ -19,6 +19,7 @@ from rlhf_plugin_local.backend.trained_parts import (
     peak_lrs,
     require_trainable,
 )
+from rlhf_plugin_local.modeling import DTYPES
 
 from .config import DeepSpeedConfig
 from .deep_compile import DeepCompiled, refuse_deep_compile
@@ -203,6 +204,16 @@ def create_optimizer(
     return WholeUpdates(created, whole)
 
 
+def use_one_dtype(role: RoleModel, dtype: torch.dtype) -> None:
+    """Give all parameters one dtype, value heads and norms that were kept in float32 included.
+
+    ZeRO lays the parameters of a group end to end in vectors of one dtype. Buffers, such as the frequencies of rotary
+    positions, keep theirs.
+    """
+    for parameter in role.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
 def start_engine(
     role: RoleModel,
     spec: RoleSpec,
@@ -219,8 +230,7 @@ def start_engine(
     partitioned = PartitionedModel(role)
     if config.zero_stage < 3 and ranks.world_size > 1:
         refuse_expert_blocks(role.lm.model, config.zero_stage)
-    if role.value_head is not None and spec.dtype == "bfloat16":
-        role.value_head.to(torch.bfloat16)
+    use_one_dtype(role, DTYPES[spec.dtype])
     sharding = None
     if config.tensor_parallel > 1:
         refuse_uneven_heads(role, config.tensor_parallel)

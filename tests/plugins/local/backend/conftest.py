@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from rlhf_core import Component, Config, Registered
 from rlhf_core.contracts import (
@@ -77,12 +78,43 @@ class Sgd(PlainAdamW):
         return torch.optim.SGD([p for group in groups for _, p in group.named_parameters], lr=1.0)
 
 
+class FastAdam(PlainAdamW):
+    """Moves what has a gradient and nothing else."""
+
+    def create(self, groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adam([p for group in groups for _, p in group.named_parameters], lr=1e-2)
+
+
+class Float32Norms:
+    """A model adapter that keeps the gains of norms in float32, as some families do."""
+
+    def __init__(self, config: Config) -> None: ...
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        for module in model.modules():
+            if type(module).__name__.endswith("Norm"):
+                module.float().register_forward_hook(_as_its_input)
+        return model
+
+    def served_weights(self, model: nn.Module) -> Any:
+        return iter(model.state_dict().items())
+
+    def save(self, model: nn.Module, folder: str) -> None: ...
+
+
+def _as_its_input(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    del module
+    return output.to(inputs[0].dtype)
+
+
 # Names by which roles refer to the components above.
 LOSS = ComponentRef(kind="rlhf_policy_losses", name="test:policy_gradient")
 OWN_WEIGHTS = ComponentRef(kind="rlhf_policy_losses", name="test:own_weights")
 HALF = ComponentRef(kind="rlhf_is_corrections", name="test:half")
 ADAMW = ComponentRef(kind="rlhf_optimizers", name="test:adamw")
 SGD = ComponentRef(kind="rlhf_optimizers", name="test:sgd")
+FAST_ADAM = ComponentRef(kind="rlhf_optimizers", name="test:fast_adam")
+FLOAT32_NORMS = ComponentRef(kind="rlhf_model_adapters", name="test:float32_norms")
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +126,8 @@ def plugins() -> Plugins:
         (HALF, HalfWeights, ()),
         (ADAMW, PlainAdamW, ()),
         (SGD, Sgd, ()),
+        (FAST_ADAM, FastAdam, ()),
+        (FLOAT32_NORMS, Float32Norms, ()),
     ):
         component = Component(
             name=ref.name.partition(":")[2], factory=factory, provides=frozenset(provides)
@@ -176,7 +210,15 @@ def gradients(backend, batch, plan):
 
 @pytest.fixture(name="refs", scope="session")
 def _refs() -> SimpleNamespace:
-    return SimpleNamespace(loss=LOSS, own_weights=OWN_WEIGHTS, half=HALF, adamw=ADAMW, sgd=SGD)
+    return SimpleNamespace(
+        loss=LOSS,
+        own_weights=OWN_WEIGHTS,
+        half=HALF,
+        adamw=ADAMW,
+        sgd=SGD,
+        fast_adam=FAST_ADAM,
+        float32_norms=FLOAT32_NORMS,
+    )
 
 
 @pytest.fixture(name="make_trajectories", scope="session")

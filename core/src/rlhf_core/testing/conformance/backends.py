@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,6 +21,7 @@ from ...contracts.backend import (
     RoleSpec,
     Statistic,
     StepPlan,
+    ValueObjective,
 )
 from ...math import pad_columns
 from .comparing import assert_equal
@@ -38,6 +40,7 @@ from .tiny_policy import (
     step_plan,
     tiny_model,
     train_batch,
+    value_batch,
 )
 
 _KL_OF: Mapping[Aggregation, Literal["k1", "k2", "k3"]] = {
@@ -47,11 +50,16 @@ _KL_OF: Mapping[Aggregation, Literal["k1", "k2", "k3"]] = {
 }
 MAX_KL = 10.0
 """Estimates are clamped to this, see ``rlhf_core.math.kl_estimate``."""
-SMALL = 12
-"""Tokens of a micro-batch that holds one or two of the rows."""
+SMALL, LARGE = 12, 16384
+"""Tokens of a micro-batch that holds one or two of the rows, and of one that holds all."""
+DTYPES = ("float32", "bfloat16")
+CRITIC_STEPS, CRITIC_ERROR = 20, 0.2
+"""Steps of a critic towards returns of 1, and how far from them its values may be then; they begin at about 0."""
 
 
-def _spec(folder: Path, objective: PolicyObjective | None = None, **changes: Any) -> RoleSpec:
+def _spec(
+    folder: Path, objective: PolicyObjective | ValueObjective | None = None, **changes: Any
+) -> RoleSpec:
     spec = RoleSpec(
         role="policy",
         model_path=str(folder),
@@ -66,7 +74,7 @@ def _spec(folder: Path, objective: PolicyObjective | None = None, **changes: Any
 def _running(
     subject: Subject,
     folder: Path,
-    objective: PolicyObjective | None = None,
+    objective: PolicyObjective | ValueObjective | None = None,
     *,
     loss: PolicyGradient | None = None,
     **changes: Any,
@@ -175,6 +183,52 @@ def _aggregated(loss: Tensor, mode: str, lengths: Tensor) -> Tensor:
     if mode == "seq-mean-token-mean":
         return torch.stack([part.mean() for part in parts]).mean()
     return torch.stack([part.sum() / MAX_ACTIONS for part in parts]).mean()
+
+
+def check_every_parameter_is_trained(subject: Subject) -> None:
+    """A step moves every weight of the policy: in float32 and bfloat16, with tied and untied embeddings, whole and in
+    micro-batches."""
+    batch = train_batch()
+    for tied in (True, False):
+        with tiny_model(tied=tied) as folder:
+            names = list(PlainModel(folder).parameters())
+            for dtype, limit in product(DTYPES, (LARGE, SMALL)):
+                changes: dict[str, Any] = {"dtype": dtype, "max_tokens_per_micro_batch": limit}
+                with _running(subject, folder, optimizer=ADAMW, **changes) as backend:
+                    before = _weights(backend)
+                    backend.train_step(batch, step_plan(batch.trajectories))
+                    _assert_moved(before, _weights(backend), names, f"a {dtype} policy")
+
+
+def check_a_critic_learns_its_returns(subject: Subject) -> None:
+    """A critic gets near returns that are all 1, in float32 and bfloat16, whole and in micro-batches, and every weight
+    of its model moves."""
+    batch = value_batch()
+    rows = batch.trajectories
+    with tiny_model() as folder:
+        names = list(PlainModel(folder).parameters())
+        for dtype, limit in product(DTYPES, (LARGE, SMALL)):
+            spec: dict[str, Any] = {"role": "critic", "head": "value", "dtype": dtype}
+            spec |= {"objective": ValueObjective(), "max_tokens_per_micro_batch": limit}
+            with _running(subject, folder, optimizer=ADAMW, **spec) as backend:
+                before = _weights(backend)
+                for _ in range(CRITIC_STEPS):
+                    backend.train_step(batch, step_plan(rows))
+                error = float(np.abs(backend.values(rows) - 1.0).mean())
+                assert error <= CRITIC_ERROR, (
+                    f"a {dtype} critic is {error:.3g} from returns of 1 after {CRITIC_STEPS} steps of AdamW, expected "
+                    f"at most {CRITIC_ERROR}; is the value head trained?"
+                )
+                _assert_moved(before, _weights(backend), names, f"a {dtype} critic")
+
+
+def _assert_moved(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], names: Sequence[str], what: str
+) -> None:
+    still = [name for name in names if name in before and torch.equal(before[name], after[name])]
+    assert not still, (
+        f"{what}: {len(still)} of {len(names)} trainable parameters did not move, the first is {still[0]}"
+    )
 
 
 def check_samples_of_a_prompt_are_as_each_alone(subject: Subject) -> None:
@@ -320,6 +374,8 @@ CHECKS = tuple(
         check_temperature_is_applied,
         check_scores_do_not_depend_on_the_batch,
         check_a_step_is_the_plain_gradient,
+        check_every_parameter_is_trained,
+        check_a_critic_learns_its_returns,
         check_samples_of_a_prompt_are_as_each_alone,
         check_micro_batches_do_not_matter,
         check_the_ratio_is_exactly_one,

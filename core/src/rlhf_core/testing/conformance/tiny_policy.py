@@ -32,10 +32,10 @@ PROMPT = 6
 
 
 @contextmanager
-def tiny_model() -> Iterator[Path]:
+def tiny_model(*, tied: bool = True) -> Iterator[Path]:
     """A folder with a random causal LM whose distributions are far from even; it is removed at the end."""
     with tempfile.TemporaryDirectory() as folder, _without_progress_bars():
-        yield write_tiny_model(Path(folder) / "model", initializer_range=0.3)
+        yield write_tiny_model(Path(folder) / "model", initializer_range=0.3, tied=tied)
 
 
 @contextmanager
@@ -99,6 +99,10 @@ class PlainModel:
                     parameter -= LEARNING_RATE * parameter.grad
                     parameter.grad = None
 
+    def parameters(self) -> dict[str, Tensor]:
+        """By name, tied ones under the first of their names."""
+        return dict(self.model.named_parameters())
+
     def state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.model.state_dict()
         return state
@@ -147,8 +151,10 @@ class PlainSgd:
 
 
 class PlainAdamW(PlainSgd):
+    """Without weight decay, so that nothing moves but by its gradient."""
+
     def create(self, groups: Any) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(_parameters(groups), lr=1e-2)
+        return torch.optim.AdamW(_parameters(groups), lr=1e-2, weight_decay=0.0)
 
 
 def _parameters(groups: Any) -> list[Any]:
@@ -210,6 +216,13 @@ def train_batch(rows: TrajectoryColumns | None = None) -> TrainBatch:
         "rollout_logprobs": rows.rollout_logprobs,
     }
     return TrainBatch(trajectories=rows, columns=columns)
+
+
+def value_batch() -> TrainBatch:
+    """Return rows with values of 0 and returns of 1."""
+    rows = rollouts()
+    zeros = np.zeros(int(rows.num_actions.sum()), dtype=np.float32)
+    return TrainBatch(trajectories=rows, columns={"values": zeros, "returns": zeros + 1.0})
 
 
 def step_plan(rows: TrajectoryColumns, **changes: Any) -> StepPlan:

@@ -34,7 +34,7 @@ def save_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
     _write(folder, MODEL, _untied(model.state()))
     state: dict[str, Any] = {"format": FORMAT, "trained": updater is not None}
     if updater is not None:
-        if updater.has_copies:
+        if updater.copied:
             _write(folder, MASTERS, updater.masters)
         if updater.ema:
             _write(folder, EMA, updater.ema)
@@ -74,7 +74,7 @@ def load_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
     _copy_into(_untied(model.state()), _read(folder, MODEL), folder / MODEL)
     if updater is None:
         return
-    if updater.has_copies:
+    if updater.copied:
         _copy_into(updater.masters, _read(folder, MASTERS), folder / MASTERS)
     if updater.ema:
         _copy_into(updater.ema, _read(folder, EMA), folder / EMA)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from rlhf_core.contracts import Metric, Metrics, Optimizer, RoleSpec
 
-from .compiling import compiled
 from .schedule import lr_factor
 from .trained_parts import check_groups, log_groups, peak_lrs, require_trainable
 
@@ -38,7 +37,8 @@ class Updater:
         self.weights = dict(named)
         require_trainable(spec.role, self.weights)
         self.masters = {name: _master_of(weight) for name, weight in named}
-        self.has_copies = any(self.masters[name] is not weight for name, weight in named)
+        self.copied = {name: weight for name, weight in named if weight.dtype != torch.float32}
+        """The weights whose master is a float32 copy. A model may hold both kinds beside each other."""
         self._spec = spec
         groups = optimizer.parameter_groups(list(self.masters.items()))
         check_groups(groups, self.masters)
@@ -53,19 +53,19 @@ class Updater:
             self.ema = {name: master.detach().clone() for name, master in self.masters.items()}
 
     def collect(self) -> None:
-        """Take over the gradients of one micro-batch; they add up in float32."""
-        if not self.has_copies:
-            return  # .grad of float32 parameters adds up by itself
-        for name, weight in self.weights.items():
+        """Take over the gradients of one micro-batch; they add up in float32.
+
+        A float32 weight is its own master, and its ``.grad`` adds up by itself.
+        """
+        for name, weight in self.copied.items():
             if weight.grad is None:
                 continue
             master = self.masters[name]
             if master.grad is None:
                 master.grad = weight.grad.float()
             else:
-                master.grad.add_(
-                    weight.grad
-                )  # read as it is: a cast of its own takes half as long again
+                # The addition reads bfloat16 as it is: a cast of its own takes half as long again.
+                master.grad.add_(weight.grad)
             weight.grad = None
 
     def update(self) -> Metrics:
@@ -95,8 +95,7 @@ class Updater:
         for group, peak in zip(self.optimizer.param_groups, self.peak_lrs, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
-        if self.has_copies:
-            self.publish()
+        self.publish()
         if self.ema:
             assert self._spec.ema_decay is not None
             with torch.no_grad():
@@ -107,9 +106,8 @@ class Updater:
     @torch.no_grad()
     def publish(self) -> None:
         """Round the float32 copies into the model."""
-        for name, weight in self.weights.items():
-            if (master := self.masters[name]) is not weight:
-                weight.copy_(master)
+        for name, weight in self.copied.items():
+            weight.copy_(self.masters[name])
 
     def offload(self) -> None:
         """Move optimizer state, float32 copies and averages to the host."""
@@ -119,15 +117,15 @@ class Updater:
                 # What the optimizer itself keeps on the host (AdamW's step count) stays there for good.
                 if isinstance(value, Tensor) and value.device != host:
                     self._offloaded.append((name, key))
-            if master is not self.weights[name]:
+            if name in self.copied:
                 master.data = master.data.to(host)
         self._move_state(host)
 
     def reload(self, device: torch.device) -> None:
         """Undo ``offload``."""
-        for name, master in self.masters.items():
-            if master is not self.weights[name]:
-                master.data = master.data.to(device)
+        for name in self.copied:
+            master = self.masters[name]
+            master.data = master.data.to(device)
         self._move_state(device)
         self._offloaded.clear()
 
@@ -136,18 +134,6 @@ class Updater:
             state = self.optimizer.state[self.masters[name]]
             state[key] = state[key].to(device)
         self.ema = {name: average.to(device) for name, average in self.ema.items()}
-
-
-def _add_to(total: Tensor, part: Tensor) -> None:
-    """Add in place, whatever the types. torch's own kernel for two types takes half as long again as a compiled one."""
-    if total.is_cuda:
-        compiled(_add_flat)(total.view(-1), part.reshape(-1))
-    else:
-        total.add_(part)
-
-
-def _add_flat(total: Tensor, part: Tensor) -> None:
-    total.add_(part)
 
 
 def _master_of(weight: nn.Parameter) -> nn.Parameter:
