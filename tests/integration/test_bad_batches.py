@@ -44,6 +44,18 @@ def test_constant_rewards_teach_the_policy_nothing(train, workspace, estimator):
         assert lines[-1]["metrics"]["advantage/abs_mean"] == 0.0
 
 
+def test_a_run_without_any_signal_says_so_once(train, workspace):
+    (workspace / "constant.py").write_text("def constant(response):\n    return 0.1\n")
+
+    train("run", "--estimator", "group_norm", "--reward", "constant.py:constant", "--steps", "12")
+
+    log = (workspace / "run/run.log").read_text().splitlines()
+    (warning,) = [line for line in log if "learns nothing" in line]
+    assert "WARNING" in warning
+    assert "the policy learns nothing: each of its last 10 steps, up to step 10," in warning
+    assert "Every advantage of these steps was 0" in warning
+
+
 def test_a_step_whose_groups_are_all_filtered_leaves_the_weights_alone(train, workspace):
     (workspace / "filters.py").write_text(DROP_ALL)
     flags = ["--rollout.filters", "filters.py:drop_all", "--rollout.max_refills", "1"]

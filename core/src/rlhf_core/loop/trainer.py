@@ -19,6 +19,7 @@ from .samples import sample_texts
 from .served_weights import check_served_weights
 from .session import Session
 from .state import LoopState
+from .zero_gradients import ZeroGradients
 
 WAITING = ("generate_s", "reward_s", "hold_s")
 """Phases in which a step waits for rollouts: for its own, for their rewards, for others to end before an update."""
@@ -42,7 +43,8 @@ class Trainer:
         self.state = state
         self.cursor = cursor
         self.ledger = ledger
-        self._run = session.resolved.run
+        self._run = run = session.resolved.run
+        self._zero_gradients = ZeroGradients(run.backend.name, run.output)
 
     async def step(self) -> StepResult:
         """Generate, score, estimate advantages, update the roles, hand the new weights to the engine.
@@ -97,6 +99,7 @@ class Trainer:
                 clock.record("sync_gib_per_s", synced.num_bytes / 2**30 / synced.seconds)
 
         values = metric_values(merge_metrics(metrics))
+        self._zero_gradients.note(step, values)
         self._adapt_kl(values, batch)
         self._adapt_entropy_bonus(values)
         self.state.step = step
