@@ -6,15 +6,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Reduction = Literal["mean", "sum", "max", "min", "last"]
+Reduction = Literal["mean", "share", "sum", "max", "min", "last"]
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A partial value and how partial values combine.
 
-    ``mean`` adds totals and counts and divides once at the end, so the result does not depend on how the
-    samples were cut. ``total`` may be a 0-d tensor: it is read once per step, not per micro-batch.
+    - ``mean`` adds totals and counts and divides once at the end, so the result does not depend on how the samples were
+      cut.
+    - ``share`` is a part of one number of an optimizer update, such as its loss: the shares of micro-batches and ranks
+      add up to it, and a step of several updates has the mean over them (``of_update``).
+    - ``sum`` counts: over micro-batches, ranks and updates alike.
+    - ``max`` and ``min`` keep the larger and the smaller one, ``last`` the later one.
+
+    ``total`` may be a 0-d tensor: it is read once per update, not per micro-batch.
     """
 
     total: Any
@@ -28,7 +34,7 @@ class Metric:
                 f"cannot merge a {self.reduction} metric with a {other.reduction} metric"
             )
         match self.reduction:
-            case "mean" | "sum":
+            case "mean" | "share" | "sum":
                 return Metric(self.total + other.total, self.count + other.count, self.reduction)
             case "max":
                 return self if float(self.total) >= float(other.total) else other
@@ -36,6 +42,10 @@ class Metric:
                 return self if float(self.total) <= float(other.total) else other
             case "last":
                 return other
+
+    def of_update(self) -> Metric:
+        """Return the metric of a whole update, which merges with those of other updates: shares have added up."""
+        return Metric(self.total) if self.reduction == "share" else self
 
     def value(self) -> float | None:
         """Return the number, or None for a mean over nothing."""
@@ -55,6 +65,13 @@ def merge_metrics(parts: Iterable[Mapping[str, Metric]]) -> Metrics:
         for name, metric in part.items():
             merged[name] = merged[name].merge(metric) if name in merged else metric
     return merged
+
+
+def merge_updates(updates: Iterable[Mapping[str, Metric]]) -> Metrics:
+    """Merge the metrics of several updates by name, each whole: merged over its micro-batches and ranks."""
+    return merge_metrics(
+        {name: metric.of_update() for name, metric in update.items()} for update in updates
+    )
 
 
 def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from ..config.features import renormalizes
 from ..config.resolved import Resolved
 from ..contracts.backend import StepOutcome, StepPlan, TrainBatch
 from ..contracts.learner import LearnOutcome, LearnRequest
-from ..contracts.metric import Metrics, merge_metrics, metric_values
+from ..contracts.metric import Metrics, merge_metrics, merge_updates, metric_values
 from ..contracts.runtime import RoleHandle
 from ..contracts.trajectory_columns import TrajectoryColumns
 from ..errors import NonFiniteError
@@ -100,7 +100,7 @@ class BatchLearner:
         *,
         trains_policy: bool,
     ) -> Metrics:
-        """Do all optimizer updates of one rollout batch."""
+        """Do all optimizer updates of one rollout batch; the losses among the metrics are means over its updates."""
         run, demands, request = self._run, self._demands, step.request
         parts: list[Metrics] = []
         old = None if demands.rollout_as_old else scores.columns.get("old_logprobs")
@@ -130,7 +130,7 @@ class BatchLearner:
                 parts.append(outcome.metrics)
                 if outcome.logprobs is not None:
                     parts.append(self._mismatch(data.trajectories, outcome.logprobs))
-        return merge_metrics(parts)
+        return merge_updates(parts)
 
     def _plan(self, minibatch: Minibatch, request: LearnRequest) -> StepPlan:
         return StepPlan(

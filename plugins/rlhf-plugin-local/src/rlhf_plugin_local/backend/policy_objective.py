@@ -28,7 +28,7 @@ class _Parts:
 
     def add(self, name: str, term: Tensor, coef: float) -> None:
         self.total = self.total + coef * term
-        self.metrics[name] = Metric(term.detach(), reduction="sum")
+        self.metrics[name] = Metric(term.detach(), reduction="share")
 
 
 def policy_objective(
@@ -58,7 +58,7 @@ def policy_objective(
             token_loss = token_loss * weights
         token_loss = torch.where(keep, token_loss, 0.0)
     parts = _Parts(reduced(token_loss, mask, objective.aggregation, totals))
-    parts.metrics["loss/policy"] = Metric(parts.total.detach(), reduction="sum")
+    parts.metrics["loss/policy"] = Metric(parts.total.detach(), reduction="share")
     if objective.kl_estimator is not None:
         kl = _kl_to_reference(terms, policy, old, columns)
         parts.add("loss/kl", reduced(kl, mask, objective.aggregation, totals), plan.kl_coef)

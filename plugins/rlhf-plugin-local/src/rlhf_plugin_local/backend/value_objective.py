@@ -19,7 +19,7 @@ def value_objective(
     token_loss = value_loss(new, old, returns, objective.value_clip)
     total = reduced(token_loss, mask, objective.aggregation, plan.normalizers)
     return total, {
-        "critic/loss": Metric(total.detach(), reduction="sum"),
+        "critic/loss": Metric(total.detach(), reduction="share"),
         "critic/value_mean": mean_metric(new.detach(), mask),
         "critic/return_mean": mean_metric(returns, mask),
         "critic/abs_error": mean_metric((new.detach() - returns).abs(), mask),
