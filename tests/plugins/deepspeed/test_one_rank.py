@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, OPTConfig
 
 from rlhf_core import CheckpointError, ConfigError
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Uid
@@ -201,3 +202,36 @@ def test_a_role_goes_on_after_it_was_moved_to_the_host_and_back(place, scenarios
     assert moved.checksum() == straight.checksum()
     for backend in (straight, moved):
         backend.close()
+
+
+@pytest.fixture(scope="module")
+def dropping(tmp_path_factory):
+    """A model whose layers drop by a function that reads their own flag."""
+    folder = tmp_path_factory.mktemp("dropping")
+    config = OPTConfig(
+        vocab_size=100,
+        hidden_size=32,
+        ffn_dim=64,
+        word_embed_proj_dim=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        dropout=0.3,
+        attention_dropout=0.3,
+        init_std=0.2,
+    )
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    return folder
+
+
+@stages
+def test_recomputing_switches_no_dropout_on(place, material, dropping, stage):
+    batch = material.make_batch()
+    options = {"zero_stage": stage, "gradient_checkpointing": True}
+    backend = place.start(options=options, model_path=str(dropping))
+    scored = backend.logprobs(batch.trajectories)
+
+    outcome = backend.train_step(batch, material.make_plan(batch, return_logprobs=True))
+
+    np.testing.assert_allclose(outcome.logprobs, scored, atol=1e-5)
+    backend.close()

@@ -15,10 +15,10 @@ from rlhf_core import PluginError
 from rlhf_core.contracts import ModelAdapter, RoleSpec
 from rlhf_core.plugins import Plugins
 
-from ..attention import keep_out_of_graphs
 from ..config import TorchBackendConfig
 from ..modeling import CausalLM, load_causal_lm
 from .device import choose_compute_dtype, choose_device
+from .layers import compile_layers, recompute_layers
 
 VALUE_HEAD = "value_head"
 VALUE_HEAD_FILE = "value_head.safetensors"
@@ -83,9 +83,9 @@ def build_role_model(spec: RoleSpec, config: TorchBackendConfig, plugins: Plugin
     elif value_head is not None:
         _freeze_unused_head(lm)
     if config.gradient_checkpointing and spec.objective is not None:
-        _recompute_layers(lm.model)
+        recompute_layers(lm.model)
     if config.compile:
-        _compile_layers(lm.model)
+        compile_layers(lm.model)
     return role
 
 
@@ -118,21 +118,3 @@ def _freeze_unused_head(lm: CausalLM) -> None:
     for parameter in lm.model.get_output_embeddings().parameters():
         if parameter is not embeddings:
             parameter.requires_grad_(False)
-
-
-def _recompute_layers(model: PreTrainedModel) -> None:
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    for module in model.modules():
-        # Transformers recomputes only in training mode, which would also switch dropout on. Setting the flag on the
-        # layer alone leaves the modules inside it, dropout included, in evaluation mode.
-        if getattr(module, "gradient_checkpointing", False):
-            module.training = True
-
-
-def _compile_layers(model: PreTrainedModel) -> None:
-    layers = next(
-        module for module in model.base_model.children() if isinstance(module, nn.ModuleList)
-    )
-    keep_out_of_graphs()
-    for layer in layers:
-        layer.compile(dynamic=True)
