@@ -313,6 +313,10 @@ runtime.local.threads = 1
     return ["-c", "small.toml"]
 
 
+def metrics_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def test_the_readme_plugin_trains(small_run, median, monkeypatch, folder, capfd):
     """As a user would: its package is installed, found, chosen by name, and recorded with its version."""
     monkeypatch.syspath_prepend(str(median))
@@ -320,14 +324,57 @@ def test_the_readme_plugin_trains(small_run, median, monkeypatch, folder, capfd)
 
     assert main(words) == 0, capfd.readouterr().err
 
-    lines = (folder / "runs/median/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    assert [line["step"] for line in metrics_of(folder / "runs/median")] == [1, 2]
     assert "rlhf-plugin-median 0.1.0" in (folder / "runs/median/plugins.json").read_text()
     assert (
         'estimator = "median:median_baseline"' in (folder / "runs/median/config.toml").read_text()
     )
     assert main(["show", "runs/median", "--step", "1"]) == 0
     assert "response:" in capfd.readouterr().out
+
+
+def test_the_file_of_the_readme_trains_like_its_package(
+    small_run, median, monkeypatch, folder, capfd
+):
+    """The same numbers, with the KL penalty in the reward; and the file's needs hold without a package."""
+    monkeypatch.syspath_prepend(str(median))
+    penalty = ["--algo.kl.mode", "reward", "--algo.kl.coef", "0.5"]
+    for name, output in (("median_baseline", "package"), ("my_file.py:MedianBaseline", "file")):
+        words = ["train", *small_run, *penalty, "--estimator", name, "--output", output]
+        assert main(words) == 0, capfd.readouterr().err
+
+    package, file = (metrics_of(folder / output) for output in ("package", "file"))
+    assert [line["metrics"] for line in package] == [line["metrics"] for line in file]
+    one = ["--estimator", "my_file.py:MedianBaseline", "--rollout.n_samples_per_prompt", "1"]
+    assert main(["train", *small_run, *one]) == 2
+    assert "median_baseline needs at least 2" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["median_baseline"], ["my_file.py:MedianBaseline", "--kind", "advantage_estimator"]]
+)
+def test_the_kit_has_nothing_to_say_of_the_readme_plugin(words, median, monkeypatch, folder, capfd):
+    monkeypatch.syspath_prepend(str(median))
+
+    assert main(["check", *words]) == 0, capfd.readouterr().out
+
+
+def test_an_estimator_that_ignores_the_kl_penalty_ends_the_run(small_run, folder, capfd):
+    """What this page's plugin once did in silence."""
+    source = (folder / "my_file.py").read_text()
+    ignoring = source.replace(
+        "advantages_at_tokens(by_turn, batch)", "by_turn[:, :1] * batch.action_mask"
+    )
+    assert ignoring != source
+    (folder / "ignoring.py").write_text(ignoring)
+    words = ["train", *small_run, "--estimator", "ignoring.py:MedianBaseline"]
+    penalty = ["--algo.kl.coef", "0.5", "--algo.kl.mode", "reward", "--output", "penalty"]
+
+    assert main([*words, *penalty]) == 2
+
+    (fix,) = re.findall(r"Set (--algo.kl.mode .*), or let", capfd.readouterr().err)
+    in_loss = ["--algo.kl.coef", "0.5", *fix.split(), "--output", "loss"]
+    assert main([*words, *in_loss]) == 0, capfd.readouterr().err
 
 
 def test_the_python_example_of_the_configuration_page_runs(small_run, folder):

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from rlhf_core import ConfigError
+from rlhf_core import Config, ConfigError
 from rlhf_core.code_reference import is_reference, parse
 from rlhf_core.contracts import ComponentRef
 from rlhf_core.plugins import empty
@@ -43,6 +43,11 @@ class GridWorld:
 class Untyped:
     def __init__(self, config):
         self.config = config
+
+
+class UntypedSize:
+    def __init__(self, size):
+        self.size = size
 
 
 class Inherits(GridWorld):
@@ -117,6 +122,40 @@ def test_a_class_without_arguments_is_made_without(file):
     assert type(empty().get(ENVIRONMENTS, "mine.py:Plain").build()).__name__ == "Plain"
 
 
+def test_an_argument_called_config_needs_no_annotation(file):
+    entry = empty().get(ENVIRONMENTS, "mine.py:Untyped")
+
+    assert entry.component.config is Config
+    assert type(entry.build().config) is Config
+
+
+ONE_FILE = (
+    SOURCE
+    + """
+
+class Median:
+    def __init__(self, config):
+        self.config = config
+
+    def __call__(self, batch):
+        return batch
+
+
+COMPONENT = Component(name="median", factory=Median, summary="the median", needs={"group>=2"})
+"""
+)
+
+
+def test_a_class_is_what_the_component_of_its_file_says(file):
+    file.write_text(ONE_FILE)
+
+    entry = empty().get(ESTIMATORS, "mine.py:Median")
+
+    assert (entry.name, entry.component.summary) == ("median", "the median")
+    assert entry.component.needs == {"group>=2"}
+    assert type(entry.build()).__name__ == "Median"
+
+
 def test_a_component_keeps_what_it_needs(file):
     entry = empty().get(ENVIRONMENTS, "mine.py:described")
 
@@ -174,7 +213,7 @@ def test_the_files_folder_comes_last_on_the_path(file):
         ("mine.py:double", ENVIRONMENTS, "is a function; this kind of component has to be a class"),
         ("mine.py:waits", ESTIMATORS, "is an async function"),
         ("mine.py:number", ESTIMATORS, "is a int; expected a class"),
-        ("mine.py:Untyped", ENVIRONMENTS, "annotated with a subclass of rlhf_core.Config"),
+        ("mine.py:UntypedSize", ENVIRONMENTS, "annotated with a subclass of rlhf_core.Config"),
     ],
 )
 def test_what_cannot_be_a_component_is_refused(file, name, hook, part):

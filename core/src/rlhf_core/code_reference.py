@@ -1,9 +1,11 @@
 """Components in a user's own file, named as ``path/file.py:attribute``.
 
 The attribute is a class (made with its config, or without arguments), a function (used as the component itself, for
-the kinds that are called), or a ``Component``. The file is parsed, not imported, wherever its source says all that
-the configuration has to know; a ``Component`` or a class that takes a config is imported, since its options are known
-only then.
+the kinds that are called), or a ``Component``. A class that a ``Component`` of the same file describes is that
+component, with its options and needs: a plugin in one file is the same by this name as by the name that it registers.
+
+The file is parsed, not imported, wherever its source says all that the configuration has to know; a ``Component``, a
+class that one describes, or a class that takes a config is imported, since its options are known only then.
 """
 
 from __future__ import annotations
@@ -76,12 +78,7 @@ class CodeReference:
         Raises:
             ConfigError: no such file, not Python, or no such name in it.
         """
-        source = self._bytes()
-        try:
-            tree = ast.parse(source, filename=str(self.path))
-        except (SyntaxError, ValueError) as error:
-            raise ConfigError(f"{self.path} is not valid Python: {error}") from error
-        defined = {name: node for node in tree.body for name in _names(node)}
+        defined = {name: node for node in self._statements() for name in _names(node)}
         if self.attribute in defined:
             return defined[self.attribute]
         same = [name for name in defined if CodeReference(self.path, name).name == self.attribute]
@@ -91,6 +88,12 @@ class CodeReference:
         own = [name for name, node in defined.items() if not isinstance(node, ast.ImportFrom)]
         hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(own) or 'nothing'}"
         raise ConfigError(f"{self.path} defines no {self.attribute!r}. {hint}")
+
+    def _statements(self) -> list[ast.stmt]:
+        try:
+            return ast.parse(self._bytes(), filename=str(self.path)).body
+        except (SyntaxError, ValueError) as error:
+            raise ConfigError(f"{self.path} is not valid Python: {error}") from error
 
     def register(self, hook: str) -> Registered[Any]:
         """Return the component as if a plugin called like the file had registered it.
@@ -106,12 +109,12 @@ class CodeReference:
                 f"{self.path}:{self.attribute} is {'an async' if node.__class__ is ast.AsyncFunctionDef else 'a'} "
                 "function; this kind of component has to be a class, or a Component"
             )
-        if isinstance(node, ast.ClassDef) and _takes_nothing(node):
+        if isinstance(node, ast.ClassDef) and _takes_nothing(node) and not self._is_factory(node):
             return self._registered(Config, ast.get_docstring(node))
         loaded = self.load()
-        if isinstance(loaded, Component):
-            component = replace(loaded, name=self.name, aliases=())
-            return Registered(component, str(self.path))
+        component = loaded if isinstance(loaded, Component) else self._description(loaded)
+        if component is not None:
+            return Registered(replace(component, name=self.name, aliases=()), str(self.path))
         if not isinstance(loaded, type):
             raise ConfigError(
                 f"{self.path}:{self.attribute} is a {type(loaded).__name__}; "
@@ -130,6 +133,23 @@ class CodeReference:
         same = [name for name in names if CodeReference(self.path, name).name == self.attribute]
         attribute = self.attribute if self.attribute in names else same[0]
         return getattr(_import(self.path, self._bytes()), attribute)
+
+    def _is_factory(self, node: ast.ClassDef) -> bool:
+        """True when some call in the file has ``factory=`` the class."""
+        return any(
+            keyword.arg == "factory" and ast.unparse(keyword.value) == node.name
+            for statement in self._statements()
+            for keyword in ast.walk(statement)
+            if isinstance(keyword, ast.keyword)
+        )
+
+    def _description(self, loaded: object) -> Component[Any] | None:
+        """The ``Component`` of the same file whose factory is ``loaded``."""
+        module = _import(self.path, self._bytes())
+        for value in vars(module).values():
+            if isinstance(value, Component) and value.factory is loaded:
+                return value
+        return None
 
     def __call__(self, config: Config) -> Any:
         """Make the component."""
@@ -191,10 +211,13 @@ def _num_required(made: Callable[..., Any]) -> int:
 
 
 def _config_of(loaded: type) -> type[Config] | None:
-    """The Config that a class takes, from the annotation of its first argument."""
+    """The Config that a class takes, from the annotation of its first argument; without an annotation, an argument
+    called ``config`` is the one without options."""
     if not _num_required(loaded):
         return None
     name = next(iter(inspect.signature(loaded).parameters))
+    if name == "config" and _is_untyped(loaded, name):
+        return Config
     try:
         annotation = inspect.signature(loaded, eval_str=True).parameters[name].annotation
     except (NameError, TypeError):
@@ -203,8 +226,12 @@ def _config_of(loaded: type) -> type[Config] | None:
         return annotation
     raise ConfigError(
         f"{loaded.__name__}: expected a class that takes nothing, or one argument annotated with a subclass of "
-        f"rlhf_core.Config; its argument is {name!r}"
+        f"rlhf_core.Config (or called config, for no options); its argument is {name!r}"
     )
+
+
+def _is_untyped(made: Callable[..., Any], name: str) -> bool:
+    return inspect.signature(made).parameters[name].annotation is inspect.Parameter.empty
 
 
 def _import(path: Path, source: bytes) -> ModuleType:

@@ -67,6 +67,10 @@ class Advantages:
 
 
 class AdvantageEstimator(Protocol):
-    """Owns baseline, discounting and whitening: it sees the whole batch, before it is cut into minibatches."""
+    """Owns baseline, discounting and whitening: it sees the whole batch, before it is cut into minibatches.
+
+    The KL penalty, where it is in the reward, acts through the advantages alone: the loop refuses an estimator whose
+    advantages do not depend on it. One that cannot take it has a component with ``conflicts={"kl_in_reward"}``.
+    """
 
     def __call__(self, batch: RewardBatch) -> Advantages: ...

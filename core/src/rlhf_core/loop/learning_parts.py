@@ -13,6 +13,7 @@ from ..data.renderer import TokenizerRenderer
 from ..data.responses import load_responses
 from ..data.tokenizer import eos_token_ids
 from .demands import Demands
+from .penalty_check import PenaltyChecked
 from .supervised import SupervisedRows
 
 
@@ -35,13 +36,24 @@ def learning_parts(
     Raises:
         RLHFError: a component cannot be built, or a row of the supervised data is bad.
     """
-    estimator = resolved.one("algo.advantage.estimator")
     loss = resolved.one("algo.loss.policy")
     return LearningParts(
-        estimator=estimator.registered.build(estimator.options),
+        estimator=_estimator(resolved),
         preparing_loss=loss.registered.build(loss.options) if demands.prepares_step else None,
         supervised=_supervised_rows(resolved, tokenizer) if demands.supervised else None,
     )
+
+
+def _estimator(resolved: Resolved) -> AdvantageEstimator:
+    chosen, kl = resolved.one("algo.advantage.estimator"), resolved.run.algo.kl
+
+    def make() -> AdvantageEstimator:
+        estimator: AdvantageEstimator = chosen.registered.build(chosen.options)
+        return estimator
+
+    if kl.mode == "loss" or kl.coef == 0:
+        return make()
+    return PenaltyChecked(make, f"--estimator {chosen.registered.name}")
 
 
 def _supervised_rows(resolved: Resolved, tokenizer: PreTrainedTokenizerBase) -> SupervisedRows:
