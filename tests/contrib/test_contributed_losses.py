@@ -19,12 +19,20 @@ HOOK = "rlhf_policy_losses"
 
 # qualified name: needs, conflicts, provides
 DECLARED = {
-    "covariance:clip_cov": ({"old_logprobs"}, set(), {"prepares_step", "aggregation:token-mean"}),
-    "covariance:kl_cov": ({"old_logprobs"}, set(), {"prepares_step", "aggregation:token-mean"}),
-    "sequence_losses:gmpo": (set(), set(), {"aggregation:seq-mean-token-mean"}),
-    "sequence_losses:luspo": (set(), set(), {"aggregation:seq-mean-token-sum-norm"}),
-    "sequence_losses:vespo": (set(), set(), {"aggregation:token-mean"}),
-    "soft_losses:sapo": (set(), set(), {"aggregation:seq-mean-token-mean"}),
+    "covariance:clip_cov": (
+        {"old_logprobs"},
+        set(),
+        {"prepares_step", "aggregation:token-mean", "off_policy"},
+    ),
+    "covariance:kl_cov": (
+        {"old_logprobs"},
+        set(),
+        {"prepares_step", "aggregation:token-mean", "off_policy"},
+    ),
+    "sequence_losses:gmpo": (set(), set(), {"aggregation:seq-mean-token-mean", "off_policy"}),
+    "sequence_losses:luspo": (set(), set(), {"aggregation:seq-mean-token-sum-norm", "off_policy"}),
+    "sequence_losses:vespo": (set(), set(), {"aggregation:token-mean", "off_policy"}),
+    "soft_losses:sapo": (set(), set(), {"aggregation:seq-mean-token-mean", "off_policy"}),
     "soft_losses:gpg": (set(), set(), {"aggregation:token-mean"}),
 }
 

@@ -156,6 +156,17 @@ def test_a_class_is_what_the_component_of_its_file_says(file):
     assert type(entry.build()).__name__ == "Median"
 
 
+def test_of_several_descriptions_of_a_class_one_has_to_be_named(file):
+    other = 'OTHER = Component(name="middle", factory=Median, needs={"values"})\n'
+    file.write_text(ONE_FILE + other)
+    assert empty().get(ESTIMATORS, "mine.py:Median").component.needs == {"group>=2"}
+    assert empty().get(ESTIMATORS, "mine.py:OTHER").component.needs == {"values"}
+
+    file.write_text(ONE_FILE.replace('"median"', '"centre"') + other)
+    with pytest.raises(ConfigError, match=r"COMPONENT, OTHER all describe Median; name the one"):
+        empty().get(ESTIMATORS, "mine.py:Median")
+
+
 def test_a_component_keeps_what_it_needs(file):
     entry = empty().get(ENVIRONMENTS, "mine.py:described")
 

@@ -68,3 +68,17 @@ def test_a_resumed_run_goes_on_in_the_same_log(train, workspace):
     text = (workspace / "run/run.log").read_text()
     assert text.count("group no_decay (") == 2
     assert "resuming with changed options" in text
+
+
+def test_a_truncated_distribution_is_warned_of_once(train, workspace):
+    train("truncated", "--rollout.top_p", "0.8")
+    train("whole")
+
+    warnings = [
+        line
+        for line in (workspace / "truncated/run.log").read_text().splitlines()
+        if "WARNING" in line and "truncated distribution" in line
+    ]
+    assert len(warnings) == 1
+    assert "--rollout.top_p 0.8" in warnings[0]
+    assert "truncated distribution" not in (workspace / "whole/run.log").read_text()

@@ -70,6 +70,8 @@ def execute(words: Sequence[str], plugins: Plugins) -> int:
         return _describe(resolved, layers, plugins)
     check_paths(resolved, layers)
     if arguments.check:
+        for caution in resolved.cautions:
+            print(f"warning: {caution}", file=sys.stderr)
         print("The configuration is valid.")
         return 0
     _say_unused(resolved)

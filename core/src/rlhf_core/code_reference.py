@@ -90,8 +90,9 @@ class CodeReference:
         raise ConfigError(f"{self.path} defines no {self.attribute!r}. {hint}")
 
     def _statements(self) -> list[ast.stmt]:
+        source = self._bytes()
         try:
-            return ast.parse(self._bytes(), filename=str(self.path)).body
+            return ast.parse(source, filename=str(self.path)).body
         except (SyntaxError, ValueError) as error:
             raise ConfigError(f"{self.path} is not valid Python: {error}") from error
 
@@ -144,12 +145,19 @@ class CodeReference:
         )
 
     def _description(self, loaded: object) -> Component[Any] | None:
-        """The ``Component`` of the same file whose factory is ``loaded``."""
-        module = _import(self.path, self._bytes())
-        for value in vars(module).values():
-            if isinstance(value, Component) and value.factory is loaded:
-                return value
-        return None
+        """The ``Component`` of the same file whose factory is ``loaded``; of several the one that is called like it."""
+        found = {
+            name: value
+            for name, value in vars(_import(self.path, self._bytes())).items()
+            if isinstance(value, Component) and value.factory is loaded
+        }
+        same = [value for value in found.values() if value.name == self.name]
+        if len(found) > 1 and not same:
+            raise ConfigError(
+                f"{self.path}: {', '.join(found)} all describe {self.attribute}; name the one that is meant, as "
+                f"{self.path}:{next(iter(found))}"
+            )
+        return next(iter([*same, *found.values()]), None)
 
     def __call__(self, config: Config) -> Any:
         """Make the component."""

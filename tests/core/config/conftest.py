@@ -101,7 +101,9 @@ COMPONENTS = {
         component("temperature", config=Discount),
     ],
     "rlhf_policy_losses": [
-        component("clip"),
+        component("clip", provides={"off_policy"}),
+        component("plain_gradient"),
+        component("reads_sampler", needs={"rollout_logprobs"}),
         component("needs_is", needs={"is_correction"}),
         component("by_sequence", provides={"aggregation:seq-mean-token-mean"}),
         component("looks_first", provides={"prepares_step"}),

@@ -29,7 +29,11 @@ class MyEstimator:
         self.config = config
 
 
-needs_values = Component(name="x", factory=MyEstimator, config=Options, needs={"no_such_thing"})
+class NeedsMore(MyEstimator):
+    pass
+
+
+needs_values = Component(name="x", factory=NeedsMore, config=Options, needs={"no_such_thing"})
 """
 
 

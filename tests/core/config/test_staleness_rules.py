@@ -29,6 +29,8 @@ def old(found):
         ((*AHEAD, "--algo.correction.kind", "cut", "--train.inner_epochs", "2"), "recompute"),
         ((*AHEAD, "--algo.correction.kind", "cut", "--algo.loss.old_logprobs=reuse"), "reuse"),
         ((*AHEAD, "--algo.loss.old_logprobs", "rollout"), "rollout"),
+        ((*AHEAD, "--loss", "plain_gradient", "--algo.correction.kind", "cut"), "reuse"),
+        ((*AHEAD, "--loss", "reads_sampler"), "reuse"),
     ],
 )
 def test_stale_samples_are_weighed_by_somebody(resolved, words, expected):
@@ -49,6 +51,8 @@ def test_components_see_that_rollouts_are_stale_and_what_stands_for_the_old_poli
         ((*AHEAD, "--algo.loss.old_logprobs", "recompute"), "--algo.correction.kind tis"),
         ((*AHEAD, "--algo.loss.old_logprobs", "reuse"), "nothing would weigh the samples"),
         ((*AHEAD, "--rollout.top_p", "0.9"), "those of another distribution"),
+        ((*AHEAD, "--loss", "plain_gradient"), "provides={'off_policy'}"),
+        ((*AHEAD, "--loss", "plain_gradient"), "--algo.correction.kind tis"),
         (("--rollout.in_flight_updates",), "nothing is in flight when weights change"),
         (("--rollout.max_staleness", "-1"), "--rollout.max_staleness"),
         (("--rollout.oversampling", "0.5"), "--rollout.oversampling"),

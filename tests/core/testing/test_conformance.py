@@ -80,7 +80,8 @@ def baseline(batch):
 
 
 def component(factory=Loss, **changes):
-    return Component(**{"name": "mine", "factory": factory, "config": LossConfig, **changes})
+    described = {"name": "mine", "factory": factory, "config": LossConfig}
+    return Component(**{**described, "provides": {"off_policy"}, **changes})
 
 
 def failures(outcomes):

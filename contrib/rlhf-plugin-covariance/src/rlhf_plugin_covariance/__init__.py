@@ -16,7 +16,7 @@ def rlhf_policy_losses() -> list[Component[Any]]:
             config=ClipCovConfig,
             summary="clipped ratio that lets a few tokens of high covariance go, to keep entropy (Clip-Cov)",
             needs=frozenset({"old_logprobs"}),
-            provides=frozenset({"prepares_step", "aggregation:token-mean"}),
+            provides=frozenset({"prepares_step", "aggregation:token-mean", "off_policy"}),
         ),
         Component(
             name="kl_cov",
@@ -24,6 +24,6 @@ def rlhf_policy_losses() -> list[Component[Any]]:
             config=KlCovConfig,
             summary="ratio with a KL penalty at the tokens of the highest covariance, to keep entropy (KL-Cov)",
             needs=frozenset({"old_logprobs"}),
-            provides=frozenset({"prepares_step", "aggregation:token-mean"}),
+            provides=frozenset({"prepares_step", "aggregation:token-mean", "off_policy"}),
         ),
     ]

@@ -15,20 +15,20 @@ def rlhf_policy_losses() -> list[Component[Any]]:
             factory="rlhf_plugin_sequence_losses.components:GmpoLoss",
             config=GmpoConfig,
             summary="geometric mean of the sequence's ratios, each clipped by itself (GMPO)",
-            provides=frozenset({"aggregation:seq-mean-token-mean"}),
+            provides=frozenset({"aggregation:seq-mean-token-mean", "off_policy"}),
         ),
         Component(
             name="luspo",
             factory="rlhf_plugin_sequence_losses.components:LuspoLoss",
             config=LuspoConfig,
             summary="clipped sequence ratio, every token of the same weight whatever the length (LUSPO)",
-            provides=frozenset({"aggregation:seq-mean-token-sum-norm"}),
+            provides=frozenset({"aggregation:seq-mean-token-sum-norm", "off_policy"}),
         ),
         Component(
             name="vespo",
             factory="rlhf_plugin_sequence_losses.components:VespoLoss",
             config=VespoConfig,
             summary="soft kernel on the whole sequence's importance weight, for stale data (VESPO)",
-            provides=frozenset({"aggregation:token-mean"}),
+            provides=frozenset({"aggregation:token-mean", "off_policy"}),
         ),
     ]

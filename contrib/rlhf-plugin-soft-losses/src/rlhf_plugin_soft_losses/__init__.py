@@ -15,7 +15,7 @@ def rlhf_policy_losses() -> list[Component[Any]]:
             factory="rlhf_plugin_soft_losses.components:SapoLoss",
             config=SapoConfig,
             summary="the ratio through a sigmoid, steeper for bad tokens, in place of clipping (SAPO)",
-            provides=frozenset({"aggregation:seq-mean-token-mean"}),
+            provides=frozenset({"aggregation:seq-mean-token-mean", "off_policy"}),
         ),
         Component(
             name="gpg",

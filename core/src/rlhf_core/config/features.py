@@ -14,6 +14,10 @@ from .problems import Labels
 from .resolved import Selection
 from .run import RolloutConfig, RunConfig
 
+OFF_POLICY = "off_policy"
+"""What a policy loss provides that allows for samples of an older policy than the one that it trains: its gradient has
+the ratio to ``LossInputs.old_logprobs``, or is right whoever wrote the sample."""
+
 _CRITIC = "critic."
 _AGGREGATIONS: Mapping[str, Aggregation] = {
     f"aggregation:{mode}": mode for mode in get_args(Aggregation)
@@ -73,10 +77,14 @@ def old_logprobs_from(
 def weighs_samples(selections: Mapping[str, tuple[Selection, ...]]) -> bool:
     """True when tokens are weighted for the difference between sampler and trainer: by a correction, or by a loss that
     reads the sampler's log-probs itself."""
-    losses = selections["algo.loss.policy"]
-    return bool(selections["algo.correction.kind"]) or any(
-        "rollout_logprobs" in selection.needs for selection in losses
-    )
+    (loss,) = selections["algo.loss.policy"]
+    return bool(selections["algo.correction.kind"]) or "rollout_logprobs" in loss.needs
+
+
+def is_off_policy(loss: Selection) -> bool:
+    """True when a loss allows for samples of an older policy, by what it provides or by reading the sampler's
+    log-probs."""
+    return OFF_POLICY in loss.registered.component.provides or "rollout_logprobs" in loss.needs
 
 
 def spare_prompts(rollout: RolloutConfig) -> int:

@@ -41,7 +41,8 @@ def render_help(layers: Sequence[Layer], plugins: Plugins, width: int = 100) -> 
     choices, trouble = _select_leniently(tree, labels, plugins)
     lines = [_USAGE]
     if trouble:
-        lines += ["", *(f"note: {text}" for text in trouble)]
+        wide = [textwrap.wrap(f"note: {text}", width, subsequent_indent="  ") for text in trouble]
+        lines += ["", *(line for note in wide for line in note)]
     for section, fields in _sections(RunConfig):
         lines += ["", section or "run"]
         for name, info in fields:

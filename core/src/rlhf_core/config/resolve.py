@@ -11,6 +11,7 @@ from ..errors import PluginError
 from ..hookspecs import COMPONENT_HOOKS
 from ..plugins import Plugins
 from . import effects, features, rules
+from .cautions import cautions
 from .layers import Layer, Words, insert, leaves, lookup, merge
 from .problems import Labels, Report, flag
 from .resolved import SHARED_OPTIONS, Resolved, RewardOptions, Selection, TermOptions
@@ -47,7 +48,13 @@ def resolve(layers: Sequence[Layer], plugins: Plugins) -> Resolved:
     effects.check(run, frozen, labels)
     rules.check(run, frozen, labels, plugins)
     features.check(run, frozen, labels)
-    return Resolved(run=run, selections=frozen, tree=_tree(run, choices, frozen), unused=unused)
+    return Resolved(
+        run=run,
+        selections=frozen,
+        tree=_tree(run, choices, frozen),
+        unused=unused,
+        cautions=cautions(run, frozen, labels),
+    )
 
 
 def known_options(choices: Sequence[Choice]) -> list[str]:

@@ -87,6 +87,8 @@ class Resolved:
     """The whole configuration as nested plain values, component sections included: what ``config.toml`` records."""
     unused: tuple[str, ...] = field(default=())
     """Sections in files that belong to components which this run does not use."""
+    cautions: tuple[str, ...] = field(default=())
+    """What is allowed and probably not meant; the run says it once, at its start."""
 
     def one(self, slot: str) -> Selection:
         """The component of a selector that is always set."""

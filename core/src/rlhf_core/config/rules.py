@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from ..errors import ConfigError
 from ..plugins import Plugins
-from .features import renormalizes, updates_per_batch, weighs_samples
+from .features import is_off_policy, renormalizes, updates_per_batch, weighs_samples
 from .problems import Labels, flag
 from .resolved import Selection
 from .run import RunConfig
@@ -210,6 +210,16 @@ def _staleness_rules(run: RunConfig, selections: Selections, labels: Labels) -> 
     label = labels("rollout.max_staleness")
     if not rollout.max_staleness or weighs_samples(selections):
         return
+    (loss,) = selections["algo.loss.policy"]
+    if not is_off_policy(loss):
+        name = loss.registered.name
+        yield (
+            f"{label} {rollout.max_staleness} and {labels('algo.loss.policy')} {name}: nothing would weigh samples for "
+            f"having come from an older policy. {name} ({loss.registered.origin}) does not say that it allows for "
+            "them; a loss whose gradient has the ratio exp(policy_logprobs - old_logprobs) says so with "
+            "provides={'off_policy'}.\n"
+            "  Set a correction: --algo.correction.kind tis; or --rollout.max_staleness 0; or another --loss."
+        )
     if mode in ("reuse", "recompute"):
         yield (
             f"{labels('algo.loss.old_logprobs')} {mode} and {label} {rollout.max_staleness}: the ratio would start "

@@ -55,6 +55,9 @@ class TokenLoss:
 class PolicyLoss(Protocol):
     """Must give finite gradients for finite inputs, and none to padding.
 
+    A loss that may train on samples of an older policy, because its gradient has the ratio to ``old_logprobs`` or is
+    right whoever wrote the sample, has a component that provides ``off_policy``.
+
     Rows are whole in every micro-batch, so a loss may look at all tokens of a row, but never at other rows: a step
     must not depend on how it is cut. What it has to know of all rows, ``PreparingLoss`` computes beforehand.
     """

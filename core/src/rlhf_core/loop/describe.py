@@ -35,6 +35,9 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
     lines += [f"  {line}" for line in _step(resolved, demands)]
     lines.append("output")
     lines.append(f"  {run.output}")
+    if resolved.cautions:
+        lines.append("warnings")
+        lines += [f"  {caution}" for caution in resolved.cautions]
     if resolved.unused:
         lines.append("sections of the files that this run does not use")
         lines.append(f"  {', '.join(resolved.unused)}")

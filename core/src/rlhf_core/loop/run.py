@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 import time
 from contextlib import AsyncExitStack, closing
@@ -31,6 +32,8 @@ from .session import Session, open_session
 from .state import initial_state
 from .trainer import StepResult, Trainer
 
+log = logging.getLogger(__name__)
+
 
 def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
@@ -46,6 +49,8 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
     folder = RunFolder(Path(resolved.run.output))
     resume = resolved.run.resume is not None
     with claim(folder, resume=resume), run_log(folder.log, plugins) as notes:
+        for caution in resolved.cautions:
+            log.warning("%s", caution)
         point = find_resume_point(resolved, folder)
         return asyncio.run(_Run(resolved, plugins, folder, point, notes).main())
 

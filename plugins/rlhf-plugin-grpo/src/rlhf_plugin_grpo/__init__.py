@@ -78,20 +78,20 @@ def rlhf_advantage_estimators() -> list[Component[Any]]:
 @hookimpl
 def rlhf_policy_losses() -> list[Component[Any]]:
     # Both are losses of a sequence: its tokens are averaged first.
-    aggregation = frozenset({"aggregation:seq-mean-token-mean"})
+    provides = frozenset({"aggregation:seq-mean-token-mean", "off_policy"})
     return [
         Component(
             name="gspo",
             factory="rlhf_plugin_grpo.losses:GspoLoss",
             config=GspoConfig,
             summary="clipped ratio of the whole sequence, per token its geometric mean (GSPO)",
-            provides=aggregation,
+            provides=provides,
         ),
         Component(
             name="gspo_token",
             factory="rlhf_plugin_grpo.losses:GspoTokenLoss",
             config=GspoConfig,
             summary="gspo for advantages that differ within a sequence (GSPO-token)",
-            provides=aggregation,
+            provides=provides,
         ),
     ]

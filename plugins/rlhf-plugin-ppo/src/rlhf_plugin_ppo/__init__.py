@@ -28,5 +28,6 @@ def rlhf_policy_losses() -> list[Component[Any]]:
             factory="rlhf_plugin_ppo.components:PpoLoss",
             config=PpoLossConfig,
             summary="clipped policy ratio, with separate bounds (clip-higher) and dual clip",
+            provides=frozenset({"off_policy"}),
         )
     ]

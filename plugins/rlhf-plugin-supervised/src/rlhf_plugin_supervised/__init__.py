@@ -9,14 +9,15 @@ from .config import DistillConfig, SftConfig
 
 @hookimpl
 def rlhf_policy_losses() -> list[Component[Any]]:
-    aggregation = frozenset({"aggregation:token-mean"})
+    # With the ratio in its estimate (distill, sampled), or right whoever wrote the response.
+    provides = frozenset({"aggregation:token-mean", "off_policy"})
     return [
         Component(
             name="distill",
             factory="rlhf_plugin_supervised.components:DistillLoss",
             config=DistillConfig,
             summary="KL to a teacher on the policy's own samples (on-policy distillation)",
-            provides=aggregation,
+            provides=provides,
         ),
         Component(
             name="sft",
@@ -24,6 +25,6 @@ def rlhf_policy_losses() -> list[Component[Any]]:
             config=SftConfig,
             summary="negative log-likelihood of given responses; as a further loss, with --algo.terms.use",
             needs=frozenset({"supervised_data"}),
-            provides=aggregation,
+            provides=provides,
         ),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...config.features import OFF_POLICY
 from ...contracts.loss import LossInputs, TokenLoss
 from ...contracts.metric import merge_metrics
 from .comparing import (
@@ -213,6 +214,34 @@ def check_gradient_is_the_derivative(subject: Subject) -> None:
         )
 
 
+def check_older_samples_are_weighed(subject: Subject) -> None:
+    """With ``off_policy``, the gradient depends on the log-probs of the old policy, or of the sampler."""
+    assert _depends_on_the_writer(subject) or OFF_POLICY not in subject.provides, (
+        "it provides 'off_policy', and its gradient is the same whatever old_logprobs and rollout_logprobs are"
+    )
+
+
+def check_a_ratio_is_declared(subject: Subject) -> None:
+    """A gradient that depends on the old policy's log-probs is one that provides ``off_policy``."""
+    assert not _depends_on_the_writer(subject) or OFF_POLICY in subject.provides, (
+        "its gradient depends on old_logprobs; with provides={'off_policy'} it may train on samples of older policies"
+    )
+
+
+def _depends_on_the_writer(subject: Subject) -> bool:
+    near = loss_case(drift=0.02)
+    older = {
+        name: near.columns[name] - 0.05 * near.columns["entropy"]
+        for name in ("old_logprobs", "rollout_logprobs")
+    }
+    grads = [_gradients(subject, _prepared(subject, near))[1]]
+    grads += [
+        _gradients(subject, _prepared(subject, near.with_columns(**{name: column})))[1]
+        for name, column in older.items()
+    ]
+    return any(float((grad - grads[0]).abs().max()) > 1e-5 for grad in grads[1:])
+
+
 _NOT_OF_ADVANTAGES = frozenset({"teacher_logprobs", "teacher_top_k", "supervised_data"})
 
 
@@ -234,4 +263,6 @@ CHECKS = (
     Check(check_same_input_same_output),
     Check(check_double_precision),
     Check(check_gradient_is_the_derivative, usual=True),
+    Check(check_older_samples_are_weighed, _weighted_with_advantages),
+    Check(check_a_ratio_is_declared, usual=True),
 )

@@ -17,13 +17,14 @@ def rlhf_policy_losses() -> list[Component[Any]]:
             factory=f"{_FACTORIES}:CispoLoss",
             config=CispoConfig,
             summary="log-prob weighted with the bounded ratio; no token loses its gradient (CISPO)",
-            provides=frozenset({"aggregation:token-mean"}),
+            provides=frozenset({"aggregation:token-mean", "off_policy"}),
         ),
         Component(
             name="dppo",
             factory=f"{_FACTORIES}:DppoLoss",
             config=DppoConfig,
             summary="trust region on the divergence of the distribution, not on the ratio (DPPO)",
+            provides=frozenset({"off_policy"}),
         ),
         Component(
             name="topr",
@@ -35,7 +36,7 @@ def rlhf_policy_losses() -> list[Component[Any]]:
             # like the sampler's log-probs are those of another distribution.
             conflicts=frozenset({"is_correction", "renormalized_sampling"}),
             # The gradient of a sequence's log-prob is the sum over its tokens.
-            provides=frozenset({"aggregation:seq-mean-token-sum-norm"}),
+            provides=frozenset({"aggregation:seq-mean-token-sum-norm", "off_policy"}),
         ),
         Component(
             name="decoupled_ppo",
@@ -45,5 +46,6 @@ def rlhf_policy_losses() -> list[Component[Any]]:
             needs=frozenset({"rollout_logprobs", "old_logprobs"}),
             # Its weight is a correction. With the sampler's log-probs as the old ones there would be none.
             conflicts=frozenset({"is_correction", "renormalized_sampling", "rollout_as_old"}),
+            provides=frozenset({"off_policy"}),
         ),
     ]

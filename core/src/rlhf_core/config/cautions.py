@@ -1,0 +1,58 @@
+"""What is allowed and probably not meant: said once when a run starts, and by ``--check`` and ``--dry-run``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from .features import is_off_policy, sampling_params, updates_per_batch
+from .problems import Labels
+from .resolved import Selection
+from .run import RunConfig
+
+Selections = Mapping[str, tuple[Selection, ...]]
+
+
+def cautions(run: RunConfig, selections: Selections, labels: Labels) -> tuple[str, ...]:
+    """Return one text for each doubt about a configuration that passed all rules."""
+    return (*_truncated_sampling(run, labels), *_later_updates(run, selections, labels))
+
+
+def _truncated_sampling(run: RunConfig, labels: Labels) -> Iterator[str]:
+    """The trainer's probabilities are those of the whole vocabulary, at the sampling temperature. Samples of a
+    truncated distribution are off-policy from the first update on, and nothing weighs them: corrections refuse them.
+
+    The figures: https://github.com/huggingface/trl/pull/7269, Qwen2.5-1.5B-Instruct in vLLM at temperature 1, where
+    top_p 0.8 was set beside top_k 1024 (which alone gives 0.995).
+    """
+    rollout = run.rollout
+    if not sampling_params(rollout).truncates:
+        return
+    in_use = {"top_p": rollout.top_p < 1, "top_k": rollout.top_k > 0, "min_p": rollout.min_p > 0}
+    written = [
+        f"{labels(f'rollout.{name}')} {getattr(rollout, name):g}"
+        for name, on in in_use.items()
+        if on
+    ]
+    yield (
+        f"{', '.join(written)}: samples come from a truncated distribution, and the loss trains the whole one as if "
+        "they came from it. The ratio of the two is the probability that truncation keeps: with top_p 0.8 it was "
+        "measured as 0.896 on average, and outside [0.9, 1.1] for 51.8 % of the tokens; with top_k 20 as 0.965, and "
+        "16.2 % (huggingface/trl#7269). Nothing weighs samples for it. To train what is sampled, sample with the "
+        "temperature alone: --rollout.top_p 1 --rollout.top_k 0 --rollout.min_p 0."
+    )
+
+
+def _later_updates(run: RunConfig, selections: Selections, labels: Labels) -> Iterator[str]:
+    """From the second update on, samples are of the policy before the first, which a loss without a ratio does not see.
+
+    No error: imitating samples that were kept, as RAFT does, is right whoever wrote them.
+    """
+    updates = updates_per_batch(run)
+    (loss,) = selections["algo.loss.policy"]
+    if updates > 1 and not is_off_policy(loss):
+        yield (
+            f"{labels('algo.loss.policy')} {loss.registered.name}: a rollout batch gives {updates} updates, and the "
+            "loss does not say that it allows for samples of an older policy (provides 'off_policy'). If it has no "
+            "ratio, its gradient is biased from the second update on. For one update: --train.inner_epochs 1, and no "
+            "--train.batch_size."
+        )

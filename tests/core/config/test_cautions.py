@@ -1,0 +1,47 @@
+"""What a run says at its start of options that are allowed and probably not meant."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--rollout.top_p", "0.8"), "--rollout.top_p 0.8:"),
+        (("--rollout.top_k", "20"), "--rollout.top_k 20:"),
+        (("--rollout.min_p", "0.05"), "--rollout.min_p 0.05:"),
+        (
+            ("--rollout.top_p", "0.9", "--rollout.top_k", "50"),
+            "--rollout.top_p 0.9, --rollout.top_k 50:",
+        ),
+    ],
+)
+def test_truncated_sampling_is_said_once_with_its_size(resolved, words, named):
+    (caution,) = resolved(*words).cautions
+
+    assert caution.startswith(named)
+    assert "0.896" in caution
+    assert "51.8 %" in caution
+    assert "huggingface/trl#7269" in caution
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--rollout.top_p", "1", "--rollout.top_k", "0", "--rollout.min_p", "0"),
+        ("--rollout.temperature", "0.7"),
+        ("--train.inner_epochs", "2"),
+        ("--loss", "plain_gradient"),
+        ("--loss", "reads_sampler", "--train.inner_epochs", "2"),
+    ],
+)
+def test_what_is_meant_is_not_commented_on(resolved, words):
+    assert resolved(*words).cautions == ()
+
+
+@pytest.mark.parametrize("words", [("--train.inner_epochs", "2"), ("--train.batch_size", "256")])
+def test_several_updates_by_a_loss_without_a_ratio_are_doubted(resolved, words):
+    (caution,) = resolved("--loss", "plain_gradient", *words).cautions
+
+    assert "plain_gradient: a rollout batch gives 2 updates" in caution
+    assert "'off_policy'" in caution
