@@ -51,3 +51,8 @@ def test_a_version_that_is_too_old_is_refused(monkeypatch, found, is_refused):
             compat.require_vllm()
     else:
         compat.require_vllm()
+
+
+def test_there_is_no_option_for_a_sleep_that_no_run_asks_for():
+    with pytest.raises(ValidationError, match=r"sleep\n.*Extra inputs"):
+        VllmEngineConfig(sleep="offload")

@@ -57,10 +57,6 @@ def _check_names(config: VllmEngineConfig, known: set[str]) -> None:
 def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[str, Any]:
     from vllm.config import WeightTransferConfig
 
-    if on_cpu and config.sleep != "keep":
-        raise ConfigError(
-            f"engine.vllm.sleep is {config.sleep!r}, which needs a GPU; on a CPU only 'keep' is possible"
-        )
     compiled = not on_cpu if config.compile is None else config.compile
     arguments: dict[str, Any] = {
         "model": spec.model_path,
@@ -74,7 +70,6 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
         "load_format": LOAD_FORMAT,
         "worker_extension_cls": WORKER_EXTENSION,
         "weight_transfer_config": WeightTransferConfig(backend=TRANSFER_BACKEND),
-        "enable_sleep_mode": config.sleep != "keep",
         # The folder's own sampling defaults would otherwise be mixed into every request.
         "generation_config": "vllm",
         "disable_log_stats": True,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, field_validator
 
 from rlhf_core import Config
@@ -23,7 +21,7 @@ OURS = {
     "enforce_eager": "--engine.vllm.compile",
     "gpu_memory_utilization": "--engine.vllm.memory_share",
     "kv_cache_memory_bytes": "--engine.vllm.kv_cache_gib",
-    "enable_sleep_mode": "--engine.vllm.sleep",
+    "enable_sleep_mode": "nothing: a run keeps its engine in memory all the time",
 }
 """Engine arguments that the engine sets, and what to set instead."""
 
@@ -61,11 +59,6 @@ class VllmEngineConfig(Config):
         le=4096,
         description="tokens of a request that leave vLLM's core at once: one by one they keep vLLM's processes busier "
         "than a small model keeps a GPU. 1: as vLLM does it",
-    )
-    sleep: Literal["keep", "offload", "discard"] = Field(
-        "keep",
-        description="what a sleeping engine does with its memory. keep: nothing; offload: weights to the host, KV "
-        "cache dropped; discard: both dropped, so that new weights have to follow. The last two need a GPU",
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="CPU threads of a worker; unset: one per available core"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 MIB = 1 << 20
-SLEEP_LEVEL = {"offload": 1, "discard": 2}
 
 
 class State(StrEnum):
@@ -36,9 +35,7 @@ class State(StrEnum):
     SERVING = "serving"
     PAUSED = "paused"
     ASLEEP = "asleep"
-    INCOMPLETE = (
-        "without a whole set of weights, after a failed update or a sleep that discarded them"
-    )
+    INCOMPLETE = "without a whole set of weights, after a failed update"
     CLOSED = "closed"
 
 
@@ -205,23 +202,19 @@ class VllmEngine:
         await self._llm.resume_generation()
 
     async def sleep(self) -> None:
-        """Release memory as ``engine.vllm.sleep`` says. Requests are refused until ``wake``."""
+        """Empty the prefix cache and refuse requests until ``wake``. Weights and KV cache stay where they are."""
         self._require("sleep", State.SERVING)
         if self._versions:
             raise RolloutError(
                 f"sleep while {len(self._versions)} sequences are being written ({self._names()}); wait for them first"
             )
         await self._llm.reset_prefix_cache()
-        if self._config.sleep != "keep":
-            await self._llm.sleep(level=SLEEP_LEVEL[self._config.sleep])
         self._state = State.ASLEEP
 
     async def wake(self) -> None:
-        """Undo ``sleep``; where it discarded the weights, ``update_weights`` has to follow."""
+        """Undo ``sleep``."""
         self._require("wake", State.ASLEEP)
-        if self._config.sleep != "keep":
-            await self._llm.wake_up()
-        self._state = State.INCOMPLETE if self._config.sleep == "discard" else State.SERVING
+        self._state = State.SERVING
 
     async def checksum(self) -> str | None:
         """Digest of the served weights, read back from the parameters that vLLM computes with, put together from what
