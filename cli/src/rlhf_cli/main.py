@@ -5,7 +5,9 @@ Importing this module and showing any help imports no torch.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,7 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0
+    finally:
+        _leave_a_closed_terminal()
     return 0
+
+
+def _leave_a_closed_terminal() -> None:
+    """Keep the exit code of a run whose terminal was closed: Python's own last flush would make it 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer:

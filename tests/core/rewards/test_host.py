@@ -122,7 +122,8 @@ def test_a_fork_that_returns_does_not_become_a_second_worker(probe, requests_for
     assert len(set(asyncio.run(score_often()))) == 1
 
 
-def test_sigterm_to_everything_leaves_the_rewards_running(probe, requests_for):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_everything_leaves_the_rewards_running(probe, requests_for, number):
     """A scheduler signals the whole job; the run then wants to finish its step."""
 
     async def signal_and_score():
@@ -133,7 +134,7 @@ def test_sigterm_to_everything_leaves_the_rewards_running(probe, requests_for):
             pid = int(first.metrics["pid"])
             keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             for process in (keeper, pid):
-                os.kill(process, signal.SIGTERM)
+                os.kill(process, number)
             await asyncio.sleep(0.1)
             return first, (await host.score(requests_for([{}])))[0]
         finally:

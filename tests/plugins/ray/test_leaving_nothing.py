@@ -53,14 +53,27 @@ def test_one_ctrl_c_lets_the_step_finish_and_saves(start, folder, shell):
     assert list((folder / "run" / "checkpoints").glob("step-*"))
 
 
-def test_a_sigterm_does_too(start, folder):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_driver_does_too(start, folder, number):
     run = start("--steps", "100000")
     wait_for_a_step(run, folder)
 
-    run.process.terminate()
+    run.process.send_signal(number)
+    run.end()
+
+    assert f"stopped by {number.name}; go on with --resume auto" in run.output
+    assert list((folder / "run" / "checkpoints").glob("step-*"))
+
+
+def test_a_closed_terminal_does_too(start, folder):
+    run = start("--steps", "100000")
+    wait_for_a_step(run, folder)
+
+    os.killpg(run.process.pid, signal.SIGHUP)
     run.end()
 
     assert "resume auto" in run.output
+    assert list((folder / "run" / "checkpoints").glob("step-*"))
 
 
 def test_two_ctrl_c_stop_at_once(start, folder):

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: finish the step, save, stop. A second one stops at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the step is finished, a checkpoint is saved, and the run ends.
+
+A second Ctrl-C or SIGTERM ends the run at once. SIGHUP comes when the run's terminal is closed, and from schedulers.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from typing import Any
 
 
 class Interrupts:
-    """While entered, the first SIGINT or SIGTERM only sets ``requested``."""
+    """While entered, the first of ``SIGNALS`` only sets ``requested``."""
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self) -> None:
         self.requested: str | None = None
@@ -18,7 +21,11 @@ class Interrupts:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        self._previous = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        self._previous = {
+            number: signal.signal(number, self._note)
+            for number in self.SIGNALS
+            if not _is_kept_out(number)
+        }
         return self
 
     def __exit__(
@@ -31,6 +38,14 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.requested is not None:
+        if self.requested is None:
+            self.requested = signal.Signals(number).name
+        elif number != signal.SIGHUP:
+            # A closed terminal sends SIGHUP twice: as the terminal goes, and as its shell does.
             raise KeyboardInterrupt
-        self.requested = signal.Signals(number).name
+
+
+def _is_kept_out(number: signal.Signals) -> bool:
+    """Whether whoever started the process wants the run to outlive the signal, as ``nohup`` does."""
+    # Not for the others: a shell's background job starts with SIGINT ignored, and still has to be stoppable.
+    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN

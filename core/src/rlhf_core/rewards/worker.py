@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ..component import ComponentRef
@@ -29,7 +30,7 @@ def main(descriptor: int) -> int:
     """Serve until the other end closes; return the exit code."""
     prctl(PR_SET_PDEATHSIG, SIGKILL)
     _volunteer_for_the_oom_killer()
-    _outlast_sigterm()
+    _outlast_signals_to_the_job()
     faulthandler.enable()
     # User code may print what no encoding holds, and its last line must be seen if the process dies.
     sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
@@ -69,11 +70,12 @@ def _sender(connection: socket.socket) -> Callable[[bytes], None]:
     return send
 
 
-def _outlast_sigterm() -> None:
-    """Leave it to the run what SIGTERM means: a scheduler sends it to every process of a job at once."""
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    # Children of user code end by SIGTERM as usual; those started by exec lose the handler anyway.
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+def _outlast_signals_to_the_job() -> None:
+    """Leave it to the run what SIGTERM and SIGHUP mean: a scheduler sends them to every process of a job at once."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+        # Children of user code end by it as usual; those started by exec lose the handler anyway.
+        os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
 
 
 def _volunteer_for_the_oom_killer() -> None:
