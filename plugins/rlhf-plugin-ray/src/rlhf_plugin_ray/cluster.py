@@ -61,7 +61,7 @@ class Cluster:
         for name, value in (ENVIRONMENT | (OWN_ENVIRONMENT if own else {})).items():
             os.environ.setdefault(name, value)
         try:
-            with _sigterm_kept(), _process_group_kept():
+            with _sigterm_kept(), _process_group_kept(), _hangups_left_to_the_driver():
                 ray.init(**self._options())
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             doing = "start Ray" if own else f"connect to the Ray cluster {self._address()!r}"
@@ -121,6 +121,17 @@ def _sigterm_kept() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _hangups_left_to_the_driver() -> Iterator[None]:
+    """Start processes that a closed terminal does not end, as Ray's own are started for Ctrl-C: the driver still wants
+    to finish its step. One that comes meanwhile reaches the driver afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # programs inherit the mask
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -242,7 +242,7 @@ class VllmEngine:
         self._sender.close()
 
     def _launch(self, spec: EngineSpec) -> AsyncLLM:
-        with environment(self._config):
+        with environment(self._config), processes.deaf_to_hangups():
             from vllm.platforms import current_platform
             from vllm.usage.usage_lib import UsageContext
             from vllm.v1.engine.async_llm import AsyncLLM

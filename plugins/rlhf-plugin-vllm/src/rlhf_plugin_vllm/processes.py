@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from . import compat
@@ -14,6 +16,16 @@ if TYPE_CHECKING:
 GRACE_S = 20.0
 """How long they may take to end by themselves. A killed core leaves its shared memory to Python's resource tracker."""
 KILL_S = 5.0
+
+
+@contextmanager
+def deaf_to_hangups() -> Iterator[None]:
+    """Start processes in the body that a closed terminal does not end: the run still wants to finish its step."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # programs inherit the mask
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def family(llm: AsyncLLM) -> list[psutil.Process]:
