@@ -8,12 +8,13 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, UnknownComponent
 from rlhf_core.config import (
     Layer,
     Resolved,
@@ -65,7 +66,10 @@ def execute(words: Sequence[str], plugins: Plugins) -> int:
     if arguments.help:
         print(render_help(layers, plugins, min(100, shutil.get_terminal_size((100, 24)).columns)))
         return 0
-    resolved = resolve(layers, plugins)
+    try:
+        resolved = resolve(layers, plugins)
+    except UnknownComponent as error:
+        raise UnknownComponent(f"{error}{_how_to_get_it_back(layers, plugins)}") from error
     if arguments.dry_run:
         return _describe(resolved, layers, plugins)
     check_paths(resolved, layers)
@@ -80,7 +84,9 @@ def execute(words: Sequence[str], plugins: Plugins) -> int:
 
     result = run(resolved, plugins)
     if result.message and result.status != "finished":
-        print(f"{result.status}: {result.message}", file=sys.stderr)
+        # The terminal may be gone, which is then why the run ended; the exit code and the run folder say so, too.
+        with suppress(OSError):
+            print(f"{result.status}: {result.message}", file=sys.stderr)
     return _EXIT_CODES[result.status]
 
 
@@ -123,6 +129,18 @@ def warn_of_failed_plugins(plugins: Plugins) -> None:
     """Say on stderr which plugins are not usable. They are an error only if the run names them."""
     for failure in plugins.failed:
         print(f"warning: {str(failure).splitlines()[0]}", file=sys.stderr)
+
+
+def _how_to_get_it_back(layers: Sequence[Layer], plugins: Plugins) -> str:
+    """When a run is resumed: the plugins that it had and this process has not, as a command that installs them."""
+    from rlhf_core.loop.plugin_record import lost_plugins
+    from rlhf_core.loop.run_folder import folder_to_resume
+
+    folder = folder_to_resume(layers)
+    lost = lost_plugins(folder.plugins, plugins) if folder is not None else []
+    if not lost:
+        return ""
+    return f"\n  The run was made with plugins that are not there now: pip install {' '.join(lost)}"
 
 
 def _describe(resolved: Resolved, layers: Sequence[Layer], plugins: Plugins) -> int:

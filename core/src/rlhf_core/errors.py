@@ -12,7 +12,8 @@
     ├── RolloutError             an executor, environment or engine failed
     ├── RewardError              a reward raised, timed out, or returned what cannot be used
     ├── NonFiniteError           NaN or infinity where training would have consumed it
-    └── CheckpointError          a checkpoint is missing, damaged, or belongs to another run
+    └── CheckpointError          a checkpoint could not be written, is missing or damaged, or belongs to another run
+        └── ResumeError          a run cannot go on from where it was left                       (exit code 2)
 
 Messages say what was expected, what came, and the fix in the words that the user typed. All of them pickle
 (they cross process boundaries), so each takes exactly one argument: its message.
@@ -74,4 +75,10 @@ class NonFiniteError(RLHFError, ArithmeticError):
 
 
 class CheckpointError(RLHFError, RuntimeError):
-    """A checkpoint is missing, damaged, or does not belong to this run."""
+    """A checkpoint could not be written, is missing or damaged, or does not belong to this run."""
+
+
+class ResumeError(CheckpointError):
+    """A run cannot go on: no checkpoint, record or component's state can be taken up as it was left."""
+
+    exit_code = 2

@@ -108,12 +108,15 @@ def _output_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
         yield f"{label}: {existing} cannot be written to (permissions)"
     if os.path.isfile(output / "config.json"):
         yield f"{label}: there is a model in this folder; choose another one for the run"
-    if run.resume is None and os.path.isdir(output) and RunFolder(output).is_used():
+    if run.resume.checkpoint is None and os.path.isdir(output) and RunFolder(output).is_used():
         yield (
             f"{label}: a run is there already. Add --resume auto to go on with it, or choose another folder."
         )
-    if run.resume not in (None, "auto") and not os.path.isdir(str(run.resume)):
-        yield f"{labels('resume')} {run.resume}: expected auto or a checkpoint's folder; there is no such folder"
+    wanted = run.resume.checkpoint
+    if wanted not in (None, "auto") and not os.path.isdir(str(wanted)):
+        yield (
+            f"{labels('resume.checkpoint')} {wanted}: expected auto or a checkpoint's folder; there is no such folder"
+        )
 
 
 def _without_name(source: str) -> str:

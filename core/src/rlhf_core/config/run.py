@@ -323,6 +323,18 @@ class LogConfig(Config):
     samples: NotNegative = Field(4, description="sample rollouts to keep per step, for rlhf show")
 
 
+class ResumeConfig(Config):
+    checkpoint: str | None = Field(
+        None,
+        description="auto: the newest valid checkpoint in the run folder; or a checkpoint's path",
+    )
+    strict: bool = Field(
+        False,
+        description="refuse a checkpoint that was made with other plugins, plugin files or libraries, instead of "
+        "reporting them",
+    )
+
+
 class EngineSelection(Config):
     name: str = Field(description="who generates")
 
@@ -340,10 +352,6 @@ class RunConfig(Config):
 
     seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
     output: str = Field("runs/run", min_length=1, description="run folder")
-    resume: str | None = Field(
-        None,
-        description="auto: the newest valid checkpoint in the run folder; or a checkpoint's path",
-    )
     model: ModelConfig
     data: DataConfig = DataConfig()
     rollout: RolloutConfig
@@ -357,6 +365,7 @@ class RunConfig(Config):
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+    resume: ResumeConfig = ResumeConfig()
     engine: EngineSelection
     backend: BackendSelection
     runtime: RuntimeSelection

@@ -53,5 +53,6 @@ SHORT_NAMES = {
     "runtime": "runtime.name",
     "optim": "actor.optim",
     "steps": "train.steps",
+    "resume": "resume.checkpoint",
 }
-"""``--estimator x`` is ``--algo.advantage.estimator x``. ``seed``, ``output`` and ``resume`` are top-level keys."""
+"""``--estimator x`` is ``--algo.advantage.estimator x``. ``seed`` and ``output`` are top-level keys."""

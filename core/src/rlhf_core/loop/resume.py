@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from ..config.resolved import Resolved
-from ..contracts.runtime import RoleHandle
 from ..errors import CheckpointError, ConfigError
 from . import checkpoint
 from .ledger import replay
-from .roles import REFERENCE
-from .run_folder import RunFolder
+from .plugin_record import Record
+from .run_folder import AUTO, RunFolder
 from .state import LoopState
 
-AUTO = "auto"
 BINDING = (
     "seed",
     "model",
     "data",
     "rollout.n_samples_per_prompt",
     "rollout.batch_size",
+    "reward.shapers",
     "actor.optim",
     "critic.optim",
 )
@@ -40,6 +39,8 @@ class ResumePoint:
 
     path: Path
     state: LoopState
+    made_with: Record
+    """Plugins and libraries of the run that saved it."""
 
 
 def find_resume_point(resolved: Resolved, folder: RunFolder) -> ResumePoint | None:
@@ -49,7 +50,7 @@ def find_resume_point(resolved: Resolved, folder: RunFolder) -> ResumePoint | No
         CheckpointError: the named checkpoint is missing or damaged, or the ledger disagrees with it.
         ConfigError: the configuration differs from the checkpoint's where its state depends on it.
     """
-    wanted = resolved.run.resume
+    wanted = resolved.run.resume.checkpoint
     if wanted is None:
         return None
     if wanted == AUTO:
@@ -64,19 +65,7 @@ def find_resume_point(resolved: Resolved, folder: RunFolder) -> ResumePoint | No
     state = LoopState.from_json(values)
     if path.parent == folder.checkpoints:
         _check_books(folder.ledger, state)
-    return ResumePoint(path, state)
-
-
-async def restore_roles(point: ResumePoint, roles: Mapping[str, RoleHandle]) -> None:
-    """Load every saved role's state."""
-    for name, role in roles.items():
-        if is_saved(name):
-            await role.load(point.path / name)
-
-
-def is_saved(role: str) -> bool:
-    """The reference never changes, so it is loaded from its own folder again."""
-    return role != REFERENCE
+    return ResumePoint(path, state, values["made_with"])
 
 
 def _check_books(ledger: Path, state: LoopState) -> None:

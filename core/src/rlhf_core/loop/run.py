@@ -14,17 +14,18 @@ from typing import Any
 from ..config import write_toml
 from ..config.resolved import Resolved
 from ..errors import RLHFError
-from ..fingerprint import fingerprint
 from ..observer import RolloutSample, RunInfo, RunResult
 from ..plugins import Plugins
 from . import checkpoint
-from .atomic import sync_tree, write_text_atomically
+from .atomic import sync_tree
 from .cursor import Cursor
 from .faults import fault_point
 from .interrupts import Interrupts
 from .ledger import Ledger
+from .plugin_record import append_to_history, record_of, report_changes
 from .records import RecordFile, cut_after
-from .resume import ResumePoint, find_resume_point, is_saved, restore_roles
+from .restore import is_saved, restore_roles, restore_shapers
+from .resume import ResumePoint, find_resume_point
 from .roles import POLICY
 from .run_folder import RunFolder, claim
 from .run_log import Notes, run_log
@@ -47,11 +48,15 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
             on from the newest checkpoint.
     """
     folder = RunFolder(Path(resolved.run.output))
-    resume = resolved.run.resume is not None
+    resume = resolved.run.resume.checkpoint is not None
     with claim(folder, resume=resume), run_log(folder.log, plugins) as notes:
         for caution in resolved.cautions:
             log.warning("%s", caution)
         point = find_resume_point(resolved, folder)
+        if point is not None:
+            strict = resolved.run.resume.strict
+            now = record_of(plugins)
+            report_changes(point.made_with, now, checkpoint=point.path, strict=strict)
         return asyncio.run(_Run(resolved, plugins, folder, point, notes).main())
 
 
@@ -130,14 +135,13 @@ class _Run:
         self.metrics = stack.enter_context(closing(RecordFile(self.folder.metrics)))
         self.samples = stack.enter_context(closing(RecordFile(self.folder.samples)))
         self.ledger = stack.enter_context(closing(Ledger(self.folder.ledger)))
-        if self.config.resume is not None:
+        if self.config.resume.checkpoint is not None:
             self.ledger.resumed(step)
         if self.point is not None:
-            await restore_roles(self.point, session.roles)
+            await restore_roles(self.point, self.resolved, session.roles)
             await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
             session.source.lengths.load(self.state.lengths)
-            for shaper, state in zip(session.shapers, self.state.shapers, strict=True):
-                shaper.load_state_dict(state)
+            restore_shapers(self.point, self.resolved, session.shapers)
         epochs = None if self.config.train.steps is not None else self.config.train.epochs
         cursor = Cursor(
             session.tasks, self.config.seed, epochs=epochs, taken=self.state.prompts_taken
@@ -161,8 +165,7 @@ class _Run:
     def _write_header(self, session: Session) -> None:
         """Leave what is needed to repeat the run beside its results."""
         write_toml(self.resolved, self.folder.config)
-        header = {"plugins": self.plugins.loaded, "components": fingerprint(self.plugins)}
-        write_text_atomically(self.folder.plugins, json.dumps(header, indent=1, sort_keys=True))
+        append_to_history(self.folder.plugins, record_of(self.plugins), step=self.state.step)
 
     def _record_step(self, result: StepResult) -> None:
         step = self.state.step
@@ -226,7 +229,10 @@ class _Run:
                     await role.save(target / name)
             fault_point("save", step)
 
-        state = self.state.to_json() | {"config": json.loads(json.dumps(self.resolved.tree))}
+        state = self.state.to_json() | {
+            "config": json.loads(json.dumps(self.resolved.tree)),
+            "made_with": record_of(self.plugins),
+        }
         path = await checkpoint.save(self.folder.checkpoints, step, state, fill)
         checkpoint.retain(
             self.folder.checkpoints, self.config.checkpoint.keep, self.state.best_step

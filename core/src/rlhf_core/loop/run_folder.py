@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ..config.layers import Layer, Words, lookup, merge
+from ..config.run import RunConfig
 from ..errors import ConfigError
+
+AUTO = "auto"
+"""``--resume auto``: the newest checkpoint of the run folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,20 @@ class RunFolder:
     def is_used(self) -> bool:
         """True when a run has started here before."""
         return self.metrics.exists() or self.checkpoints.exists()
+
+
+def folder_to_resume(layers: Sequence[Layer]) -> RunFolder | None:
+    """Return the folder whose run the options ask to go on with, before anything of them is validated."""
+    values = merge(layers).values
+
+    def written(path: str, default: str = "") -> str:
+        value = lookup(values, path)
+        return str(value[0]) if isinstance(value, Words) and value else str(value or default)
+
+    wanted = written("resume.checkpoint")
+    if wanted == AUTO:
+        return RunFolder(Path(written("output", RunConfig.model_fields["output"].default)))
+    return RunFolder(Path(wanted).parent.parent) if wanted else None
 
 
 def claim(folder: RunFolder, *, resume: bool) -> IO[str]:

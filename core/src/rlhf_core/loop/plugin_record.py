@@ -1,0 +1,99 @@
+"""Which plugins and libraries took part in a run: ``plugins.json``, and a copy in each checkpoint.
+
+    {"history": [{"from_step": 0, "plugins": {"acme": "rlhf-plugin-acme 1.2"}, "components": {...}}, ...]}
+
+The history gains an entry when a run goes on with something else than before; the last entry is what runs now.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import ResumeError
+from ..fingerprint import LIBRARIES, fingerprint
+from ..plugins import Plugins
+from .atomic import write_text_atomically
+
+ABSENT = "not there"
+
+Record = Mapping[str, Mapping[str, str]]
+"""``plugins``: plugin or plugin file -> its version or hash; ``components``: as ``fingerprint`` returns them."""
+
+log = logging.getLogger(__name__)
+
+
+def record_of(plugins: Plugins) -> Record:
+    """Return what takes part in this process."""
+    return {"plugins": dict(plugins.loaded), "components": fingerprint(plugins)}
+
+
+def report_changes(before: Record, now: Record, *, checkpoint: Path, strict: bool) -> None:
+    """Log a warning for each plugin, plugin file and library that is another than the checkpoint's.
+
+    Raises:
+        ResumeError: with ``strict``, when there is any.
+    """
+    changes = list(_changes(before, now))
+    if changes and strict:
+        raise ResumeError(
+            f"--resume.strict: {checkpoint} was made with other plugins or libraries than there are now:\n  "
+            + "\n  ".join(changes)
+            + "\n  Install what it was made with, or resume without --resume.strict."
+        )
+    for change in changes:
+        log.warning("resuming with another version: %s", change)
+
+
+def append_to_history(path: Path, now: Record, *, step: int) -> None:
+    """Add ``now`` to the history at ``path``, unless it is what the last entry says."""
+    history = _read_history(path)
+    if history is None:
+        aside = path.with_name(path.name + ".damaged")
+        path.replace(aside)
+        log.warning("%s is no history of plugins; it is kept as %s", path, aside.name)
+        history = []
+    if history and all(history[-1].get(part) == values for part, values in now.items()):
+        return
+    history.append({"from_step": step, **now})
+    write_text_atomically(path, json.dumps({"history": history}, indent=1, sort_keys=True))
+
+
+def lost_plugins(path: Path, plugins: Plugins) -> list[str]:
+    """Return ``NAME==VERSION`` of each distribution that the history at ``path`` last had and this process has not."""
+    history = _read_history(path)
+    recorded = history[-1].get("plugins") if history else None
+    if not isinstance(recorded, Mapping):
+        return []
+    lost = {
+        str(origin).replace(" ", "==")
+        for name, origin in recorded.items()
+        if name not in plugins.loaded and str(origin).count(" ") == 1
+    }
+    return sorted(requirement for requirement in lost if not requirement.startswith("module=="))
+
+
+def _changes(before: Record, now: Record) -> Iterator[str]:
+    for part, names in (("plugins", None), ("components", LIBRARIES)):
+        old, new = before[part], now[part]
+        for name in names or sorted({*old, *new}):
+            was, is_now = old.get(name, ABSENT), new.get(name, ABSENT)
+            if was != is_now:
+                yield f"{name}: {was} -> {is_now}"
+
+
+def _read_history(path: Path) -> list[dict[str, Any]] | None:
+    """Return the entries, none when there is no file, and None for a file that is something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, RecursionError):
+        return None
+    history = content.get("history") if isinstance(content, dict) else None
+    if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
+        return None
+    return history

@@ -1,0 +1,79 @@
+"""Giving roles and reward shapers their state back; what fails there names the component and its plugin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..config.resolved import Resolved, Selection
+from ..contracts.reward import RewardShaper
+from ..contracts.runtime import RoleHandle
+from ..errors import CheckpointError, ResumeError, RLHFError
+from .resume import ResumePoint
+from .roles import CRITIC, REFERENCE
+
+log = logging.getLogger(__name__)
+
+
+def is_saved(role: str) -> bool:
+    """The reference never changes, so it is loaded from its own folder again."""
+    return role != REFERENCE
+
+
+async def restore_roles(
+    point: ResumePoint, resolved: Resolved, roles: Mapping[str, RoleHandle]
+) -> None:
+    """Load every saved role's state.
+
+    Raises:
+        ResumeError: the checkpoint has no such role, or a backend cannot take its state back.
+    """
+    backend = resolved.one("backend.name")
+    for name, role in roles.items():
+        if not is_saved(name):
+            continue
+        folder = point.path / name
+        if not folder.is_dir():
+            raise ResumeError(
+                f"{point.path} has no {name}, which this run needs: it was made by a run without one. "
+                "Choose the components of that run, or start a new run in another --output."
+            )
+        optimizer = resolved.one("critic.optim" if name == CRITIC else "actor.optim")
+        with _named(f"the {name} of {_owner(backend)} with {_owner(optimizer)}", folder):
+            await role.load(folder)
+
+
+def restore_shapers(
+    point: ResumePoint, resolved: Resolved, shapers: Sequence[RewardShaper]
+) -> None:
+    """Give each reward shaper its state. That the checkpoint has the same ones was checked before.
+
+    Raises:
+        ResumeError: a shaper cannot take its state back.
+    """
+    selections = resolved.selections.get("reward.shapers", ())
+    for shaper, selection, state in zip(shapers, selections, point.state.shapers, strict=True):
+        with _named(f"the reward shaper {_owner(selection)}", point.path / "state.json"):
+            shaper.load_state_dict(state)
+
+
+@contextmanager
+def _named(who: str, source: Path) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError as error:
+        raise ResumeError(f"{who} cannot take its state back: {error}") from error
+    except RLHFError:
+        raise  # a rank that died, say: it names itself
+    except Exception as error:  # whatever a plugin raises
+        log.info("%s cannot take its state back", who, exc_info=True)  # for run.log
+        raise ResumeError(
+            f"{who} cannot take its state back from {source}: {type(error).__name__}: {error}. "
+            "Install the version that the checkpoint was made with (plugins.json in the run folder has it)."
+        ) from error
+
+
+def _owner(selection: Selection) -> str:
+    return f"{selection.registered.qualified} ({selection.registered.origin})"
