@@ -36,8 +36,15 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
         "check_better_samples_get_more": "only the best sample of a prompt gets anything: its lead",
         "check_more_reward_is_more_advantage": "the same",
     },
+    "grpo:grpo_passk-advantage=analytic-k=2": {
+        "check_shifted_rewards_change_nothing": "a shift takes samples over the line between right and wrong",
+        "check_more_reward_is_more_advantage": "samples are right or wrong; how much they earned does not count",
+    },
     "grpo:maxrl": {
         "check_shifted_rewards_change_nothing": "it divides by the mean reward of the prompt, so the level counts"
+    },
+    "reinforce:opo": {
+        "check_rows_of_an_episode_count_once": "an episode weighs by its tokens, and more rows are more tokens"
     },
     "reinforce:raft-keep=best": {
         "check_more_reward_is_more_advantage": "all but the best samples of a prompt get 0"
@@ -67,6 +74,9 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "reinforce:optimal_token_baseline": [{"tail": "zero"}],
     "reinforce:reinforce_baseline": [{"whiten": "none"}, {"whiten": "mean"}],
     "grpo:group_norm": [{"std": "population"}],
+    "grpo:gdpo": [{"whiten": "none"}],
+    "grpo:gigpo": [{"norm": "none"}, {"step_weight": 0.0}],
+    "grpo:grpo_passk": [{"std": "none"}, {"advantage": "analytic", "k": 2}],
     "optim:adam": [{"weight_decay": 0.1}],
     "optim:sgd": [{"momentum": 0.9, "nesterov": True}],
     "optim:muon": [{"adjust_lr": "original", "adam_lr": 0.01}],

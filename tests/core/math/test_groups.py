@@ -42,7 +42,9 @@ def test_rows_of_one_episode_count_once():
     assert group_size(group, episode).tolist() == [2, 2, 2, 1]
     assert group_mean(values, group, episode).tolist() == [5.0, 5.0, 5.0, 4.0]
     assert leave_one_out_mean(values, group, episode).tolist() == [8.0, 2.0, 8.0, 4.0]
-    assert group_std(values, group, episode, correction=0).tolist() == [3.0, 3.0, 3.0, 0.0]
+    # Deviations -4, -2 with weight 1/2 and 3 with weight 1: (8 + 2 + 9) / 2 episodes.
+    std = group_std(values, group, episode, correction=0)
+    torch.testing.assert_close(std, torch.tensor([9.5, 9.5, 9.5, 0.0]).sqrt())
 
 
 def test_splitting_an_episode_into_equal_rows_changes_nothing():
@@ -216,3 +218,68 @@ def test_the_top_two_equal_sorting():
             members = sorted(values[group == group[row], column].tolist(), reverse=True)
             assert largest[row, column].item() == members[0]
             assert second[row, column].item() == members[min(1, len(members) - 1)]
+
+
+def test_rows_of_an_episode_deviate_by_themselves():
+    """Both episodes have the mean 0, so the deviation of the means alone would be 0.
+
+    Each row weighs 1/2: the squares add up to 4 * 1/2 = 2, over n - 1 = 1 or n = 2 episodes.
+    """
+    values = torch.tensor([1.0, -1.0, -1.0, 1.0])
+    group, episode = torch.zeros(4, dtype=torch.int64), torch.tensor([0, 0, 1, 1])
+
+    torch.testing.assert_close(group_std(values, group, episode), torch.full((4,), 2.0**0.5))
+    assert group_std(values, group, episode, correction=0).tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+def test_no_row_is_farther_from_the_mean_than_the_bound_on_its_deviation(correction):
+    """``sqrt((n - correction) * (n_e - 1/n))`` deviations, for n episodes and n_e rows of the row's own."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        rows = int(torch.randint(2, 12, (1,), generator=generator))
+        _, episode = torch.unique(
+            torch.randint(0, rows, (rows,), generator=generator), return_inverse=True
+        )
+        values = torch.randn(rows, dtype=torch.float64, generator=generator).pow(9)
+        group = torch.zeros(rows, dtype=torch.int64)
+        size, own = group_size(group, episode).double(), group_size(episode).double()
+
+        distance = (values - group_mean(values, group, episode)).abs()
+        bound = ((size - correction).clamp(min=1) * (own - 1 / size)).sqrt()
+
+        largest = bound * group_std(values, group, episode, correction=correction)
+        assert (distance <= largest * (1 + 1e-9)).all()
+
+
+def test_the_bound_on_the_deviation_is_reached():
+    # One row of an episode of two is apart, all others are equal: n = 3 episodes, n_e = 2.
+    values, episode = torch.tensor([1.0, 0.0, 0.0, 0.0]).double(), torch.tensor([0, 0, 1, 2])
+    group = torch.zeros(4, dtype=torch.int64)
+
+    normalized = (values - group_mean(values, group, episode)) / group_std(values, group, episode)
+
+    assert normalized[0].item() == pytest.approx((2 * (2 - 1 / 3)) ** 0.5, rel=1e-12)
+
+
+def test_a_deviation_equals_a_loop_over_episodes():
+    generator = torch.Generator().manual_seed(3)
+    episode = torch.randint(0, 9, (30,), generator=generator)
+    episode[:9] = torch.arange(9)
+    group = episode % 3
+    values = torch.randn(30, dtype=torch.float64, generator=generator)
+
+    actual = group_std(values, group, episode)
+
+    for row in range(30):
+        episodes = [e for e in range(9) if e % 3 == group[row]]
+        rows = {e: [values[j].item() for j in range(30) if episode[j] == e] for e in episodes}
+        mean = statistics.fmean(statistics.fmean(rows[e]) for e in episodes)
+        squares = sum(statistics.fmean((x - mean) ** 2 for x in rows[e]) for e in episodes)
+        assert actual[row].item() == pytest.approx((squares / (len(episodes) - 1)) ** 0.5)
+
+
+def test_an_episode_without_others_is_its_own_baseline_row_by_row():
+    values, none = torch.tensor([1.0, -3.0]), torch.zeros(2, dtype=torch.int64)
+
+    assert torch.equal(leave_one_out_mean(values, none, none), values)

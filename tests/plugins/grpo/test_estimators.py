@@ -231,3 +231,43 @@ def test_large_rewards_stay_finite(make_reward_batch, estimator):
     batch = make_reward_batch([[(2, 1e30)], [(1, -1e30)]], group=[0, 0])
 
     assert torch.isfinite(estimator(batch).advantages).all()
+
+
+CANCELING = ([1.0, -1.0, -1.0, 1.0], [0, 0, 1, 1])
+"""Rewards of four rows, and their episodes: both have the mean 0."""
+
+
+@pytest.mark.parametrize(("std", "expected"), [("sample", 2.0**-0.5), ("population", 1.0)])
+def test_rows_that_cancel_within_their_episodes_by_hand(make_reward_batch, std, expected):
+    """Mean 0; each row weighs 1/2, so the squares add up to 2, over n - 1 = 1 or n = 2 episodes.
+
+    The deviation of the episodes' means is 0, by which the rows would get 1 / eps = 10^4.
+    """
+    rewards, episode = CANCELING
+    batch = make_reward_batch([[(2, r)] for r in rewards], [0] * 4, episode=episode)
+
+    actual = GroupNorm(GroupNormConfig(std=std, eps=1e-6))(batch).advantages
+
+    signs = torch.tensor(rewards)[:, None].expand(4, 2)
+    torch.testing.assert_close(actual, signs * expected, rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize(("std", "correction"), [("sample", 1), ("population", 0)])
+def test_advantages_are_bounded_whatever_the_rows_of_an_episode_earned(
+    make_reward_batch, std, correction
+):
+    """``sqrt((n - correction) * (m - 1/n))`` for n episodes and m rows of the row's own."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        num = int(torch.randint(2, 9, (1,), generator=generator))
+        _, episode = torch.unique(
+            torch.randint(0, num, (num,), generator=generator), return_inverse=True
+        )
+        rewards = torch.randn(num, generator=generator).pow(5)
+        batch = make_reward_batch([[(1, r)] for r in rewards.tolist()], [0] * num, episode.tolist())
+
+        actual = GroupNorm(GroupNormConfig(std=std))(batch).advantages[:, 0]
+
+        rows, size = torch.bincount(episode)[episode], int(episode.max()) + 1
+        bound = (max(size - correction, 1) * (rows - 1 / size)).sqrt()
+        assert (actual.abs() <= bound * (1 + 1e-5)).all()

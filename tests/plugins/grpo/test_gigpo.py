@@ -147,3 +147,30 @@ def test_the_kl_penalty_is_added_unscaled(two_rooms):
     change = CENTERED(fined).advantages - CENTERED(two_rooms).advantages
 
     torch.testing.assert_close(change, torch.tensor([[-0.375, -0.25, -0.125]] * 2))
+
+
+def test_rows_that_cancel_within_their_episodes_stay_in_proportion(make_reward_batch):
+    """Episodes: std sqrt(2), see ``group_norm``. Four visits of one text: mean 0, squares 4 over n - 1 = 3."""
+    rewards = [1.0, -1.0, -1.0, 1.0]
+    batch = make_reward_batch([[(1, r)] for r in rewards], [0] * 4, episode=[0, 0, 1, 1])
+
+    actual = Gigpo(GigpoConfig(eps=1e-6))(with_observations(batch, [[0]] * 4)).advantages[:, 0]
+
+    expected = torch.tensor(rewards) * (0.5**0.5 + 0.75**0.5)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=0.0)
+
+
+def test_an_episode_cut_into_two_rows_at_a_turn_keeps_its_advantages(make_reward_batch):
+    """The same visits of the same texts, undiscounted, with the same reward."""
+    whole = with_observations(
+        make_reward_batch([[(1, 0.0), (1, 1.0)], [(1, 0.0), (1, 0.5)]], [0, 0]), [[0, 7], [0, 7]]
+    )
+    rows = [[(1, 1.0)], [(1, 1.0)], [(1, 0.5)], [(1, 0.5)]]
+    cut = with_observations(
+        make_reward_batch(rows, [0] * 4, episode=[0, 0, 1, 1]), [[0], [7], [0], [7]]
+    )
+    estimator = Gigpo(GigpoConfig(gamma=1.0))
+
+    expected = estimator(whole).advantages.flatten()
+
+    torch.testing.assert_close(estimator(cut).advantages[:, 0], expected)

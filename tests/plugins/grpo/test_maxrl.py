@@ -84,3 +84,30 @@ def test_the_kl_penalty_is_added_unscaled(make_reward_batch):
     batch = make_reward_batch([[(1, 1.0)], [(1, 0.0)]], group=[0, 0], kl_penalty=-0.125)
 
     assert ESTIMATOR(batch).advantages.tolist() == [[0.875], [-1.125]]
+
+
+def test_rows_that_cancel_within_their_episodes_do_not_explode(make_reward_batch):
+    """Both episodes earn 0.0005 on average, which would give 1999. Bound: the mean of (1, 0) over 2 episodes, 1/4."""
+    rewards = [1.0, -0.999, 1.0, -0.999]
+    batch = make_reward_batch([[(1, r)] for r in rewards], [0] * 4, episode=[0, 0, 1, 1])
+
+    actual = ESTIMATOR(batch).advantages[:, 0].tolist()
+
+    assert actual == pytest.approx([3.998, -3.998, 3.998, -3.998])
+
+
+def test_advantages_are_bounded_whatever_the_rows_of_an_episode_earned(make_reward_batch):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        num = int(torch.randint(2, 9, (1,), generator=generator))
+        _, episode = torch.unique(
+            torch.randint(0, num, (num,), generator=generator), return_inverse=True
+        )
+        rewards = torch.randn(num, generator=generator).pow(5)
+        batch = make_reward_batch([[(1, r)] for r in rewards.tolist()], [0] * num, episode.tolist())
+
+        actual = ESTIMATOR(batch).advantages[:, 0]
+
+        rows, size = torch.bincount(episode)[episode], int(episode.max()) + 1
+        assert (actual <= rows * size + 1e-4).all()
+        assert (actual >= -rows * size**2 - 1 - 1e-4).all()

@@ -177,3 +177,16 @@ def test_the_kl_penalty_stays_out_of_the_baseline(make_reward_batch):
     change = CARRY(fined).advantages - CARRY(plain).advantages
 
     torch.testing.assert_close(change, torch.tensor([[-0.25, -0.125]] * 2))
+
+
+def test_the_tail_of_the_longest_episode_has_no_baseline_in_its_own_rows(make_reward_batch):
+    """Its two rows of four tokens reach beyond the other episode together; they are one sample all the same."""
+    rows, episode = [[(4, 1.0)], [(4, 1.0)], [(2, 0.0)]], [0, 0, 1]
+    alone = with_distributions(make_reward_batch([rows[0], rows[2]], [0, 0]))
+    split = replace(
+        make_reward_batch(rows, [0] * 3, episode=episode),
+        old_logprobs=alone.old_logprobs[episode],
+        sum_pi_squared=alone.sum_pi_squared[episode],
+    )
+
+    torch.testing.assert_close(CARRY(split).advantages, CARRY(alone).advantages[episode])

@@ -139,3 +139,31 @@ def test_saved_and_loaded_it_goes_on_to_the_bit(Row, columns, info):
 def test_the_state_of_another_shaper_is_refused():
     with pytest.raises(CheckpointError, match=r"the checkpoint has none.*reward\.shapers"):
         Normalize(NormalizeConfig()).load_state_dict({})
+
+
+def test_sequences_that_cancel_within_their_episodes_are_not_blown_up(Row, columns, info):
+    """Both episodes have the mean 0. Rows weigh 1/2 each: variance 4 * 1/2 / 2 = 1."""
+    batch = columns(
+        Row(reward=1.0, sample=0, segment=0),
+        Row(reward=-1.0, sample=0, segment=1),
+        Row(reward=-1.0, sample=1, segment=0),
+        Row(reward=1.0, sample=1, segment=1),
+    )
+
+    shaped, metrics = Normalize(NormalizeConfig()).shape(batch, info)
+
+    assert metrics["normalize/std"].value() == 1.0
+    np.testing.assert_allclose(shaped.reward, np.array([1, -1, -1, 1]) / (1 + EPS), rtol=1e-6)
+
+
+def test_splitting_an_episode_into_equal_sequences_changes_no_reward(Row, columns, info):
+    rewards, rows = [0.3, -1.2, 2.0], [0, 0, 0, 1, 2, 2]
+    whole = columns(*(Row(reward=reward) for reward in rewards))
+    split = columns(
+        *(Row(reward=rewards[i], sample=i, segment=rows[:n].count(i)) for n, i in enumerate(rows))
+    )
+
+    expected = Normalize(NormalizeConfig()).shape(whole, info)[0].reward[rows]
+
+    actual = Normalize(NormalizeConfig()).shape(split, info)[0].reward
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)

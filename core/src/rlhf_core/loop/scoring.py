@@ -129,7 +129,7 @@ def advantages(
 
 
 def group_metrics(batch: RewardBatch) -> Metrics:
-    """Return the mean spread of rewards in a group, and the share of groups in which all episodes earned the same: no
+    """Return the mean spread of rewards in a group, and the share of groups in which all rows earned the same: no
     baseline over the group can learn from those."""
     std = group_std(batch.rewards, batch.group, batch.episode, correction=0)  # (B,)
     share = 1.0 / group_size(batch.group)  # (B,) each group's rows add up to 1

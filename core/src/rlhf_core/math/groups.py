@@ -1,7 +1,9 @@
 """Statistics over groups of rows that an index names: the samples of one prompt.
 
 Groups are an index, not a reshape, so their sizes may differ and their rows need not be adjacent. Rows that share an
-episode (several training sequences of one rollout) count once, as their mean.
+episode (several training sequences of one rollout) count once: each of the n rows of an episode weighs 1/n, in the
+mean and in the variance alike. A row's own distance from the mean is then a part of the standard deviation that
+divides it, which bounds the quotient; a deviation over the means of episodes would be 0 where those happen to agree.
 
 Sums run in float64 on differences from each group's smallest value, so a group of equal values has exactly that mean
 and standard deviation 0, also for values such as 0.1 that are not exact in binary.
@@ -34,10 +36,7 @@ def group_mean(
         group: dense index 0..P-1.
         episode: dense index 0..E-1, each within one group. None: each row is an episode.
     """
-    members, row = _members(group, episode)
-    lowest, offset = _above_lowest(_once_per_episode(values, episode), members)
-    mean = lowest + _divide(_sums(offset, members)[members], _counts(members))
-    return mean[row].to(values.dtype)
+    return _exact_mean(values, group, episode).to(values.dtype)
 
 
 def group_std(
@@ -47,19 +46,28 @@ def group_std(
     *,
     correction: int = 1,
 ) -> Float[Tensor, " b *k"]:
-    """Return the standard deviation of its group at each row; 0 for a group of one.
+    """Return the standard deviation of its group at each row; 0 for a group of equal values, and of one row.
 
-    ``sqrt(sum (x - mean)^2 / (n - correction))``.
+    ``sqrt(sum_e (1/n_e) sum_j (x_ej - mean)^2 / (n - correction))`` over the n episodes e of the group and the n_e rows
+    j of an episode; a group of one episode divides by 1. With one row per episode that is
+    ``sqrt(sum (x - mean)^2 / (n - correction))``. Splitting an episode into equal rows changes nothing.
+
+    It bounds the normalized values ``(x - mean) / std``: at a row of an episode of n_e rows they are at most
+    ``sqrt((n - correction) * (n_e - 1/n))`` in size. For one row per episode and the sample's deviation that is the
+    familiar ``(n - 1) / sqrt(n)``. (The deviations d of a group have weights w = 1/n_e with ``sum w = n`` and
+    ``sum w d = 0``, so by Cauchy and Schwarz ``w_i d_i^2 * n / (n - w_i) <= sum w d^2``.)
 
     Args:
         correction: 1 for the sample's (as in OpenRLHF, TRL and verl), 0 for the population's.
     """
-    members, row = _members(group, episode)
-    _, offset = _above_lowest(_once_per_episode(values, episode), members)
-    count = _counts(members)
-    deviation = offset - _divide(_sums(offset, members)[members], count)
-    squares = _sums(deviation.square(), members)[members]
-    return _divide(squares, (count - correction).clamp(min=1)).sqrt()[row].to(values.dtype)
+    exact = values.to(torch.float64)
+    deviation = exact - _exact_mean(exact, group, episode)  # (B, ...)
+    squares = deviation.square()
+    if episode is not None:
+        squares = _divide(squares, _counts(episode))
+    num_episodes = group_size(group, episode)  # (B,)
+    total = _sums(squares, group)[group]  # (B, ...)
+    return _divide(total, (num_episodes - correction).clamp(min=1)).sqrt().to(values.dtype)
 
 
 def leave_one_out_mean(
@@ -69,14 +77,15 @@ def leave_one_out_mean(
 ) -> Float[Tensor, " b *k"]:
     """Return, at each row, the mean of the *other* episodes of its group: the baseline of RLOO.
 
-    ``(sum_j x_j - x_i) / (n - 1)``. A group of one has no others: its own value is returned, so value minus baseline
-    is 0 and the sample teaches nothing.
+    ``(sum_j x_j - x_i) / (n - 1)`` over the means of the n episodes. A group of one episode has no others: each row's
+    own value is returned, so value minus baseline is 0 and the episode teaches nothing, whatever its rows earned.
     """
     members, row = _members(group, episode)
     lowest, offset = _above_lowest(_once_per_episode(values, episode), members)
-    num_others = (_counts(members) - 1).clamp(min=1)
-    others = lowest + _divide(_sums(offset, members)[members] - offset, num_others)
-    return others[row].to(values.dtype)
+    num_others = _counts(members) - 1  # (E,)
+    others = lowest + _divide(_sums(offset, members)[members] - offset, num_others.clamp(min=1))
+    has_others = _align(num_others[row] > 0, values)
+    return torch.where(has_others, others[row].to(values.dtype), values)
 
 
 def group_weighted_mean(
@@ -121,6 +130,13 @@ def group_top_two(
     shared = _sums(is_largest.to(torch.int64), members)[members] > 1
     second = torch.where(shared | ~torch.isfinite(rest), largest, rest)
     return largest[row].to(values.dtype), second[row].to(values.dtype)
+
+
+def _exact_mean(values: Tensor, group: Tensor, episode: Tensor | None) -> Tensor:
+    """``group_mean`` in float64."""
+    members, row = _members(group, episode)
+    lowest, offset = _above_lowest(_once_per_episode(values, episode), members)
+    return (lowest + _divide(_sums(offset, members)[members], _counts(members)))[row]
 
 
 def _members(group: Tensor, episode: Tensor | None) -> tuple[Tensor, Tensor]:

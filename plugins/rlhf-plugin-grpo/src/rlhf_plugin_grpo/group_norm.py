@@ -21,10 +21,13 @@ def group_normalized_advantages(
     Equal rewards in a group give exactly 0, and so does a group of one. With a small eps, scaling or shifting the
     rewards of a group changes nothing: prompts on which samples differ little weigh as much as others.
 
+    ``|A_i|`` is at most ``sqrt((n - correction) * (m - 1/n))`` for n episodes in the group and m rows in the episode of
+    i, whatever the rewards: mean and deviation are over the same rows with the same weights.
+
     Args:
         rewards: what each row earns from turn k on.
         group: index of the prompt.
-        episode: index of the episode; rows of one episode count once.
+        episode: index of the episode; each of m rows of an episode weighs 1/m, in the mean and in the deviation.
         eps: added to the standard deviation, in units of the reward.
         correction: 1 for the sample's standard deviation, 0 for the population's.
 

@@ -31,11 +31,12 @@ def best_margin_advantages(
 
     Source: Tang et al. 2025, arXiv:2503.19595, as in verl 0.9.1's ``grpo_passk``.
     """
-    largest, second = group_top_two(rewards, group, episode)
-    is_best = group_mean(rewards, episode) == largest
-    margin = torch.where(is_best, largest - second, 0.0)
+    of_episode = group_mean(rewards, episode)  # (B, K)
+    largest, second = group_top_two(of_episode, group, episode)
+    margin = torch.where(of_episode == largest, largest - second, 0.0)
     if divide_by_std:
-        margin = margin / (group_std(rewards, group, episode) + eps)
+        # Of the same numbers as the margin: its episodes', not its rows'.
+        margin = margin / (group_std(of_episode, group, episode) + eps)
     return margin
 
 

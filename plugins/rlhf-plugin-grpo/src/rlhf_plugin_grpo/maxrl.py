@@ -21,6 +21,10 @@ def mean_normalized_advantages(
     successes among n samples ``n / s - 1`` for a success and -1 for a failure. The bound only acts where negative
     rewards bring the mean near 0, and keeps the quotient from exploding there.
 
+    ``max(r)`` is the largest p of the group's episodes, the mean of ``max(r, 0)`` over the rows of an episode. With m
+    rows in the episode of i, ``r_i <= m p``, and since the mean is positive, negative rewards add up to at most n p;
+    so ``-m n^2 - 1 <= A_i <= m n``, whatever the rewards.
+
     Equal rewards in a group give exactly 0, and so does a group of one. Scaling the rewards of a group changes nothing;
     shifting them does.
 
@@ -32,7 +36,9 @@ def mean_normalized_advantages(
     Source: Tajwar et al. 2026 (MaxRL), arXiv:2602.02710.
     """
     mean = group_mean(rewards, group, episode)
-    largest = group_top_two(rewards, group, episode)[0]
+    # Not of the episodes' means: rows of one episode that cancel would leave nothing to divide by.
+    positive = group_mean(rewards.clamp(min=0.0), episode)  # (B, K)
+    largest = group_top_two(positive, group, episode)[0]
     divisor = torch.maximum(mean, largest / group_size(group, episode)[:, None])
     # Both branches of where() are computed: a divisor of 1 keeps the unused one finite.
     learns = mean > 0

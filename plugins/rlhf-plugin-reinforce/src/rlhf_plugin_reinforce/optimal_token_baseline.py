@@ -65,7 +65,9 @@ def optimal_token_advantages(
     weights = torch.where(action_mask, weights, 0.0)
     baseline = group_weighted_mean(rewards, weights, group)  # (B, A)
     lengths = action_mask.sum(dim=1).to(torch.float64)
-    shared = group_top_two(lengths, group)[1].to(torch.int64)[:, None]  # (B, 1)
+    longest = group_top_two(lengths, episode)[0]  # (B,) row of its episode
+    # Of two episodes, not of two rows of one: an episode is no baseline for itself.
+    shared = group_top_two(longest, group, episode)[1].to(torch.int64)[:, None]  # (B, 1)
     position = torch.arange(action_mask.shape[1], device=rewards.device).expand_as(action_mask)
     if carry:
         baseline = baseline.gather(1, torch.minimum(position, (shared - 1).clamp(min=0)))

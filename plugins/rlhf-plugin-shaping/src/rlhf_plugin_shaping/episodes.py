@@ -36,8 +36,3 @@ def episode_means(
     """Return, at each row, the mean of ``values`` over the rows of its episode, in float64."""
     exact = torch.tensor(values, dtype=torch.float64)
     return group_mean(exact, torch.tensor(episode)).numpy()
-
-
-def first_rows(episode: Int[np.ndarray, " b"]) -> Int[np.ndarray, " e"]:
-    """Return one row of each episode, to count episodes once."""
-    return np.unique(episode, return_index=True)[1]

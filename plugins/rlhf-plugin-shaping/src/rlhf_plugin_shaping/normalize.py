@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from rlhf_core import CheckpointError
 from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
 
 from .config import NormalizeConfig
-from .episodes import episode_means, first_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +29,31 @@ class Moments:
         """Population standard deviation; 0 when nothing was seen."""
         return math.sqrt(self.squares / self.count) if self.count else 0.0
 
-    def updated(self, values: Float[np.ndarray, " n"]) -> Moments:
-        """Return the moments with ``values`` added.
+    def updated(
+        self, values: Float[np.ndarray, " n"], episode: Int[np.ndarray, " n"] | None = None
+    ) -> Moments:
+        """Return the moments with ``values`` added: one for each episode.
 
         The same as adding them one by one, in any order, up to float64 rounding. Equal values have squares of exactly
-        0.
+        0. Each of the n rows of an episode weighs 1/n, in the mean and in the squares: rows that cancel within their
+        episodes have a deviation all the same.
+
+        Args:
+            episode: dense index 0..E-1. None: each value is an episode.
 
         Source: Chan, Golub and LeVeque 1979, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances,
         which is Welford's update for many values at once.
         """
-        added = len(values)
-        if not added:
+        if not len(values):
             return self
-        mean = float(values.mean(dtype=np.float64))
-        squares = float(np.square(values - mean, dtype=np.float64).sum())
+        if episode is None:
+            episode = np.arange(len(values))
+        rows = np.bincount(episode)  # (E,)
+        added, weights = len(rows), 1.0 / rows[episode]
+        lowest = float(values.min())
+        above = values.astype(np.float64) - lowest  # equal values: exactly 0
+        mean = lowest + float((weights * above).sum()) / added
+        squares = float((weights * np.square(values - mean)).sum())
         count, apart = self.count + added, mean - self.mean
         return Moments(
             count=count,
@@ -64,9 +74,8 @@ class Normalize:
     ) -> tuple[TrajectoryColumns, Metrics]:
         del info
         total = self.config.of == "total"
-        episode = batch.episode
-        rewards = episode_means(batch.total_reward if total else batch.reward, episode)
-        self._seen = seen = self._seen.updated(rewards[first_rows(episode)])
+        rewards = (batch.total_reward if total else batch.reward).astype(np.float64)
+        self._seen = seen = self._seen.updated(rewards, batch.episode)
         scale = seen.std + self.config.eps
         shaped = replace(batch, reward=((batch.reward - seen.mean) / scale).astype(np.float32))
         if total:

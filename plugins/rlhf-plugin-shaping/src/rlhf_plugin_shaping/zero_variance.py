@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
-from rlhf_core.math import group_std
+from rlhf_core.math import group_mean, group_std
 
 from .filter_config import ZeroVarianceConfig
 
@@ -25,5 +25,7 @@ class ZeroVariance:
         del info
         rewards = torch.tensor(group.total_reward, dtype=torch.float64)
         one = torch.zeros(len(group), dtype=torch.int64)
-        std = float(group_std(rewards, one, torch.tensor(group.episode))[0])
+        episode = torch.tensor(group.episode)
+        # Samples are compared, not their rows: the deviation is that of the episodes' means.
+        std = float(group_std(group_mean(rewards, episode), one, episode)[0])
         return "same_reward" if std <= self.config.max_std else None

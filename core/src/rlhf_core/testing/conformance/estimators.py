@@ -22,6 +22,14 @@ from .subject import Check, Subject
 EXTREMES = ((1e6, -1e6, 0.0), (0.0, 0.0, 0.0), (1e-30, 0.0, 1.0), (7.0, 7.0, 7.0))
 """Rewards of three samples of a prompt."""
 
+CANCELING = (
+    ((1.0, -1.0, -1.0, 1.0), (0, 0, 1, 1)),
+    ((1.0, -1.0 + 1e-6, 1.0, -1.0 + 1e-6), (0, 0, 1, 1)),
+    ((1.0, -0.5, -0.5, 1e-6), (0, 0, 0, 1)),
+    ((1.0, -1.0, 0.5, -0.5), (0, 0, 0, 0)),
+)
+"""Rewards of four rows of a prompt, and the episodes that they are of."""
+
 
 def _mixed(subject: Subject) -> RewardBatch:
     return reward_batch(mixed_rows(), subject.needs, kl=_kl(subject))
@@ -185,6 +193,40 @@ def check_other_prompts_only_shift_and_scale(subject: Subject) -> None:
     assert_affine(all_of_them[alone.action_mask], base, "advantages beside other prompts")
 
 
+def check_rows_of_an_episode_count_once(subject: Subject) -> None:
+    """Training sequences of one episode that are alike count as one, up to a shift and a scale: whitening.
+
+    Three rows are in the batch again, in their own episodes. A baseline over rows would move towards them.
+    """
+    rows = mixed_rows()
+    repeated = reward_batch([*rows, *rows[:2], rows[9]], subject.needs, kl=_kl(subject))
+    base, mask = _estimate(subject, _mixed(subject)).advantages, _mixed(subject).action_mask
+    actual = _estimate(subject, repeated).advantages
+    assert_affine(actual[: len(rows)][mask], base[mask], "advantages beside copies of some rows")
+    copies_of = [0, 1, 9]
+    assert_equal(actual[len(rows) :], actual[copies_of], "advantages of the copies")
+
+
+def check_rows_that_cancel_stay_bounded(subject: Subject) -> None:
+    """Rewards that cancel within their episodes give no huge advantages: whatever divides a row saw that row too.
+
+    Four rows with rewards in [-1, 1]; all of the group's episodes have means of (nearly) 0. A deviation over those
+    means, or a division by their size, would blow a row's own distance up to the order of 1 / eps. Every formula of
+    the field stays below the square of the number of rows.
+    """
+    for scores, episodes in CANCELING:
+        rows = [
+            Row(key=key, turns=(2,), score=score, style=score, episode=episode)
+            for key, (score, episode) in enumerate(zip(scores, episodes, strict=True))
+        ]
+        advantages = _estimate(subject, reward_batch(rows, subject.needs)).advantages
+        worst, bound = float(advantages.abs().max()), len(rows) ** 2
+        assert worst <= bound, (
+            f"rewards {scores} of episodes {episodes} give an advantage of {worst:.4g}; "
+            f"expected at most {bound}"
+        )
+
+
 def check_empty_turns_do_not_matter(subject: Subject) -> None:
     """Cutting an answer into turns that earn nothing of their own changes nothing.
 
@@ -307,6 +349,8 @@ CHECKS = (
     Check(check_row_order_does_not_matter),
     Check(check_group_labels_do_not_matter),
     Check(check_other_prompts_only_shift_and_scale),
+    Check(check_rows_of_an_episode_count_once, _ignores_observations, usual=True),
+    Check(check_rows_that_cancel_stay_bounded),
     Check(check_empty_turns_do_not_matter, _ignores_observations, usual=True),
     Check(check_double_precision),
     Check(check_penalty_falls_on_its_token, _takes_kl_in_reward),
