@@ -107,6 +107,16 @@ def openrlhf_returns(batch: Batch) -> Both:
     return Both(ours=ours[batch.mask], theirs=theirs[batch.mask])
 
 
+def _clamped(batch: Batch, estimator: str) -> Tensor:
+    return kl_estimate(
+        batch.policy_logprobs,
+        batch.ref_logprobs,
+        estimator,
+        tail="clamp",
+        action_mask=batch.mask,
+    )
+
+
 def _openrlhf_kl(estimator: str) -> None:
     @pair(
         "openrlhf",
@@ -121,9 +131,7 @@ def _openrlhf_kl(estimator: str) -> None:
         theirs = utils.compute_approx_kl(
             batch.policy_logprobs, batch.ref_logprobs, kl_estimator=estimator
         )
-        ours = kl_estimate(
-            batch.policy_logprobs, batch.ref_logprobs, estimator, action_mask=batch.mask
-        )
+        ours = _clamped(batch, estimator)
         return Both(ours=ours[batch.mask], theirs=theirs[batch.mask].double())
 
 
@@ -139,9 +147,7 @@ def _verl_kl(estimator: str) -> None:
         theirs = load("verl.trainer.ppo.core_algos").kl_penalty(
             batch.policy_logprobs, batch.ref_logprobs, estimator
         )
-        ours = kl_estimate(
-            batch.policy_logprobs, batch.ref_logprobs, estimator, action_mask=batch.mask
-        )
+        ours = _clamped(batch, estimator)
         return Both(ours=ours[batch.mask], theirs=theirs[batch.mask])
 
 

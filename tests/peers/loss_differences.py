@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,7 @@ from .core_pairs import step_mean
 from .correction_pairs import kept_weights, ours
 from .differences import difference
 from .distillation_pairs import top_logprobs
-from .pairs import FLOAT32, Both
+from .pairs import EXACT, FLOAT32, Both
 from .policy_loss_pairs import TRL_LOSS, openrlhf_loss, our_inputs, ours_clipped, verl_loss
 from .released import load
 from .stand_ins import trl_loss
@@ -56,13 +58,46 @@ def _unbounded_kl(estimator: str) -> None:
         "verl",
         f"{VERL}.kl_penalty",
         "math.kl_estimate",
-        what=f"{estimator} is kept in [-10, 10] (as OpenRLHF), theirs is not; k3 is bounded by both.",
+        what=f"With the tail clamp, and in the reward, {estimator} is kept in [-10, 10] (as OpenRLHF), theirs is not; "
+        "k3 is bounded by both.",
         why="One token must not outweigh the rewards of a whole batch. They agree up to 10 nats.",
     )
     def compute(agreeing: bool) -> Both:
         policy, ref = _far_apart(3.0 if agreeing else 30.0)
         theirs = load("verl.trainer.ppo.core_algos").kl_penalty(policy, ref, estimator)
-        return Both(ours=kl_estimate(policy, ref, estimator), theirs=theirs)
+        return Both(ours=kl_estimate(policy, ref, estimator, tail="clamp"), theirs=theirs)
+
+
+def _tangent_of_k3(
+    peer: str, function: str, estimate: Callable[[Tensor, Tensor], Tensor], tolerance: float
+) -> None:
+    @difference(
+        peer,
+        function,
+        "math.kl_estimate",
+        what="As a loss k3 goes on along its tangent beyond 10, by default; theirs stays at 10 without a gradient.",
+        why="A clamp lets go of the tokens that are farthest from the reference. They agree below 10, and everywhere "
+        "with the tail clamp.",
+        tolerance=tolerance,
+    )
+    def compute(agreeing: bool) -> Both:
+        policy, ref = _far_apart(-2.5 if agreeing else -5.0)
+        return Both(ours=kl_estimate(policy, ref, "k3"), theirs=estimate(policy, ref).double())
+
+
+def _verl_k3(policy: Tensor, ref: Tensor) -> Tensor:
+    theirs: Tensor = load("verl.trainer.ppo.core_algos").kl_penalty(policy, ref, "k3")
+    return theirs
+
+
+def _openrlhf_k3(policy: Tensor, ref: Tensor) -> Tensor:
+    utils = load("openrlhf.models.utils")
+    theirs: Tensor = utils.compute_approx_kl(policy, ref, kl_estimator="k3")
+    return theirs
+
+
+_tangent_of_k3("verl", f"{VERL}.kl_penalty", _verl_k3, EXACT)
+_tangent_of_k3("openrlhf", "models.utils.compute_approx_kl", _openrlhf_k3, FLOAT32)
 
 
 for _estimator in ("k1", "k2"):
@@ -79,7 +114,8 @@ def _far_apart(nats: float) -> tuple[Tensor, Tensor]:
     "trl",
     TRL_LOSS,
     "math.kl_estimate",
-    what="k3 is kept below 10; theirs grows like e^30 where the reference has 30 nats more than the policy.",
+    what="k3 goes on along its tangent beyond 10; theirs grows like e^30 where the reference has 30 nats more than the "
+    "policy.",
     why="One token must not outweigh the rewards of a whole batch. They agree below 10.",
 )
 def trl_unbounded_k3(agreeing: bool) -> Both:

@@ -110,6 +110,19 @@ NO_EFFECT = {
         ["--algo.kl.coef", "0.1", "--algo.kl.unbiased_gradient"],
         "the KL is in the reward",
     ),
+    "tail of a KL in the reward": (
+        ["--algo.kl.coef", "0.1", "--algo.kl.tail", "clamp"],
+        "the KL is in the reward",
+    ),
+    "tail beside the unbiased gradient": (
+        [
+            "--algo.kl.coef=0.1",
+            "--algo.kl.mode=loss",
+            "--algo.kl.unbiased_gradient",
+            "--algo.kl.tail=clamp",
+        ],
+        "is no estimator's",
+    ),
     "step of a fixed bonus": (["--algo.loss.entropy_step", "0.1"], "entropy_target to adapt it"),
     "teacher of nobody": (["--algo.teacher.path", "x"], "learns from a teacher"),
     "many tokens of a teacher": (
@@ -179,6 +192,12 @@ def test_components_that_cannot_work_together_are_refused(resolved, words, part)
         ("--algo.kl.coef", "0.1", "--algo.kl.target", "1", "--algo.kl.horizon", "5"),
         ("--algo.kl.coef", "0.1", "--ref.path", "other"),
         ("--algo.kl.coef=0.1", "--algo.kl.mode=loss", "--algo.kl.unbiased_gradient"),
+        (
+            "--algo.kl.coef=0.1",
+            "--algo.kl.mode=loss",
+            "--algo.kl.estimator=k3",
+            "--algo.kl.tail=clamp",
+        ),
         (
             "--algo.terms.use",
             "imitate",

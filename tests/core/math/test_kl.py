@@ -70,7 +70,7 @@ def test_k2_and_k3_are_never_negative(estimator):
 def test_extreme_log_ratios_stay_in_bounds_with_finite_gradients(estimator, size):
     policy = torch.tensor([size, -size], requires_grad=True)
 
-    actual = kl_estimate(policy, torch.zeros(2), estimator)
+    actual = kl_estimate(policy, torch.zeros(2), estimator, tail="clamp")
     actual.sum().backward()
 
     assert actual.abs().max() <= 10.0
@@ -111,6 +111,110 @@ def test_half_precision_log_probs_are_compared_in_single():
 def test_an_unknown_estimator_is_refused():
     with pytest.raises(ValueError, match=r"'k4': expected 'k1', 'k2' or 'k3'"):
         kl_estimate(torch.zeros(1), torch.zeros(1), "k4")
+    with pytest.raises(ValueError, match=r"'flat'.* expected 'linear' or 'clamp'"):
+        kl_estimate(torch.zeros(1), torch.zeros(1), "k3", tail="flat")
+
+
+def slopes(log_ratio, estimator, tail):
+    """Gradient of each token's estimate by the policy's log-prob, in float64."""
+    policy = log_ratio.double().clone().requires_grad_()
+    kl_estimate(policy, torch.zeros_like(policy), estimator, tail=tail).sum().backward()
+    return policy.grad
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_token_farther_away_is_pulled_no_less(estimator):
+    """The slope never falls with the log-ratio, nor is it 0 but at equal log-probs: no token is let go."""
+    log_ratio = torch.linspace(-20.0, 20.0, 4001)
+
+    slope = slopes(log_ratio, estimator, "linear")
+
+    assert (slope.diff() >= 0).all()
+    if estimator != "k1":
+        assert (slope[log_ratio < -1e-3] < 0).all()
+        assert (slope[log_ratio > 1e-3] > 0).all()
+
+
+def test_the_clamp_lets_go_of_the_tokens_that_are_farthest_away():
+    """The slope of k3 is 1 - e^2.5 = -11.18 at -2.5, and 0 at -2.7; that of its tangent is 1 - e^2.61 = -12.61."""
+    log_ratio = torch.tensor([-2.5, -2.7, -5.0, -20.0])
+
+    clamped, linear = slopes(log_ratio, "k3", "clamp"), slopes(log_ratio, "k3", "linear")
+
+    assert clamped.tolist() == pytest.approx([-11.1825, 0.0, 0.0, 0.0], abs=1e-4)
+    assert linear.tolist() == pytest.approx([-11.1825, -12.6109, -12.6109, -12.6109], abs=1e-4)
+
+
+@pytest.mark.parametrize(("estimator", "low", "high"), [("k2", -4.47, 4.47), ("k3", -2.61, 10.99)])
+@pytest.mark.parametrize("tail", ["linear", "clamp"])
+def test_below_10_nats_both_tails_are_the_formula(estimator, low, high, tail):
+    log_ratio = torch.linspace(low, high, 501, dtype=torch.float64)
+    exact = {
+        "k2": log_ratio.square() / 2,
+        "k3": (-log_ratio).exp() - 1 + log_ratio,
+    }[estimator]
+
+    actual = kl_estimate(log_ratio, torch.zeros_like(log_ratio), estimator, tail=tail)
+
+    torch.testing.assert_close(actual, exact, rtol=1e-12, atol=1e-12)
+
+
+def test_the_tangents_by_hand():
+    """k2 is 10 at sqrt(20) = 4.472136 with that slope; k3 is 10 at -2.610869 with the slope 1 - e^2.610869."""
+    far = torch.tensor([-6.0, 6.0], dtype=torch.float64)
+
+    k2, k3 = (kl_estimate(far, torch.zeros(2), estimator) for estimator in ("k2", "k3"))
+
+    # 4.472136 * 6 - 10; 10 + 12.610869 * (6 - 2.610869), and e^-6 - 1 + 6.
+    assert k2.tolist() == pytest.approx([16.832816, 16.832816], abs=1e-6)
+    assert k3.tolist() == pytest.approx([52.739896, 5.002479], abs=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_value_and_slope_have_no_jump(estimator):
+    log_ratio = torch.linspace(-12.0, 12.0, 240_001, dtype=torch.float64)  # 1e-4 nats apart
+
+    value = kl_estimate(log_ratio, torch.zeros_like(log_ratio), estimator)
+
+    # No slope is above 12.7, and no curvature (that of k3 at its edge) above e^2.62.
+    assert value.diff().abs().max() <= 12.7e-4
+    assert slopes(log_ratio, estimator, "linear").diff().abs().max() <= 13.8e-4
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e30])
+def test_extreme_log_ratios_have_finite_tangents(estimator, size):
+    policy = torch.tensor([size, -size], requires_grad=True)
+
+    actual = kl_estimate(policy, torch.zeros(2), estimator)
+    actual.sum().backward()
+
+    assert torch.isfinite(actual).all()
+    assert policy.grad is not None
+    assert torch.isfinite(policy.grad).all()
+
+
+@pytest.mark.parametrize(("tail", "returns"), [("linear", True), ("clamp", False)])
+def test_a_policy_five_nats_away_is_pulled_back(tail, returns):
+    """Gradient descent on the k3 of one token, which the policy holds for e^-5 times as likely as the reference does.
+
+    Its own samples would hardly ever show that token; data of an older policy does.
+    """
+    reference = torch.tensor([0.5, 0.3, 0.2]).log()
+    logits = (reference + torch.tensor([-5.0, 0.0, 0.0])).requires_grad_()
+    optimizer = torch.optim.SGD([logits], lr=0.05)
+    for _ in range(200):
+        logprobs = logits.log_softmax(0)
+        loss = kl_estimate(logprobs[:1], reference[:1], "k3", tail=tail).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    away = float(reference[0] - logits.detach().log_softmax(0)[0])
+    if returns:
+        assert abs(away) < 0.1
+    else:
+        assert away > 4.0  # it never moved
 
 
 @pytest.mark.parametrize(

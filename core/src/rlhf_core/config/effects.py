@@ -33,9 +33,12 @@ def _without_effect(
     """Yield options that the rest of the configuration switches off, with the reason."""
     kl = run.algo.kl
     if kl.mode == "reward":
-        yield "algo.kl.unbiased_gradient", "the KL is in the reward. Set --algo.kl.mode loss too."
+        for name in ("tail", "unbiased_gradient"):
+            yield f"algo.kl.{name}", "the KL is in the reward. Set --algo.kl.mode loss too."
+    if kl.unbiased_gradient:
+        yield "algo.kl.tail", "the unbiased gradient is no estimator's. Leave that option out."
     if kl.coef == 0:
-        for name in ("mode", "estimator"):
+        for name in ("mode", "estimator", "tail"):
             yield f"algo.kl.{name}", "there is no KL penalty. Set --algo.kl.coef too."
     if kl.target is None:
         yield "algo.kl.horizon", "the coefficient is fixed. Set --algo.kl.target to adapt it."

@@ -170,6 +170,11 @@ class KlSection(Config):
     estimator: Literal["k1", "k2", "k3"] = Field(
         "k1", description="per-token estimator of KL(policy || reference)"
     )
+    tail: Literal["linear", "clamp"] = Field(
+        "linear",
+        description="as a loss, beyond 10 nats: linear: go on along the tangent, so that far tokens are still pulled "
+        "back; clamp: stay at 10 without a gradient, as OpenRLHF and verl do",
+    )
     unbiased_gradient: bool = Field(
         False,
         description="as a loss: keep the estimator's value, but use the gradient of the KL itself",

@@ -52,6 +52,8 @@ class PolicyObjective:
     correction: ComponentRef | None = None
     kl_estimator: Literal["k1", "k2", "k3"] | None = None
     """None: no KL term in the loss."""
+    kl_tail: Literal["linear", "clamp"] = "linear"
+    """What the KL term does beyond 10 nats: see ``math.kl_estimate``. Of no effect on the unbiased gradient."""
     kl_unbiased_gradient: bool = False
     """Replace the gradient of the KL term by the unbiased one; its value stays that of the estimator."""
     entropy_bonus: bool = False

@@ -88,6 +88,7 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
             ),
             correction=correction.ref("rlhf_is_corrections") if correction else None,
             kl_estimator=algo.kl.estimator if kl_in_loss else None,
+            kl_tail=algo.kl.tail,
             kl_unbiased_gradient=algo.kl.unbiased_gradient,
             entropy_bonus=has_entropy_bonus(run),
             terms=tuple(_term(selection) for selection in resolved.selections["algo.terms.use"]),

@@ -163,8 +163,12 @@ def make_reward_batch(
     token_rewards[rows, lengths - 1] += torch.from_numpy(batch.reward)
     penalty = None
     if kl is not None:
+        # Clamped: here it is a number beside rewards, and no gradient is lost.
         estimate = kl_estimate(
-            padded(columns["old_logprobs"]), padded(columns["ref_logprobs"]), kl.estimator
+            padded(columns["old_logprobs"]),
+            padded(columns["ref_logprobs"]),
+            kl.estimator,
+            tail="clamp",
         )
         penalty = torch.where(mask, -kl.coef * estimate, 0.0)
         token_rewards = token_rewards + penalty

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,9 +11,18 @@ from torch import Tensor
 
 from ..errors import NonFiniteError
 
+Tail = Literal["linear", "clamp"]
+"""What an estimate does beyond 10 nats."""
+
 MAX_ESTIMATE = 10.0
-"""Estimates are kept in [-10, 10] nats per token, as in OpenRLHF and verl: one token to which the reference gives
-almost no probability must not outweigh the rewards of a whole batch."""
+"""Nats per token from which on an estimate no longer follows its formula: one token to which the reference gives almost
+no probability must not outweigh the rewards of a whole batch."""
+
+K2_EDGE = math.sqrt(2 * MAX_ESTIMATE)
+"""The log-ratio at which ``k2`` is 10, on both sides."""
+
+K3_EDGE = 2.610868638149876
+"""The log-ratio ``-K3_EDGE`` is where ``k3`` is 10: the root of ``exp(x) - 1 - x = 10``."""
 
 MAX_WEIGHT = 10.0
 """Largest importance weight of a token in the unbiased gradient."""
@@ -23,6 +33,7 @@ def kl_estimate(
     ref_logprobs: Float[Tensor, "*n"],
     estimator: str,
     *,
+    tail: Tail = "linear",
     action_mask: Bool[Tensor, "*n"] | None = None,
 ) -> Float[Tensor, "*n"]:
     """Return a per-token estimate of KL(policy || reference) for tokens sampled from the policy.
@@ -33,19 +44,28 @@ def kl_estimate(
     - ``k2``: ``l^2 / 2``. Biased, small variance; its gradient as a loss is that of the KL.
     - ``k3``: ``exp(-l) - 1 + l``. Unbiased and never negative.
 
-    All are 0 for equal log-probs. Each is clamped to [-10, 10] and has no gradient beyond. The result is at least
-    float32.
+    All are 0 for equal log-probs. Below 10 nats these are the formulas; beyond, with the tail
+
+    - ``linear``: the formula's tangent where it reaches 10 takes over. Value and slope are continuous, so the farther a
+      token is from the reference, the more it is pulled back, by at most 4.5 (``k2``) or 12.6 (``k3``). ``k1`` is its
+      own tangent, and so is ``k3`` where the policy is above the reference: there its slope comes near 1.
+    - ``clamp``: the estimate stays in [-10, 10] and has *no* gradient beyond. As a loss it lets go of the tokens that
+      are farthest away: the slope of ``k3`` is -11.2 at l = -2.5 and 0 at -2.7. For an estimate that is a number and no
+      loss, as in the reward, it is the bound that keeps a token from outweighing a batch.
+
+    The result is at least float32.
 
     Args:
         estimator: ``k1``, ``k2`` or ``k3``.
+        tail: ``linear`` or ``clamp``.
         action_mask: where it is False the result is 0 and gets no gradient, whatever stands there, nan included.
             Without it, nan gives nan.
 
     Raises:
-        ValueError: the estimator is unknown.
+        ValueError: the estimator or the tail is unknown.
 
-    Source: Schulman 2020, "Approximating KL Divergence", http://joschu.net/blog/kl-approx.html. The clamps are not
-    his.
+    Source: Schulman 2020, "Approximating KL Divergence", http://joschu.net/blog/kl-approx.html. The tails are not his:
+    ``clamp`` is that of OpenRLHF and verl, ``linear`` is ours, after Huber's loss.
     """
     dtype = torch.promote_types(policy_logprobs.dtype, torch.float32)
     log_ratio = policy_logprobs.to(dtype) - ref_logprobs.to(dtype)
@@ -55,15 +75,35 @@ def kl_estimate(
         case "k1":
             estimate = log_ratio
         case "k2":
-            # Bounded before the square too: an infinite square would come back in the backward pass as 0 * inf.
-            estimate = log_ratio.clamp(-MAX_ESTIMATE, MAX_ESTIMATE).square() / 2
+            estimate = _k2(log_ratio)
         case "k3":
-            # expm1 keeps digits near 0, where k3 is a difference of nearly equal numbers.
-            floored = log_ratio.clamp(min=-MAX_ESTIMATE)
-            estimate = torch.expm1(-floored) + floored
+            estimate = _k3(log_ratio)
         case _:
             raise ValueError(f"KL estimator {estimator!r}: expected 'k1', 'k2' or 'k3'")
-    return estimate.clamp(-MAX_ESTIMATE, MAX_ESTIMATE)
+    match tail:
+        case "linear":
+            return estimate
+        case "clamp":
+            return estimate.clamp(-MAX_ESTIMATE, MAX_ESTIMATE)
+        case _:
+            raise ValueError(f"tail {tail!r} of a KL estimate: expected 'linear' or 'clamp'")
+
+
+def _k2(log_ratio: Tensor) -> Tensor:
+    """``l^2 / 2``, with its tangents beyond 10."""
+    # Bounded before the square: an infinite square would come back in the backward pass as 0 * inf.
+    inner = log_ratio.clamp(-K2_EDGE, K2_EDGE).square() / 2
+    tangent = MAX_ESTIMATE + K2_EDGE * (log_ratio.abs() - K2_EDGE)
+    return torch.where(log_ratio.abs() > K2_EDGE, tangent, inner)
+
+
+def _k3(log_ratio: Tensor) -> Tensor:
+    """``exp(-l) - 1 + l``, with its tangent where l < 0 and it is beyond 10."""
+    floored = log_ratio.clamp(min=-K3_EDGE)
+    # expm1 keeps digits near 0, where k3 is a difference of nearly equal numbers.
+    inner = torch.expm1(-floored) + floored
+    tangent = MAX_ESTIMATE - math.expm1(K3_EDGE) * (log_ratio + K3_EDGE)
+    return torch.where(log_ratio < -K3_EDGE, tangent, inner)
 
 
 def unbiased_kl(
@@ -73,7 +113,7 @@ def unbiased_kl(
     estimator: str,
     action_mask: Bool[Tensor, "*n"] | None = None,
 ) -> Float[Tensor, "*n"]:
-    """Return an estimate whose value is that of ``kl_estimate`` and whose gradient is the KL's own.
+    """Return an estimate whose value is that of ``kl_estimate`` (tail ``clamp``) and whose gradient is the KL's own.
 
     The gradient with respect to a token's log-prob is ``w * l`` for every estimator, with ``l = policy - reference``
     and ``w = min(exp(policy - old), 10)``: the expectation of ``l * grad log policy`` under the policy is the gradient
@@ -93,7 +133,9 @@ def unbiased_kl(
         column.to(dtype) if action_mask is None else torch.where(action_mask, column.to(dtype), 0.0)
         for column in (policy_logprobs, old_logprobs.detach(), ref_logprobs.detach())
     )
-    value = kl_estimate(policy_logprobs, ref_logprobs, estimator, action_mask=action_mask).detach()
+    value = kl_estimate(
+        policy_logprobs, ref_logprobs, estimator, tail="clamp", action_mask=action_mask
+    ).detach()
     detached = policy_logprobs.detach()
     weight = (detached - old_logprobs).clamp(max=math.log(MAX_WEIGHT)).exp()
     log_ratio = (detached - ref_logprobs).clamp(-MAX_ESTIMATE, MAX_ESTIMATE)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -43,13 +43,18 @@ from .tiny_policy import (
     value_batch,
 )
 
-_KL_OF: Mapping[Aggregation, Literal["k1", "k2", "k3"]] = {
-    "token-mean": "k3",
-    "seq-mean-token-mean": "k2",
-    "seq-mean-token-sum-norm": "k1",
-}
+_OBJECTIVES = (
+    PolicyObjective(loss=LOSS, aggregation="token-mean", kl_estimator="k3", kl_tail="linear"),
+    PolicyObjective(loss=LOSS, aggregation="token-mean", kl_estimator="k3", kl_tail="clamp"),
+    PolicyObjective(
+        loss=LOSS, aggregation="seq-mean-token-mean", kl_estimator="k2", kl_tail="linear"
+    ),
+    PolicyObjective(
+        loss=LOSS, aggregation="seq-mean-token-sum-norm", kl_estimator="k1", kl_tail="clamp"
+    ),
+)
 MAX_KL = 10.0
-"""Estimates are clamped to this, see ``rlhf_core.math.kl_estimate``."""
+"""Estimates have a tail from here on, see ``rlhf_core.math.kl_estimate``."""
 SMALL, LARGE = 12, 16384
 """Tokens of a micro-batch that holds one or two of the rows, and of one that holds all."""
 DTYPES = ("float32", "bfloat16")
@@ -144,21 +149,24 @@ def check_a_step_is_the_plain_gradient(subject: Subject) -> None:
     """One step moves the weights by the gradient of the written-out objective: policy loss, KL and entropy, each over
     the actions alone, at the temperature, divided by the totals of the step."""
     batch = train_batch()
-    for mode in get_args(Aggregation):
-        objective = PolicyObjective(
-            loss=LOSS, aggregation=mode, kl_estimator=_KL_OF[mode], entropy_bonus=True
-        )
+    for terms in _OBJECTIVES:
+        objective = replace(terms, entropy_bonus=True)
         plan = step_plan(batch.trajectories, kl_coef=0.3, entropy_coef=0.2)
         with tiny_model() as folder:
             plain = PlainModel(folder)
-            plain.descend(_written_out(plain, mode, plan, temperature=0.8))
+            plain.descend(_written_out(plain, objective, plan, temperature=0.8))
             with _running(subject, folder, objective, temperature=0.8) as backend:
                 backend.train_step(batch, plan)
-                _assert_same_weights(backend, plain.state(), f"after a step with {mode}")
+                _assert_same_weights(
+                    backend,
+                    plain.state(),
+                    f"after a step with {objective.aggregation}, {objective.kl_estimator} and "
+                    f"tail {objective.kl_tail}",
+                )
 
 
 def _written_out(
-    plain: PlainModel, mode: Aggregation, plan: StepPlan, *, temperature: float
+    plain: PlainModel, objective: PolicyObjective, plan: StepPlan, *, temperature: float
 ) -> Tensor:
     """The objective of ``train_batch()`` in the plainest form."""
     batch = train_batch()
@@ -166,14 +174,27 @@ def _written_out(
     scores = plain.scores(rows, temperature)
     advantages = torch.from_numpy(columns["advantages"])
     log_ratio = scores.logprobs - torch.from_numpy(columns["ref_logprobs"])
-    kl = {
-        "k1": log_ratio,
-        "k2": log_ratio.square() / 2,
-        "k3": (-log_ratio).exp() - 1 + log_ratio,
-    }[_KL_OF[mode]]
-    loss = -advantages * scores.logprobs + plan.kl_coef * kl.clamp(-MAX_KL, MAX_KL)
+    loss = -advantages * scores.logprobs + plan.kl_coef * _written_out_kl(log_ratio, objective)
     loss = loss - plan.entropy_coef * scores.entropies
-    return _aggregated(loss, mode, torch.from_numpy(rows.num_actions))
+    return _aggregated(loss, objective.aggregation, torch.from_numpy(rows.num_actions))
+
+
+def _written_out_kl(log_ratio: Tensor, objective: PolicyObjective) -> Tensor:
+    """The KL term, with the tangents at 10 as numbers."""
+    match objective.kl_estimator:
+        case "k2":
+            estimate = log_ratio.square() / 2
+            tangent = 4.472136 * log_ratio.abs() - 10.0
+            beyond = log_ratio.abs() > 4.472136
+        case "k3":
+            estimate = (-log_ratio).exp() - 1 + log_ratio
+            tangent = 10.0 - 12.610869 * (log_ratio + 2.610869)
+            beyond = log_ratio < -2.610869
+        case _:
+            estimate, tangent, beyond = log_ratio, log_ratio, log_ratio > torch.inf
+    if objective.kl_tail == "clamp":
+        return estimate.clamp(-MAX_KL, MAX_KL)
+    return torch.where(beyond, tangent, estimate)
 
 
 def _aggregated(loss: Tensor, mode: str, lengths: Tensor) -> Tensor:

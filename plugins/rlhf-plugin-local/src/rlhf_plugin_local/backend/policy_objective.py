@@ -141,5 +141,6 @@ def _kl_to_reference(
     if terms.objective.kl_unbiased_gradient:
         kl: Tensor = unbiased_kl(policy, old, reference, estimator, columns.grid.mask)
         return kl
-    kl = kl_estimate(policy, reference, estimator, action_mask=columns.grid.mask)
+    tail = terms.objective.kl_tail
+    kl = kl_estimate(policy, reference, estimator, tail=tail, action_mask=columns.grid.mask)
     return kl
