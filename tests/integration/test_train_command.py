@@ -41,6 +41,26 @@ def test_rollout_and_trainer_agree_on_every_logprob(train):
         assert line["metrics"]["mismatch/logprob_diff_max"] <= 1e-4
 
 
+@pytest.mark.parametrize(
+    ("dtype", "compute_dtype", "weights"),
+    [
+        ("float32", "bfloat16", "shared"),
+        ("bfloat16", "auto", "shared"),
+        ("bfloat16", "bfloat16", "copy"),
+    ],
+)
+def test_rollout_and_trainer_agree_in_bfloat16(train, dtype, compute_dtype, weights):
+    flags = ["--model.dtype", dtype, "--backend.torch.compute_dtype", compute_dtype]
+    flags += ["--engine.embedded.weights", weights, "--reward", "vary.py:vary"]
+    metrics = steps_of(train("run", *flags))
+
+    assert len(metrics) == 2
+    for line in metrics:
+        # Logits of size 0.1, of which bfloat16 holds 8 bits: roundings of hidden states add up to some 1e-3.
+        assert line["metrics"]["mismatch/logprob_diff_max"] <= 5e-3
+        assert line["metrics"]["policy/grad_norm"] > 0
+
+
 def test_another_slot_count_or_micro_batch_samples_the_same_tokens(train, workspace):
     train("many")
     train("few", "--engine.embedded.slots", "3", "--train.max_tokens_per_micro_batch", "16")

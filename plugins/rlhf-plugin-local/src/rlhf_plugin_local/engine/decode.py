@@ -68,7 +68,8 @@ class DecodeLayout:
                 )
             else:
                 output = _attention(grouped, keys, values, mask, scaling, softcap)
-        return output.reshape(1, R, H, -1)
+        # The next matmul takes weights of this type: without autocast it refuses any other.
+        return output.reshape(1, R, H, -1).to(self.compute_dtype)
 
     def _mask(self, window: int | None) -> Tensor:
         """(R, 1, 1, L) 0 where the row may look, -inf elsewhere."""
