@@ -200,6 +200,27 @@ def test_a_window_that_the_layers_do_not_ask_for_is_refused(tmp_path, window, mo
         load_causal_lm(str(tmp_path), dtype="float32")
 
 
+@pytest.mark.parametrize("window", [4, 4096])
+def test_a_window_of_all_layers_that_they_do_not_ask_for_is_refused(tmp_path, window):
+    """PhiMoE has a window in its mask and not in its attention."""
+    from transformers import PhimoeConfig
+
+    config = PhimoeConfig(
+        vocab_size=100,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        num_local_experts=4,
+        sliding_window=window,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+
+    with pytest.raises(PluginError, match=f"asked for window None, and the config says {window}"):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
 def test_code_that_comes_with_a_model_is_not_run(tmp_path):
     LlamaConfig(vocab_size=100).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -15,12 +15,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, PluginError
 
 from . import attention
 from .attention import Layout
 from .quiet import no_progress_bars
-from .verification import verify
+from .verification import own_attention, verify
 from .whole_graph import WholeGraph
 
 _UNREADABLE = (
@@ -183,6 +183,8 @@ def load_causal_lm(
                 output_loading_info=True,
             )
     except _UNREADABLE as error:
+        if isinstance(error, KeyError) and error.args == (attention.NAME,):
+            raise PluginError(own_attention(f"model {path}")) from error
         raise _why_not(path, error, trust_remote_code) from error
     if lacking := sorted(info["missing_keys"]) + sorted(map(str, info["mismatched_keys"])):
         raise ConfigError(

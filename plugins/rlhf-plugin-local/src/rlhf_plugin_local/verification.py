@@ -42,7 +42,7 @@ class _Witness:
 
 @torch.inference_mode()
 def verify(lm: CausalLM) -> None:
-    """Compare packed logits of two short sequences with the model's own, each alone under its default attention.
+    """Compare packed logits of two short sequences with the model's own, each alone under its eager attention.
 
     Raises:
         PluginError: they differ, or a layer is of a kind that is not computed here.
@@ -63,7 +63,11 @@ def verify(lm: CausalLM) -> None:
         assert isinstance(layout, PackedLayout)
         actual = lm.logits(lm.hidden(torch.cat(rows), layout.positions(), witness))
     except (RuntimeError, TypeError, AttributeError) as error:
+        if not lm.model._supports_attention_backend:
+            raise PluginError(own_attention(family)) from error
         raise PluginError(f"{family} cannot be run by the torch backend: {error}") from error
+    if not witness.windows:
+        raise PluginError(own_attention(family))
     _check_windows(witness, config, family)
     expected = torch.cat([_own_logits(lm, row) for row in rows])
     scale = expected.abs().max().clamp_min(1e-6)
@@ -75,6 +79,15 @@ def verify(lm: CausalLM) -> None:
             f"logit (allowed: {allowed:g}), so this architecture would be trained wrongly by the torch backend. "
             "Choose another model, or another engine and backend."
         )
+
+
+def own_attention(model: str) -> str:
+    """Say that a model has no place where its attention could be replaced, as that of GPT-J, MPT or BLOOM (ALiBi)."""
+    return (
+        f"{model} computes its attention in code of its own instead of through Transformers' attention interface, so "
+        "sequences that are packed in one row would see each other. The torch backend and the embedded engine cannot "
+        "run it; choose another model."
+    )
 
 
 def _probe_length(config: Any) -> int:
@@ -89,8 +102,8 @@ def _probe_tokens(length: int, vocab_size: int) -> Tensor:
 
 def _own_logits(lm: CausalLM, row: Tensor) -> Tensor:
     """(T, V) of one sequence, by the model's own forward pass and attention."""
-    default = "sdpa" if lm.model._supports_sdpa else "eager"
-    lm.model.set_attn_implementation(default)
+    # The only one that has all that a family does to its scores: "sdpa" ignores Gemma 2's soft cap.
+    lm.model.set_attn_implementation("eager")
     try:
         with lm.autocast():
             logits: Tensor = lm.model(input_ids=row[None], use_cache=False).logits[0].float()
@@ -105,10 +118,18 @@ def _check_windows(witness: _Witness, config: Any, family: str) -> None:
             f"{family}: {len(witness.windows)} of {config.num_hidden_layers} layers used the packed attention; the "
             "torch backend cannot compute the others."
         )
-    kinds = getattr(config, "layer_types", None) or ()
-    for layer, kind in enumerate(kinds):
-        if (kind == "sliding_attention") != (witness.windows[layer] is not None):
+    for layer, asked in sorted(witness.windows.items()):
+        expected = _window(config, layer)
+        if asked != expected:
             raise PluginError(
-                f"{family}: layer {layer} is {kind} but asked for window {witness.windows[layer]}; the torch backend "
-                "would attend to other tokens than the model does."
+                f"{family}: layer {layer} is {'full' if expected is None else 'sliding'}_attention but asked for "
+                f"window {asked}, and the config says {expected}; the torch backend would attend to other tokens than "
+                "the model does."
             )
+
+
+def _window(config: Any, layer: int) -> int | None:
+    """The window that Transformers' mask of a layer has: by the layer's kind, or one for all layers."""
+    kinds = getattr(config, "layer_types", None)
+    window: int | None = getattr(config, "sliding_window", None)
+    return None if kinds and kinds[layer] == "full_attention" else window
