@@ -6,11 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, OPTConfig
+from transformers import AutoModelForCausalLM, CohereConfig, OPTConfig
 
 from rlhf_core import CheckpointError, ConfigError
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Uid
 from rlhf_core.testing.conformance import applying, subject
+from rlhf_plugin_local.backend.torch_backend import TorchBackend
+from rlhf_plugin_local.config import TorchBackendConfig
 
 pytestmark = [pytest.mark.scale]
 pytest.importorskip("deepspeed")
@@ -235,3 +237,39 @@ def test_recomputing_switches_no_dropout_on(place, material, dropping, stage):
 
     np.testing.assert_allclose(outcome.logprobs, scored, atol=1e-5)
     backend.close()
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_gains_of_two_axes_are_left_to_adamw(
+    place, material, scenarios, tmp_path_factory, caplog, stage
+):
+    """Cohere's norms of queries and keys have a gain for each head; Muon would orthogonalize it."""
+    folder = tmp_path_factory.mktemp("cohere")
+    config = CohereConfig(
+        vocab_size=100,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        use_qk_norm=True,
+    )
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    caplog.set_level("INFO", logger="rlhf_plugin_local")
+    batch, found = material.make_batch(), []
+    for make in (place.make, lambda **_: TorchBackend(TorchBackendConfig(device="cpu"))):
+        own = scenarios.Place(make, place.models, place.folder)
+        spec = {"optimizer": material.MUON, "model_path": str(folder)}
+        backend = own.start(options={"zero_stage": stage}, **spec)
+        backend.train_step(batch, material.make_plan(batch))
+        found.append(scenarios.Found())
+        found[-1].weights(backend)
+        backend.close()
+
+    listed = [record.getMessage() for record in caplog.records if ", group " in record.getMessage()]
+    assert [("q_norm" in line, "k_norm" in line) for line in listed if "group muon" in line] == [
+        (False, False)
+    ] * 2
+    assert all("q_norm.weight (2)" in line for line in listed if "group adam_no_decay" in line)
+    torch.testing.assert_close(found[0].tensors, found[1].tensors, atol=1e-3, rtol=0)

@@ -37,6 +37,7 @@ from .learner import Learner, LearnOutcome, LearnRequest
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .metric import Metric, Metrics, merge_metrics, metric_values
 from .model_adapter import ModelAdapter
+from .named_parameters import NamedParameters, norm_parameters
 from .optimizer import Optimizer, ParameterGroup
 from .reward import (
     Reward,
@@ -90,6 +91,7 @@ __all__ = [
     "Metric",
     "Metrics",
     "ModelAdapter",
+    "NamedParameters",
     "Normalizers",
     "Observation",
     "Optimizer",
@@ -142,4 +144,5 @@ __all__ = [
     "WeightSync",
     "merge_metrics",
     "metric_values",
+    "norm_parameters",
 ]

@@ -48,7 +48,14 @@ class Optimizer(Protocol):
 
     def parameter_groups(
         self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]
-    ) -> list[ParameterGroup]: ...
+    ) -> list[ParameterGroup]:
+        """Put every trainable parameter into one group.
+
+        Args:
+            named_parameters: a backend gives ``NamedParameters``, which also know what is a matrix; others may give
+                bare pairs, and ``NamedParameters.of`` takes both.
+        """
+        ...
 
     def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
         """Return the optimizer. Each torch parameter group carries ``lr``, which the schedule scales."""

@@ -36,7 +36,7 @@ class Adam8bit:
     def parameter_groups(
         self, named_parameters: Iterable[tuple[str, nn.Parameter]]
     ) -> list[ParameterGroup]:
-        """Split the trainable parameters into ``decay``, two or more axes, and ``no_decay``.
+        """Split the trainable parameters into ``decay``, the matrices, and ``no_decay``.
 
         Raises:
             ConfigError: no parameter is trainable.

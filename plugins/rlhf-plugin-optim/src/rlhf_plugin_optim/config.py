@@ -22,7 +22,7 @@ class AdamConfig(Config):
         0.0,
         ge=0.0,
         le=1.0,
-        description="decoupled decay, times the learning rate; only of parameters with two or more axes",
+        description="decoupled decay, times the learning rate; only of matrices, not of biases and norms",
     )
 
 
@@ -48,7 +48,7 @@ class SgdConfig(Config):
         0.0,
         ge=0.0,
         le=1.0,
-        description="times the weight, added to its gradient; only of parameters with two or more axes",
+        description="times the weight, added to its gradient; only of matrices, not of biases and norms",
     )
 
     @model_validator(mode="after")
@@ -78,7 +78,7 @@ class MuonConfig(Config):
         0.0,
         ge=0.0,
         le=1.0,
-        description="decoupled decay, times the learning rate; only of parameters with two or more axes",
+        description="decoupled decay, times the learning rate; only of matrices, not of biases and norms",
     )
     adam_lr: float | None = Field(
         None,

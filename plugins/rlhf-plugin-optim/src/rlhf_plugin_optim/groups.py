@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 
 from rlhf_core import ConfigError
-from rlhf_core.contracts import ParameterGroup
+from rlhf_core.contracts import NamedParameters, ParameterGroup
 
 Named = tuple[str, nn.Parameter]
 
 
-def trainable_parameters(named_parameters: Iterable[Named]) -> list[Named]:
+def trainable_parameters(named_parameters: Iterable[Named]) -> NamedParameters:
     """Return the parameters that are to be trained, in order.
 
     A parameter that appears under two names (tied embeddings) is taken once, under the first.
@@ -21,8 +21,9 @@ def trainable_parameters(named_parameters: Iterable[Named]) -> list[Named]:
     Raises:
         ConfigError: no parameter is trainable.
     """
+    named = NamedParameters.of(named_parameters)
     trainable: dict[int, Named] = {}
-    for name, parameter in named_parameters:
+    for name, parameter in named:
         if parameter.requires_grad:
             trainable.setdefault(id(parameter), (name, parameter))
     if not trainable:
@@ -30,33 +31,32 @@ def trainable_parameters(named_parameters: Iterable[Named]) -> list[Named]:
             "no parameter is trainable, so there is nothing to optimize; "
             "choose a model adapter that leaves some parameters trainable"
         )
-    return list(trainable.values())
+    return NamedParameters(tuple(trainable.values()), named.gains)
 
 
 def by_decay(
-    named: Sequence[Named], *, weight_decay: float, prefix: str = "", **options: Any
+    named: NamedParameters, *, weight_decay: float, prefix: str = "", **options: Any
 ) -> list[ParameterGroup]:
-    """Split parameters by their number of axes into ``decay`` and ``no_decay``; an empty group is left out.
+    """Split parameters into ``decay`` and ``no_decay``; an empty group is left out.
 
-    Two or more axes (projections, embeddings, output heads, adapters) decay; fewer (biases, gains of norms, single
-    scalars) do not, since pulling a gain towards 0 switches its channel off. Going by shape needs no list of names,
-    which every new architecture would outdate.
+    Matrices (projections, embeddings, output heads, adapters, stacked experts) decay; biases, gains of norms and single
+    scalars do not, since pulling a gain towards 0 switches its channel off.
 
     Args:
         prefix: of the groups' names.
         options: of both groups.
     """
-    decay = tuple(one for one in named if one[1].dim() >= 2)
-    no_decay = tuple(one for one in named if one[1].dim() < 2)
+    decay = named.where(named.is_matrix)
+    no_decay = named.where(lambda *pair: not named.is_matrix(*pair))
     groups = [
         ParameterGroup(
             name=f"{prefix}decay",
-            named_parameters=decay,
+            named_parameters=decay.pairs,
             options={"weight_decay": weight_decay, **options},
         ),
         ParameterGroup(
             name=f"{prefix}no_decay",
-            named_parameters=no_decay,
+            named_parameters=no_decay.pairs,
             options={"weight_decay": 0.0, **options},
         ),
     ]

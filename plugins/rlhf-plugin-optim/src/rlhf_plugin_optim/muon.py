@@ -13,7 +13,7 @@ from rlhf_core.contracts import ParameterGroup
 
 from .adam import can_fuse
 from .config import MuonConfig
-from .groups import Named, by_decay, torch_groups, trainable_parameters
+from .groups import by_decay, torch_groups, trainable_parameters
 from .muon_adamw import ADAMW, ALGORITHM, MUON, MuonAdamW
 
 
@@ -34,7 +34,7 @@ class Muon:
     ) -> list[ParameterGroup]:
         """Split the trainable parameters into ``muon``, ``adam_decay`` and ``adam_no_decay``; empty ones are left out.
 
-        ``muon`` has the parameters with exactly two axes whose name matches none of ``adam_names``; the factors of a
+        ``muon`` has the matrices with exactly two axes whose name matches none of ``adam_names``; the factors of a
         low-rank adapter are among them. Embeddings, output heads, value heads, and stacks of matrices in one parameter
         (experts) are in ``adam_decay``; biases and gains of norms in ``adam_no_decay``.
 
@@ -43,17 +43,23 @@ class Muon:
         """
         config = self.config
         named = trainable_parameters(named_parameters)
-        hidden = [one for one in named if one[1].dim() == 2 and not self._is_adams(one)]
+        hidden = named.where(
+            lambda name, parameter: (
+                parameter.dim() == 2
+                and named.is_matrix(name, parameter)
+                and not self._is_adams(name)
+            )
+        )
         if not hidden:
             raise ConfigError(
                 f"optimizer muon: none of the {len(named)} trainable parameters is a matrix outside of adam_names "
                 f"({', '.join(config.adam_names)}); choose --optim adam"
             )
         taken = {id(parameter) for _, parameter in hidden}
-        rest = [one for one in named if id(one[1]) not in taken]
+        rest = named.where(lambda _, parameter: id(parameter) not in taken)
         muon = ParameterGroup(
             name=MUON,
-            named_parameters=tuple(hidden),
+            named_parameters=hidden.pairs,
             options={
                 ALGORITHM: MUON,
                 "lr": config.lr,
@@ -83,8 +89,8 @@ class Muon:
                 group["fused"] = can_fuse([source])
         return MuonAdamW(made)
 
-    def _is_adams(self, named: Named) -> bool:
-        parts = named[0].split(".")
+    def _is_adams(self, name: str) -> bool:
+        parts = name.split(".")
         return any(
             fnmatchcase(part, pattern) for part in parts for pattern in self.config.adam_names
         )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf_core import PluginError
-from rlhf_core.contracts import ModelAdapter, RoleSpec
+from rlhf_core.contracts import ModelAdapter, NamedParameters, RoleSpec, norm_parameters
 from rlhf_core.plugins import Plugins
 
 from ..config import TorchBackendConfig
@@ -48,9 +48,10 @@ class RoleModel(nn.Module):
             for name, parameter in self.value_head.named_parameters():
                 yield f"{VALUE_HEAD}.{name}", parameter
 
-    def named_trainable(self) -> list[tuple[str, nn.Parameter]]:
+    def named_trainable(self) -> NamedParameters:
         """The parameters that the optimizer gets."""
-        return [(name, weight) for name, weight in self.named_weights() if weight.requires_grad]
+        trainable = tuple(pair for pair in self.named_weights() if pair[1].requires_grad)
+        return NamedParameters(trainable, norm_parameters(self.lm.model))
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor of the model by its Hugging Face name, tied ones under each of their names."""

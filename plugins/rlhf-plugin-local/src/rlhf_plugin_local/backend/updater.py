@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlhf_core.contracts import Metric, Metrics, Optimizer, RoleSpec
+from rlhf_core.contracts import Metric, Metrics, NamedParameters, Optimizer, RoleSpec
 
 from .schedule import lr_factor
 from .trained_parts import check_groups, log_groups, peak_lrs, require_trainable
@@ -22,7 +22,7 @@ class Updater:
     """Holds everything that training has beside the weights themselves.
 
     Args:
-        named: the trainable parameters.
+        named: the trainable parameters; as ``NamedParameters``, with what is a matrix among them.
         spec: of the role: schedule, clipping, decay of the moving average.
         optimizer: the component.
 
@@ -40,7 +40,8 @@ class Updater:
         self.copied = {name: weight for name, weight in named if weight.dtype != torch.float32}
         """The weights whose master is a float32 copy. A model may hold both kinds beside each other."""
         self._spec = spec
-        groups = optimizer.parameter_groups(list(self.masters.items()))
+        gains = NamedParameters.of(named).gains
+        groups = optimizer.parameter_groups(NamedParameters(tuple(self.masters.items()), gains))
         check_groups(groups, self.masters)
         log_groups(spec.role, groups)
         self.optimizer = optimizer.create(groups)
