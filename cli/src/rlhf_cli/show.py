@@ -92,15 +92,17 @@ def _samples_file(run: Path) -> Path:
 
 
 def _lines(path: Path) -> Iterator[Sample]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             # A run that is going on, or that was killed, may have half of its last line in the file.
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return
             try:
                 sample = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ConfigError(f"{path}:{number}: expected a JSON object: {error}") from error
+            if not isinstance(sample, dict) or not isinstance(sample.get("step"), int):
+                raise ConfigError(f"{path}:{number}: expected a sample, an object with a step")
             yield sample
 
 

@@ -78,3 +78,8 @@ def test_every_word_is_kept_or_refused(options):
     typed = [word.partition("=")[2] for word in words if word.startswith("--") and "=" in word]
     typed += [word for word in words if not word.startswith("--")]
     assert sorted(kept) == sorted(typed)
+
+
+def test_a_path_that_no_option_has_is_refused_before_anything_walks_it():
+    with pytest.raises(ConfigError, match="no section is this deep"):
+        parse_flags(["--a" + 5000 * ".a", "1"])

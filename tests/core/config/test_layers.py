@@ -77,6 +77,9 @@ def test_a_file_names_itself_in_its_origins(tmp_path):
     ("content", "part"),
     [
         (b"[train\nsteps = 3", "not valid TOML.*line 1"),
+        (b"a = " + 100_000 * b"[", "tables at most 32 deep"),
+        (b"a" + 40 * b".a" + b" = 1", "tables at most 32 deep"),
+        (b"a = " + 40 * b"[" + 40 * b"]", "tables at most 32 deep"),
         (b"a = 1\na = 2", "not valid TOML"),
         (b"\xff\xfe", "UTF-8"),
         (None, "cannot read it"),

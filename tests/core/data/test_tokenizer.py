@@ -48,6 +48,49 @@ def test_a_model_that_could_never_stop_is_refused(model):
         eos_token_ids(tokenizer, str(model))
 
 
+NOT_TOKENS = ["abc", ["x"], [1, "2"], -5, 1.5, {"a": 1}, True, [[1]]]
+
+
+@pytest.mark.parametrize("listed", NOT_TOKENS, ids=str)
+def test_end_tokens_that_are_none_are_refused(model, listed):
+    edit_json(model / "generation_config.json", eos_token_id=listed)
+    tokenizer = load_tokenizer(str(model))
+
+    with pytest.raises(ConfigError, match=r"generation_config\.json has the eos_token_id"):
+        eos_token_ids(tokenizer, str(model))
+
+
+@pytest.mark.parametrize("listed", ["abc", [1, "2"], -5], ids=str)
+def test_end_tokens_of_the_models_own_configuration_are_checked_too(model, listed):
+    tokenizer = load_tokenizer(str(model))
+    (model / "generation_config.json").unlink()
+    edit_json(model / "config.json", eos_token_id=listed)
+
+    with pytest.raises(ConfigError, match="eos_token_id"):
+        eos_token_ids(tokenizer, str(model))
+
+
+DEEP = 100_000 * '{"a":' + "1" + 100_000 * "}"
+
+
+@pytest.mark.parametrize("content", [DEEP, "[1]", "{"], ids=["deep", "a list", "broken"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_files_that_no_tokenizer_has_are_refused(model, name, content):
+    (model / name).write_text(content)
+
+    with pytest.raises(ConfigError, match=r"loading it failed with"):
+        load_tokenizer(str(model))
+
+
+@pytest.mark.parametrize("content", [DEEP, "[1]", "{"], ids=["deep", "a list", "broken"])
+def test_a_damaged_generation_config_is_not_passed_over(model, content):
+    tokenizer = load_tokenizer(str(model))
+    (model / "generation_config.json").write_text(content)
+
+    with pytest.raises(ConfigError, match=r"generation_config\.json cannot be read"):
+        eos_token_ids(tokenizer, str(model))
+
+
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path, kind):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))

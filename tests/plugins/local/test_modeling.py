@@ -95,6 +95,28 @@ def test_damaged_weights_are_explained(tmp_path):
         load_causal_lm(str(folder), dtype="float32")
 
 
+@pytest.mark.parametrize("content", [b"junk", b"\x80\x04N."], ids=["junk", "a pickle"])
+def test_pickled_weights_are_not_read(tmp_path, content):
+    folder = write_tiny_model(tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+
+    with pytest.raises(
+        ConfigError, match=r"expected weights in safetensors; pytorch_model\.bin is"
+    ):
+        load_causal_lm(str(folder), dtype="float32")
+
+
+@pytest.mark.parametrize("content", [100_000 * '{"a":', "[1]"], ids=["deep", "a list"])
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_files_that_no_model_has_are_explained(tmp_path, name, content):
+    folder = write_tiny_model(tmp_path / "m")
+    (folder / name).write_text(content)
+
+    with pytest.raises(ConfigError, match="model "):
+        load_causal_lm(str(folder), dtype="float32")
+
+
 def test_weights_that_would_be_random_are_refused(tmp_path):
     folder = _edited(write_tiny_model(tmp_path / "m", "llama"), num_hidden_layers=3)
 

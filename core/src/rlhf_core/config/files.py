@@ -13,7 +13,7 @@ import tomli_w
 from .. import code_reference
 from ..errors import ConfigError
 from .annotations import NONE
-from .layers import Layer, Origin, leaves
+from .layers import MAX_DEPTH, Layer, Origin, leaves, require_shallow
 from .problems import flag
 from .resolved import Resolved
 
@@ -31,6 +31,11 @@ def read_toml(path: Path | str, *, defaults: bool = False) -> Layer:
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text)
+        require_shallow(values)
+    except RecursionError as error:
+        raise ConfigError(
+            f"-c {path}: expected tables at most {MAX_DEPTH} deep; these are deeper"
+        ) from error
     except OSError as error:
         raise ConfigError(f"-c {path}: cannot read it: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ConfigError
-from .layers import Layer, Origin, Words, insert
+from .layers import MAX_DEPTH, Layer, Origin, Words, insert
 from .selectors import SHORT_NAMES
 
 _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
@@ -61,6 +61,8 @@ def _path(flag: str) -> str:
     name = flag.removeprefix("--")
     if not _KEY.fullmatch(name):
         raise ConfigError(f"{flag}: expected --section.option or a short name such as --model")
+    if name.count(".") >= MAX_DEPTH:
+        raise ConfigError(f"{flag[:60]}...: expected an option; no section is this deep")
     return SHORT_NAMES.get(name, name)
 
 

@@ -12,6 +12,9 @@ from typing import Any
 
 from ..errors import ConfigError
 
+MAX_DEPTH = 32
+"""Of nested tables and lists, and of words in the path of an option."""
+
 
 class Words(tuple[str, ...]):
     """What was typed after a flag; empty when nothing was."""
@@ -53,6 +56,21 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from leaves(value, path)
         else:
             yield path, value
+
+
+def require_shallow(values: Any) -> None:
+    """Check that tables and lists are nested no deeper than ``MAX_DEPTH``, which no option is.
+
+    Raises:
+        RecursionError: they are, and would exhaust the stack of whoever walks them.
+    """
+    level = [values]
+    for _ in range(MAX_DEPTH):
+        below = [list(value.values()) if isinstance(value, dict) else value for value in level]
+        level = [entry for entries in below for entry in entries if isinstance(entry, dict | list)]
+        if not level:
+            return
+    raise RecursionError
 
 
 def lookup(values: Mapping[str, Any], path: str) -> Any:

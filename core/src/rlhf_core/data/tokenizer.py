@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
@@ -22,7 +23,7 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # Transformers checks little of what the files hold
         raise ConfigError(_reason(path, error)) from error
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         # Transformers makes up an empty tokenizer for a folder that has only a model
@@ -41,14 +42,13 @@ def eos_token_ids(
     Chat models have several (``<|im_end|>`` and ``<|endoftext|>``), and only ``generation_config.json`` lists them all.
 
     Raises:
-        ConfigError: there is none, so no sequence could end.
+        ConfigError: there is none, so no sequence could end, or one is no token id.
     """
     found: set[int] = set()
     if tokenizer.eos_token_id is not None:
         found.add(tokenizer.eos_token_id)
-    for config in _model_configs(path, trust_remote_code):
-        eos = getattr(config, "eos_token_id", None)
-        found.update([eos] if isinstance(eos, int) else eos or ())
+    for name, config in _model_configs(path, trust_remote_code):
+        found.update(_token_ids(getattr(config, "eos_token_id", None), f"model {path}: {name}"))
     if not found:
         raise ConfigError(
             f"model {path}: neither the tokenizer nor generation_config.json names an end-of-sequence token; "
@@ -57,19 +57,38 @@ def eos_token_ids(
     return tuple(sorted(found))
 
 
-def _model_configs(path: str, trust_remote_code: bool) -> list[Any]:
+def _token_ids(listed: Any, where: str) -> list[int]:
+    """Return what a file lists as end-of-sequence tokens: nothing, one id, or several."""
+    if listed is None:
+        return []
+    ids = listed if isinstance(listed, list | tuple) else [listed]
+    # type(), not isinstance(): JSON's true is no token.
+    if not all(type(token) is int and token >= 0 for token in ids):
+        raise ConfigError(
+            f"{where} has the eos_token_id {listed!r}; expected a token id, such as 2, or a list of them"
+        )
+    return list(ids)
+
+
+def _model_configs(path: str, trust_remote_code: bool) -> list[tuple[str, Any]]:
+    """Return the file that says how generation ends: generation_config.json, or config.json where there is none."""
     from transformers import AutoConfig, GenerationConfig
 
-    configs: list[Any] = []
     try:
-        configs.append(GenerationConfig.from_pretrained(path))
-    except OSError:  # it has no generation_config.json, which is optional
-        try:
-            config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-        except (OSError, ValueError, KeyError) as error:
-            raise ConfigError(_reason(path, error)) from error
-        configs.append(config.get_text_config())
-    return configs
+        return [("generation_config.json", GenerationConfig.from_pretrained(path))]
+    except Exception as error:
+        is_absent = isinstance(error, OSError) and not os.path.lexists(
+            os.path.join(path, "generation_config.json")
+        )
+        if not is_absent:
+            raise ConfigError(
+                f"model {path}: generation_config.json cannot be read: {_first_line(error)}"
+            ) from error
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        raise ConfigError(_reason(path, error)) from error
+    return [("config.json", config.get_text_config())]
 
 
 def _reason(path: str, error: Exception) -> str:
@@ -79,8 +98,12 @@ def _reason(path: str, error: Exception) -> str:
             f"model {path}: it comes with Python code of its own, which is not run by default. "
             "Read the code, then add --model.trust_remote_code"
         )
-    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     return (
         f"model {path}: expected a Transformers folder or hub name with a tokenizer; loading it failed with "
-        f"{type(error).__name__}: {first}"
+        f"{type(error).__name__}: {_first_line(error)}"
     )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return " ".join(lines[:2]) if lines else type(error).__name__

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -22,17 +21,6 @@ from .attention import Layout
 from .quiet import no_progress_bars
 from .verification import own_attention, verify
 from .whole_graph import WholeGraph
-
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    ImportError,
-    KeyError,
-    RuntimeError,
-    SafetensorError,
-    StrictDataclassError,
-)
-"""What Transformers lets through for a folder that is not a usable model."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -181,8 +169,9 @@ def load_causal_lm(
                 attn_implementation=attention.NAME,
                 trust_remote_code=trust_remote_code,
                 output_loading_info=True,
+                use_safetensors=True,  # the other format is a pickle, which can run code
             )
-    except _UNREADABLE as error:
+    except Exception as error:  # Transformers checks little of what the files hold
         if isinstance(error, KeyError) and error.args == (attention.NAME,):
             raise PluginError(own_attention(f"model {path}")) from error
         raise _why_not(path, error, trust_remote_code) from error
@@ -224,6 +213,12 @@ def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigErro
         return ConfigError(
             f"model {path}: no such folder, and not available as a hub name ({first_line}). Give --model a folder "
             "with config.json and weights, or the name of a model that is in the cache or can be downloaded."
+        )
+    if pickled := sorted(file.name for file in folder.glob("*.bin")):
+        return ConfigError(
+            f"model {path}: expected weights in safetensors; {pickled[0]} is a pickle, which can run code when it is "
+            "read, so it is not. Where you trust it: python -c 'from transformers import AutoModelForCausalLM as M; "
+            f'M.from_pretrained("{path}").save_pretrained("{path}-safetensors")\' and copy the tokenizer there'
         )
     if isinstance(error, OSError | SafetensorError):
         return ConfigError(f"model {path}: cannot be read: {first_line}")

@@ -7,10 +7,10 @@ bias) and name the head in ``config.json`` as ``value_head_prefix``; so a rename
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -23,9 +23,6 @@ from transformers.utils import logging as transformers_logging
 from rlhf_core import ConfigError
 
 from .config import ModelOptions
-
-_UNREADABLE = (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError)
-"""What Transformers lets through for something that is not a usable model."""
 
 _HEAD = "score"
 """What Transformers calls the head of a decoder with a classification head."""
@@ -63,9 +60,9 @@ def load_model(options: ModelOptions) -> LoadedModel:
             options.tokenizer or options.path, trust_remote_code=options.trust_remote_code
         )
         model = _load_weights(options, config, _dtype(options.dtype, device))
-    except _UNREADABLE as error:
-        if isinstance(error, ConfigError):
-            raise
+    except ConfigError:
+        raise
+    except Exception as error:  # Transformers checks little of what the files hold
         raise _why_not(options, error) from error
     text = config.get_text_config()
     mean, std = _normalization(options, config)
@@ -98,6 +95,7 @@ def _load_weights(options: ModelOptions, config: Any, dtype: torch.dtype) -> Pre
             ignore_mismatched_sizes=True,
             trust_remote_code=options.trust_remote_code,
             output_loading_info=True,
+            use_safetensors=True,  # the other format is a pickle, which can run code
         )
     finally:
         transformers_logging.set_verbosity(level)
@@ -174,6 +172,8 @@ def _why_not(options: ModelOptions, error: Exception) -> ConfigError:
             "Read the code, then set trust_remote_code"
         )
     first = text.splitlines()[0] if text else type(error).__name__
+    if pickled := sorted(file.name for file in Path(options.path).glob("*.bin")):
+        first = f"{pickled[0]} is a pickle, which is not read since it can run code; convert it to safetensors"
     return ConfigError(
         f"reward model {options.path}: expected a Transformers folder or hub name with a tokenizer and a model for "
         f"sequence classification; loading it failed with {type(error).__name__}: {first}"

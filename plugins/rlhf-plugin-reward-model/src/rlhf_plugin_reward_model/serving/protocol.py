@@ -55,6 +55,11 @@ def read_request(body: bytes) -> ScoreRequest:
         raise BadRequest(f"'token_ids' is {_what(token_ids)}; expected a list of lists of integers")
     if not _is_list(prompts, str):  # other senders put what they like here; it is not needed
         prompts = None
+    for name, texts in (("query", queries), ("prompts", prompts or [])):
+        if not all(map(_is_unicode, texts)):
+            raise BadRequest(
+                f"{name!r} has half of a surrogate pair (such as \\ud800), which is no character; expected Unicode text"
+            )
     for name, values in (("prompts", prompts), ("token_ids", token_ids)):
         if values is not None and len(values) != len(queries):
             raise BadRequest(f"{len(values)} {name} for {len(queries)} queries")
@@ -69,6 +74,11 @@ def answer(scores: Sequence[float]) -> dict[str, Any]:
 def _is_list(value: Any, kind: type) -> bool:
     # type(), not isinstance(): JSON's true is no integer.
     return isinstance(value, list) and all(type(entry) is kind for entry in value)
+
+
+def _is_unicode(text: str) -> bool:
+    """False for what JSON can escape and no encoding can hold."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _what(value: Any) -> str:
