@@ -60,6 +60,17 @@ def test_drop_leaves_the_other_groups_as_they_were(train, workspace, bad_reward,
     assert list(trained) == ["0.0", "0.2"]
 
 
+def test_a_write_to_the_rewards_own_channel_follows_on_error(train, workspace, bad_reward):
+    every_socket = (
+        "import glob, os; [os.write(int(p[14:]), b'[]\\n') for p in glob.glob('/proc/self/fd/*')"
+    )
+    flags = bad_reward(every_socket + " if 'socket:' in os.path.realpath(p)]")
+
+    train("run", *flags, "--reward.score.on_error", "drop", "--steps", "1")
+
+    assert '"dropped"' in (workspace / "run/ledger.jsonl").read_text()
+
+
 def test_value_takes_the_place_of_a_failed_score(train, bad_reward):
     metrics = train(
         "run",

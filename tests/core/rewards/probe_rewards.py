@@ -1,7 +1,9 @@
 """A plugin with one reward that misbehaves in the way that its option says, at samples whose row says ``bad``."""
 
 import asyncio
+import contextlib
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -50,6 +52,16 @@ class Probe:
 
     async def too_short(self, requests, bad):
         return (await self.score_all(requests))[: -1 if bad else None]
+
+    async def writes_to_its_channel(self, requests, bad):
+        """To every socket of the process: the last bad row says what."""
+        for request in bad:
+            for name in os.listdir("/proc/self/fd"):
+                # The listing itself was open when it was made.
+                with contextlib.suppress(OSError):
+                    if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                        os.write(int(name), request.row["bad"].encode())
+        return await self.score_all(requests)
 
     async def sleeps(self, requests, bad):
         if bad:

@@ -50,6 +50,22 @@ def test_only_the_guilty_sample_has_no_score(probe, requests_for, behavior, isol
     assert text in outcomes[2].problem.text
 
 
+@pytest.mark.parametrize(
+    "text", ["noise\n", "[]\n", '{"call": 2}\n', '{"call": 2, "problem": {}}\n', "[" * 9999 + "\n"]
+)
+def test_a_reward_that_writes_to_its_own_channel_has_no_score_for_that_sample(
+    probe, requests_for, text
+):
+    """Its process is stopped like one that died, and ``on_error`` decides."""
+    requests = requests_for([{}, {"bad": text}, {}])
+
+    outcomes = score(probe("writes_to_its_channel"), requests)
+
+    assert [one.reward for one in outcomes] == [0.0, None, 2.0]
+    assert outcomes[1].problem.kind is ProblemKind.DIED
+    assert "sent an answer that cannot be read" in outcomes[1].problem.text
+
+
 def test_the_last_words_of_a_dead_process_are_kept(probe, requests_for):
     (outcome,) = score(probe("exits"), requests_for([{"bad": True}]))
 

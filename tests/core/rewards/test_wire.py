@@ -112,6 +112,40 @@ def test_answers_arrive_as_they_were():
     ]
 
     for sent in (answer, problem):
-        message = wire.decode(wire.answer_line(3, sent))
-        assert message["call"] == 3
-        assert wire.answer_of(message) == sent
+        assert wire.answer_of(wire.answer_line(3, sent), call=3, count=3) == sent
+
+
+FORGED = [
+    b"",
+    b"noise",
+    b"\xff",
+    b"3",
+    b"[]",
+    b"null",
+    b"[" * 100_000,
+    b'{"call": 3}',
+    b'{"call": 4, "reward": [1.0], "metrics": [null], "problems": {}}',
+    b'{"call": 3, "reward": [1.0, 2.0], "metrics": [null, null], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [], "problems": {}}',
+    b'{"call": 3, "reward": ["1"], "metrics": [null], "problems": {}}',
+    b'{"call": 3, "reward": [true], "metrics": [null], "problems": {}}',
+    b'{"call": 3, "reward": [NaN], "metrics": [null], "problems": {}}',
+    b'{"call": 3, "reward": [1e999], "metrics": [null], "problems": {}}',
+    b'{"call": 3, "reward": [' + b"9" * 400 + b'], "metrics": [null], "problems": {}}',
+    b'{"call": 3, "reward": [null], "metrics": [null], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [{"a": []}], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [[1]], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [null], "problems": {"x": {}}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [null], "problems": []}',
+    b'{"call": 3, "problem": {}}',
+    b'{"call": 3, "problem": {"kind": "other", "text": "", "where": []}}',
+    b'{"call": 3, "problem": {"kind": "raised", "text": "", "where": 1}}',
+    b'{"call": 3, "reward": {"\\u0000rlhf": []}, "metrics": [], "problems": {}}',
+]
+
+
+@pytest.mark.parametrize("line", FORGED, ids=lambda line: line[:60])
+def test_what_is_no_answer_to_the_call_is_refused(line):
+    """User code can write to the connection; whatever it writes is a ``ValueError``, which the run knows of."""
+    with pytest.raises(ValueError, match=r"."):
+        wire.answer_of(line, call=3, count=1)

@@ -181,6 +181,10 @@ def _checked_header(header: list[str] | Unreadable | None, path: Path) -> list[s
     if not isinstance(header, list) or not header:
         reason = header.reason if isinstance(header, Unreadable) else "the first line is empty"
         raise DataError(f"{path}:1: expected a header line with column names; {reason}")
+    if any("\udc80" <= character <= "\udcff" for name in header for character in name):
+        raise DataError(f"{path}:1: expected a header line of UTF-8 text")
+    if nul := next((name for name in header if "\0" in name), None):
+        raise DataError(f"{path}:1: expected column names without NUL characters, got {nul!r}")
     if double := sorted({name for name in header if header.count(name) > 1}):
         raise DataError(f"{path}:1: two columns are called {double[0]!r}; rename one")
     return header
@@ -204,9 +208,11 @@ def _without_decoding(dataset: Dataset) -> Dataset:
 
 @contextmanager
 def _translated(what: str, expected: str, fix: str = "") -> Iterator[None]:
-    """Turn the errors of ``datasets`` into ours, and keep its progress bars out of the way."""
+    """Turn the errors of ``datasets`` into ours, and keep its progress bars and its log of them out of the way."""
     import datasets
 
+    verbosity = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
@@ -219,5 +225,6 @@ def _translated(what: str, expected: str, fix: str = "") -> Iterator[None]:
         text = f"{what}: expected {expected}; loading it failed with {type(cause).__name__}: {lines[0]}"
         raise DataError(f"{text}\n  {fix}" if fix else text) from error
     finally:
+        datasets.logging.set_verbosity(verbosity)
         if shown:
             datasets.enable_progress_bars()

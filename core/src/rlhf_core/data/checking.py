@@ -90,7 +90,7 @@ def _measured(
     prompts = [read_prompt(row, expected.format) for _, row in batch]
     if expected.renderer is None:
         return prompts, [_characters(prompt) for prompt in prompts]
-    tokens = tokenize_rows(batch, expected.format, expected.renderer)
+    tokens = tokenize_rows(batch, expected.format, expected.renderer, expected.max_tokens)
     found = [
         ids if isinstance(ids, RowProblem) else p for p, ids in zip(prompts, tokens, strict=True)
     ]

@@ -16,6 +16,11 @@ from .rows import BadRow, Prompt, PromptFormat, RowProblem
 from .source import Row, Source, Unreadable
 
 _BATCH_ROWS = 1000
+CHARACTERS_PER_TOKEN = 100
+"""A text with more of them for each allowed token is not tokenized: tokens of text have 1 to 20, and tokenizing a line
+of 50 MB takes minutes."""
+MAX_CHARACTERS = 2**22
+"""Of a text that is tokenized where no number of tokens is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,8 @@ def tokenize_prompts(
     bad: list[BadRow] = []
     wanted_rows = _wanted_rows(source, wanted, format)
     while batch := list(islice(wanted_rows, _BATCH_ROWS)):
-        for (index, _), ids in zip(batch, tokenize_rows(batch, format, renderer), strict=True):
+        found = tokenize_rows(batch, format, renderer, max_tokens)
+        for (index, _), ids in zip(batch, found, strict=True):
             problem = ids if isinstance(ids, RowProblem) else length_problem(len(ids), max_tokens)
             if problem is not None:
                 bad.append(BadRow(source.where(index), problem.kind, problem.reason))
@@ -85,22 +91,29 @@ def read_prompt(row: Row | Unreadable, format: PromptFormat) -> Prompt | RowProb
 
 
 def tokenize_rows(
-    batch: list[tuple[int, Row | Unreadable]], format: PromptFormat, renderer: TokenizerRenderer
+    batch: list[tuple[int, Row | Unreadable]],
+    format: PromptFormat,
+    renderer: TokenizerRenderer,
+    max_tokens: int | None,
 ) -> list[list[int] | RowProblem]:
-    """Return each row's tokens, or what is wrong with it; calls the tokenizer once for text and once for chats."""
+    """Return each row's tokens, or what is wrong with it; calls the tokenizer once for text and once for chats.
+
+    Args:
+        max_tokens: what a prompt may have; None: ``MAX_CHARACTERS`` is the only limit.
+    """
     results: list[list[int] | RowProblem] = []
     texts: dict[int, str] = {}
     chats: dict[int, str] = {}
     for position, (_, row) in enumerate(batch):
         prompt = read_prompt(row, format)
-        if isinstance(prompt, tuple):
-            try:
-                chats[position] = renderer.render_text(prompt)
-            except DataError as error:
-                prompt = RowProblem("chat template", str(error))
-        elif isinstance(prompt, str):
-            texts[position] = prompt
-        results.append(prompt if isinstance(prompt, RowProblem) else [])
+        try:
+            text = _rendered(prompt, renderer)
+            check_characters(text, max_tokens, "the prompt", "--data.max_prompt_tokens")
+        except RowProblem as problem:
+            results.append(problem)
+            continue
+        (chats if isinstance(prompt, tuple) else texts)[position] = text
+        results.append([])
     tokens = [
         *zip(texts, renderer.encode_prompts(list(texts.values())), strict=True),
         *zip(chats, renderer.encode_batch(list(chats.values())), strict=True),
@@ -108,6 +121,32 @@ def tokenize_rows(
     for position, ids in tokens:
         results[position] = ids
     return results
+
+
+def _rendered(prompt: Prompt | RowProblem, renderer: TokenizerRenderer) -> str:
+    if isinstance(prompt, RowProblem):
+        raise prompt
+    if isinstance(prompt, str):
+        return prompt
+    try:
+        return renderer.render_text(prompt)
+    except DataError as error:
+        raise RowProblem("chat template", str(error)) from error
+
+
+def check_characters(text: str, max_tokens: int | None, what: str, option: str) -> None:
+    """Refuse a text that is surely too long, before it is tokenized.
+
+    Raises:
+        RowProblem: it has more than ``CHARACTERS_PER_TOKEN`` characters for each allowed token.
+    """
+    limit = MAX_CHARACTERS if max_tokens is None else CHARACTERS_PER_TOKEN * max_tokens
+    if len(text) <= limit:
+        return
+    allowed = "" if max_tokens is None else f" for the {max_tokens} tokens of {option}"
+    raise RowProblem(
+        "too long", f"{what} has {len(text)} characters; expected at most {limit}{allowed}"
+    )
 
 
 def length_problem(length: int, max_tokens: int) -> RowProblem | None:

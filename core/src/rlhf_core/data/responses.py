@@ -9,7 +9,7 @@ from ..contracts.task import Uid
 from ..contracts.trajectory import Trajectory, Turn
 from ..contracts.trajectory_columns import TrajectoryColumns
 from ..errors import DataError
-from .prompts import tokenize_prompts
+from .prompts import check_characters, tokenize_prompts
 from .renderer import TokenizerRenderer
 from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
 from .source import Row, Source
@@ -39,6 +39,10 @@ def load_responses(run: RunConfig, renderer: TokenizerRenderer, eos: int) -> Tra
         for position, index in enumerate(prompts.rows.tolist()):
             try:
                 response = _response(source.row(index), options.response_key)
+                most = run.train.max_tokens_per_micro_batch
+                check_characters(
+                    response, most, "the response", "--train.max_tokens_per_micro_batch"
+                )
                 tokens = [*renderer.encode(response), eos]
                 rows.append(_sequence(len(rows), prompts.tokens(position), tokens, run))
             except RowProblem as problem:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ..config.resolved import Selection
 from ..contracts.reward import RewardRequest
@@ -56,7 +55,7 @@ class WorkerProcess:
         """Start the process and build the reward in it; return what went wrong, if something did."""
         await self._spawn()
         line = wire.encode({"path": sys.path, "reward": self._reference})
-        answer = await self._exchange(line, 0, limit_s)
+        answer = await self._exchange(line, 0, 0, limit_s)
         if isinstance(answer, Problem):
             await self.stop()
             return answer
@@ -69,7 +68,7 @@ class WorkerProcess:
         self._call += 1
         self._logged = 0
         line = wire.requests_line(self._call, requests)
-        answer = await self._exchange(line, self._call, limit_s)
+        answer = await self._exchange(line, self._call, len(requests), limit_s)
         if isinstance(answer, Problem) and answer.kind in (ProblemKind.TIMED_OUT, ProblemKind.DIED):
             await self.stop()
         return answer
@@ -118,10 +117,12 @@ class WorkerProcess:
         self._tail.clear()
         self._printing = asyncio.create_task(self._log_output(self._process))
 
-    async def _exchange(self, line: bytes, call: int, limit_s: float) -> list[Outcome] | Problem:
+    async def _exchange(
+        self, line: bytes, call: int, count: int, limit_s: float
+    ) -> list[Outcome] | Problem:
         try:
             async with asyncio.timeout(limit_s):
-                message = await self._answer_to(line, call)
+                return wire.answer_of(await self._answer_to(line), call, count)
         except TimeoutError:
             return Problem(
                 kind=ProblemKind.TIMED_OUT,
@@ -129,9 +130,8 @@ class WorkerProcess:
             )
         except (OSError, EOFError, ValueError) as error:
             return await self._death(error)
-        return wire.answer_of(message)
 
-    async def _answer_to(self, line: bytes, call: int) -> dict[str, Any]:
+    async def _answer_to(self, line: bytes) -> bytes:
         assert self._reader is not None
         assert self._writer is not None
         self._writer.write(line)
@@ -139,10 +139,7 @@ class WorkerProcess:
         answer = await self._reader.readline()
         if not answer.endswith(b"\n"):
             raise EOFError
-        message = wire.decode(answer)
-        if message.get("call") != call:
-            raise ValueError(f"it belongs to call {message.get('call')}, not {call}")
-        return message
+        return answer
 
     async def _death(self, error: Exception) -> Problem:
         """Say how the process ended, with the last lines that it printed."""

@@ -10,6 +10,7 @@ import base64
 import copy
 import datetime
 import json
+import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
@@ -111,17 +112,51 @@ def answer_line(call: int, answer: Sequence[Outcome] | Problem) -> bytes:
     )
 
 
-def answer_of(message: Mapping[str, Any]) -> list[Outcome] | Problem:
-    """Invert ``answer_line``."""
-    if "problem" in message:
-        return _problem(message["problem"])
+def answer_of(line: bytes, call: int, count: int) -> list[Outcome] | Problem:
+    """Invert ``answer_line``, for a call with ``count`` samples.
+
+    The line may be anything: user code runs in the process that sends it, and can write to the connection.
+
+    Raises:
+        ValueError: it is no answer to this call.
+    """
+    try:
+        message = decode(line)
+        if message.get("call") != call:
+            raise ValueError(f"it belongs to call {message.get('call')}, not {call}")
+        if "problem" in message:
+            return _problem(message["problem"])
+        answer = _outcomes(message)
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    if len(answer) != count:
+        raise ValueError(f"it has {len(answer)} results for {count} samples")
+    return answer
+
+
+def _outcomes(message: Mapping[str, Any]) -> list[Outcome]:
     problems = {int(index): _problem(fields) for index, fields in message["problems"].items()}
+    columns = zip(message["reward"], message["metrics"], strict=True)
     return [
-        Outcome(reward=reward, metrics=metrics or {}, problem=problems.get(index))
-        for index, (reward, metrics) in enumerate(
-            zip(message["reward"], message["metrics"], strict=True)
-        )
+        _outcome(reward, metrics or {}, problems.get(index))
+        for index, (reward, metrics) in enumerate(columns)
     ]
+
+
+def _outcome(reward: object, metrics: Mapping[str, Any], problem: Problem | None) -> Outcome:
+    if (reward is None) == (problem is None):
+        raise ValueError("a sample has a score or a problem, and this one has both or neither")
+    return Outcome(
+        reward=None if reward is None else _number(reward),
+        metrics={name: _number(value) for name, value in metrics.items()},
+        problem=problem,
+    )
+
+
+def _number(value: object) -> float:
+    if type(value) not in (int, float) or not math.isfinite(number := float(value)):  # type: ignore[arg-type]
+        raise ValueError(f"{str(value)[:60]!r} is no finite number")
+    return number
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -215,7 +250,9 @@ def _problem_fields(problem: Problem) -> dict[str, Any]:
 
 def _problem(fields: Mapping[str, Any]) -> Problem:
     return Problem(
-        kind=ProblemKind(fields["kind"]), text=fields["text"], where=tuple(fields["where"])
+        kind=ProblemKind(fields["kind"]),
+        text=str(fields["text"]),
+        where=tuple(map(str, fields["where"])),
     )
 
 
