@@ -76,5 +76,6 @@ format: $(INSTALLED)  ## rewrite the code as lint wants it, where that can be do
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(INSTALLED)  ## rewrite docs/options.md from the options models
+docs: $(INSTALLED)  ## rewrite docs/options.md from the options models, and the links from algorithms to their code
 	$(BIN)/python docs/generate_options.py
+	$(BIN)/python docs/link_algorithms.py

@@ -4,8 +4,11 @@ import importlib.util
 import inspect
 import re
 from pathlib import Path
+from types import ModuleType
 
-from rlhf_core import capabilities, hookspecs
+import pytest
+
+from rlhf_core import capabilities, hookspecs, plugins
 from rlhf_core.loop import resume
 
 ROOT = Path(__file__).parent.parent
@@ -59,15 +62,44 @@ def test_the_resume_page_lists_what_may_change():
     assert set(refused) == set(resume.BINDING)
 
 
-def test_the_page_of_options_is_up_to_date():
-    """`make docs` rewrites it."""
-    spec = importlib.util.spec_from_file_location("generate_options", DOCS / "generate_options.py")
+def script(name: str) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
 
-    assert (DOCS / "options.md").read_text() == module.current()
+
+def test_the_page_of_options_is_up_to_date():
+    """`make docs` rewrites it."""
+    assert (DOCS / "options.md").read_text() == script("generate_options").current()
+
+
+LINKED = script("link_algorithms").components(plugins.load(""))
+"""The component of each page of docs/algorithms."""
+
+
+def test_every_page_of_an_algorithm_is_of_a_component():
+    pages = {path.stem for path in (DOCS / "algorithms").glob("*.md")}
+
+    assert pages - LINKED.keys() == {"README", "compared_with_peers"}
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_an_algorithms_page_links_the_line_of_its_class(name):
+    """`make docs` rewrites the line."""
+    page = DOCS / "algorithms" / f"{name}.md"
+
+    file, line, defined = re.search(
+        r"^Source code: \[\S+\]\((\S+)#L(\d+)\), `(\w+)`\.$", page.read_text(), flags=re.MULTILINE
+    ).groups()
+
+    text = (page.parent / file).read_text().splitlines()[int(line) - 1]
+    assert re.match(rf"(class|def) {defined}\b", text), f"{page.name} links {text!r}"
+    factory = LINKED[name].component.factory
+    assert (factory.partition(":")[2] if isinstance(factory, str) else factory.__name__) == defined
 
 
 def test_the_index_lists_every_page():

@@ -30,6 +30,7 @@ PUBLIC = {
     "rlhf_core.code_reference",  # FILE.py:NAME in a component's own options
     "rlhf_core.contracts",
     "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike
+    "rlhf_core.lazy",  # torch and the array types, for modules that help imports
     "rlhf_core.math",
     "rlhf_core.plugins",  # Plugins, which a runtime is given
     "rlhf_core.weights",  # both ends of the way that weights take between processes
@@ -47,6 +48,9 @@ WORDS_OF_THE_LANGUAGE = {
     (path, library)  # the libraries, whose versions are recorded and which are heavy
     for path in ("core/src/rlhf_core/fingerprint.py", "core/src/rlhf_core/testing/checks.py")
     for library in ("torch", "ray", "vllm", "deepspeed")
+} | {
+    ("core/src/rlhf_core/lazy.py", "torch"),  # the library
+    ("core/src/rlhf_core/math/importance.py", "clip"),  # a mode of weights
 }
 """(path, constant) where core code means something else than the component of that name."""
 
@@ -304,3 +308,71 @@ def test_every_component_has_a_summary():
     assert [
         entry.qualified for entry in first_party_components() if not entry.component.summary
     ] == []
+
+
+ALGORITHMS = ("gspo", "group_norm", "gae", "ppo", "reinforce_baseline")
+"""GSPO, GRPO, PPO with its estimator, and REINFORCE++-baseline."""
+
+
+def files_to_check(component: str) -> set[str]:
+    """The first-party files that a reader of an algorithm opens: its own, and whatever that imports.
+
+    Not those of ``rlhf_core`` that are public: general math, data types, registration.
+    """
+    entry = next(entry for entry in first_party_components() if entry.name == component)
+    unread, opened = [Path((entry.source() or "").rpartition(":")[0])], set[str]()
+    while unread:
+        path = unread.pop()
+        opened.add(name_of(path))
+        package = path.parent
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                folder = package.joinpath(
+                    *[".."] * (node.level - 1), *(node.module or "").split(".")
+                )
+                names = [folder / f"{alias.name}.py" for alias in node.names]
+                found = [file for file in (folder.with_suffix(".py"), *names) if file.is_file()]
+                unread += [
+                    file.resolve() for file in found if name_of(file.resolve()) not in opened
+                ]
+        private = [
+            module
+            for _, module in imported_modules(parsed(path))
+            if module.startswith("rlhf_") and module not in PUBLIC
+        ]
+        opened.update(private)
+    return opened
+
+
+@pytest.mark.parametrize("component", ALGORITHMS)
+def test_an_algorithm_is_checked_against_its_paper_in_one_file(component):
+    assert len(files_to_check(component)) == 1
+
+
+@pytest.mark.parametrize("component", ALGORITHMS)
+def test_an_algorithms_file_is_in_the_order_of_reading(component):
+    """Why, options, formula, class, registration."""
+    (file,) = files_to_check(component)
+    tree = parsed(ROOT / file)
+    assert ast.get_docstring(tree)
+    kinds = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            bases = {dotted(base) for base in node.bases}
+            kinds.append("options" if "Config" in bases else "result" if bases else "class")
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            kinds.append("formula")
+        elif isinstance(node, ast.Assign) and dotted(node.targets[0]).endswith("COMPONENT"):
+            kinds.append("registration")
+    order = ["options", "formula", "class", "registration"]
+    read = [order.index(kind) for kind in kinds if kind != "result"]
+
+    assert read == sorted(read)
+    assert set(read) == {0, 1, 2, 3}
+
+
+def test_the_count_of_files_sees_a_formula_that_stands_elsewhere():
+    """Else the two tests above would pass whatever is imported."""
+    counted = files_to_check("overlong")
+
+    assert len(counted) > 1, "overlong takes lengths and its state from files beside it"

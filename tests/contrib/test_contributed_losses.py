@@ -10,9 +10,12 @@ from pydantic import ValidationError
 
 from rlhf_core import plugins
 from rlhf_core.contracts import LossInputs, merge_metrics, metric_values
-from rlhf_plugin_covariance.config import ClipCovConfig, KlCovConfig
-from rlhf_plugin_sequence_losses.config import GmpoConfig, LuspoConfig, VespoConfig
-from rlhf_plugin_soft_losses.config import GpgConfig, SapoConfig
+from rlhf_plugin_covariance.covariance import ClipCovConfig, KlCovConfig
+from rlhf_plugin_sequence_losses.gmpo import GmpoConfig
+from rlhf_plugin_sequence_losses.luspo import LuspoConfig
+from rlhf_plugin_sequence_losses.vespo import VespoConfig
+from rlhf_plugin_soft_losses.gpg import GpgConfig
+from rlhf_plugin_soft_losses.sapo import SapoConfig
 
 NAN = float("nan")
 HOOK = "rlhf_policy_losses"
@@ -90,7 +93,7 @@ def test_each_loss_is_registered_with_what_it_needs(installed, name):
 )
 def test_importing_a_plugin_and_its_options_imports_nothing_heavy(module):
     code = (
-        f"import sys, {module}, {module}.config\n"
+        f"import sys, {module}\n"
         "heavy = {'torch', 'transformers', 'jaxtyping'} & set(sys.modules)\n"
         "sys.exit(f'imported {sorted(heavy)}' if heavy else 0)"
     )

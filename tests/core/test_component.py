@@ -1,5 +1,6 @@
 import pickle
 from importlib.metadata import PathDistribution
+from pathlib import Path
 
 import pytest
 from pydantic import Field, ValidationError
@@ -120,6 +121,29 @@ def test_a_missing_extra_says_how_to_install_it(distribution):
 
     with pytest.raises(MissingDependency, match=r"pip install 'acme\[fast\]'"):
         entry.load()
+
+
+def test_a_missing_extra_is_found_for_a_class_too(distribution):
+    made = []
+
+    class Fast:
+        def __init__(self, config):
+            made.append(config)
+
+    component = Component(name="quick", factory=Fast, extra="fast")
+    registered = Registered(component, "acme", distribution('not-there>=1; extra == "fast"'))
+
+    with pytest.raises(MissingDependency, match=r"not-there>=1 \(not installed\)"):
+        registered.build()
+    assert made == []
+
+
+def test_the_source_of_a_class_is_its_file_and_line():
+    path, _, line = (
+        Registered(Component(name="x", factory=Options), "acme").source().rpartition(":")
+    )
+
+    assert Path(path).read_text().splitlines()[int(line) - 1] == "class Options(Config):"
 
 
 def test_without_an_extra_nothing_is_missing(distribution):

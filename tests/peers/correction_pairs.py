@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_plugin_offpolicy.corrections.weights import ImportanceWeights, importance_weights
-from rlhf_plugin_ppo.clipped_loss import clipped_policy_loss
+from rlhf_core.math import ImportanceWeights, importance_weights
+from rlhf_plugin_ppo.ppo import clipped_policy_loss
 
 from .batches import Batch
 from .core_pairs import step_mean
@@ -17,7 +17,7 @@ from .policy_loss_pairs import OPENRLHF_LOSS, TO_POLICY, openrlhf_loss, our_inpu
 from .released import load
 from .stand_ins import trl_scored
 
-OURS = "offpolicy.corrections.weights.importance_weights"
+OURS = "math.importance_weights"
 VERL = "trainer.ppo.rollout_corr_helper"
 TRL = "trainer.grpo_trainer.GRPOTrainer._generate_and_score_completions"
 

@@ -7,9 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from rlhf_core.contracts import LossInputs
-from rlhf_plugin_supervised.components import DistillLoss, SftLoss
-from rlhf_plugin_supervised.config import DistillConfig, SftConfig
-from rlhf_plugin_supervised.top_k import top_k_kl
+from rlhf_plugin_supervised.distill import DistillConfig, DistillLoss, top_k_kl
+from rlhf_plugin_supervised.sft import SftConfig, SftLoss
 
 from .batches import VOCABULARY, Batch
 from .core_pairs import step_mean
@@ -18,7 +17,7 @@ from .policy_loss_pairs import CORE_ALGOS, TO_POLICY
 from .released import load
 from .stand_ins import verl_actor
 
-OURS = "supervised.top_k.top_k_kl"
+OURS = "supervised.distill.top_k_kl"
 DIRECTIONS = {"reverse": 1.0, "forward": 0.0}
 """TRL's interpolation between the two."""
 
@@ -87,7 +86,7 @@ def our_loss(batch: Batch, component: Any) -> Tensor:
 @pair(
     "verl",
     f"{CORE_ALGOS}.kl_penalty, compute_policy_loss_vanilla",
-    "supervised.components.DistillLoss",
+    "supervised.distill.DistillLoss",
     case="distillation with a policy gradient, k1",
     gradient=TO_POLICY,
 )
@@ -108,7 +107,7 @@ def verl_distillation(batch: Batch) -> Both:
 @pair(
     "openrlhf",
     "models.loss.SFTLoss",
-    "supervised.components.SftLoss",
+    "supervised.sft.SftLoss",
     gradient=TO_POLICY,
 )
 def openrlhf_sft(batch: Batch) -> Both:

@@ -8,15 +8,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlhf_plugin_grpo.components import DrGrpo, Gdpo, GroupNorm
-from rlhf_plugin_grpo.config import DrGrpoConfig, GdpoConfig, GroupNormConfig
-from rlhf_plugin_ppo.components import GaeEstimator
-from rlhf_plugin_ppo.config import GaeConfig
-from rlhf_plugin_ppo.gae import gae_advantages
-from rlhf_plugin_reinforce.components import Reinforce, ReinforceBaseline, Rloo
-from rlhf_plugin_reinforce.config import ReinforceBaselineConfig, ReinforceConfig, RlooConfig
-from rlhf_plugin_shaping.clip import Clip
-from rlhf_plugin_shaping.config import ClipConfig
+from rlhf_plugin_grpo.dr_grpo import DrGrpo, DrGrpoConfig
+from rlhf_plugin_grpo.gdpo import Gdpo, GdpoConfig
+from rlhf_plugin_grpo.group_norm import GroupNorm, GroupNormConfig
+from rlhf_plugin_ppo.gae import GaeConfig, GaeEstimator, gae_advantages
+from rlhf_plugin_reinforce.reinforce import Reinforce, ReinforceConfig
+from rlhf_plugin_reinforce.reinforce_baseline import ReinforceBaseline, ReinforceBaselineConfig
+from rlhf_plugin_reinforce.rloo import Rloo, RlooConfig
+from rlhf_plugin_shaping.clip import Clip, ClipConfig
 from rlhf_plugin_shaping.overlong import overlong_penalty
 
 from .batches import Batch, equal_groups, ragged
@@ -63,7 +62,7 @@ def environment_tokens(agreeing: bool) -> Both:
 @difference(
     "openrlhf",
     MAKER,
-    "grpo.components.GroupNorm",
+    "grpo.group_norm.GroupNorm",
     what="Equal rewards of a group that are not exact in binary, such as 0.1, give 0; theirs, in float32 with "
     "eps 1e-9, "
     "divide rounding noise by itself and give advantages near 1.",
@@ -198,7 +197,7 @@ def _advantages(batch: Batch, estimator: object) -> Tensor:
 @difference(
     "verl",
     f"{VERL}.compute_gdpo_outcome_advantage",
-    "grpo.components.Gdpo",
+    "grpo.gdpo.Gdpo",
     what="Whitening divides by the population's standard deviation, theirs by the sample's.",
     why="The batch is all there is, not a sample of it. They agree with the factor sqrt(1 - 1 / N).",
     tolerance=FLOAT32,
@@ -225,7 +224,7 @@ def verl_gdpo(agreeing: bool) -> Both:
 @difference(
     "trl",
     "trainer.grpo_trainer.GRPOTrainer._generate_and_score_completions",
-    "grpo.components.Gdpo",
+    "grpo.gdpo.Gdpo",
     what="The sum of normalized rewards is whitened over tokens (as verl); theirs over samples, with n - 1.",
     why="Tokens are what the loss is made of. They agree for samples of one length, with the factor sqrt(1 - 1 / n).",
     tolerance=1e-3,
@@ -247,7 +246,7 @@ def trl_gdpo(agreeing: bool) -> Both:
 @difference(
     "verl",
     f"{VERL}.compute_optimal_token_baseline_advantage",
-    "reinforce.components.OptimalTokenBaseline",
+    "reinforce.optimal_token_baseline.OptimalTokenBaseline",
     what="Where one sample of a group is left, the last baseline that two samples gave stays in force (tail "
     "carry, the "
     "default); theirs falls to 0 there.",
@@ -260,7 +259,7 @@ def tail_of_the_longest(agreeing: bool) -> Both:
 @difference(
     "verl",
     f"{VERL}.compute_optimal_token_baseline_advantage",
-    "reinforce.components.OptimalTokenBaseline",
+    "reinforce.optimal_token_baseline.OptimalTokenBaseline",
     what="A group of one has the advantage 0; theirs keeps the reward itself.",
     why="Without others there is no baseline. They agree on larger groups.",
 )

@@ -7,26 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_plugin_grpo.components import DrGrpo, GroupNorm
-from rlhf_plugin_grpo.config import DrGrpoConfig, GroupNormConfig
+from rlhf_plugin_grpo.dr_grpo import DrGrpo, DrGrpoConfig
 from rlhf_plugin_grpo.gdpo import decoupled_advantages
-from rlhf_plugin_grpo.group_norm import group_normalized_advantages
-from rlhf_plugin_ppo.components import GaeEstimator
-from rlhf_plugin_ppo.config import GaeConfig
-from rlhf_plugin_ppo.gae import gae_advantages
-from rlhf_plugin_reinforce.components import (
-    FlashReinforce,
-    Reinforce,
-    ReinforceBaseline,
-    Rloo,
-)
-from rlhf_plugin_reinforce.config import (
-    FlashReinforceConfig,
-    ReinforceBaselineConfig,
-    ReinforceConfig,
-    RlooConfig,
-)
-from rlhf_plugin_reinforce.rloo import leave_one_out_advantages
+from rlhf_plugin_grpo.group_norm import GroupNorm, GroupNormConfig, group_normalized_advantages
+from rlhf_plugin_ppo.gae import GaeConfig, GaeEstimator, gae_advantages
+from rlhf_plugin_reinforce.flash_reinforce import FlashReinforce, FlashReinforceConfig
+from rlhf_plugin_reinforce.reinforce import Reinforce, ReinforceConfig
+from rlhf_plugin_reinforce.reinforce_baseline import ReinforceBaseline, ReinforceBaselineConfig
+from rlhf_plugin_reinforce.rloo import Rloo, RlooConfig, leave_one_out_advantages
 
 from .batches import Batch
 from .pairs import Both, pair
@@ -77,36 +65,36 @@ def _openrlhf(name: str, ours: str, estimator: Any, *, case: str = "", **options
 
 _openrlhf(
     "gae",
-    "ppo.components.GaeEstimator",
+    "ppo.gae.GaeEstimator",
     GaeEstimator(GaeConfig(gamma=0.98, lambda_=0.9)),
     gamma=0.98,
     lambda_=0.9,
 )
 _openrlhf(
     "reinforce",
-    "reinforce.components.Reinforce",
+    "reinforce.reinforce.Reinforce",
     Reinforce(ReinforceConfig(gamma=0.9)),
     gamma=0.9,
 )
 _openrlhf(
     "reinforce",
-    "reinforce.components.Reinforce",
+    "reinforce.reinforce.Reinforce",
     Reinforce(ReinforceConfig(whiten="mean")),
     case=", no_std_norm",
     no_std_norm=True,
 )
 _openrlhf(
     "reinforce_baseline",
-    "reinforce.components.ReinforceBaseline",
+    "reinforce.reinforce_baseline.ReinforceBaseline",
     ReinforceBaseline(ReinforceBaselineConfig()),
 )
-_openrlhf("rloo", "reinforce.components.Rloo", Rloo(RlooConfig()))
+_openrlhf("rloo", "reinforce.rloo.Rloo", Rloo(RlooConfig()))
 _openrlhf(
     "flash_reinforce",
-    "reinforce.components.FlashReinforce",
+    "reinforce.flash_reinforce.FlashReinforce",
     FlashReinforce(FlashReinforceConfig()),
 )
-_openrlhf("dr_grpo", "grpo.components.DrGrpo", DrGrpo(DrGrpoConfig()))
+_openrlhf("dr_grpo", "grpo.dr_grpo.DrGrpo", DrGrpo(DrGrpoConfig()))
 
 
 @pair(
@@ -157,7 +145,7 @@ def our_rloo(batch: Batch) -> Tensor:
 @pair(
     "trl",
     "trainer.grpo_trainer.GRPOTrainer._generate_and_score_completions",
-    "grpo.components.GroupNorm",
+    "grpo.group_norm.GroupNorm",
     equal_groups=True,
 )
 def trl_grpo(batch: Batch) -> Both:
@@ -170,7 +158,7 @@ def trl_grpo(batch: Batch) -> Both:
 @pair(
     "trl",
     "trainer.grpo_trainer.GRPOTrainer._generate_and_score_completions",
-    "grpo.components.DrGrpo",
+    "grpo.dr_grpo.DrGrpo",
     case='scale_rewards="none"',
     equal_groups=True,
 )

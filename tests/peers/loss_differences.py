@@ -8,15 +8,12 @@ import torch
 from torch import Tensor
 
 from rlhf_core.contracts import StepColumns
-from rlhf_core.math import adapted_kl_coef, aggregate, kl_estimate
-from rlhf_plugin_covariance.components import KlCovLoss
-from rlhf_plugin_covariance.config import KlCovConfig
-from rlhf_plugin_covariance.losses import kl_cov_loss
+from rlhf_core.math import adapted_kl_coef, aggregate, importance_weights, kl_estimate
+from rlhf_plugin_covariance.covariance import KlCovConfig, KlCovLoss, kl_cov_loss
 from rlhf_plugin_grpo.gspo import gspo_loss
-from rlhf_plugin_offpolicy.corrections.weights import importance_weights
-from rlhf_plugin_ppo.clipped_loss import clipped_policy_loss
+from rlhf_plugin_ppo.ppo import clipped_policy_loss
 from rlhf_plugin_sequence_losses.luspo import luspo_loss
-from rlhf_plugin_supervised.top_k import top_k_kl
+from rlhf_plugin_supervised.distill import top_k_kl
 
 from .batches import VOCABULARY, ragged, rows_of
 from .core_pairs import step_mean
@@ -131,7 +128,7 @@ def trl_unbounded_k3(agreeing: bool) -> Both:
 @difference(
     "verl",
     f"{VERL}.compute_policy_loss_vanilla",
-    "ppo.clipped_loss.clipped_policy_loss",
+    "ppo.ppo.clipped_policy_loss",
     what="The dual clip is off unless it is asked for; theirs is always on, at 3 by default.",
     why="PPO has none. They agree with dual_clip=3.",
 )
@@ -176,7 +173,7 @@ def empty_rows(agreeing: bool) -> Both:
 @difference(
     "verl",
     "trainer.ppo.rollout_corr_helper.compute_rollout_rejection_mask",
-    "offpolicy.corrections.weights.importance_weights",
+    "math.importance_weights",
     what="A token that a correction drops still counts in the denominator (as OpenRLHF, TRL); theirs leaves the "
     "mask, so "
     "that those left count more.",
@@ -210,7 +207,7 @@ def dropped_tokens(agreeing: bool) -> Both:
 @difference(
     "verl",
     f"{VERL}.compute_policy_loss_kl_cov",
-    "covariance.components.KlCovLoss",
+    "covariance.covariance.KlCovLoss",
     what="Tokens are chosen once per optimizer step, by the log-probs of the policy before its updates; theirs "
     "chooses "
     "in each micro-batch, by those of the current policy.",
@@ -309,7 +306,7 @@ def cut_step(agreeing: bool) -> Both:
 @difference(
     "verl",
     "trainer.distillation.fsdp.losses.kl_divergence",
-    "supervised.top_k.top_k_kl",
+    "supervised.distill.top_k_kl",
     what="All tokens beyond the teacher's k are one more outcome (as TRL with a tail bucket); theirs leaves "
     "them out, so "
     "its sum is no divergence and can be negative.",

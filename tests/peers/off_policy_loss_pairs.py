@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from rlhf_plugin_grpo.gspo import gspo_loss, gspo_token_loss
-from rlhf_plugin_offpolicy.losses.cispo import cispo_loss
-from rlhf_plugin_offpolicy.losses.decoupled_ppo import decoupled_ppo_loss
-from rlhf_plugin_offpolicy.losses.dppo import dppo_loss
+from rlhf_plugin_offpolicy.cispo import cispo_loss
+from rlhf_plugin_offpolicy.decoupled_ppo import decoupled_ppo_loss
+from rlhf_plugin_offpolicy.dppo import dppo_loss
 
 from .batches import Batch
 from .core_pairs import step_mean
@@ -66,7 +66,7 @@ def verl_gspo(batch: Batch) -> Both:
 @pair(
     "verl",
     f"{CORE_ALGOS}.compute_policy_loss_cispo",
-    "offpolicy.losses.cispo.cispo_loss",
+    "offpolicy.cispo.cispo_loss",
     gradient=TO_POLICY,
 )
 def verl_cispo(batch: Batch) -> Both:
@@ -75,7 +75,7 @@ def verl_cispo(batch: Batch) -> Both:
     return Both(ours=step_mean(batch, ours), theirs=theirs)
 
 
-@pair("trl", TRL_LOSS, "offpolicy.losses.cispo.cispo_loss", case="cispo", gradient=TO_POLICY)
+@pair("trl", TRL_LOSS, "offpolicy.cispo.cispo_loss", case="cispo", gradient=TO_POLICY)
 def trl_cispo(batch: Batch) -> Both:
     """Its epsilon_high is the bound itself, and there is no lower one."""
     theirs = trl_loss(batch, "cispo", epsilon_high=1.3)
@@ -87,7 +87,7 @@ def _verl_dppo(divergence: str) -> None:
     @pair(
         "verl",
         f"{CORE_ALGOS}.compute_policy_loss_dppo_{divergence}",
-        "offpolicy.losses.dppo.dppo_loss",
+        "offpolicy.dppo.dppo_loss",
         gradient=TO_POLICY,
     )
     def compare(batch: Batch) -> Both:
@@ -126,7 +126,7 @@ def _our_decoupled(batch: Batch, *, drop: bool) -> Tensor:
 @pair(
     "verl",
     f"{CORE_ALGOS}.compute_policy_loss_vanilla",
-    "offpolicy.losses.decoupled_ppo.decoupled_ppo_loss",
+    "offpolicy.decoupled_ppo.decoupled_ppo_loss",
     case="rollout_is_weights, token, 1.2",
     gradient=TO_POLICY,
 )
@@ -149,7 +149,7 @@ def verl_decoupled(batch: Batch) -> Both:
 @pair(
     "openrlhf",
     OPENRLHF_LOSS,
-    "offpolicy.losses.decoupled_ppo.decoupled_ppo_loss",
+    "offpolicy.decoupled_ppo.decoupled_ppo_loss",
     case="ppo, token, mask, [0, 1.2]",
     gradient=TO_POLICY,
 )

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from rlhf_core.math import kl_estimate
-from rlhf_plugin_covariance.losses import clip_cov_loss, kl_cov_loss
-from rlhf_plugin_covariance.selection import (
+from rlhf_plugin_covariance.covariance import (
+    clip_cov_loss,
     drawn_within,
+    kl_cov_loss,
     largest_positive,
     num_selected,
     token_covariances,
 )
-from rlhf_plugin_ppo.clipped_loss import clipped_policy_loss
+from rlhf_plugin_ppo.ppo import clipped_policy_loss
 from rlhf_plugin_sequence_losses.gmpo import gmpo_loss
 from rlhf_plugin_sequence_losses.luspo import luspo_loss
 from rlhf_plugin_sequence_losses.vespo import vespo_loss
@@ -30,7 +31,7 @@ from .stand_ins import trl_loss, verl_actor
 
 OPENRLHF_LOSS = "models.loss.PolicyLoss"
 TRL_LOSS = "trainer.grpo_trainer.GRPOTrainer._compute_loss"
-CLIPPED = "ppo.clipped_loss.clipped_policy_loss"
+CLIPPED = "ppo.ppo.clipped_policy_loss"
 CORE_ALGOS = "trainer.ppo.core_algos"
 TO_POLICY = "policy_logprobs"
 
@@ -279,7 +280,7 @@ def _current_covariances(batch: Batch) -> Tensor:
 @pair(
     "verl",
     f"{CORE_ALGOS}.compute_policy_loss_kl_cov",
-    "covariance.losses.kl_cov_loss",
+    "covariance.covariance.kl_cov_loss",
     gradient=TO_POLICY,
 )
 def verl_kl_cov(batch: Batch) -> Both:
@@ -298,7 +299,7 @@ def verl_kl_cov(batch: Batch) -> Both:
 @pair(
     "verl",
     f"{CORE_ALGOS}.compute_policy_loss_clip_cov",
-    "covariance.losses.clip_cov_loss",
+    "covariance.covariance.clip_cov_loss",
     gradient=TO_POLICY,
 )
 def verl_clip_cov(batch: Batch) -> Both:

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from rlhf_core.contracts import RolloutInfo, TokenColumns, TrajectoryColumns
-from rlhf_plugin_shaping.clip import Clip
-from rlhf_plugin_shaping.config import ClipConfig
-from rlhf_plugin_shaping.dynamic_sampling import DynamicSampling
-from rlhf_plugin_shaping.filter_config import DynamicSamplingConfig
+from rlhf_plugin_shaping.clip import Clip, ClipConfig
+from rlhf_plugin_shaping.dynamic_sampling import DynamicSampling, DynamicSamplingConfig
 from rlhf_plugin_shaping.overlong import overlong_penalty
 from rlhf_plugin_shaping.stop_properly import stop_properly_reward
 

@@ -7,18 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_plugin_grpo.components import GroupNorm
-from rlhf_plugin_grpo.config import GroupNormConfig
 from rlhf_plugin_grpo.dr_grpo import group_centered_advantages
-from rlhf_plugin_grpo.group_norm import group_normalized_advantages
+from rlhf_plugin_grpo.group_norm import GroupNorm, GroupNormConfig, group_normalized_advantages
 from rlhf_plugin_grpo.grpo_passk import best_margin_advantages
-from rlhf_plugin_reinforce.components import (
+from rlhf_plugin_reinforce.opo import length_weighted_advantages
+from rlhf_plugin_reinforce.optimal_token_baseline import (
     OptimalTokenBaseline,
-)
-from rlhf_plugin_reinforce.config import (
     OptimalTokenBaselineConfig,
 )
-from rlhf_plugin_reinforce.opo import length_weighted_advantages
 from rlhf_plugin_reinforce.remax import greedy_baseline_advantages
 
 from .batches import Batch
@@ -188,7 +184,7 @@ def our_optimal_token_baseline(batch: Batch, tail: str) -> Tensor:
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_optimal_token_baseline_advantage",
-    "reinforce.components.OptimalTokenBaseline",
+    "reinforce.optimal_token_baseline.OptimalTokenBaseline",
     case="tail zero",
 )
 def verl_optimal_token_baseline(batch: Batch) -> Both:
@@ -204,7 +200,7 @@ def verl_optimal_token_baseline(batch: Batch) -> Both:
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_multi_turn_optimal_token_baseline_advantage",
-    "reinforce.components.OptimalTokenBaseline",
+    "reinforce.optimal_token_baseline.OptimalTokenBaseline",
     case="tail zero, environment tokens between actions",
 )
 def verl_multi_turn_optimal_token_baseline(batch: Batch) -> Both:

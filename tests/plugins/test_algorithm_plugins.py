@@ -8,14 +8,16 @@ from pydantic import ValidationError
 
 from rlhf_core import plugins
 from rlhf_core.errors import CapabilityError
-from rlhf_plugin_grpo.config import GdpoConfig, GigpoConfig, GroupNormConfig, GrpoPasskConfig
-from rlhf_plugin_ppo.config import GaeConfig, PpoLossConfig
-from rlhf_plugin_reinforce.config import (
-    OptimalTokenBaselineConfig,
-    RaftConfig,
-    ReinforceBaselineConfig,
-    ReinforceConfig,
-)
+from rlhf_plugin_grpo.gdpo import GdpoConfig
+from rlhf_plugin_grpo.gigpo import GigpoConfig
+from rlhf_plugin_grpo.group_norm import GroupNormConfig
+from rlhf_plugin_grpo.grpo_passk import GrpoPasskConfig
+from rlhf_plugin_ppo.gae import GaeConfig
+from rlhf_plugin_ppo.ppo import PpoLossConfig
+from rlhf_plugin_reinforce.optimal_token_baseline import OptimalTokenBaselineConfig
+from rlhf_plugin_reinforce.raft import RaftConfig
+from rlhf_plugin_reinforce.reinforce import ReinforceConfig
+from rlhf_plugin_reinforce.reinforce_baseline import ReinforceBaselineConfig
 
 COMPONENTS = {
     ("rlhf_advantage_estimators", "ppo:gae"): {"values"},
@@ -53,7 +55,7 @@ def installed():
 )
 def test_importing_a_plugin_and_its_options_imports_nothing_heavy(module):
     code = (
-        f"import sys, {module}, {module}.config\n"
+        f"import sys, {module}\n"
         "heavy = {'torch', 'transformers', 'datasets', 'jaxtyping'} & set(sys.modules)\n"
         "sys.exit(f'imported {sorted(heavy)}' if heavy else 0)"
     )

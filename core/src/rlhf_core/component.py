@@ -1,4 +1,8 @@
-"""What a plugin registers: a description of a component. Nothing heavy is imported until a run chooses it."""
+"""What a plugin registers: a description of a component. Nothing heavy is imported until a run chooses it.
+
+A component that needs no more than torch stands in one file: options, formula, class and, last, its ``Component``. With
+``rlhf_core.lazy`` such a file imports nothing heavy. One that needs a slow library names its class as a string instead.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +53,8 @@ class Component(Generic[ProductT]):
     name: str
     """What users type: lower case letters, digits and underscores, starting with a letter."""
     factory: str | Callable[..., ProductT]
-    """``"package.module:callable"``, imported when chosen and called as ``factory(config)``. A callable is
-    accepted for components defined in a user's own file."""
+    """What makes it, called as ``factory(config)`` when a run has chosen it: the class, or ``"module:callable"`` where
+    importing the class imports something heavy, which is then put off until here."""
     config: type[Config] = Config
     """The component's options, in a module that imports nothing heavy."""
     summary: str = ""
@@ -64,7 +68,8 @@ class Component(Generic[ProductT]):
     aliases: tuple[str, ...] = ()
     """Other names by which it can be chosen."""
     extra: str | None = None
-    """The extra of this distribution whose requirements it needs at run time."""
+    """The extra of this distribution whose requirements it needs at run time. They are checked before the factory is
+    imported or called, whether it is a class or a string."""
 
     def __post_init__(self) -> None:
         for name in (self.name, *self.aliases):
@@ -118,20 +123,20 @@ class Registered(Generic[ProductT]):
         return f"{self.distribution.metadata['Name']} {self.distribution.version}"
 
     def load(self) -> Callable[..., ProductT]:
-        """Import and return the factory.
+        """Return the factory, imported if it is a string.
 
         Raises:
             MissingDependency: the component's extra is not installed.
             PluginError: the factory's module lacks the named callable.
         """
-        if not isinstance(self.component.factory, str):
-            return self.component.factory
         if missing := missing_requirements(self.distribution, self.component.extra):
             assert self.distribution is not None
             raise MissingDependency(
                 f"{self.qualified} needs {', '.join(missing)}.\n"
                 f"  pip install '{self.distribution.metadata['Name']}[{self.component.extra}]'"
             )
+        if not isinstance(self.component.factory, str):
+            return self.component.factory
         module, _, attribute = self.component.factory.partition(":")
         try:
             loaded: Callable[..., ProductT] = getattr(importlib.import_module(module), attribute)

@@ -7,9 +7,7 @@ import torch
 
 from rlhf_core.contracts import LossInputs, metric_values
 from rlhf_core.math import aggregate
-from rlhf_plugin_sequence_losses.components import GmpoLoss
-from rlhf_plugin_sequence_losses.config import GmpoConfig
-from rlhf_plugin_sequence_losses.gmpo import gmpo_loss
+from rlhf_plugin_sequence_losses.gmpo import GmpoConfig, GmpoLoss, gmpo_loss
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.3}
 

@@ -7,9 +7,7 @@ import torch
 
 from rlhf_core.contracts import LossInputs, metric_values
 from rlhf_core.math import aggregate
-from rlhf_plugin_sequence_losses.components import LuspoLoss
-from rlhf_plugin_sequence_losses.config import LuspoConfig
-from rlhf_plugin_sequence_losses.luspo import luspo_loss
+from rlhf_plugin_sequence_losses.luspo import LuspoConfig, LuspoLoss, luspo_loss
 
 CLIP = {"clip_low": 0.05, "clip_high": 0.1}
 

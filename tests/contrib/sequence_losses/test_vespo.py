@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from rlhf_core.contracts import metric_values
-from rlhf_plugin_sequence_losses.components import VespoLoss
-from rlhf_plugin_sequence_losses.config import VespoConfig
-from rlhf_plugin_sequence_losses.vespo import gamma_kernel, vespo_loss
+from rlhf_plugin_sequence_losses.vespo import VespoConfig, VespoLoss, gamma_kernel, vespo_loss
 
 DEFAULTS = {"k_pos": 2.0, "lambda_pos": 3.0, "k_neg": 3.0, "lambda_neg": 2.0}
 INEXACT = {"k_pos": 2.1, "lambda_pos": 3.3, "k_neg": 3.7, "lambda_neg": 1.9}  # not exact in binary

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from rlhf_plugin_soft_losses.components import GpgLoss
-from rlhf_plugin_soft_losses.config import GpgConfig
-from rlhf_plugin_soft_losses.gpg import gpg_loss
+from rlhf_plugin_soft_losses.gpg import GpgConfig, GpgLoss, gpg_loss
 
 
 def test_the_loss_by_hand():

@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from rlhf_core.contracts import LossInputs, metric_values
-from rlhf_plugin_soft_losses.components import SapoLoss
-from rlhf_plugin_soft_losses.config import SapoConfig
-from rlhf_plugin_soft_losses.sapo import sapo_loss
+from rlhf_plugin_soft_losses.sapo import SapoConfig, SapoLoss, sapo_loss
 
 TAU = {"tau_pos": 1.0, "tau_neg": 1.05}
 

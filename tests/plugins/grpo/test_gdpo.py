@@ -9,9 +9,8 @@ import torch
 from rlhf_core.contracts import metric_values
 from rlhf_core.errors import ConfigError
 from rlhf_core.math import masked_mean, masked_var, whiten
-from rlhf_plugin_grpo.components import Gdpo, GroupNorm
-from rlhf_plugin_grpo.config import GdpoConfig, GroupNormConfig
-from rlhf_plugin_grpo.gdpo import decoupled_advantages
+from rlhf_plugin_grpo.gdpo import Gdpo, GdpoConfig, decoupled_advantages
+from rlhf_plugin_grpo.group_norm import GroupNorm, GroupNormConfig
 
 NAN = float("nan")
 RAW = Gdpo(GdpoConfig(whiten="none"))

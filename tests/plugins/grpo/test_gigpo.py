@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rlhf_core.contracts import metric_values
-from rlhf_plugin_grpo.components import DrGrpo, Gigpo, GroupNorm
-from rlhf_plugin_grpo.config import DrGrpoConfig, GigpoConfig, GroupNormConfig
-from rlhf_plugin_grpo.gigpo import discounted_by_turn
+from rlhf_plugin_grpo.dr_grpo import DrGrpo, DrGrpoConfig
+from rlhf_plugin_grpo.gigpo import Gigpo, GigpoConfig, discounted_by_turn
+from rlhf_plugin_grpo.group_norm import GroupNorm, GroupNormConfig
 
 CENTERED = Gigpo(GigpoConfig(norm="none", gamma=1.0))
 

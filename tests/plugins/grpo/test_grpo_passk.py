@@ -7,9 +7,8 @@ import statistics
 import pytest
 import torch
 
-from rlhf_plugin_grpo.components import GroupNorm, GrpoPassk
-from rlhf_plugin_grpo.config import GroupNormConfig, GrpoPasskConfig
-from rlhf_plugin_grpo.grpo_passk import analytic_passk_advantages
+from rlhf_plugin_grpo.group_norm import GroupNorm, GroupNormConfig
+from rlhf_plugin_grpo.grpo_passk import GrpoPassk, GrpoPasskConfig, analytic_passk_advantages
 
 
 def first_tokens(make_reward_batch, rewards, group=None, episode=None, **options):

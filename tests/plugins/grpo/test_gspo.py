@@ -9,9 +9,7 @@ from rlhf_core.contracts import LossInputs, metric_values
 from rlhf_core.math import aggregate, kl_estimate
 from rlhf_core.testing.conformance import parametrize_checks
 from rlhf_plugin_grpo import rlhf_policy_losses
-from rlhf_plugin_grpo.gspo import gspo_loss, gspo_token_loss
-from rlhf_plugin_grpo.loss_config import GspoConfig
-from rlhf_plugin_grpo.losses import GspoLoss, GspoTokenLoss
+from rlhf_plugin_grpo.gspo import GspoConfig, GspoLoss, GspoTokenLoss, gspo_loss, gspo_token_loss
 
 CLIP = {"clip_low": 0.05, "clip_high": 0.1}
 BOTH = pytest.mark.parametrize("loss_of", [gspo_loss, gspo_token_loss])

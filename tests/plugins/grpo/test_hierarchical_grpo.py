@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from rlhf_core.contracts import metric_values
-from rlhf_plugin_grpo.components import DrGrpo, HierarchicalGrpo
-from rlhf_plugin_grpo.config import DrGrpoConfig, HierarchicalGrpoConfig
-from rlhf_plugin_grpo.hierarchical_grpo import peer_groups
+from rlhf_plugin_grpo.dr_grpo import DrGrpo, DrGrpoConfig
+from rlhf_plugin_grpo.hierarchical_grpo import HierarchicalGrpo, HierarchicalGrpoConfig, peer_groups
 
 ESTIMATOR = HierarchicalGrpo(HierarchicalGrpoConfig())
 

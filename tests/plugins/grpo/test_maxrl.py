@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from rlhf_plugin_grpo.components import MaxRl
-from rlhf_plugin_grpo.config import MaxRlConfig
+from rlhf_plugin_grpo.maxrl import MaxRl, MaxRlConfig
 
 ESTIMATOR = MaxRl(MaxRlConfig())
 

@@ -5,9 +5,7 @@ import torch
 
 from rlhf_core.contracts import RewardBatch
 from rlhf_core.math import masked_mean, masked_var, reward_to_go
-from rlhf_plugin_ppo.components import GaeEstimator
-from rlhf_plugin_ppo.config import GaeConfig
-from rlhf_plugin_ppo.gae import gae_advantages
+from rlhf_plugin_ppo.gae import GaeConfig, GaeEstimator, gae_advantages
 
 NAN = float("nan")
 

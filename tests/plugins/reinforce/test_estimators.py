@@ -7,8 +7,9 @@ import torch
 
 from rlhf_core.contracts import metric_values
 from rlhf_core.math import masked_mean, masked_var
-from rlhf_plugin_reinforce.components import Reinforce, ReinforceBaseline, Rloo
-from rlhf_plugin_reinforce.config import ReinforceBaselineConfig, ReinforceConfig, RlooConfig
+from rlhf_plugin_reinforce.reinforce import Reinforce, ReinforceConfig
+from rlhf_plugin_reinforce.reinforce_baseline import ReinforceBaseline, ReinforceBaselineConfig
+from rlhf_plugin_reinforce.rloo import Rloo, RlooConfig
 
 NAN = float("nan")
 
@@ -63,94 +64,6 @@ def test_advantages_by_hand(golden_batch, estimator, expected):
         golden_batch,
         [[value] * length for value, length in zip(expected, lengths, strict=True)],
     )
-
-
-def test_the_discount_is_per_action_token(make_reward_batch):
-    batch = make_reward_batch([[(2, 1.0)]], group=[0])
-
-    result = Reinforce(ReinforceConfig(gamma=0.9, whiten="none"))(batch)
-
-    assert_rows(result, batch, [[0.9, 1.0]])
-
-
-def test_the_kl_penalty_acts_token_by_token(make_reward_batch):
-    """The numbers are also those of OpenRLHF 0.11.2 with coefficient 0.1 and a KL of 0.5 at every token."""
-    batch = make_reward_batch(
-        [[(2, 1.0)], [(3, 0.0)], [(1, 1.0)], [(2, 1.0)]], group=[0, 0, 1, 1], kl_penalty=-0.05
-    )
-
-    result = Rloo(RlooConfig())(batch)
-
-    # Each token pays 0.05 for itself and for each token after it.
-    assert_rows(result, batch, [[0.9, 0.95], [-1.15, -1.1, -1.05], [-0.05], [-0.1, -0.05]])
-
-
-def test_the_kl_penalty_is_in_the_return_of_reinforce(make_reward_batch):
-    batch = make_reward_batch([[(3, 1.0)]], group=[0], kl_penalty=-0.1)
-
-    result = Reinforce(ReinforceConfig(gamma=0.5, whiten="none"))(batch)
-
-    # 0.9; -0.1 + 0.45 = 0.35; -0.1 + 0.175 = 0.075
-    assert_rows(result, batch, [[0.075, 0.35, 0.9]])
-
-
-def test_reinforce_plus_plus_whitens_returns_with_the_token_level_penalty_inside(make_reward_batch):
-    """A loop over the tokens of the whole batch, prompts, turns and lengths mixed."""
-    rows = [[(2, 1.0), (1, 0.5)], [(1, 0.25)], [(4, -1.0)]]
-    batch = make_reward_batch(rows, [0, 0, 1], kl_penalty=-0.125, dtype=torch.float64)
-
-    result = Reinforce(ReinforceConfig(gamma=0.5))(batch)
-
-    returns = []
-    for row, kept in zip(batch.token_rewards, batch.action_mask, strict=True):
-        numbers = row[kept].tolist()
-        sums = [
-            sum(0.5 ** (s - t) * numbers[s] for s in range(t, len(numbers)))
-            for t in range(len(numbers))
-        ]
-        returns.append(sums)
-    flat = [value for row in returns for value in row]
-    mean = sum(flat) / len(flat)
-    std = (sum((value - mean) ** 2 for value in flat) / len(flat)) ** 0.5
-    assert_rows(result, batch, [[(value - mean) / std for value in row] for row in returns], 1e-12)
-
-
-def test_a_turn_is_judged_by_what_came_after_it(make_reward_batch):
-    """Two episodes of two turns that both earn 1, one with its first turn and one with its second."""
-    batch = make_reward_batch([[(1, 1.0), (2, 0.0)], [(2, 0.0), (1, 1.0)]], group=[0, 0])
-
-    result = ReinforceBaseline(ReinforceBaselineConfig(whiten="none"))(batch)
-
-    # From turn 0 on both earned 1. From turn 1 on they earned 0 and 1, with a mean of 0.5.
-    assert_rows(result, batch, [[0.0, -0.5, -0.5], [0.0, 0.0, 0.5]])
-
-
-def test_the_kl_penalty_of_earlier_turns_is_no_reward(make_reward_batch):
-    batch = make_reward_batch(
-        [[(2, 1.0), (1, 0.0)], [(1, 0.0), (1, 1.0)]], group=[0, 0], kl_penalty=-0.125
-    )
-
-    result = ReinforceBaseline(ReinforceBaselineConfig(whiten="none"))(batch)
-
-    # Without the penalty: 0, 0, -0.5 and 0, 0.5. With it, each token pays for itself and for the tokens after it.
-    assert_rows(result, batch, [[-0.375, -0.25, -0.625], [-0.25, 0.375]], tolerance=0.0)
-
-
-def test_whitening_the_mean_keeps_the_scale(golden_batch):
-    result = Reinforce(ReinforceConfig(whiten="mean"))(golden_batch)
-
-    # Five tokens of 1 and three of 0: mean 0.625.
-    expected = [[0.375] * 2, [-0.625] * 3, [0.375], [0.375] * 2]
-    assert_rows(result, golden_batch, expected)
-
-
-def test_an_episode_that_ended_earlier_is_compared_with_its_last_turn(make_reward_batch):
-    batch = make_reward_batch([[(1, 3.0)], [(1, 0.5), (1, 1.0)]], group=[0, 0])
-
-    result = Rloo(RlooConfig())(batch)
-
-    # Turn 0: 3 against 1.5. Turn 1: 1 against the 3 with which the other episode ended.
-    assert_rows(result, batch, [[1.5], [-1.5, -2.0]])
 
 
 @pytest.mark.parametrize("estimator", GROUPED)
@@ -280,28 +193,3 @@ def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens(make_reward_
 
     assert masked_mean(advantages, batch.action_mask).item() == pytest.approx(0.0, abs=1e-6)
     assert masked_var(advantages, batch.action_mask).item() == pytest.approx(1.0, abs=1e-5)
-
-
-def test_rloo_is_the_group_baseline_times_n_over_n_minus_1(make_reward_batch):
-    batch = make_reward_batch([[(1, r)] for r in (1.0, 0.0, 0.5, 2.0)], group=[0] * 4)
-
-    loo = Rloo(RlooConfig())(batch).advantages
-    baseline = ReinforceBaseline(ReinforceBaselineConfig(whiten="none"))(batch).advantages
-
-    torch.testing.assert_close(loo, baseline * 4 / 3)
-
-
-def test_groups_of_different_sizes_equal_a_loop(make_reward_batch):
-    rewards = [1.0, 0.5, -1.0, 0.25, 2.0, 0.0, 0.75]
-    group = [0, 1, 0, 1, 0, 2, 2]
-    batch = make_reward_batch([[(1, r)] for r in rewards], group=group)
-
-    loo, centered = [], []
-    for i, reward in enumerate(rewards):
-        members = [r for r, g in zip(rewards, group, strict=True) if g == group[i]]
-        loo.append([reward - (sum(members) - reward) / (len(members) - 1)])
-        centered.append([reward - sum(members) / len(members)])
-
-    assert_rows(Rloo(RlooConfig())(batch), batch, loo)
-    raw = ReinforceBaseline(ReinforceBaselineConfig(whiten="none"))
-    assert_rows(raw(batch), batch, centered)

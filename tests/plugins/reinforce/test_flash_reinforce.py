@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rlhf_plugin_reinforce.components import FlashReinforce, Reinforce
-from rlhf_plugin_reinforce.config import FlashReinforceConfig, ReinforceConfig
+from rlhf_plugin_reinforce.flash_reinforce import FlashReinforce, FlashReinforceConfig
+from rlhf_plugin_reinforce.reinforce import Reinforce, ReinforceConfig
 
 ESTIMATOR = FlashReinforce(FlashReinforceConfig())
 

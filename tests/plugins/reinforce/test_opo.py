@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rlhf_core.math import masked_mean
-from rlhf_plugin_reinforce.components import Opo, ReinforceBaseline
-from rlhf_plugin_reinforce.config import OpoConfig, ReinforceBaselineConfig
+from rlhf_plugin_reinforce.opo import Opo, OpoConfig
+from rlhf_plugin_reinforce.reinforce_baseline import ReinforceBaseline, ReinforceBaselineConfig
 
 ESTIMATOR = Opo(OpoConfig())
 MEAN = ReinforceBaseline(ReinforceBaselineConfig(whiten="none"))

@@ -6,9 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlhf_plugin_reinforce.components import OptimalTokenBaseline, ReinforceBaseline
-from rlhf_plugin_reinforce.config import OptimalTokenBaselineConfig, ReinforceBaselineConfig
-from rlhf_plugin_reinforce.optimal_token_baseline import gradient_energy
+from rlhf_plugin_reinforce.optimal_token_baseline import (
+    OptimalTokenBaseline,
+    OptimalTokenBaselineConfig,
+    gradient_energy,
+)
+from rlhf_plugin_reinforce.reinforce_baseline import ReinforceBaseline, ReinforceBaselineConfig
 
 CARRY = OptimalTokenBaseline(OptimalTokenBaselineConfig())
 ZERO = OptimalTokenBaseline(OptimalTokenBaselineConfig(tail="zero"))

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from rlhf_core.contracts import metric_values
-from rlhf_plugin_reinforce.components import Raft
-from rlhf_plugin_reinforce.config import RaftConfig
+from rlhf_plugin_reinforce.raft import Raft, RaftConfig
 
 REWARDED = Raft(RaftConfig())
 BEST = Raft(RaftConfig(keep="best"))

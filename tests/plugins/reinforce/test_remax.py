@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from rlhf_core.contracts import metric_values
-from rlhf_plugin_reinforce.components import Remax
-from rlhf_plugin_reinforce.config import RemaxConfig
+from rlhf_plugin_reinforce.remax import Remax, RemaxConfig
 
 ESTIMATOR = Remax(RemaxConfig())
 

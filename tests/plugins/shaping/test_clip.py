@@ -5,8 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlhf_core.math import group_mean
-from rlhf_plugin_shaping.clip import Clip
-from rlhf_plugin_shaping.config import ClipConfig
+from rlhf_plugin_shaping.clip import Clip, ClipConfig
 
 
 def shaped(batch, info, **options):

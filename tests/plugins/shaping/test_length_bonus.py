@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from rlhf_plugin_shaping.config import LengthBonusConfig
-from rlhf_plugin_shaping.length_bonus import LengthBonus, group_length_bonus
+from rlhf_plugin_shaping.length_bonus import LengthBonus, LengthBonusConfig, group_length_bonus
 
 
 def bonus(batch, info, **options):

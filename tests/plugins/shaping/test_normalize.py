@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from rlhf_core import CheckpointError
-from rlhf_plugin_shaping.config import NormalizeConfig
-from rlhf_plugin_shaping.normalize import Moments, Normalize
+from rlhf_plugin_shaping.normalize import Moments, Normalize, NormalizeConfig
 
 EPS = 1e-4
 

@@ -5,8 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlhf_core import ConfigError
-from rlhf_plugin_shaping.config import OverlongConfig
-from rlhf_plugin_shaping.overlong import Overlong, overlong_penalty
+from rlhf_plugin_shaping.overlong import Overlong, OverlongConfig, overlong_penalty
 
 
 def shaped(batch, info, **options):

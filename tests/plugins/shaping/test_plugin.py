@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from rlhf_core import plugins
-from rlhf_plugin_shaping.clip import Clip
-from rlhf_plugin_shaping.config import ClipConfig, OverlongConfig
-from rlhf_plugin_shaping.overlong import Overlong
+from rlhf_plugin_shaping.clip import Clip, ClipConfig
+from rlhf_plugin_shaping.overlong import Overlong, OverlongConfig
 
 SHAPERS = {"overlong", "stop_properly", "clip", "normalize", "length_bonus"}
 FILTERS = {"dynamic_sampling", "zero_variance", "drop_stale", "drop_errors"}
@@ -34,7 +33,7 @@ def test_all_components_are_registered_with_described_options(registries, hook, 
 
 def test_importing_the_plugin_and_its_options_imports_nothing_heavy():
     code = (
-        "import sys, rlhf_plugin_shaping, rlhf_plugin_shaping.config\n"
+        "import sys, rlhf_plugin_shaping\n"
         "heavy = {'torch', 'transformers', 'datasets', 'jaxtyping'} & set(sys.modules)\n"
         "sys.exit(f'imported {sorted(heavy)}' if heavy else 0)"
     )

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from rlhf_plugin_shaping.config import StopProperlyConfig
-from rlhf_plugin_shaping.stop_properly import StopProperly, stop_properly_reward
+from rlhf_plugin_shaping.stop_properly import StopProperly, StopProperlyConfig, stop_properly_reward
 
 
 def shaped(batch, info, coef):

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from rlhf_core.testing.conformance import parametrize_checks, subject
 from rlhf_plugin_supervised import rlhf_policy_losses
-from rlhf_plugin_supervised.config import DistillConfig
+from rlhf_plugin_supervised.distill import DistillConfig
 
 COMPONENTS = {component.name: component for component in rlhf_policy_losses()}
 

@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from rlhf_core.contracts import LossInputs, metric_values
-from rlhf_plugin_supervised.components import DistillLoss
-from rlhf_plugin_supervised.config import DistillConfig
-from rlhf_plugin_supervised.top_k import top_k_kl
+from rlhf_plugin_supervised.distill import DistillConfig, DistillLoss, top_k_kl
 
 NAN = float("nan")
 

@@ -7,8 +7,7 @@ import torch
 
 from rlhf_core.contracts import LossInputs, metric_values
 from rlhf_core.math import aggregate
-from rlhf_plugin_supervised.components import SftLoss
-from rlhf_plugin_supervised.config import SftConfig
+from rlhf_plugin_supervised.sft import SftConfig, SftLoss
 
 
 def inputs_of(policy: torch.Tensor, mask: torch.Tensor) -> LossInputs:

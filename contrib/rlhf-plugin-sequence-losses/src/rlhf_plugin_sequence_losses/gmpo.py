@@ -4,32 +4,46 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from pydantic import Field
 
-from rlhf_core.math import token_log_ratios
+from rlhf_core import Component, Config
+from rlhf_core.contracts import LossInputs, Metric, TokenLoss
+from rlhf_core.lazy import Bool, Float, torch
+from rlhf_core.math import credited_to_own_token, masked_sum, row_mean, token_log_ratios
 
-from .ratios import credited_to_own_token, row_mean
+
+class GmpoConfig(Config):
+    clip_low: float = Field(
+        0.4,
+        gt=0.0,
+        le=20.0,
+        description="a token's log-ratio counts down to -clip_low, in nats: 0.4 is a ratio of 0.67",
+    )
+    clip_high: float = Field(
+        0.4,
+        gt=0.0,
+        le=20.0,
+        description="a token's log-ratio counts up to clip_high, in nats: 0.4 is a ratio of 1.49",
+    )
 
 
 class GmpoResult(NamedTuple):
     """Per token; all zero or False at padding. Only ``loss`` has a gradient."""
 
-    loss: Float[Tensor, "b a"]
-    ratio: Float[Tensor, "b a"]
+    loss: Float[torch.Tensor, "b a"]
+    ratio: Float[torch.Tensor, "b a"]
     """The sequence's ratio."""
-    clipped_low: Bool[Tensor, "b a"]
+    clipped_low: Bool[torch.Tensor, "b a"]
     """A bad token's log-ratio that is below ``-clip_low``."""
-    clipped_high: Bool[Tensor, "b a"]
+    clipped_high: Bool[torch.Tensor, "b a"]
     """A good token's log-ratio that is above ``clip_high``."""
 
 
 def gmpo_loss(
-    policy_logprobs: Float[Tensor, "b a"],
-    old_logprobs: Float[Tensor, "b a"],
-    advantages: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
+    policy_logprobs: Float[torch.Tensor, "b a"],
+    old_logprobs: Float[torch.Tensor, "b a"],
+    advantages: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
     *,
     clip_low: float,
     clip_high: float,
@@ -65,3 +79,36 @@ def gmpo_loss(
         clipped_low=action_mask & bad & (log_ratio < -clip_low),
         clipped_high=action_mask & ~bad & (log_ratio > clip_high),
     )
+
+
+class GmpoLoss:
+    """The geometric mean of clipped ratios."""
+
+    def __init__(self, config: GmpoConfig) -> None:
+        self.config = config
+
+    def __call__(self, inputs: LossInputs) -> TokenLoss:
+        result = gmpo_loss(
+            inputs.policy_logprobs,
+            inputs.old_logprobs,
+            inputs.advantages,
+            inputs.action_mask,
+            clip_low=self.config.clip_low,
+            clip_high=self.config.clip_high,
+        )
+        count = inputs.action_mask.sum()
+        metrics = {
+            "policy/sequence_ratio": Metric(masked_sum(result.ratio, inputs.action_mask), count),
+            "clip/fraction_low": Metric(result.clipped_low.sum(), count),
+            "clip/fraction_high": Metric(result.clipped_high.sum(), count),
+        }
+        return TokenLoss(loss=result.loss, metrics=metrics)
+
+
+COMPONENT = Component(
+    name="gmpo",
+    factory=GmpoLoss,
+    config=GmpoConfig,
+    summary="geometric mean of the sequence's ratios, each clipped by itself (GMPO)",
+    provides=frozenset({"aggregation:seq-mean-token-mean", "off_policy"}),
+)

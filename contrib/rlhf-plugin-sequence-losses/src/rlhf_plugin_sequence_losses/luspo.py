@@ -4,32 +4,46 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from pydantic import Field
 
-from rlhf_core.math import token_log_ratios
+from rlhf_core import Component, Config
+from rlhf_core.contracts import LossInputs, Metric, TokenLoss
+from rlhf_core.lazy import Bool, Float, torch
+from rlhf_core.math import credited_to_own_token, masked_sum, row_mean, token_log_ratios
 
-from .ratios import credited_to_own_token, row_mean
+
+class LuspoConfig(Config):
+    clip_low: float = Field(
+        3e-4,
+        gt=0.0,
+        le=1.0,
+        description="the sequence's ratio, a geometric mean, counts down to 1 - clip_low",
+    )
+    clip_high: float = Field(
+        4e-4,
+        gt=0.0,
+        le=10.0,
+        description="the sequence's ratio, a geometric mean, counts up to 1 + clip_high",
+    )
 
 
 class LuspoResult(NamedTuple):
     """Per token; all zero or False at padding. Only ``loss`` has a gradient."""
 
-    loss: Float[Tensor, "b a"]
-    ratio: Float[Tensor, "b a"]
+    loss: Float[torch.Tensor, "b a"]
+    ratio: Float[torch.Tensor, "b a"]
     """The sequence's ratio."""
-    clipped_low: Bool[Tensor, "b a"]
+    clipped_low: Bool[torch.Tensor, "b a"]
     """A bad token of a sequence that is already 1 - clip_low times as likely, per token."""
-    clipped_high: Bool[Tensor, "b a"]
+    clipped_high: Bool[torch.Tensor, "b a"]
     """A good token of a sequence that is already 1 + clip_high times as likely, per token."""
 
 
 def luspo_loss(
-    policy_logprobs: Float[Tensor, "b a"],
-    old_logprobs: Float[Tensor, "b a"],
-    advantages: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
+    policy_logprobs: Float[torch.Tensor, "b a"],
+    old_logprobs: Float[torch.Tensor, "b a"],
+    advantages: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
     *,
     clip_low: float,
     clip_high: float,
@@ -67,3 +81,36 @@ def luspo_loss(
         clipped_low=clipped_low,
         clipped_high=clipped_high,
     )
+
+
+class LuspoLoss:
+    """The clipped sequence ratio, to be summed over tokens."""
+
+    def __init__(self, config: LuspoConfig) -> None:
+        self.config = config
+
+    def __call__(self, inputs: LossInputs) -> TokenLoss:
+        result = luspo_loss(
+            inputs.policy_logprobs,
+            inputs.old_logprobs,
+            inputs.advantages,
+            inputs.action_mask,
+            clip_low=self.config.clip_low,
+            clip_high=self.config.clip_high,
+        )
+        count = inputs.action_mask.sum()
+        metrics = {
+            "policy/sequence_ratio": Metric(masked_sum(result.ratio, inputs.action_mask), count),
+            "clip/fraction_low": Metric(result.clipped_low.sum(), count),
+            "clip/fraction_high": Metric(result.clipped_high.sum(), count),
+        }
+        return TokenLoss(loss=result.loss, metrics=metrics)
+
+
+COMPONENT = Component(
+    name="luspo",
+    factory=LuspoLoss,
+    config=LuspoConfig,
+    summary="clipped sequence ratio, every token of the same weight whatever the length (LUSPO)",
+    provides=frozenset({"aggregation:seq-mean-token-sum-norm", "off_policy"}),
+)

@@ -6,30 +6,62 @@ The importance weight is the plain product over tokens, without length normaliza
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from pydantic import Field
 
-from rlhf_core.math import MAX_LOG_RATIO, token_log_ratios
+from rlhf_core import Component, Config
+from rlhf_core.contracts import LossInputs, Metric, TokenLoss
+from rlhf_core.lazy import Bool, Float, torch
+from rlhf_core.math import MAX_LOG_RATIO, masked_sum, token_log_ratios
 
 MIN_LOG_WEIGHT = math.log(1e-8)
 """Smaller importance weights count as 1e-8, as in the authors' code. The kernel is below 1e-14 there for k >= 2."""
 
 
+class VespoConfig(Config):
+    k_pos: float = Field(
+        2.0, ge=0.0, le=100.0, description="A >= 0: power of the importance weight, rising part"
+    )
+    lambda_pos: float = Field(
+        3.0, gt=0.0, le=100.0, description="A >= 0: exponential decay in the importance weight"
+    )
+    k_neg: float = Field(
+        3.0, ge=0.0, le=100.0, description="A < 0: power of the importance weight, rising part"
+    )
+    lambda_neg: float = Field(
+        2.0, gt=0.0, le=100.0, description="A < 0: exponential decay in the importance weight"
+    )
+    behavior: Literal["old", "rollout"] = Field(
+        "old",
+        description="the importance weight divides by old: the policy before the batch's updates; rollout: the "
+        "sampler's log-probs, which covers its mismatch and staleness too",
+    )
+
+    def needed_by_options(self) -> frozenset[str]:
+        return frozenset({"rollout_logprobs"} if self.behavior == "rollout" else ())
+
+    def excluded_by_options(self) -> frozenset[str]:
+        # Against the sampler's own policy the weight is what a correction would put on a second time.
+        return frozenset(
+            {"is_correction", "renormalized_sampling"} if self.behavior == "rollout" else ()
+        )
+
+
 class VespoResult(NamedTuple):
     """All zero at padding. Only ``loss`` has a gradient."""
 
-    loss: Float[Tensor, "b a"]
-    kernel: Float[Tensor, "b a"]
-    log_weight: Float[Tensor, "b 1"]
+    loss: Float[torch.Tensor, "b a"]
+    kernel: Float[torch.Tensor, "b a"]
+    log_weight: Float[torch.Tensor, "b 1"]
     """Of the sequence; clamped to [log 1e-8, 20]."""
 
 
 def gamma_kernel(
-    log_weight: Float[Tensor, "*n"], k: Float[Tensor, "*n"], lambda_: Float[Tensor, "*n"]
-) -> Float[Tensor, "*n"]:
+    log_weight: Float[torch.Tensor, "*n"],
+    k: Float[torch.Tensor, "*n"],
+    lambda_: Float[torch.Tensor, "*n"],
+) -> Float[torch.Tensor, "*n"]:
     """Return ``w^k * exp(lambda * (1 - w))``: 1 at w = 1, and largest at ``w = k / lambda``.
 
     It rises as a power of w and falls exponentially, so neither a tiny nor a huge importance weight moves the policy.
@@ -46,10 +78,10 @@ def gamma_kernel(
 
 
 def vespo_loss(
-    policy_logprobs: Float[Tensor, "b a"],
-    behavior_logprobs: Float[Tensor, "b a"],
-    advantages: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
+    policy_logprobs: Float[torch.Tensor, "b a"],
+    behavior_logprobs: Float[torch.Tensor, "b a"],
+    advantages: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
     *,
     k_pos: float,
     lambda_pos: float,
@@ -84,3 +116,46 @@ def vespo_loss(
         kernel=torch.where(action_mask, kernel, 0.0),
         log_weight=log_weight,
     )
+
+
+class VespoLoss:
+    """The log-prob, weighted with a kernel of the sequence's importance weight."""
+
+    def __init__(self, config: VespoConfig) -> None:
+        self.config = config
+
+    def __call__(self, inputs: LossInputs) -> TokenLoss:
+        mask, config = inputs.action_mask, self.config
+        result = vespo_loss(
+            inputs.policy_logprobs,
+            self._behavior(inputs),
+            inputs.advantages,
+            mask,
+            k_pos=config.k_pos,
+            lambda_pos=config.lambda_pos,
+            k_neg=config.k_neg,
+            lambda_neg=config.lambda_neg,
+        )
+        rows = mask.any(dim=1)
+        log_weight = torch.where(rows, result.log_weight.squeeze(1), 0.0)
+        metrics = {
+            "vespo/kernel": Metric(masked_sum(result.kernel, mask), mask.sum()),
+            "vespo/log_weight": Metric(log_weight.sum(), rows.sum()),
+            "vespo/abs_log_weight": Metric(log_weight.abs().sum(), rows.sum()),
+        }
+        return TokenLoss(loss=result.loss, metrics=metrics)
+
+    def _behavior(self, inputs: LossInputs) -> torch.Tensor:
+        if self.config.behavior == "old":
+            return inputs.old_logprobs
+        assert inputs.rollout_logprobs is not None, "behavior=rollout needs 'rollout_logprobs'"
+        return inputs.rollout_logprobs
+
+
+COMPONENT = Component(
+    name="vespo",
+    factory=VespoLoss,
+    config=VespoConfig,
+    summary="soft kernel on the whole sequence's importance weight, for stale data (VESPO)",
+    provides=frozenset({"aggregation:token-mean", "off_policy"}),
+)

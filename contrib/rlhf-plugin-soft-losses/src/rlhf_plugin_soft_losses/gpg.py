@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from rlhf_core import Component, Config
+from rlhf_core.contracts import LossInputs, TokenLoss
+from rlhf_core.lazy import Bool, Float, torch
+
+
+class GpgConfig(Config):
+    pass
 
 
 def gpg_loss(
-    policy_logprobs: Float[Tensor, "b a"],
-    advantages: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
-) -> Float[Tensor, "b a"]:
+    policy_logprobs: Float[torch.Tensor, "b a"],
+    advantages: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
+) -> Float[torch.Tensor, "b a"]:
     """Return ``-log policy * A``; 0 at padding, whatever stands there, nan included.
 
     Its gradient is ``-A`` at every token, however far the policy has moved since it sampled them: exact for the first
@@ -22,3 +26,24 @@ def gpg_loss(
     # Padding is replaced before the product: a nan there would come back in the backward pass as 0 * nan.
     logprobs = torch.where(action_mask, policy_logprobs, 0.0)
     return -logprobs * torch.where(action_mask, advantages, 0.0)
+
+
+class GpgLoss:
+    """The plain policy gradient."""
+
+    def __init__(self, config: GpgConfig) -> None:
+        self.config = config
+
+    def __call__(self, inputs: LossInputs) -> TokenLoss:
+        return TokenLoss(
+            loss=gpg_loss(inputs.policy_logprobs, inputs.advantages, inputs.action_mask)
+        )
+
+
+COMPONENT = Component(
+    name="gpg",
+    factory=GpgLoss,
+    config=GpgConfig,
+    summary="minus log-prob times advantage, without a ratio (GPG, plain policy gradient)",
+    provides=frozenset({"aggregation:token-mean"}),
+)

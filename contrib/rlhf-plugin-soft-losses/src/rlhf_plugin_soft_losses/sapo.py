@@ -4,27 +4,43 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from pydantic import Field
 
-from rlhf_core.math import token_log_ratios
+from rlhf_core import Component, Config
+from rlhf_core.contracts import LossInputs, Metric, TokenLoss
+from rlhf_core.lazy import Bool, Float, torch
+from rlhf_core.math import masked_sum, token_log_ratios
+
+
+class SapoConfig(Config):
+    tau_pos: float = Field(
+        1.0,
+        gt=0.0,
+        le=100.0,
+        description="steepness of the gate where A > 0; larger lets the gradient fade closer to ratio 1",
+    )
+    tau_neg: float = Field(
+        1.05,
+        gt=0.0,
+        le=100.0,
+        description="steepness of the gate where A <= 0; above tau_pos, since these updates are less stable",
+    )
 
 
 class SapoResult(NamedTuple):
     """Per token; all zero at padding. Only ``loss`` has a gradient."""
 
-    loss: Float[Tensor, "b a"]
-    ratio: Float[Tensor, "b a"]
-    gate: Float[Tensor, "b a"]
+    loss: Float[torch.Tensor, "b a"]
+    ratio: Float[torch.Tensor, "b a"]
+    gate: Float[torch.Tensor, "b a"]
     """Slope of the gate, in (0, 1]: what is left of the gradient ``-ratio * A``."""
 
 
 def sapo_loss(
-    policy_logprobs: Float[Tensor, "b a"],
-    old_logprobs: Float[Tensor, "b a"],
-    advantages: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
+    policy_logprobs: Float[torch.Tensor, "b a"],
+    old_logprobs: Float[torch.Tensor, "b a"],
+    advantages: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
     *,
     tau_pos: float,
     tau_neg: float,
@@ -57,3 +73,36 @@ def sapo_loss(
         ratio=torch.where(action_mask, ratio.detach(), 0.0),
         gate=torch.where(action_mask, 4.0 * sigmoid * (1.0 - sigmoid), 0.0),
     )
+
+
+class SapoLoss:
+    """The softly gated policy loss."""
+
+    def __init__(self, config: SapoConfig) -> None:
+        self.config = config
+
+    def __call__(self, inputs: LossInputs) -> TokenLoss:
+        mask = inputs.action_mask
+        result = sapo_loss(
+            inputs.policy_logprobs,
+            inputs.old_logprobs,
+            inputs.advantages,
+            mask,
+            tau_pos=self.config.tau_pos,
+            tau_neg=self.config.tau_neg,
+        )
+        count = mask.sum()
+        metrics = {
+            "policy/ratio": Metric(masked_sum(result.ratio, mask), count),
+            "sapo/gate": Metric(masked_sum(result.gate, mask), count),
+        }
+        return TokenLoss(loss=result.loss, metrics=metrics)
+
+
+COMPONENT = Component(
+    name="sapo",
+    factory=SapoLoss,
+    config=SapoConfig,
+    summary="the ratio through a sigmoid, steeper for bad tokens, in place of clipping (SAPO)",
+    provides=frozenset({"aggregation:seq-mean-token-mean", "off_policy"}),
+)

@@ -13,26 +13,33 @@ from .groups import (
     group_weighted_mean,
     leave_one_out_mean,
 )
+from .importance import ImportanceWeights, importance_metrics, importance_weights
 from .kl import adapted_kl_coef, kl_estimate, unbiased_kl
 from .masked import masked_mean, masked_sum, masked_var, whiten
 from .mismatch import mismatch_metrics
 from .padding import pad_columns, unpad
+from .policy_gradient import weighted_reinforce
 from .ratios import MAX_LOG_RATIO, token_log_ratios
 from .returns import reward_to_go
+from .sequences import credited_to_own_token, row_mean
 from .turns import advantages_at_tokens, remaining_rewards, rewards_by_turn, token_advantages
 from .value import value_loss
 
 __all__ = [
     "MAX_LOG_RATIO",
+    "ImportanceWeights",
     "adapted_entropy_coef",
     "adapted_kl_coef",
     "advantages_at_tokens",
     "aggregate",
+    "credited_to_own_token",
     "group_mean",
     "group_size",
     "group_std",
     "group_top_two",
     "group_weighted_mean",
+    "importance_metrics",
+    "importance_weights",
     "kl_estimate",
     "leave_one_out_mean",
     "masked_mean",
@@ -43,10 +50,12 @@ __all__ = [
     "remaining_rewards",
     "reward_to_go",
     "rewards_by_turn",
+    "row_mean",
     "token_advantages",
     "token_log_ratios",
     "unbiased_kl",
     "unpad",
     "value_loss",
+    "weighted_reinforce",
     "whiten",
 ]

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 from typing import get_args
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
-
 from ..contracts.backend import Aggregation
+from ..lazy import Bool, Float, torch
 
 
 def aggregate(
-    loss: Float[Tensor, "b a"],
-    mask: Bool[Tensor, "b a"],
+    loss: Float[torch.Tensor, "b a"],
+    mask: Bool[torch.Tensor, "b a"],
     mode: Aggregation,
     *,
     num_actions: int,
     num_sequences: int,
     max_actions: int,
-) -> Float[Tensor, ""]:
+) -> Float[torch.Tensor, ""]:
     """Return this part's share of the step's loss.
 
     - ``token-mean``: ``sum(loss) / num_actions``. Every token weighs the same (DAPO, arXiv:2503.14476).

@@ -11,24 +11,22 @@ and standard deviation 0, also for values such as 0.1 that are not exact in bina
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from ..lazy import Float, Int, torch
 
 
 def group_size(
-    group: Int[Tensor, " b"], episode: Int[Tensor, " b"] | None = None
-) -> Int[Tensor, " b"]:
+    group: Int[torch.Tensor, " b"], episode: Int[torch.Tensor, " b"] | None = None
+) -> Int[torch.Tensor, " b"]:
     """Return, at each row, the number of episodes in its group; of rows when ``episode`` is None."""
     members, row = _members(group, episode)
     return _counts(members)[row]
 
 
 def group_mean(
-    values: Float[Tensor, " b *k"],
-    group: Int[Tensor, " b"],
-    episode: Int[Tensor, " b"] | None = None,
-) -> Float[Tensor, " b *k"]:
+    values: Float[torch.Tensor, " b *k"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"] | None = None,
+) -> Float[torch.Tensor, " b *k"]:
     """Return the mean of its group at each row: the baseline of GRPO and its relatives.
 
     Args:
@@ -40,12 +38,12 @@ def group_mean(
 
 
 def group_std(
-    values: Float[Tensor, " b *k"],
-    group: Int[Tensor, " b"],
-    episode: Int[Tensor, " b"] | None = None,
+    values: Float[torch.Tensor, " b *k"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"] | None = None,
     *,
     correction: int = 1,
-) -> Float[Tensor, " b *k"]:
+) -> Float[torch.Tensor, " b *k"]:
     """Return the standard deviation of its group at each row; 0 for a group of equal values, and of one row.
 
     ``sqrt(sum_e (1/n_e) sum_j (x_ej - mean)^2 / (n - correction))`` over the n episodes e of the group and the n_e rows
@@ -71,10 +69,10 @@ def group_std(
 
 
 def leave_one_out_mean(
-    values: Float[Tensor, " b *k"],
-    group: Int[Tensor, " b"],
-    episode: Int[Tensor, " b"] | None = None,
-) -> Float[Tensor, " b *k"]:
+    values: Float[torch.Tensor, " b *k"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"] | None = None,
+) -> Float[torch.Tensor, " b *k"]:
     """Return, at each row, the mean of the *other* episodes of its group: the baseline of RLOO.
 
     ``(sum_j x_j - x_i) / (n - 1)`` over the means of the n episodes. A group of one episode has no others: each row's
@@ -89,8 +87,10 @@ def leave_one_out_mean(
 
 
 def group_weighted_mean(
-    values: Float[Tensor, " b *k"], weights: Float[Tensor, " b *k"], group: Int[Tensor, " b"]
-) -> Float[Tensor, " b *k"]:
+    values: Float[torch.Tensor, " b *k"],
+    weights: Float[torch.Tensor, " b *k"],
+    group: Int[torch.Tensor, " b"],
+) -> Float[torch.Tensor, " b *k"]:
     """Return the weighted mean of its group at each row: ``sum_j w_j x_j / sum_j w_j``.
 
     Values with weight 0 have no effect, whatever they are, nan included. Where all weights are 0 the result is 0. Equal
@@ -114,10 +114,10 @@ def group_weighted_mean(
 
 
 def group_top_two(
-    values: Float[Tensor, " b *k"],
-    group: Int[Tensor, " b"],
-    episode: Int[Tensor, " b"] | None = None,
-) -> tuple[Float[Tensor, " b *k"], Float[Tensor, " b *k"]]:
+    values: Float[torch.Tensor, " b *k"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"] | None = None,
+) -> tuple[Float[torch.Tensor, " b *k"], Float[torch.Tensor, " b *k"]]:
     """Return, at each row, the largest and the second largest value among the episodes of its group.
 
     Equal where two episodes share the largest value, and in a group of one.
@@ -132,21 +132,25 @@ def group_top_two(
     return largest[row].to(values.dtype), second[row].to(values.dtype)
 
 
-def _exact_mean(values: Tensor, group: Tensor, episode: Tensor | None) -> Tensor:
+def _exact_mean(
+    values: torch.Tensor, group: torch.Tensor, episode: torch.Tensor | None
+) -> torch.Tensor:
     """``group_mean`` in float64."""
     members, row = _members(group, episode)
     lowest, offset = _above_lowest(_once_per_episode(values, episode), members)
     return (lowest + _divide(_sums(offset, members)[members], _counts(members)))[row]
 
 
-def _members(group: Tensor, episode: Tensor | None) -> tuple[Tensor, Tensor]:
+def _members(
+    group: torch.Tensor, episode: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The group of each member (E,), and the member of each row (B,)."""
     if episode is None:
         return group, torch.arange(len(group), device=group.device)
     return group.new_zeros(_size(episode)).scatter(0, episode, group), episode
 
 
-def _once_per_episode(values: Tensor, episode: Tensor | None) -> Tensor:
+def _once_per_episode(values: torch.Tensor, episode: torch.Tensor | None) -> torch.Tensor:
     """(B, ...) -> (E, ...) in float64: the mean of each episode's rows."""
     exact = values.to(torch.float64)
     if episode is None:
@@ -157,31 +161,31 @@ def _once_per_episode(values: Tensor, episode: Tensor | None) -> Tensor:
     return means.new_zeros(_size(episode), *means.shape[1:]).index_copy(0, episode, means)
 
 
-def _above_lowest(values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+def _above_lowest(values: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Each row's lowest value of its group, and how far above it the row is."""
     start = values.new_full((_size(index), *values.shape[1:]), torch.inf)
     lowest = start.scatter_reduce(0, _align(index, values).expand_as(values), values, "amin")[index]
     return lowest, values - lowest
 
 
-def _sums(values: Tensor, index: Tensor) -> Tensor:
+def _sums(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return values.new_zeros(_size(index), *values.shape[1:]).index_add(0, index, values)
 
 
-def _counts(index: Tensor) -> Tensor:
+def _counts(index: torch.Tensor) -> torch.Tensor:
     """(B,) members of each row's group."""
     return _sums(torch.ones_like(index), index)[index]
 
 
-def _size(index: Tensor) -> int:
+def _size(index: torch.Tensor) -> int:
     return int(index.max()) + 1 if len(index) else 0
 
 
-def _divide(values: Tensor, divisor: Tensor) -> Tensor:
+def _divide(values: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
     """``values (B, ...) / divisor (B,)``."""
     return values / _align(divisor, values)
 
 
-def _align(column: Tensor, values: Tensor) -> Tensor:
+def _align(column: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """(B,) -> (B, 1, ...), to broadcast against ``values``."""
     return column.reshape(-1, *[1] * (values.dim() - 1))

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
-
 from ..errors import NonFiniteError
+from ..lazy import Bool, Float, torch
 
 Tail = Literal["linear", "clamp"]
 """What an estimate does beyond 10 nats."""
@@ -29,13 +26,13 @@ MAX_WEIGHT = 10.0
 
 
 def kl_estimate(
-    policy_logprobs: Float[Tensor, "*n"],
-    ref_logprobs: Float[Tensor, "*n"],
+    policy_logprobs: Float[torch.Tensor, "*n"],
+    ref_logprobs: Float[torch.Tensor, "*n"],
     estimator: str,
     *,
     tail: Tail = "linear",
-    action_mask: Bool[Tensor, "*n"] | None = None,
-) -> Float[Tensor, "*n"]:
+    action_mask: Bool[torch.Tensor, "*n"] | None = None,
+) -> Float[torch.Tensor, "*n"]:
     """Return a per-token estimate of KL(policy || reference) for tokens sampled from the policy.
 
     With ``l = policy - reference`` (log-probs, nats):
@@ -89,7 +86,7 @@ def kl_estimate(
             raise ValueError(f"tail {tail!r} of a KL estimate: expected 'linear' or 'clamp'")
 
 
-def _k2(log_ratio: Tensor) -> Tensor:
+def _k2(log_ratio: torch.Tensor) -> torch.Tensor:
     """``l^2 / 2``, with its tangents beyond 10."""
     # Bounded before the square: an infinite square would come back in the backward pass as 0 * inf.
     inner = log_ratio.clamp(-K2_EDGE, K2_EDGE).square() / 2
@@ -97,7 +94,7 @@ def _k2(log_ratio: Tensor) -> Tensor:
     return torch.where(log_ratio.abs() > K2_EDGE, tangent, inner)
 
 
-def _k3(log_ratio: Tensor) -> Tensor:
+def _k3(log_ratio: torch.Tensor) -> torch.Tensor:
     """``exp(-l) - 1 + l``, with its tangent where l < 0 and it is beyond 10."""
     floored = log_ratio.clamp(min=-K3_EDGE)
     # expm1 keeps digits near 0, where k3 is a difference of nearly equal numbers.
@@ -107,12 +104,12 @@ def _k3(log_ratio: Tensor) -> Tensor:
 
 
 def unbiased_kl(
-    policy_logprobs: Float[Tensor, "*n"],
-    old_logprobs: Float[Tensor, "*n"],
-    ref_logprobs: Float[Tensor, "*n"],
+    policy_logprobs: Float[torch.Tensor, "*n"],
+    old_logprobs: Float[torch.Tensor, "*n"],
+    ref_logprobs: Float[torch.Tensor, "*n"],
     estimator: str,
-    action_mask: Bool[Tensor, "*n"] | None = None,
-) -> Float[Tensor, "*n"]:
+    action_mask: Bool[torch.Tensor, "*n"] | None = None,
+) -> Float[torch.Tensor, "*n"]:
     """Return an estimate whose value is that of ``kl_estimate`` (tail ``clamp``) and whose gradient is the KL's own.
 
     The gradient with respect to a token's log-prob is ``w * l`` for every estimator, with ``l = policy - reference``

@@ -6,22 +6,26 @@ Sums run in float64, so equal values that are not exact in binary, such as 0.1, 
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from ..lazy import Bool, Float, torch
 
 
-def masked_sum(values: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"]) -> Float[Tensor, ""]:
+def masked_sum(
+    values: Float[torch.Tensor, "*n"], mask: Bool[torch.Tensor, "*n"]
+) -> Float[torch.Tensor, ""]:
     """Return the sum of ``values`` where ``mask``, in float64."""
     return torch.where(mask, values, 0.0).sum(dtype=torch.float64)
 
 
-def masked_mean(values: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"]) -> Float[Tensor, ""]:
+def masked_mean(
+    values: Float[torch.Tensor, "*n"], mask: Bool[torch.Tensor, "*n"]
+) -> Float[torch.Tensor, ""]:
     """Return the mean of ``values`` where ``mask``, in float64; 0 where nothing is masked in."""
     return masked_sum(values, mask) / mask.sum().clamp(min=1)
 
 
-def masked_var(values: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"]) -> Float[Tensor, ""]:
+def masked_var(
+    values: Float[torch.Tensor, "*n"], mask: Bool[torch.Tensor, "*n"]
+) -> Float[torch.Tensor, ""]:
     """Return the population variance ``mean((x - mean(x))^2)`` where ``mask``, in float64.
 
     Two passes, because ``mean(x^2) - mean(x)^2`` cancels when the mean is large.
@@ -30,12 +34,12 @@ def masked_var(values: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"]) -> Float[T
 
 
 def whiten(
-    values: Float[Tensor, "*n"],
-    mask: Bool[Tensor, "*n"],
+    values: Float[torch.Tensor, "*n"],
+    mask: Bool[torch.Tensor, "*n"],
     *,
     divide_by_std: bool = True,
     min_var: float = 1e-8,
-) -> Float[Tensor, "*n"]:
+) -> Float[torch.Tensor, "*n"]:
     """Return ``(x - mean) / sqrt(max(var, min_var))`` where ``mask``, and 0 elsewhere.
 
     Mean and population variance are over all positions that are masked in, so long rows weigh more than short
@@ -51,6 +55,6 @@ def whiten(
     return torch.where(mask, deviation, 0.0).to(values.dtype)
 
 
-def _deviation(values: Tensor, mask: Tensor) -> Tensor:
+def _deviation(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     # Padding is replaced before the arithmetic: a nan there would pass through the backward of the square as 0 * nan.
     return torch.where(mask, values, 0.0).to(torch.float64) - masked_mean(values, mask)

@@ -6,18 +6,15 @@ whole rollout batch: quantiles and effective sample sizes of parts cannot be mer
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
-
 from ..contracts.metric import Metric, Metrics
+from ..lazy import Bool, Float, torch
 from .ratios import MAX_LOG_RATIO
 
 
 def mismatch_metrics(
-    old_logprobs: Float[Tensor, "b a"],
-    rollout_logprobs: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
+    old_logprobs: Float[torch.Tensor, "b a"],
+    rollout_logprobs: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
 ) -> Metrics:
     """Return what to log of ``g = old - rollout`` (trainer minus sampler, nats) over action tokens.
 
@@ -52,7 +49,7 @@ def mismatch_metrics(
     return metrics
 
 
-def effective_share(log_weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+def effective_share(log_weights: Float[torch.Tensor, " n"]) -> Float[torch.Tensor, ""]:
     """Return ``(sum w)^2 / (n sum w^2)`` of ``w = exp(log_weights)``, between 1 / n and 1.
 
     Computed from differences to the largest, so that no weight overflows.

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from jaxtyping import Bool, Int, Shaped
-from torch import Tensor
+from ..lazy import Bool, Int, Shaped, torch
 
 
 class Padded(NamedTuple):
     """A right-padded column and where it holds data."""
 
-    values: Shaped[Tensor, "b a"]
-    mask: Bool[Tensor, "b a"]
+    values: Shaped[torch.Tensor, "b a"]
+    mask: Bool[torch.Tensor, "b a"]
 
 
-def pad_columns(flat: Shaped[Tensor, " n"], lengths: Int[Tensor, " b"]) -> Padded:
+def pad_columns(flat: Shaped[torch.Tensor, " n"], lengths: Int[torch.Tensor, " b"]) -> Padded:
     """Lay a flat column out in rows: row b holds the next ``lengths[b]`` entries, then zeros.
 
     ``A`` is the longest length. Lengths of 0 give rows of padding. Any dtype.
@@ -36,6 +34,8 @@ def pad_columns(flat: Shaped[Tensor, " n"], lengths: Int[Tensor, " b"]) -> Padde
     return Padded(values, mask)
 
 
-def unpad(padded: Shaped[Tensor, "b a"], mask: Bool[Tensor, "b a"]) -> Shaped[Tensor, " n"]:
+def unpad(
+    padded: Shaped[torch.Tensor, "b a"], mask: Bool[torch.Tensor, "b a"]
+) -> Shaped[torch.Tensor, " n"]:
     """Invert ``pad_columns``: the entries where ``mask``, row after row."""
     return padded[mask]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from ..lazy import Bool, Float, torch
 
 MAX_LOG_RATIO = 20.0
 """e^20 is 5e8: far beyond any bound, and finite in float32 also after multiplication with an advantage."""
 
 
 def token_log_ratios(
-    policy_logprobs: Float[Tensor, "b a"],
-    behavior_logprobs: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
-) -> Float[Tensor, "b a"]:
+    policy_logprobs: Float[torch.Tensor, "b a"],
+    behavior_logprobs: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
+) -> Float[torch.Tensor, "b a"]:
     """Return ``policy - behavior`` in nats, clamped to [-20, 20] with no gradient beyond; 0 at padding.
 
     What stands at padding, nan included, has no effect.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from ..lazy import Bool, Float, torch
 
 
 def reward_to_go(
-    token_rewards: Float[Tensor, "b a"], action_mask: Bool[Tensor, "b a"], discount: float = 1.0
-) -> Float[Tensor, "b a"]:
+    token_rewards: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
+    discount: float = 1.0,
+) -> Float[torch.Tensor, "b a"]:
     """Return the discounted sum of this and all later rewards of the row, 0 at padding.
 
     ``G_t = sum over s >= t of discount^(s - t) * R_s``, which solves ``G_t = R_t + discount * G_{t+1}``. ``discount=0``

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
 from ..contracts.advantage import RewardBatch
+from ..lazy import Bool, Float, Int, torch
 from .returns import reward_to_go
 
 
-def rewards_by_turn(batch: RewardBatch) -> Float[Tensor, "b k"]:
+def rewards_by_turn(batch: RewardBatch) -> Float[torch.Tensor, "b k"]:
     """Return ``remaining_rewards`` of a batch: what each row still earned from the start of turn k on."""
     return remaining_rewards(
         batch.rewards, batch.token_rewards, batch.action_mask, batch.turn, batch.kl_penalty
     )
 
 
-def advantages_at_tokens(by_turn: Float[Tensor, "b k"], batch: RewardBatch) -> Float[Tensor, "b a"]:
+def advantages_at_tokens(
+    by_turn: Float[torch.Tensor, "b k"], batch: RewardBatch
+) -> Float[torch.Tensor, "b a"]:
     """Return ``token_advantages`` of a batch: each turn's advantage at its tokens, plus the KL penalty to come."""
     return token_advantages(by_turn, batch.action_mask, batch.turn, batch.kl_penalty)
 
 
 def remaining_rewards(
-    rewards: Float[Tensor, " b"],
-    token_rewards: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
-    turn: Int[Tensor, "b a"],
-    kl_penalty: Float[Tensor, "b a"] | None = None,
-) -> Float[Tensor, "b k"]:
+    rewards: Float[torch.Tensor, " b"],
+    token_rewards: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
+    turn: Int[torch.Tensor, "b a"],
+    kl_penalty: Float[torch.Tensor, "b a"] | None = None,
+) -> Float[torch.Tensor, "b k"]:
     """Return what each row still earned from the start of turn k on: its reward minus that of the turns before k.
 
     A row that ended before turn k counts with its last turn, on which the score of the episode lands too. So with one
@@ -51,11 +50,11 @@ def remaining_rewards(
 
 
 def token_advantages(
-    by_turn: Float[Tensor, "b k"],
-    action_mask: Bool[Tensor, "b a"],
-    turn: Int[Tensor, "b a"],
-    kl_penalty: Float[Tensor, "b a"] | None = None,
-) -> Float[Tensor, "b a"]:
+    by_turn: Float[torch.Tensor, "b k"],
+    action_mask: Bool[torch.Tensor, "b a"],
+    turn: Int[torch.Tensor, "b a"],
+    kl_penalty: Float[torch.Tensor, "b a"] | None = None,
+) -> Float[torch.Tensor, "b a"]:
     """Return each turn's advantage at all of its action tokens, plus the KL penalty still to come; 0 at padding.
 
     ``A_t = by_turn[turn of t] + sum over s >= t of kl_penalty_s``. A turn's reward is credited to the whole turn, a

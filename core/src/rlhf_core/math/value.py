@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from ..lazy import Bool, Float, torch
 
 
 def value_loss(
-    values: Float[Tensor, "*n"],
-    old_values: Float[Tensor, "*n"],
-    returns: Float[Tensor, "*n"],
+    values: Float[torch.Tensor, "*n"],
+    old_values: Float[torch.Tensor, "*n"],
+    returns: Float[torch.Tensor, "*n"],
     clip: float | None,
     *,
-    action_mask: Bool[Tensor, "*n"] | None = None,
-) -> Float[Tensor, "*n"]:
+    action_mask: Bool[torch.Tensor, "*n"] | None = None,
+) -> Float[torch.Tensor, "*n"]:
     """Return half the squared error to the returns, per token, not rewarded for leaving the old values quickly.
 
     ``0.5 * max((V - G)^2, (V_clip - G)^2)`` with ``V_clip = V_old + clip(V - V_old, -clip, clip)``. Without a clip,

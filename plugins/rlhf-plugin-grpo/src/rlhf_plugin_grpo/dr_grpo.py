@@ -6,15 +6,21 @@ aggregation ``seq-mean-token-sum-norm``.
 
 from __future__ import annotations
 
-from jaxtyping import Float, Int
-from torch import Tensor
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, RewardBatch
+from rlhf_core.lazy import Float, Int, torch
+from rlhf_core.math import advantages_at_tokens, group_mean, rewards_by_turn
 
-from rlhf_core.math import group_mean
+
+class DrGrpoConfig(Config):
+    """Dr. GRPO has no options; its other half is --algo.loss.aggregation seq-mean-token-sum-norm."""
 
 
 def group_centered_advantages(
-    rewards: Float[Tensor, "b k"], group: Int[Tensor, " b"], episode: Int[Tensor, " b"]
-) -> Float[Tensor, "b k"]:
+    rewards: Float[torch.Tensor, "b k"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
+) -> Float[torch.Tensor, "b k"]:
     """Return, by turn, ``A_i = r_i - mean(r)`` within each group.
 
     Equal rewards in a group give exactly 0, and so does a group of one.
@@ -27,3 +33,24 @@ def group_centered_advantages(
     Source: Liu et al. 2025 (Dr. GRPO), arXiv:2503.20783.
     """
     return rewards - group_mean(rewards, group, episode)
+
+
+class DrGrpo:
+    """Dr. GRPO, as far as the advantage goes."""
+
+    def __init__(self, config: DrGrpoConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        by_turn = group_centered_advantages(rewards_by_turn(batch), batch.group, batch.episode)
+        return Advantages(advantages=advantages_at_tokens(by_turn, batch))
+
+
+COMPONENT = Component(
+    name="dr_grpo",
+    factory=DrGrpo,
+    config=DrGrpoConfig,
+    summary="reward minus its group's mean, over a constant length (Dr. GRPO)",
+    needs=frozenset({"group>=2"}),
+    provides=frozenset({"aggregation:seq-mean-token-sum-norm"}),
+)

@@ -2,27 +2,42 @@
 
 Normalizing the sum instead, as GRPO does, lets the reward with the largest spread decide and gives samples with
 different merits the same advantage.
+
+``A_i = sum over rewards n of w_n (r_{n,i} - mean(r_n)) / (std(r_n) + eps)`` within each prompt, at all tokens of i;
+then ``A <- (A - mean(A)) / std(A)`` over all action tokens of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from pydantic import Field
 
-from .group_norm import group_normalized_advantages
+from rlhf_core import Component, Config, ConfigError
+from rlhf_core.contracts import Advantages, Metric, RewardBatch
+from rlhf_core.lazy import Float, Int, torch
+from rlhf_core.math import advantages_at_tokens, group_mean, group_std, rewards_by_turn, whiten
+
+
+class GdpoConfig(Config):
+    eps: float = Field(
+        1e-4, ge=1e-6, le=1.0, description="added to the standard deviation, in units of the reward"
+    )
+    whiten: Literal["full", "mean", "none"] = Field(
+        "full",
+        description="the sum, over all action tokens of the batch: full: zero mean, unit variance; mean: zero mean",
+    )
 
 
 def decoupled_advantages(
-    rewards_by_name: Mapping[str, Float[Tensor, " b"]],
+    rewards_by_name: Mapping[str, Float[torch.Tensor, " b"]],
     weights: Mapping[str, float],
-    group: Int[Tensor, " b"],
-    episode: Int[Tensor, " b"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
     *,
     eps: float,
-) -> Float[Tensor, " b"]:
+) -> Float[torch.Tensor, " b"]:
     """Return ``A_i = sum over rewards n of w_n (r_{n,i} - mean(r_n)) / (std(r_n) + eps)`` within each group.
 
     Mean and standard deviation (n - 1) are over the samples of the group that have the reward; a sample without it,
@@ -45,8 +60,47 @@ def decoupled_advantages(
         dense_group, dense_episode = (
             torch.unique(index[has], return_inverse=True)[1] for index in (group, episode)
         )
-        normalized = group_normalized_advantages(
-            rewards[has][:, None], dense_group, dense_episode, eps=eps, correction=1
-        )[:, 0]
+        r = rewards[has]  # (number that have it,)
+        deviation = r - group_mean(r, dense_group, dense_episode)
+        normalized = deviation / (group_std(r, dense_group, dense_episode) + eps)
         total[has] += weights.get(name, 1.0) * normalized.to(torch.float64)
     return total
+
+
+class Gdpo:
+    """Each reward normalized apart, then summed, then whitened."""
+
+    def __init__(self, config: GdpoConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        """Raises:
+        ConfigError: the batch has no named rewards.
+        """
+        named, weights = batch.rewards_by_name, batch.reward_weights
+        if not named:
+            raise ConfigError(
+                "--estimator gdpo normalizes each reward by itself; this run has none with a name, so its rewards come "
+                "from the environment alone. Add some with --reward, or choose --estimator grpo."
+            )
+        of_sample = decoupled_advantages(  # (B,)
+            named, weights, batch.group, batch.episode, eps=self.config.eps
+        )
+        by_turn = of_sample.to(batch.rewards.dtype)[:, None].expand_as(rewards_by_turn(batch))
+        advantages = advantages_at_tokens(by_turn, batch)
+        if self.config.whiten != "none":
+            # The paper's second step: batch-wise advantage normalization.
+            full = self.config.whiten == "full"
+            advantages = whiten(advantages, batch.action_mask, divide_by_std=full)
+        seen = sum(weights.get(name, 1.0) * column.nan_to_num() for name, column in named.items())
+        unseen = Metric((batch.rewards - seen).abs().sum(), len(batch.rewards))
+        return Advantages(advantages=advantages, metrics={"gdpo/reward_unseen": unseen})
+
+
+COMPONENT = Component(
+    name="gdpo",
+    factory=Gdpo,
+    config=GdpoConfig,
+    summary="several rewards, each normalized within its group by itself, then summed (GDPO)",
+    needs=frozenset({"group>=2", "reward"}),
+)

@@ -2,20 +2,43 @@
 
 Where an environment is often in the same state, those turns are a second, finer group for free: what was done there
 is judged by what came of it, apart from how the rest of the episode went.
+
+``A = A_E + step_weight * A_S`` at every token of a turn: A_E compares the rewards of whole episodes of a prompt, A_S
+what was earned, discounted, from the turn on, among the turns that read the same.
+
+Source: Feng et al. 2025 (GiGPO), arXiv:2505.10978.
 """
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from typing import Literal
 
-from rlhf_core.math import group_mean, group_size, group_std
+from pydantic import Field
+
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, Metric, RewardBatch
+from rlhf_core.lazy import Bool, Float, Int, torch
+from rlhf_core.math import advantages_at_tokens, group_mean, group_size, group_std, rewards_by_turn
+
+
+class GigpoConfig(Config):
+    step_weight: float = Field(
+        1.0, ge=0.0, le=100.0, description="weight of the comparison of turns; 0: episodes alone"
+    )
+    gamma: float = Field(
+        0.95, ge=0.0, le=1.0, description="discount per turn, in the comparison of turns"
+    )
+    norm: Literal["std", "none"] = Field(
+        "std", description="divide both comparisons by their standard deviations (n - 1), or not"
+    )
+    eps: float = Field(
+        1e-4, ge=1e-6, le=1.0, description="added to the standard deviation, in units of the reward"
+    )
 
 
 def discounted_by_turn(
-    rewards: Float[Tensor, "b k"], num_turns: Int[Tensor, " b"], *, gamma: float
-) -> Float[Tensor, "b k"]:
+    rewards: Float[torch.Tensor, "b k"], num_turns: Int[torch.Tensor, " b"], *, gamma: float
+) -> Float[torch.Tensor, "b k"]:
     """Return what each turn earned and what the later ones did, discounted by turn: ``D_k = e_k + gamma * D_{k+1}``.
 
     ``gamma=1`` gives ``rewards`` to the bit. Turns that a row does not have hold what its last one holds.
@@ -34,11 +57,11 @@ def discounted_by_turn(
 
 
 def step_groups(
-    observation: Int[Tensor, "b a"],
-    turn: Int[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
+    observation: Int[torch.Tensor, "b a"],
+    turn: Int[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
     num_columns: int,
-) -> Int[Tensor, "b k"]:
+) -> Int[torch.Tensor, "b k"]:
     """Return the dense index of what was read before each turn; -1 for turns that a row does not have."""
     empty = torch.full((len(turn), num_columns), -1, dtype=torch.int64, device=turn.device)
     turn = torch.where(action_mask, turn, 0)
@@ -47,8 +70,12 @@ def step_groups(
 
 
 def step_advantages(
-    discounted: Float[Tensor, "b k"], groups: Int[Tensor, "b k"], *, divide_by_std: bool, eps: float
-) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
+    discounted: Float[torch.Tensor, "b k"],
+    groups: Int[torch.Tensor, "b k"],
+    *,
+    divide_by_std: bool,
+    eps: float,
+) -> tuple[Float[torch.Tensor, "b k"], Int[torch.Tensor, "b k"]]:
     """Return ``A_s = D_s - mean(D)`` over the turns that read the same, and how many there are; 0 where no turn is.
 
     Divided by ``std(D) + eps`` (n - 1) if asked. A turn that nobody shares gives 0. Every visit counts, also several
@@ -63,3 +90,53 @@ def step_advantages(
     return empty.masked_scatter(exists, advantage), torch.zeros_like(groups).masked_scatter(
         exists, group_size(index)
     )
+
+
+def episode_advantages(
+    rewards: Float[torch.Tensor, " b"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
+    *,
+    divide_by_std: bool,
+    eps: float,
+) -> Float[torch.Tensor, " b"]:
+    """Return ``A_E = R_i - mean(R)`` within each group: whole episodes compared, each counting once.
+
+    Divided by ``std(R) + eps`` (n - 1) if asked.
+    """
+    advantage = rewards - group_mean(rewards, group, episode)
+    if divide_by_std:
+        advantage = advantage / (group_std(rewards, group, episode) + eps)
+    return advantage
+
+
+class Gigpo:
+    """Episodes of a prompt compared, plus turns that started from the same text compared."""
+
+    def __init__(self, config: GigpoConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        assert batch.observation is not None, "gigpo is registered with needs={'observations'}"
+        config, mask, by_turn = self.config, batch.action_mask, rewards_by_turn(batch)
+        groups = step_groups(batch.observation, batch.turn, mask, by_turn.shape[1])
+        discounted = discounted_by_turn(by_turn, (groups >= 0).sum(dim=1), gamma=config.gamma)
+        divide = config.norm == "std"
+        of_turn, size = step_advantages(discounted, groups, divide_by_std=divide, eps=config.eps)
+        of_episode = episode_advantages(
+            batch.rewards, batch.group, batch.episode, divide_by_std=divide, eps=config.eps
+        )
+        by_turn = of_episode[:, None] + config.step_weight * of_turn  # (B, K) A = A_E + w A_S
+        shared = Metric((size > 1).sum(), (size > 0).sum())
+        return Advantages(
+            advantages=advantages_at_tokens(by_turn, batch), metrics={"gigpo/shared_turns": shared}
+        )
+
+
+COMPONENT = Component(
+    name="gigpo",
+    factory=Gigpo,
+    config=GigpoConfig,
+    summary="GRPO of episodes, plus GRPO of turns that started from the same text (GiGPO)",
+    needs=frozenset({"group>=2", "observations"}),
+)

@@ -1,21 +1,41 @@
-"""GRPO's advantage: each prompt's rewards, normalized by their own mean and standard deviation."""
+"""GRPO's advantage: each prompt's rewards, normalized by their own mean and standard deviation.
+
+``A_i = (r_i - mean(r)) / (std(r) + eps)`` over the samples of a prompt, the same at every token of sample i. It is the
+advantage alone; the rest of GRPO is the loss ``ppo`` with ``--algo.loss.aggregation seq-mean-token-mean`` and the KL
+``k3`` in the loss.
+
+Source: Shao et al. 2024 (DeepSeekMath), arXiv:2402.03300, section 4.1.
+"""
 
 from __future__ import annotations
 
-from jaxtyping import Float, Int
-from torch import Tensor
+from typing import Literal
 
-from rlhf_core.math import group_mean, group_std
+from pydantic import Field
+
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, RewardBatch
+from rlhf_core.lazy import Float, Int, torch
+from rlhf_core.math import advantages_at_tokens, group_mean, group_std, rewards_by_turn
+
+
+class GroupNormConfig(Config):
+    eps: float = Field(
+        1e-4, ge=1e-6, le=1.0, description="added to the standard deviation, in units of the reward"
+    )
+    std: Literal["sample", "population"] = Field(
+        "sample", description="divide the squared deviations of n samples by n - 1, or by n"
+    )
 
 
 def group_normalized_advantages(
-    rewards: Float[Tensor, "b k"],
-    group: Int[Tensor, " b"],
-    episode: Int[Tensor, " b"],
+    rewards: Float[torch.Tensor, "b k"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
     *,
     eps: float,
     correction: int,
-) -> Float[Tensor, "b k"]:
+) -> Float[torch.Tensor, "b k"]:
     """Return, by turn, ``A_i = (r_i - mean(r)) / (std(r) + eps)`` within each group.
 
     Equal rewards in a group give exactly 0, and so does a group of one. With a small eps, scaling or shifting the
@@ -33,5 +53,33 @@ def group_normalized_advantages(
 
     Source: Shao et al. 2024 (GRPO), arXiv:2402.03300, section 4.1, which leaves eps and the correction open.
     """
-    deviation = rewards - group_mean(rewards, group, episode)
-    return deviation / (group_std(rewards, group, episode, correction=correction) + eps)
+    deviation = rewards - group_mean(rewards, group, episode)  # (B, K) r_i - mean(r)
+    std = group_std(rewards, group, episode, correction=correction)  # (B, K) std(r)
+    return deviation / (std + eps)
+
+
+class GroupNorm:
+    """GRPO. The KL penalty, where it is in the reward, is added unscaled."""
+
+    def __init__(self, config: GroupNormConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        by_turn = group_normalized_advantages(  # (B, K)
+            rewards_by_turn(batch),
+            batch.group,
+            batch.episode,
+            eps=self.config.eps,
+            correction=1 if self.config.std == "sample" else 0,
+        )
+        return Advantages(advantages=advantages_at_tokens(by_turn, batch))
+
+
+COMPONENT = Component(
+    name="group_norm",
+    aliases=("grpo",),
+    factory=GroupNorm,
+    config=GroupNormConfig,
+    summary="reward minus its group's mean, divided by its group's standard deviation (GRPO)",
+    needs=frozenset({"group>=2"}),
+)

@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from typing import Literal
 
-from rlhf_core.math import group_mean, group_size, group_std, group_top_two
+from pydantic import Field
+
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, RewardBatch
+from rlhf_core.lazy import Bool, Float, Int, torch
+from rlhf_core.math import (
+    advantages_at_tokens,
+    group_mean,
+    group_size,
+    group_std,
+    group_top_two,
+    rewards_by_turn,
+)
+
+
+class GrpoPasskConfig(Config):
+    advantage: Literal["margin", "analytic"] = Field(
+        "margin",
+        description="margin: the best sample gets its lead over the second; analytic: the mean over all sets of k",
+    )
+    std: Literal["sample", "none"] = Field(
+        "sample", description="margin: divide by the group's standard deviation (n - 1), or not"
+    )
+    eps: float = Field(
+        1e-4,
+        ge=1e-6,
+        le=1.0,
+        description="margin: added to the standard deviation, in units of the reward",
+    )
+    k: int = Field(4, ge=1, le=1024, description="analytic: samples in a set")
+    correct_above: float = Field(
+        0.0,
+        ge=-1e6,
+        le=1e6,
+        description="analytic: samples that earned more than this are correct",
+    )
+
+    def needed_by_options(self) -> frozenset[str]:
+        """A set of k needs a group of at least k."""
+        return (
+            frozenset({f"group>={self.k}"})
+            if self.advantage == "analytic" and self.k > 2
+            else frozenset()
+        )
 
 
 def best_margin_advantages(
-    rewards: Float[Tensor, "b k"],
-    group: Int[Tensor, " b"],
-    episode: Int[Tensor, " b"],
+    rewards: Float[torch.Tensor, "b k"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
     *,
     divide_by_std: bool,
     eps: float,
-) -> Float[Tensor, "b k"]:
+) -> Float[torch.Tensor, "b k"]:
     """Return, by turn, ``largest r - second largest r`` for the group's best sample and 0 for the others.
 
     That is by how much the group's maximum, and with n = k its pass@k, would fall without the sample. Divided by the
@@ -41,12 +82,12 @@ def best_margin_advantages(
 
 
 def analytic_passk_advantages(
-    correct: Bool[Tensor, " b"],
-    group: Int[Tensor, " b"],
-    episode: Int[Tensor, " b"],
+    correct: Bool[torch.Tensor, " b"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
     *,
     k: int,
-) -> Float[Tensor, " b"]:
+) -> Float[torch.Tensor, " b"]:
     """Return the expected advantage of a sample over all sets of k that can be drawn from its group; float64.
 
     A set earns 1 if one of its samples is correct. With n samples, m of them wrong, sets drawn without replacement
@@ -78,8 +119,40 @@ def analytic_passk_advantages(
     return torch.where(varies, advantage / torch.where(varies, std, 1.0), 0.0)
 
 
-def _share_of_sets(part: Tensor, size: Tensor, drawn: int) -> Tensor:
+def _share_of_sets(part: torch.Tensor, size: torch.Tensor, drawn: int) -> torch.Tensor:
     """``C(part, drawn) / C(size, drawn)``: the share of sets that lie within ``part``; 0 where there are none."""
     place = torch.arange(drawn, device=size.device, dtype=torch.float64)  # (drawn,)
     factors = (part[:, None] - place).clamp(min=0.0) / (size[:, None] - place).clamp(min=1.0)
     return factors.prod(dim=1)
+
+
+class GrpoPassk:
+    """What a sample adds to the best of a set."""
+
+    def __init__(self, config: GrpoPasskConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        config, by_turn = self.config, rewards_by_turn(batch)
+        if config.advantage == "margin":
+            by_turn = best_margin_advantages(
+                by_turn,
+                batch.group,
+                batch.episode,
+                divide_by_std=config.std == "sample",
+                eps=config.eps,
+            )
+        else:
+            correct = group_mean(batch.rewards, batch.episode) > config.correct_above
+            of_sample = analytic_passk_advantages(correct, batch.group, batch.episode, k=config.k)
+            by_turn = of_sample.to(by_turn.dtype)[:, None].expand_as(by_turn)
+        return Advantages(advantages=advantages_at_tokens(by_turn, batch))
+
+
+COMPONENT = Component(
+    name="grpo_passk",
+    factory=GrpoPassk,
+    config=GrpoPasskConfig,
+    summary="what a sample adds to the best of its group (pass@k)",
+    needs=frozenset({"group>=2"}),
+)

@@ -2,36 +2,56 @@
 
 Two forms with one value. In ``gspo`` the gradient is that of the sequence's ratio, so it treats all tokens of a
 sequence alike; in ``gspo_token`` it goes through each token by itself, so tokens keep advantages of their own.
+
+Symbols of the paper: ``s_i(theta)`` is ``ratio``, ``pi_theta`` the policy, ``pi_theta_old`` old, ``|y_i|`` ``length``.
+
+Source: Zheng et al. 2025, arXiv:2507.18071, equations 5 to 7, and section 4.3 for GSPO-token.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from pydantic import Field
 
-from rlhf_core.math import MAX_LOG_RATIO
+from rlhf_core import Component, Config
+from rlhf_core.contracts import LossInputs, Metric, TokenLoss
+from rlhf_core.lazy import Bool, Float, torch
+from rlhf_core.math import MAX_LOG_RATIO, masked_sum
+
+
+class GspoConfig(Config):
+    clip_low: float = Field(
+        3e-4,
+        gt=0.0,
+        le=1.0,
+        description="the sequence's ratio, a geometric mean over its tokens, counts down to 1 - clip_low",
+    )
+    clip_high: float = Field(
+        4e-4,
+        gt=0.0,
+        le=10.0,
+        description="the sequence's ratio, a geometric mean over its tokens, counts up to 1 + clip_high",
+    )
 
 
 class GspoResult(NamedTuple):
     """Per token; all zero or False at padding. Only ``loss`` has a gradient."""
 
-    loss: Float[Tensor, "b a"]
-    ratio: Float[Tensor, "b a"]
+    loss: Float[torch.Tensor, "b a"]
+    ratio: Float[torch.Tensor, "b a"]
     """The sequence's ratio."""
-    clipped_low: Bool[Tensor, "b a"]
+    clipped_low: Bool[torch.Tensor, "b a"]
     """A bad token of a sequence whose ratio is below 1 - clip_low."""
-    clipped_high: Bool[Tensor, "b a"]
+    clipped_high: Bool[torch.Tensor, "b a"]
     """A good token of a sequence whose ratio is above 1 + clip_high."""
 
 
 def sequence_log_ratio(
-    policy_logprobs: Float[Tensor, "b a"],
-    old_logprobs: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
-) -> Float[Tensor, "b 1"]:
+    policy_logprobs: Float[torch.Tensor, "b a"],
+    old_logprobs: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
+) -> Float[torch.Tensor, "b 1"]:
     """Return the mean of ``policy - old`` over each row's action tokens, in nats per token; 0 for a row without any.
 
     Clamped to [-20, 20], with no gradient beyond. What stands at padding, nan included, has no effect.
@@ -44,10 +64,10 @@ def sequence_log_ratio(
 
 
 def gspo_loss(
-    policy_logprobs: Float[Tensor, "b a"],
-    old_logprobs: Float[Tensor, "b a"],
-    advantages: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
+    policy_logprobs: Float[torch.Tensor, "b a"],
+    old_logprobs: Float[torch.Tensor, "b a"],
+    advantages: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
     *,
     clip_low: float,
     clip_high: float,
@@ -67,15 +87,15 @@ def gspo_loss(
 
     Source: Zheng et al. 2025, arXiv:2507.18071, equations 5 to 7.
     """
-    ratio = sequence_log_ratio(policy_logprobs, old_logprobs, action_mask).exp()  # (B, 1)
+    ratio = sequence_log_ratio(policy_logprobs, old_logprobs, action_mask).exp()  # (B, 1) s_i
     return _clipped(ratio.expand_as(policy_logprobs), advantages, action_mask, clip_low, clip_high)
 
 
 def gspo_token_loss(
-    policy_logprobs: Float[Tensor, "b a"],
-    old_logprobs: Float[Tensor, "b a"],
-    advantages: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
+    policy_logprobs: Float[torch.Tensor, "b a"],
+    old_logprobs: Float[torch.Tensor, "b a"],
+    advantages: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
     *,
     clip_low: float,
     clip_high: float,
@@ -90,17 +110,23 @@ def gspo_token_loss(
 
     Source: Zheng et al. 2025, arXiv:2507.18071, section 4.3.
     """
-    value = sequence_log_ratio(policy_logprobs, old_logprobs, action_mask).exp().detach()  # (B, 1)
+    # (B, 1) sg[s_i]
+    value = sequence_log_ratio(policy_logprobs, old_logprobs, action_mask).exp().detach()
     logprobs = torch.where(action_mask, policy_logprobs, 0.0)
-    ratio = value * (logprobs - logprobs.detach()).exp()  # (B, A)
+    ratio = value * (logprobs - logprobs.detach()).exp()  # (B, A) s_{i,t}
     return _clipped(ratio, advantages, action_mask, clip_low, clip_high)
 
 
 def _clipped(
-    ratio: Tensor, advantages: Tensor, action_mask: Tensor, clip_low: float, clip_high: float
+    ratio: torch.Tensor,
+    advantages: torch.Tensor,
+    action_mask: torch.Tensor,
+    clip_low: float,
+    clip_high: float,
 ) -> GspoResult:
+    """``-min(s * A, clip(s, 1 - clip_low, 1 + clip_high) * A)`` of ratios s that are laid out by token."""
     advantages = torch.where(action_mask, advantages, 0.0)
-    clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)  # (B, A)
     loss = -torch.minimum(ratio * advantages, clipped * advantages)
     ratio = ratio.detach()
     return GspoResult(
@@ -109,3 +135,68 @@ def _clipped(
         clipped_low=(advantages < 0) & (ratio < 1.0 - clip_low),
         clipped_high=(advantages > 0) & (ratio > 1.0 + clip_high),
     )
+
+
+class GspoLoss:
+    """The clipped ratio of the sequence."""
+
+    def __init__(self, config: GspoConfig) -> None:
+        self.config = config
+
+    def __call__(self, inputs: LossInputs) -> TokenLoss:
+        result = gspo_loss(
+            inputs.policy_logprobs,
+            inputs.old_logprobs,
+            inputs.advantages,
+            inputs.action_mask,
+            clip_low=self.config.clip_low,
+            clip_high=self.config.clip_high,
+        )
+        return _token_loss(result, inputs.action_mask)
+
+
+class GspoTokenLoss:
+    """The clipped ratio of the sequence, with a gradient through each token by itself."""
+
+    def __init__(self, config: GspoConfig) -> None:
+        self.config = config
+
+    def __call__(self, inputs: LossInputs) -> TokenLoss:
+        result = gspo_token_loss(
+            inputs.policy_logprobs,
+            inputs.old_logprobs,
+            inputs.advantages,
+            inputs.action_mask,
+            clip_low=self.config.clip_low,
+            clip_high=self.config.clip_high,
+        )
+        return _token_loss(result, inputs.action_mask)
+
+
+def _token_loss(result: GspoResult, mask: torch.Tensor) -> TokenLoss:
+    count = mask.sum()
+    metrics = {
+        "policy/sequence_ratio": Metric(masked_sum(result.ratio, mask), count),
+        "clip/fraction_low": Metric(result.clipped_low.sum(), count),
+        "clip/fraction_high": Metric(result.clipped_high.sum(), count),
+    }
+    return TokenLoss(loss=result.loss, metrics=metrics)
+
+
+COMPONENT = Component(
+    name="gspo",
+    factory=GspoLoss,
+    config=GspoConfig,
+    summary="clipped ratio of the whole sequence, per token its geometric mean (GSPO)",
+    # A loss of a sequence: its tokens are averaged first.
+    provides=frozenset({"aggregation:seq-mean-token-mean", "off_policy"}),
+)
+
+TOKEN_COMPONENT = Component(
+    name="gspo_token",
+    factory=GspoTokenLoss,
+    config=GspoConfig,
+    summary="gspo for advantages that differ within a sequence (GSPO-token)",
+    # A loss of a sequence: its tokens are averaged first.
+    provides=frozenset({"aggregation:seq-mean-token-mean", "off_policy"}),
+)

@@ -7,16 +7,21 @@ proposal, whose rewards mean different things.
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, Metric, RewardBatch
+from rlhf_core.lazy import Bool, Float, Int, torch
+from rlhf_core.math import advantages_at_tokens, group_mean, group_size, rewards_by_turn
 
-from rlhf_core.math import group_mean, group_size
+
+class HierarchicalGrpoConfig(Config):
+    """Hierarchical GRPO has no options."""
 
 
 def peer_groups(
-    first_observation: Int[Tensor, " b"], group: Int[Tensor, " b"], episode: Int[Tensor, " b"]
-) -> Int[Tensor, " b"]:
+    first_observation: Int[torch.Tensor, " b"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
+) -> Int[torch.Tensor, " b"]:
     """Return the dense index of whom each row is compared with.
 
     - Inner: rows of an episode that start from the same text, if there are at least two: attempts at one problem.
@@ -38,8 +43,8 @@ def peer_groups(
 
 
 def hierarchical_advantages(
-    rewards: Float[Tensor, "b k"], peers: Int[Tensor, " b"]
-) -> Float[Tensor, "b k"]:
+    rewards: Float[torch.Tensor, "b k"], peers: Int[torch.Tensor, " b"]
+) -> Float[torch.Tensor, "b k"]:
     """Return, by turn, ``A_i = r_i - mean(r)`` over the rows that i is compared with.
 
     Equal rewards among them give exactly 0, and so does a row without peers. With one row per episode it is Dr. GRPO.
@@ -55,12 +60,41 @@ def hierarchical_advantages(
 
 
 def first_observations(
-    observation: Int[Tensor, "b a"], action_mask: Bool[Tensor, "b a"]
-) -> Int[Tensor, " b"]:
+    observation: Int[torch.Tensor, "b a"], action_mask: Bool[torch.Tensor, "b a"]
+) -> Int[torch.Tensor, " b"]:
     """Return what each row read before its first action."""
     first = action_mask.to(torch.int64).argmax(dim=1, keepdim=True)  # (B, 1)
     return observation.gather(1, first)[:, 0]
 
 
-def _dense(keys: Tensor) -> Tensor:
+def _dense(keys: torch.Tensor) -> torch.Tensor:
     return torch.unique(keys, dim=0, return_inverse=True)[1]
+
+
+class HierarchicalGrpo:
+    """Attempts at one problem compared with each other, problems with other problems."""
+
+    def __init__(self, config: HierarchicalGrpoConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        assert batch.observation is not None, (
+            "hierarchical_grpo is registered with needs={'observations'}"
+        )
+        first = first_observations(batch.observation, batch.action_mask)
+        peers = peer_groups(first, batch.group, batch.episode)
+        by_turn = hierarchical_advantages(rewards_by_turn(batch), peers)
+        alone = torch.bincount(peers)[peers] == 1  # (B,)
+        return Advantages(
+            advantages=advantages_at_tokens(by_turn, batch),
+            metrics={"hierarchical_grpo/without_peers": Metric(alone.sum(), len(alone))},
+        )
+
+
+COMPONENT = Component(
+    name="hierarchical_grpo",
+    factory=HierarchicalGrpo,
+    config=HierarchicalGrpoConfig,
+    summary="rewards against those of the same episode and starting text (proposer and solvers)",
+    needs=frozenset({"group>=2", "observations"}),
+)

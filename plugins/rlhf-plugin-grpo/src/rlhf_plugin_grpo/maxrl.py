@@ -5,16 +5,27 @@ The gradient of ``log p(success)`` is that of ``p(success)`` divided by p; the g
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, RewardBatch
+from rlhf_core.lazy import Float, Int, torch
+from rlhf_core.math import (
+    advantages_at_tokens,
+    group_mean,
+    group_size,
+    group_top_two,
+    rewards_by_turn,
+)
 
-from rlhf_core.math import group_mean, group_size, group_top_two
+
+class MaxRlConfig(Config):
+    """MaxRL has no options."""
 
 
 def mean_normalized_advantages(
-    rewards: Float[Tensor, "b k"], group: Int[Tensor, " b"], episode: Int[Tensor, " b"]
-) -> Float[Tensor, "b k"]:
+    rewards: Float[torch.Tensor, "b k"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
+) -> Float[torch.Tensor, "b k"]:
     """Return, by turn, ``A_i = (r_i - mean(r)) / max(mean(r), max(r) / n)`` within each group; 0 where mean(r) <= 0.
 
     For rewards that are never negative the mean is at least max / n, so this is ``(r_i - mean) / mean``: with s
@@ -43,3 +54,23 @@ def mean_normalized_advantages(
     # Both branches of where() are computed: a divisor of 1 keeps the unused one finite.
     learns = mean > 0
     return torch.where(learns, (rewards - mean) / torch.where(learns, divisor, 1.0), 0.0)
+
+
+class MaxRl:
+    """Rewards against the group's mean, divided by it."""
+
+    def __init__(self, config: MaxRlConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        by_turn = mean_normalized_advantages(rewards_by_turn(batch), batch.group, batch.episode)
+        return Advantages(advantages=advantages_at_tokens(by_turn, batch))
+
+
+COMPONENT = Component(
+    name="maxrl",
+    factory=MaxRl,
+    config=MaxRlConfig,
+    summary="reward minus its group's mean, divided by that mean (maximum likelihood RL)",
+    needs=frozenset({"group>=2"}),
+)

@@ -2,26 +2,64 @@
 
 Environment text between turns has no columns here, so it takes no time: the value after a turn's last token is that
 of the next turn's first, and rewards of several turns are simply rewards at several tokens.
+
+1. ``delta_t = R_t + gamma * V_{t+1} - V_t``;
+2. ``A_t = delta_t + gamma * lambda * A_{t+1}``;
+3. the critic's targets are ``A_t + V_t``;
+4. ``A <- (A - mean(A)) / std(A)`` over all action tokens of the batch.
+
+Source: Schulman et al. 2016, arXiv:1506.02438.
 """
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from typing import Literal
 
-from rlhf_core.math import reward_to_go
+from pydantic import Field
+
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, RewardBatch
+from rlhf_core.lazy import Bool, Float, torch
+from rlhf_core.math import reward_to_go, whiten
+
+
+class GaeConfig(Config):
+    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per action token")
+    lambda_: float = Field(
+        0.95,
+        ge=0.0,
+        le=1.0,
+        description="1: observed returns minus value; 0: one-step TD error; high for long responses",
+    )
+    value_lambda_: float | None = Field(
+        None,
+        ge=0.0,
+        le=1.0,
+        description="lambda of the critic's targets; none: the same; 1: observed returns (VC-PPO, VAPO)",
+    )
+    bootstrap_truncated: bool = Field(
+        False,
+        description="add the critic's value of what a truncated response was still going to earn",
+    )
+    whiten: Literal["full", "mean", "none"] = Field(
+        "full",
+        description="over all action tokens of the batch: full: zero mean, unit variance; mean: zero mean only",
+    )
+
+    def needed_by_options(self) -> frozenset[str]:
+        """Bootstrapping needs the value of the state after the last token."""
+        return frozenset({"final_values"}) if self.bootstrap_truncated else frozenset()
 
 
 def gae_advantages(
-    token_rewards: Float[Tensor, "b a"],
-    values: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
+    token_rewards: Float[torch.Tensor, "b a"],
+    values: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
     *,
     gamma: float,
     lambda_: float,
-    final_values: Float[Tensor, " b"] | None = None,
-) -> Float[Tensor, "b a"]:
+    final_values: Float[torch.Tensor, " b"] | None = None,
+) -> Float[torch.Tensor, "b a"]:
     """Return A_t, the sum of TD errors to come, discounted by ``gamma * lambda_``; 0 at padding.
 
     ``delta_t = R_t + gamma * V_{t+1} - V_t`` and ``A_t = delta_t + gamma * lambda_ * A_{t+1}``, with A = 0 after the
@@ -45,5 +83,50 @@ def gae_advantages(
     if final_values is not None:
         goes_on = torch.nn.functional.pad(action_mask[:, 1:], (0, 1))  # (B, A)
         next_values = torch.where(goes_on, next_values, final_values[:, None])
-    td_errors = token_rewards + gamma * next_values - values  # (B, A)
+    td_errors = token_rewards + gamma * next_values - values  # (B, A) delta_t
     return reward_to_go(td_errors, action_mask, gamma * lambda_)
+
+
+class GaeEstimator:
+    """Advantages from a critic; its targets are the advantages before whitening, plus the values."""
+
+    def __init__(self, config: GaeConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        assert batch.values is not None, "gae is registered with needs={'values'}"
+        mask, values, config = batch.action_mask, batch.values, self.config
+        final = self._final_values(batch)
+
+        def estimate(lambda_: float) -> torch.Tensor:
+            return gae_advantages(
+                batch.token_rewards,
+                values,
+                mask,
+                gamma=config.gamma,
+                lambda_=lambda_,
+                final_values=final,
+            )
+
+        advantages = estimate(config.lambda_)
+        critic_lambda = config.lambda_ if config.value_lambda_ is None else config.value_lambda_
+        targets = advantages if critic_lambda == config.lambda_ else estimate(critic_lambda)
+        returns = torch.where(mask, targets + values, 0.0)  # (B, A)
+        if config.whiten != "none":
+            advantages = whiten(advantages, mask, divide_by_std=config.whiten == "full")
+        return Advantages(advantages=advantages, returns=returns)
+
+    def _final_values(self, batch: RewardBatch) -> torch.Tensor | None:
+        if not self.config.bootstrap_truncated:
+            return None
+        assert batch.final_values is not None, "bootstrap_truncated brings a need for final_values"
+        return torch.where(batch.truncated, batch.final_values, 0.0)
+
+
+COMPONENT = Component(
+    name="gae",
+    factory=GaeEstimator,
+    config=GaeConfig,
+    summary="generalized advantage estimation with a critic (PPO)",
+    needs=frozenset({"values"}),
+)

@@ -5,16 +5,19 @@ It needs no group, so one sample per prompt is enough.
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, RewardBatch
+from rlhf_core.lazy import Float, Int, torch
+from rlhf_core.math import advantages_at_tokens, group_mean, rewards_by_turn
 
-from rlhf_core.math import group_mean
+
+class FlashReinforceConfig(Config):
+    """FlashREINFORCE has no options; its other half is --algo.correction.kind flash_mask."""
 
 
 def batch_baseline_advantages(
-    rewards: Float[Tensor, "b k"], episode: Int[Tensor, " b"]
-) -> Float[Tensor, "b k"]:
+    rewards: Float[torch.Tensor, "b k"], episode: Int[torch.Tensor, " b"]
+) -> Float[torch.Tensor, "b k"]:
     """Return, by turn, the reward minus the mean reward of the batch: ``A_i = r_i - mean over all j of r_j``.
 
     The mean is over episodes, not tokens, and of their whole rewards: later turns, which have less left to earn, are
@@ -28,3 +31,22 @@ def batch_baseline_advantages(
     """
     whole_batch = torch.zeros_like(episode)
     return rewards - group_mean(rewards[:, :1], whole_batch, episode)
+
+
+class FlashReinforce:
+    """Rewards against the mean of the whole batch."""
+
+    def __init__(self, config: FlashReinforceConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        by_turn = batch_baseline_advantages(rewards_by_turn(batch), batch.episode)
+        return Advantages(advantages=advantages_at_tokens(by_turn, batch))
+
+
+COMPONENT = Component(
+    name="flash_reinforce",
+    factory=FlashReinforce,
+    config=FlashReinforceConfig,
+    summary="reward minus the mean of the whole batch, no division (FlashREINFORCE)",
+)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from jaxtyping import Float, Int
-from torch import Tensor
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, RewardBatch
+from rlhf_core.lazy import Float, Int, torch
+from rlhf_core.math import advantages_at_tokens, group_mean, group_weighted_mean, rewards_by_turn
 
-from rlhf_core.math import group_mean, group_weighted_mean
+
+class OpoConfig(Config):
+    """OPO has no options."""
 
 
 def length_weighted_advantages(
-    rewards: Float[Tensor, "b k"],
-    lengths: Int[Tensor, " b"],
-    group: Int[Tensor, " b"],
-    episode: Int[Tensor, " b"],
-) -> Float[Tensor, "b k"]:
+    rewards: Float[torch.Tensor, "b k"],
+    lengths: Int[torch.Tensor, " b"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
+) -> Float[torch.Tensor, "b k"]:
     """Return, by turn, ``A_i = r_i - sum_j(l_j r_j) / sum_j(l_j)`` within each group.
 
     The baseline that minimizes the variance of a policy gradient weights each reward by the squared norm of its
@@ -33,3 +37,26 @@ def length_weighted_advantages(
     of_episode = group_mean(rewards, episode)  # (B, K)
     weights = lengths[:, None].expand_as(rewards).to(rewards.dtype)  # (B, K)
     return rewards - group_weighted_mean(of_episode, weights, group)
+
+
+class Opo:
+    """Rewards against the group's mean, weighted by length."""
+
+    def __init__(self, config: OpoConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        lengths = batch.action_mask.sum(dim=1)
+        by_turn = length_weighted_advantages(
+            rewards_by_turn(batch), lengths, batch.group, batch.episode
+        )
+        return Advantages(advantages=advantages_at_tokens(by_turn, batch))
+
+
+COMPONENT = Component(
+    name="opo",
+    factory=Opo,
+    config=OpoConfig,
+    summary="reward minus its group's mean, weighted by length (OPO)",
+    needs=frozenset({"group>=2"}),
+)

@@ -6,21 +6,38 @@ environment wrote in between.
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from typing import Literal
 
-from rlhf_core.math import group_size, group_top_two, group_weighted_mean
+from pydantic import Field
+
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, RewardBatch
+from rlhf_core.lazy import Bool, Float, Int, torch
+from rlhf_core.math import (
+    group_size,
+    group_top_two,
+    group_weighted_mean,
+    reward_to_go,
+    rewards_by_turn,
+    token_advantages,
+)
 
 MIN_WEIGHT = 1e-8
 """Added to each weight: samples that the policy was sure of would otherwise have no baseline at all."""
 
 
+class OptimalTokenBaselineConfig(Config):
+    tail: Literal["carry", "zero"] = Field(
+        "carry",
+        description="baseline where one sample of a group is left: carry: the last one of two; zero: none, as in verl",
+    )
+
+
 def gradient_energy(
-    old_logprobs: Float[Tensor, "b a"],
-    sum_pi_squared: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
-) -> Float[Tensor, "b a"]:
+    old_logprobs: Float[torch.Tensor, "b a"],
+    sum_pi_squared: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
+) -> Float[torch.Tensor, "b a"]:
     """Return the squared norm of the score of the logits, summed up to and including each token; 0 at padding.
 
     For a softmax the gradient of ``log pi(y)`` by the logits is ``onehot(y) - pi``, whose squared norm is
@@ -37,14 +54,14 @@ def gradient_energy(
 
 
 def optimal_token_advantages(
-    rewards: Float[Tensor, "b a"],
-    energy: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
-    group: Int[Tensor, " b"],
-    episode: Int[Tensor, " b"],
+    rewards: Float[torch.Tensor, "b a"],
+    energy: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
     *,
     carry: bool,
-) -> Float[Tensor, "b a"]:
+) -> Float[torch.Tensor, "b a"]:
     """Return ``A_{i,t} = r_{i,t} - sum_j(W_{j,t} r_{j,t}) / sum_j(W_{j,t})`` over the samples that reach token t.
 
     Equal rewards in a group give exactly 0 with ``carry``, and a group of one gives 0. Equal energies give the mean of
@@ -74,3 +91,35 @@ def optimal_token_advantages(
     else:
         baseline = torch.where(position < shared, baseline, 0.0)
     return torch.where(action_mask, rewards - baseline, 0.0)
+
+
+class OptimalTokenBaseline:
+    """Rewards against a baseline of their own at each position."""
+
+    def __init__(self, config: OptimalTokenBaselineConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        mask, old, squares = batch.action_mask, batch.old_logprobs, batch.sum_pi_squared
+        assert old is not None, "optimal_token_baseline is registered with needs={'old_logprobs'}"
+        assert squares is not None, "... and with needs={'sum_pi_squared'}"
+        advantages = optimal_token_advantages(
+            token_advantages(rewards_by_turn(batch), mask, batch.turn),
+            gradient_energy(old, squares, mask),
+            mask,
+            batch.group,
+            batch.episode,
+            carry=self.config.tail == "carry",
+        )
+        if batch.kl_penalty is not None:
+            advantages = advantages + reward_to_go(batch.kl_penalty, mask)
+        return Advantages(advantages=advantages)
+
+
+COMPONENT = Component(
+    name="optimal_token_baseline",
+    factory=OptimalTokenBaseline,
+    config=OptimalTokenBaselineConfig,
+    summary="reward minus a baseline for each position, weighted by gradient norms (OTB)",
+    needs=frozenset({"group>=2", "old_logprobs", "sum_pi_squared"}),
+)

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from typing import Literal
 
-from rlhf_core.math import group_mean, group_top_two
+from pydantic import Field
+
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, Metric, RewardBatch
+from rlhf_core.lazy import Bool, Float, Int, torch
+from rlhf_core.math import group_mean, group_size, group_top_two, token_advantages
+
+
+class RaftConfig(Config):
+    keep: Literal["rewarded", "best"] = Field(
+        "rewarded",
+        description="rewarded: every sample above the threshold; best: the best samples of each prompt",
+    )
+    threshold: float = Field(
+        0.0, ge=-1e6, le=1e6, description="rewarded: keep samples that earned more than this"
+    )
+
+    def needed_by_options(self) -> frozenset[str]:
+        return frozenset({"group>=2"}) if self.keep == "best" else frozenset()
 
 
 def best_of_group(
-    rewards: Float[Tensor, " b"], group: Int[Tensor, " b"], episode: Int[Tensor, " b"]
-) -> Bool[Tensor, " b"]:
+    rewards: Float[torch.Tensor, " b"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
+) -> Bool[torch.Tensor, " b"]:
     """Return True for the rows of the episode that earned most in its group; for all that share the largest reward.
 
     A group whose episodes all earned the same, a group of one among them, has no best: all are False.
@@ -24,10 +43,38 @@ def best_of_group(
 
 
 def rewarded(
-    rewards: Float[Tensor, " b"], episode: Int[Tensor, " b"], threshold: float
-) -> Bool[Tensor, " b"]:
+    rewards: Float[torch.Tensor, " b"], episode: Int[torch.Tensor, " b"], threshold: float
+) -> Bool[torch.Tensor, " b"]:
     """Return True for the rows of episodes that earned more than ``threshold``.
 
     Source: Xiong et al. 2025 (RAFT++), arXiv:2504.11343, with rewards of 0 and 1 and a threshold between them.
     """
     return group_mean(rewards, episode) > threshold
+
+
+class Raft:
+    """1 for the samples that are kept, 0 for the others."""
+
+    def __init__(self, config: RaftConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        if self.config.keep == "best":
+            kept = best_of_group(batch.rewards, batch.group, batch.episode)
+        else:
+            kept = rewarded(batch.rewards, batch.episode, self.config.threshold)
+        share = 1.0 / group_size(batch.episode)  # (B,) each episode's rows add up to 1
+        metrics = {"raft/kept": Metric(torch.where(kept, share, 0.0).sum(), share.sum())}
+        of_sample = kept.to(batch.rewards.dtype)[:, None]  # (B, 1)
+        advantages = token_advantages(
+            of_sample, batch.action_mask, torch.zeros_like(batch.turn), batch.kl_penalty
+        )
+        return Advantages(advantages=advantages, metrics=metrics)
+
+
+COMPONENT = Component(
+    name="raft",
+    factory=Raft,
+    config=RaftConfig,
+    summary="1 for rewarded or best samples, 0 for the others (RAFT, RAFT++)",
+)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float
-from torch import Tensor
+from typing import Literal
 
+from pydantic import Field
+
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, RewardBatch
+from rlhf_core.lazy import Bool, Float, torch
 from rlhf_core.math import reward_to_go, whiten
 
-from .config import Whitening
+Whitening = Literal["full", "mean", "none"]
+
+
+class ReinforceConfig(Config):
+    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per action token")
+    whiten: Whitening = Field(
+        "full",
+        description="over all action tokens of the batch: full: zero mean, unit variance; mean: zero mean only",
+    )
 
 
 def reinforce_advantages(
-    token_rewards: Float[Tensor, "b a"],
-    action_mask: Bool[Tensor, "b a"],
+    token_rewards: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
     *,
     gamma: float,
     whitening: Whitening,
-) -> Float[Tensor, "b a"]:
+) -> Float[torch.Tensor, "b a"]:
     """Return the discounted reward-to-go of each action token, whitened over the batch; 0 at padding.
 
     ``G_t = sum over s >= t of gamma^(s - t) * R_s``, then ``A = (G - mean(G)) / std(G)`` over all action tokens. With
@@ -33,3 +45,27 @@ def reinforce_advantages(
     if whitening == "none":
         return returns
     return whiten(returns, action_mask, divide_by_std=whitening == "full")
+
+
+class Reinforce:
+    """Discounted returns of single tokens, whitened over the batch."""
+
+    def __init__(self, config: ReinforceConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        advantages = reinforce_advantages(
+            batch.token_rewards,
+            batch.action_mask,
+            gamma=self.config.gamma,
+            whitening=self.config.whiten,
+        )
+        return Advantages(advantages=advantages)
+
+
+COMPONENT = Component(
+    name="reinforce",
+    factory=Reinforce,
+    config=ReinforceConfig,
+    summary="discounted return, whitened over the batch (REINFORCE++)",
+)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from jaxtyping import Float, Int
-from torch import Tensor
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Advantages, RewardBatch
+from rlhf_core.lazy import Float, Int, torch
+from rlhf_core.math import advantages_at_tokens, leave_one_out_mean, rewards_by_turn
 
-from rlhf_core.math import leave_one_out_mean
+
+class RlooConfig(Config):
+    """RLOO has no options."""
 
 
 def leave_one_out_advantages(
-    rewards: Float[Tensor, "b k"], group: Int[Tensor, " b"], episode: Int[Tensor, " b"]
-) -> Float[Tensor, "b k"]:
+    rewards: Float[torch.Tensor, "b k"],
+    group: Int[torch.Tensor, " b"],
+    episode: Int[torch.Tensor, " b"],
+) -> Float[torch.Tensor, "b k"]:
     """Return, by turn, the reward minus the mean of the rest of its group: ``A_i = r_i - mean over j != i of r_j``.
 
     It is ``n / (n - 1)`` times the reward minus the mean of all n. Equal rewards in a group give exactly 0, and so does
@@ -25,3 +31,23 @@ def leave_one_out_advantages(
     arXiv:2402.14740. There the KL is part of the reward before the baseline; here the baseline is of the reward alone.
     """
     return rewards - leave_one_out_mean(rewards, group, episode)
+
+
+class Rloo:
+    """Rewards against the mean of the group's other samples."""
+
+    def __init__(self, config: RlooConfig) -> None:
+        self.config = config
+
+    def __call__(self, batch: RewardBatch) -> Advantages:
+        by_turn = leave_one_out_advantages(rewards_by_turn(batch), batch.group, batch.episode)
+        return Advantages(advantages=advantages_at_tokens(by_turn, batch))
+
+
+COMPONENT = Component(
+    name="rloo",
+    factory=Rloo,
+    config=RlooConfig,
+    summary="reward minus the mean of the group's other samples (RLOO)",
+    needs=frozenset({"group>=2"}),
+)

@@ -5,11 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from pydantic import Field, model_validator
 
+from rlhf_core import Component, Config
 from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
 
-from .config import ClipConfig
 from .stateless import Stateless
+
+
+class ClipConfig(Config):
+    low: float = Field(-10.0, ge=-1e6, le=1e6, description="smallest reward")
+    high: float = Field(10.0, ge=-1e6, le=1e6, description="largest reward")
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> ClipConfig:
+        if self.low >= self.high:
+            raise ValueError(f"low is {self.low:g}, expected less than high = {self.high:g}")
+        return self
 
 
 class Clip(Stateless):
@@ -33,3 +45,11 @@ class Clip(Stateless):
             "clip_reward/high": Metric(float((excess > 0).sum()), len(batch)),
         }
         return replace(batch, reward=(batch.reward - excess).astype(np.float32)), metrics
+
+
+COMPONENT = Component(
+    name="clip",
+    factory=Clip,
+    config=ClipConfig,
+    summary="cuts rewards to a range, before any baseline",
+)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+from pydantic import Field
 
+from rlhf_core import Component, Config
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
 
-from .filter_config import DropErrorsConfig
+
+class DropErrorsConfig(Config):
+    metric: str = Field(
+        "error", min_length=1, description="name of the metric that is more than 0 at an error"
+    )
+    max_share: float = Field(
+        0.0, ge=0.0, lt=1.0, description="share of a prompt's samples that may report one"
+    )
 
 
 class DropErrors:
@@ -28,3 +37,11 @@ class DropErrors:
         # NaN, which stands where a sample did not report, is not more than 0.
         failed = np.bincount(episode, weights=reported > 0) > 0  # (E,)
         return "errors" if failed.mean() > self.config.max_share else None
+
+
+COMPONENT = Component(
+    name="drop_errors",
+    factory=DropErrors,
+    config=DropErrorsConfig,
+    summary="drops prompts too many of whose samples report an error",
+)

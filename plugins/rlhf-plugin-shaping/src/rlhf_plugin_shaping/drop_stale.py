@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from rlhf_core import Component, Config
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
 
-from .filter_config import DropStaleConfig
+
+class DropStaleConfig(Config):
+    limit: int = Field(
+        4, ge=0, le=1_000_000, description="versions that a token's weights may lie behind"
+    )
 
 
 class DropStale:
@@ -20,3 +27,11 @@ class DropStale:
         """Return None or ``stale``."""
         oldest = int(group.oldest_version.min(initial=info.version))
         return "stale" if info.version - oldest > self.config.limit else None
+
+
+COMPONENT = Component(
+    name="drop_stale",
+    factory=DropStale,
+    config=DropStaleConfig,
+    summary="drops prompts with a token that too old weights sampled",
+)

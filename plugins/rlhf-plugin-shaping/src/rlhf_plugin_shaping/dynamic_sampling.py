@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
+from pydantic import Field, model_validator
 
-from rlhf_core import ConfigError
+from rlhf_core import Component, Config, ConfigError
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
+from rlhf_core.lazy import torch
 from rlhf_core.math import group_mean
 
-from .filter_config import DynamicSamplingConfig
+
+class DynamicSamplingConfig(Config):
+    low: float = Field(0.0, ge=-1e6, le=1e6, description="the mean reward has to be more than this")
+    high: float = Field(
+        1.0, ge=-1e6, le=1e6, description="the mean reward has to be less than this"
+    )
+    reward: str | None = Field(
+        None,
+        description="name of the reward to look at, as it was given; what samples earned in all, after the shapers, "
+        "when unset",
+    )
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> DynamicSamplingConfig:
+        if self.low >= self.high:
+            raise ValueError(f"low is {self.low:g}, expected less than high = {self.high:g}")
+        return self
 
 
 class DynamicSampling:
@@ -51,3 +68,12 @@ class DynamicSampling:
                 f"{', '.join(group.rewards) or 'none with a name'}"
             )
         return group.rewards[name]
+
+
+COMPONENT = Component(
+    name="dynamic_sampling",
+    factory=DynamicSampling,
+    config=DynamicSamplingConfig,
+    summary="keeps prompts whose mean reward is strictly inside a range (DAPO)",
+    needs=frozenset({"group>=2"}),
+)

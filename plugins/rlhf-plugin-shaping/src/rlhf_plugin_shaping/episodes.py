@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Float, Int
 
 from rlhf_core.contracts import TrajectoryColumns
+from rlhf_core.lazy import Bool, Float, Int, torch
 from rlhf_core.math import group_mean
 
 

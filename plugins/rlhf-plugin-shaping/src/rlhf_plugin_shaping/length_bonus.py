@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from pydantic import Field
 
+from rlhf_core import Component, Config
 from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
+from rlhf_core.lazy import Bool, Float, Int
 
-from .config import LengthBonusConfig
 from .episodes import episode_lengths, episode_means
 from .stateless import Stateless
+
+
+class LengthBonusConfig(Config):
+    mode: Literal["group", "token"] = Field(
+        "group",
+        description="group: by rank between the shortest and the longest sample of the prompt; token: by action token",
+    )
+    weight: float = Field(
+        1.0,
+        ge=0.0,
+        le=1e6,
+        description="group: the shortest sample gets half of it, the longest minus half",
+    )
+    per_token: float = Field(
+        -1e-4, ge=-1.0, le=1.0, description="token: added per action token; below 0, a malus"
+    )
+    only_correct: bool = Field(
+        False, description="leave samples that are not correct as they are, in both modes"
+    )
+    correct_above: float = Field(
+        0.0, ge=-1e6, le=1e6, description="samples that earned more than this are correct"
+    )
+
+    def needed_by_options(self) -> frozenset[str]:
+        """Comparing lengths needs somebody to compare with."""
+        return frozenset({"group>=2"}) if self.mode == "group" else frozenset()
 
 
 def group_length_bonus(
@@ -61,3 +89,11 @@ class LengthBonus(Stateless):
             bonus = np.where(correct, bonus, 0.0)
         metrics = {"length_bonus/mean": Metric(float(bonus.sum()), len(batch))}
         return replace(batch, reward=(batch.reward + bonus).astype(np.float32)), metrics
+
+
+COMPONENT = Component(
+    name="length_bonus",
+    factory=LengthBonus,
+    config=LengthBonusConfig,
+    summary="a bonus for being shorter than the prompt's other samples (Kimi k1.5), or by token",
+)

@@ -5,15 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from pydantic import Field
 
-from rlhf_core import CheckpointError
+from rlhf_core import CheckpointError, Component, Config
 from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
+from rlhf_core.lazy import Float, Int
 
-from .config import NormalizeConfig
+
+class NormalizeConfig(Config):
+    of: Literal["total", "episode"] = Field(
+        "total",
+        description="total: the episode's score and the rewards of its turns together; episode: the score alone",
+    )
+    eps: float = Field(
+        1e-4,
+        ge=1e-6,
+        le=1.0,
+        description="added to the standard deviation, in units of the reward",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,3 +115,11 @@ class Normalize:
         self._seen = Moments(
             count=int(state["count"]), mean=float(state["mean"]), squares=float(state["squares"])
         )
+
+
+COMPONENT = Component(
+    name="normalize",
+    factory=Normalize,
+    config=NormalizeConfig,
+    summary="rewards minus their running mean, divided by their running standard deviation",
+)

@@ -5,14 +5,39 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float, Int
+from pydantic import Field, model_validator
 
-from rlhf_core import ConfigError
+from rlhf_core import Component, Config, ConfigError
 from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
+from rlhf_core.lazy import Float, Int
 
-from .config import OverlongConfig
 from .episodes import episode_lengths, longest_turns
 from .stateless import Stateless
+
+
+class OverlongConfig(Config):
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="action tokens that an episode may have; when unset, each turn is measured against "
+        "rollout.max_new_tokens instead",
+    )
+    buffer: int | None = Field(
+        None,
+        ge=1,
+        description="tokens before the limit over which the penalty grows; a fifth of the limit when unset",
+    )
+    factor: float = Field(
+        1.0, ge=0.0, le=1e6, description="the penalty at the limit, in units of the reward"
+    )
+
+    @model_validator(mode="after")
+    def _the_buffer_fits(self) -> OverlongConfig:
+        if self.max_tokens is not None and (self.buffer or 0) > self.max_tokens:
+            raise ValueError(
+                f"buffer is {self.buffer}, expected at most max_tokens = {self.max_tokens}"
+            )
+        return self
 
 
 def overlong_penalty(
@@ -65,3 +90,11 @@ class Overlong(Stateless):
             "overlong/penalized": Metric(float((penalty > 0).sum()), len(batch)),
         }
         return replace(batch, reward=(batch.reward - penalty).astype(np.float32)), metrics
+
+
+COMPONENT = Component(
+    name="overlong",
+    factory=Overlong,
+    config=OverlongConfig,
+    summary="a penalty that grows over the last tokens before the length limit (DAPO)",
+)

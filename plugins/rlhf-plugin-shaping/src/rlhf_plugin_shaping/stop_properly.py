@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Bool, Float
+from pydantic import Field
 
+from rlhf_core import Component, Config
 from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
+from rlhf_core.lazy import Bool, Float
 
-from .config import StopProperlyConfig
 from .episodes import truncated_episodes
 from .stateless import Stateless
+
+
+class StopProperlyConfig(Config):
+    coef: float = Field(
+        0.0,
+        ge=-1e6,
+        le=1.0,
+        description="of truncated samples: from 0 to 1, what their reward is multiplied by; below 0, what it becomes",
+    )
 
 
 def stop_properly_reward(
@@ -51,3 +61,11 @@ class StopProperly(Stateless):
             ).astype(np.float32),
         )
         return shaped, {"stop_properly/changed": Metric(float(truncated.sum()), len(batch))}
+
+
+COMPONENT = Component(
+    name="stop_properly",
+    factory=StopProperly,
+    config=StopProperlyConfig,
+    summary="scales or replaces the reward of truncated samples (ProRL v2)",
+)

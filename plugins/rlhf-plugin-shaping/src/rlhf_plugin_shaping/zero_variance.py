@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import torch
+from pydantic import Field
 
+from rlhf_core import Component, Config
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
+from rlhf_core.lazy import torch
 from rlhf_core.math import group_mean, group_std
 
-from .filter_config import ZeroVarianceConfig
+
+class ZeroVarianceConfig(Config):
+    max_std: float = Field(
+        1e-6,
+        ge=0.0,
+        le=1e6,
+        description="standard deviation up to which the samples of a prompt earned the same, in units of the reward",
+    )
 
 
 class ZeroVariance:
@@ -29,3 +38,12 @@ class ZeroVariance:
         # Samples are compared, not their rows: the deviation is that of the episodes' means.
         std = float(group_std(group_mean(rewards, episode), one, episode)[0])
         return "same_reward" if std <= self.config.max_std else None
+
+
+COMPONENT = Component(
+    name="zero_variance",
+    factory=ZeroVariance,
+    config=ZeroVarianceConfig,
+    summary="drops prompts whose samples all earned the same",
+    needs=frozenset({"group>=2"}),
+)

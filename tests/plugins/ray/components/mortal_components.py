@@ -17,8 +17,7 @@ from rlhf_plugin_local.backend.torch_backend import TorchBackend
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
-from rlhf_plugin_reinforce.components import ReinforceBaseline
-from rlhf_plugin_reinforce.config import ReinforceBaselineConfig
+from rlhf_plugin_reinforce.reinforce_baseline import ReinforceBaseline, ReinforceBaselineConfig
 
 _seen = {}
 

@@ -1,0 +1,62 @@
+"""torch, and the array types of jaxtyping, for modules that every ``rlhf --help`` imports.
+
+``from rlhf_core.lazy import Float, torch`` gives type checkers the real things. At run time ``torch`` is a module that
+imports torch at the first use of one of its names, so an algorithm can stand in one file: what is registered (its name,
+its options) beside the formula. The imports of such a file cost nothing until the formula is called.
+
+Annotations have to stay unevaluated, which ``from __future__ import annotations`` does. When a type checker at run time
+(jaxtyping with beartype) does evaluate them, they are those of the real libraries.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["Bool", "Float", "Int", "Shaped", "torch"]
+
+
+class LazyModule(ModuleType):
+    """A module that is imported when one of its attributes is first asked for.
+
+    Each attribute is then kept in this module's ``__dict__``, where Python finds the next time it without asking here,
+    and where ``torch.compile`` finds it as a constant of a plain module. Python's import lock makes the first use safe
+    between threads.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        # Inspection asks any object for `__path__`, `__wrapped__` and the like; that is no use of the library.
+        if name.startswith("__") and name != "__version__":
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(self.__name__), name)
+        self.__dict__[name] = value
+        return value
+
+    def __dir__(self) -> list[str]:
+        return dir(importlib.import_module(self.__name__))
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        # A function of a user's script that goes to a worker by value takes its globals along: there it is the library.
+        return importlib.import_module, (self.__name__,)
+
+
+class LazyArrayType:
+    """``Float[torch.Tensor, "b a"]``: jaxtyping's array type of that name, made when the annotation is evaluated."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getitem__(self, item: Any) -> Any:
+        return getattr(importlib.import_module("jaxtyping"), self._name)[item]
+
+    def __repr__(self) -> str:
+        return f"jaxtyping.{self._name}"
+
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Bool, Float, Int, Shaped
+else:
+    torch = LazyModule("torch")
+    Bool, Float, Int, Shaped = map(LazyArrayType, ("Bool", "Float", "Int", "Shaped"))

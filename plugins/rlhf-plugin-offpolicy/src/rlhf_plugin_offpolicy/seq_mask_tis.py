@@ -1,0 +1,80 @@
+"""Sequence masks with token weights: sequences whose geometric mean ratio leaves a band are dropped as a whole.
+
+Kept where ``low <= exp(mean over the row of g) <= high`` with ``g = log trainer - log sampler``. Tokens of kept
+sequences carry their own weight ``min(exp(g_t), max_weight)``.
+
+Source: Liu et al. 2025, https://richardli.xyz/rl-collapse, for the masks; Yao et al. 2025,
+https://fengyao.notion.site/off-policy-rl, for the weights.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlhf_core import Component, Config
+from rlhf_core.contracts import Correction
+from rlhf_core.lazy import Bool, Float, torch
+from rlhf_core.math import importance_metrics, importance_weights
+
+
+class SeqMaskTisConfig(Config):
+    low: float = Field(
+        0.999,
+        ge=1e-6,
+        le=1.0,
+        description="sequences with a smaller geometric mean ratio are dropped",
+    )
+    high: float = Field(
+        1.002,
+        ge=1.0,
+        le=1e6,
+        description="sequences with a larger geometric mean ratio are dropped",
+    )
+    max_weight: float | None = Field(
+        None,
+        ge=1.0,
+        le=1e6,
+        description="upper bound of the weight that a kept token carries; none: no bound",
+    )
+
+
+class SeqMaskTis:
+    """A band of mean ratios of sequences."""
+
+    def __init__(self, config: SeqMaskTisConfig) -> None:
+        self.config = config
+
+    def __call__(
+        self,
+        old_logprobs: Float[torch.Tensor, "b a"],
+        rollout_logprobs: Float[torch.Tensor, "b a"],
+        action_mask: Bool[torch.Tensor, "b a"],
+    ) -> Correction:
+        result = importance_weights(
+            old_logprobs,
+            rollout_logprobs,
+            action_mask,
+            level="geometric",
+            mode="mask",
+            gate="ratio",
+            low=self.config.low,
+            high=self.config.high,
+            weight="token",
+            max_weight=self.config.max_weight,
+        )
+        return Correction(
+            weights=result.weights,
+            keep=result.keep,
+            metrics=importance_metrics(result, action_mask),
+        )
+
+
+COMPONENT = Component(
+    name="seq_mask_tis",
+    factory=SeqMaskTis,
+    config=SeqMaskTisConfig,
+    summary="sequences whose mean ratio leaves a band are dropped; the others carry token weights",
+    needs=frozenset({"rollout_logprobs"}),
+    # The sampler's log-probs would be of another distribution, or the very numbers that they are compared with.
+    conflicts=frozenset({"renormalized_sampling", "rollout_as_old"}),
+)

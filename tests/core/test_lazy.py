@@ -1,0 +1,151 @@
+"""torch that is imported when it is first used."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import threading
+
+import jaxtyping
+import pytest
+import torch as real
+from beartype import beartype
+from beartype.roar import BeartypeCallHintViolation
+
+from rlhf_core import lazy
+from rlhf_core.lazy import Bool, Float, torch
+
+
+def clipped(
+    values: Float[torch.Tensor, "b a"], mask: Bool[torch.Tensor, "b a"]
+) -> Float[torch.Tensor, "b a"]:
+    """What algorithm files do with torch: functions, a dtype, a submodule."""
+    inside = torch.where(mask, values, 0.0).clamp(-1.0, 1.0)
+    shifted = torch.nn.functional.pad(inside[:, 1:], (0, 1))
+    return inside + shifted + torch.zeros((), dtype=torch.float32)
+
+
+def in_a_fresh_process(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["rlhf_core.lazy", "rlhf_core.math", "rlhf_core.contracts"])
+def test_importing_it_imports_neither_torch_nor_jaxtyping(module):
+    code = f"import sys, {module}; print(sorted({{'torch', 'jaxtyping'}} & sys.modules.keys()))"
+
+    assert in_a_fresh_process(code) == "[]"
+
+
+def test_the_first_use_imports_torch_and_later_ones_find_it_at_once():
+    code = (
+        "import sys\nfrom rlhf_core.lazy import torch\nassert 'torch' not in sys.modules\n"
+        "where = torch.where\nimport torch as real\n"
+        "print(where is real.where, torch.__dict__['where'] is where, torch.__version__ == real.__version__)"
+    )
+
+    assert in_a_fresh_process(code) == "True True True"
+
+
+def test_threads_may_use_it_first_at_the_same_time():
+    found: list[object] = []
+    fresh = lazy.LazyModule("torch")
+    barrier = threading.Barrier(8)
+
+    def use() -> None:
+        barrier.wait()
+        found.append(fresh.where)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == [real.where] * 8
+
+
+def test_what_torch_does_not_have_is_reported_as_torch_does():
+    with pytest.raises(AttributeError, match="module 'torch' has no attribute 'wher'"):
+        _ = torch.wher  # type: ignore[attr-defined]
+
+
+def test_inspection_imports_nothing():
+    """`hasattr(module, "__path__")` and the like are asked of every global by tools."""
+    code = (
+        "import sys\nfrom rlhf_core.lazy import torch, Float\n"
+        "hasattr(torch, '__path__'), hasattr(torch, '__wrapped__'), repr(torch), repr(Float)\n"
+        "print('torch' in sys.modules)"
+    )
+
+    assert in_a_fresh_process(code) == "False"
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_a_function_that_uses_it_compiles_into_one_graph(warm):
+    """Cold: dynamo itself is what asks for `torch.where` first."""
+    code = (
+        "import tests_lazy_function as f, torch\n"
+        "mask = torch.ones(2, 3, dtype=torch.bool); values = torch.randn(2, 3)\n"
+        f"expected = f.clipped(values, mask) if {warm} else None\n"
+        "compiled = torch.compile(f.clipped, fullgraph=True, backend='aot_eager')(values, mask)\n"
+        "expected = f.clipped(values, mask) if expected is None else expected\n"
+        "torch.testing.assert_close(compiled, expected)\nprint('equal')"
+    )
+    source = (
+        "from __future__ import annotations\n"
+        "import sys, types\nmodule = types.ModuleType('tests_lazy_function')\n"
+        "sys.modules['tests_lazy_function'] = module\n"
+    )
+    body = """
+from rlhf_core.lazy import torch
+def clipped(values, mask):
+    inside = torch.where(mask, values, 0.0).clamp(-1.0, 1.0)
+    return torch.nn.functional.pad(inside[:, 1:], (0, 1)) + torch.zeros((), dtype=torch.float32)
+module.clipped = clipped
+"""
+
+    assert in_a_fresh_process(source + body + code) == "equal"
+
+
+def test_the_formulas_of_the_core_compile_into_one_graph():
+    from rlhf_core.math import kl_estimate, token_log_ratios
+
+    def loss(policy, old, mask):
+        ratio = token_log_ratios(policy, old, mask).exp()
+        return ratio + kl_estimate(policy, old, "k3", action_mask=mask)
+
+    policy, old = real.randn(2, 3), real.randn(2, 3)
+    mask = real.tensor([[True, True, False], [True, True, True]])
+
+    actual = real.compile(loss, fullgraph=True, backend="aot_eager")(policy, old, mask)
+
+    real.testing.assert_close(actual, loss(policy, old, mask))
+
+
+def test_annotations_are_those_of_the_real_libraries():
+    annotation = Float[torch.Tensor, "2 a"]
+
+    assert issubclass(annotation, jaxtyping.AbstractArray)
+    assert annotation.array_type is real.Tensor
+    assert isinstance(real.zeros(2, 3), annotation)
+    assert not isinstance(real.zeros(3, 3), annotation)
+
+
+def test_shapes_are_checked_at_run_time():
+    checked = jaxtyping.jaxtyped(typechecker=beartype)(clipped)
+
+    checked(real.zeros(2, 3), real.ones(2, 3, dtype=real.bool))
+    with pytest.raises((jaxtyping.TypeCheckError, BeartypeCallHintViolation)):
+        checked(real.zeros(2, 3), real.ones(2, 4, dtype=real.bool))
+
+
+def test_by_value_it_travels_as_the_library():
+    """A function of a user's script goes to a worker together with its globals."""
+    make, arguments = torch.__reduce__()  # type: ignore[misc]
+
+    assert make(*arguments) is importlib.import_module("torch")

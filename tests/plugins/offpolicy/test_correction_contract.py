@@ -1,0 +1,11 @@
+"""What every correction promises."""
+
+from rlhf_core.testing.conformance import parametrize_checks
+from rlhf_plugin_offpolicy import rlhf_is_corrections
+
+
+@parametrize_checks(
+    "rlhf_is_corrections", {component.name: component for component in rlhf_is_corrections()}
+)
+def test_contract(check, subject):
+    check(subject)
