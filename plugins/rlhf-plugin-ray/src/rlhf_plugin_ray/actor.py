@@ -1,4 +1,4 @@
-"""What the processes of all actors have in common: they become like the driver, and can be watched."""
+"""The base class of all actors: an actor's process becomes like the driver, and the driver can watch it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ from .process import Driver, ProcessInfo, become_like, introduce
 
 
 class Actor:
-    """Made empty; ``prepare`` comes first."""
+    """Base class of the actors. The constructor builds nothing; ``prepare`` has to be the first call."""
 
     _plugins: Plugins
 
     async def watch(self) -> None:
-        """Never return: the caller learns of this process's death at once, even while it asks for nothing."""
+        """Never return, so that a caller with this call pending learns of the process's death at once."""
         await asyncio.Event().wait()
 
     async def prepare(self, driver: Driver, who: str, threads: int) -> ProcessInfo:
-        """Become like the driver, or refuse."""
+        """Make this process like the driver's, and return its pid and host.
+
+        Args:
+            who: name of this process in messages, such as ``policy rank 0``.
+            threads: number of CPU threads of torch.
+
+        Raises:
+            ConfigError: the driver's working directory or a file in it does not exist on this machine.
+            FingerprintMismatch: this process has other plugins, versions or files than the driver.
+        """
         self._plugins = become_like(driver, who, threads)
         return introduce()

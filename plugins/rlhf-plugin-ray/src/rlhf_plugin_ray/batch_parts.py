@@ -1,4 +1,4 @@
-"""One rank's part of a batch, and the ranks' results put back together."""
+"""Cutting a batch into one part for each rank, and joining the ranks' results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Rows = NDArray[np.int64]
 
 
 def columns_of(batch: TrainBatch, rows: Rows, supervised_rows: Rows | None) -> TrainBatch:
-    """Return the given rows of all but the trajectories, of which there are none: they go another way.
+    """Return the given rows of a batch with empty trajectories, which the caller sends to the rank separately.
 
     Args:
-        rows: ascending; all of them give the columns without a copy.
-        supervised_rows: of ``batch.supervised``; None where there are none.
+        rows: ascending indices into ``batch.trajectories``; if all rows are given, the columns are not copied.
+        supervised_rows: ascending indices into ``batch.supervised``; None if the batch has no supervised rows.
     """
     trajectories = batch.trajectories
     if batch.supervised is not None and supervised_rows is not None:
@@ -40,16 +40,20 @@ def columns_of(batch: TrainBatch, rows: Rows, supervised_rows: Rows | None) -> T
 
 
 def rows_of(trajectories: TrajectoryColumns, rows: Rows) -> TrajectoryColumns:
-    """Return the given rows; all of them, ascending, without a copy."""
+    """Return the given rows, which have to be ascending; the batch itself, uncopied, if these are all of its rows."""
     return trajectories if len(rows) == len(trajectories) else trajectories.select(rows)
 
 
 def joined(
     batch: TrajectoryColumns, rows: Sequence[Rows], parts: Sequence[NDArray[Any]]
 ) -> NDArray[Any]:
-    """Return (sum of A, ...) from each rank's values at its rows' actions.
+    """Return (sum of A, ...) values in the order of the batch's actions, from each rank's values at its own rows.
 
-    The result is a new array: what came from the object store is read-only.
+    The result is a new array, because arrays from the object store are read-only.
+
+    Args:
+        rows: ascending row indices of each rank.
+        parts: (sum of A of the rank's rows, ...) values of each rank.
     """
     first = parts[0]
     out = np.empty((int(batch.num_actions.sum()), *first.shape[1:]), dtype=first.dtype)

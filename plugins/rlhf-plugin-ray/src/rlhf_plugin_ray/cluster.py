@@ -1,4 +1,4 @@
-"""Connecting to a Ray cluster, or starting one that ends with the run."""
+"""Connection to an existing Ray cluster, or to a new one that ends with the run."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from .joining import require_welcome
 from .reaper import start_reaper
 
 ENVIRONMENT = {
-    # No report of usage over the network.
+    # Ray would report its usage over the network.
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Processes without a GPU see those that the machine has; the other choice warns of a change to come.
+    # A process that was given no GPU sees all GPUs of its machine. With "1", Ray warns of a coming change.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Of this process and those that it starts. What the user has set stays."""
+"""Environment variables of this process and its children. A variable that the user has set keeps its value."""
 OWN_ENVIRONMENT = {
-    # When this process is killed, its servers end; workers look for them for a while.
+    # When this process is killed, Ray's servers end with it; Ray's workers would look for the servers for 60 s.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
 }
-"""Likewise, where the cluster is the run's own."""
+"""Further environment variables for a cluster that the run starts itself."""
 
 
 class Cluster:
-    """The connection of this process. A cluster that was connected to before is used and left as it is."""
+    """The connection of this process to Ray. A connection that existed before the run is used and left open."""
 
     def __init__(self, config: RayRuntimeConfig) -> None:
         self._config = config
         self._folder: Path | None = None
-        """Of our own cluster's sockets and logs."""
+        """Folder of our own cluster's sockets and logs; None without such a cluster."""
         self._was_connected = False
         self._reaper: subprocess.Popen[bytes] | None = None
-        """Of our own cluster."""
+        """Process that ends our own cluster's agents if this process is killed."""
 
     def open(self) -> None:
         """Connect, or start a cluster.
@@ -70,7 +70,11 @@ class Cluster:
             self._reaper = start_reaper(os.getpid())
 
     def close(self, *, keep_logs: bool) -> None:
-        """Disconnect; a cluster of our own ends with all its processes, and its folder goes unless logs are kept."""
+        """Disconnect from Ray. A cluster of our own ends with all its processes.
+
+        Args:
+            keep_logs: keep the folder of our own cluster.
+        """
         if self._was_connected:
             return
         if ray.is_initialized():
@@ -85,11 +89,11 @@ class Cluster:
 
     @property
     def logs(self) -> Path | None:
-        """Where our own cluster's processes write."""
+        """Folder in which our own cluster's processes write their logs; None without such a cluster."""
         return self._folder
 
     def _address(self) -> str | None:
-        """Of an existing cluster; None: one of our own is started."""
+        """Return the address of an existing cluster; None if the run starts its own."""
         return self._config.address or os.environ.get("RAY_ADDRESS") or None
 
     def _options(self) -> dict[str, Any]:
@@ -114,7 +118,7 @@ class Cluster:
 
 @contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Undo Ray's replacing of the handler: the loop's own lets a step finish first."""
+    """Restore the handler of SIGTERM that Ray replaces: the loop's handler lets the step finish first."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -136,8 +140,11 @@ def _hangups_left_to_the_driver() -> Iterator[None]:
 
 @contextmanager
 def _process_group_kept() -> Iterator[None]:
-    """Undo Ray's leaving of the process group, by which a terminal's Ctrl-C would miss a run that a script started.
-    Ray's own processes stay in the new group, of which its reaper disposes when this process dies."""
+    """Return this process to the process group that Ray makes it leave.
+
+    Otherwise a terminal's Ctrl-C would not reach a run that a script has started. Ray's own processes stay in the new
+    process group, which Ray's reaper ends when this process dies.
+    """
     before = os.getpgrp()
     try:
         yield

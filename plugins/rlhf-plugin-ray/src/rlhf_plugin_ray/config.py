@@ -17,133 +17,142 @@ Gpus = Annotated[float, Field(ge=0, le=64)]
 
 
 class RayRuntimeConfig(Config):
-    """Where actors live, what they get, and how long the driver waits for them."""
+    """Placement of the run's processes, their resources, and the deadlines of the driver's waits."""
 
     address: str | None = Field(
         None,
-        description="of an existing cluster (auto: the one of this node). Unset: RAY_ADDRESS where that is set, else a "
-        "cluster of this machine's own, which ends with the run",
+        description="address of an existing cluster (auto: this node's cluster). Unset: the variable RAY_ADDRESS if it "
+        "is set, else a new cluster on this machine, which ends with the run",
     )
     cpus: int | None = Field(
         None,
         ge=1,
-        description="CPUs that a cluster of the run's own may fill; unset: those available to this process",
+        description="CPUs of a new cluster; unset: the CPUs available to this process",
     )
     object_store_mib: int | None = Field(
         None,
         ge=80,
-        description="shared memory of a cluster of the run's own, in MiB; unset: Ray's choice, a share of the memory",
+        description="shared memory of a new cluster, in MiB; unset: Ray's choice, a share of the memory",
     )
     ranks: Mapping[str, Ranks] = Field(
         {},
-        description="processes by role, such as ranks.policy = 4; a role that is not named has 1",
+        description="number of processes of each role, such as ranks.policy = 4; a role that is not named has 1",
     )
-    engines: int = Field(1, ge=1, le=65536, description="engines, each in a process of its own")
+    engines: int = Field(
+        1, ge=1, le=65536, description="number of engines, each in a process of its own"
+    )
     colocate: tuple[str, ...] | None = Field(
         None,
-        description="sets that share machines and GPUs, written policy+reference+engine; what is in no set is placed "
-        "alone. Unset: everything in one set",
+        description="sets of roles and engine that share machines and GPUs, such as policy+reference+engine; a role in "
+        "no set is placed alone. Unset: all roles and the engine in one set",
     )
     cpus_per: Mapping[str, Cpus] = Field(
         {},
         description="CPUs of each process by role name, of each engine as cpus_per.engine, of each rollout worker as "
-        "cpus_per.rollout; what is not named has 1. "
-        "A set gets the largest of its members' and divides it",
+        "cpus_per.rollout; a process that is not named has 1. Processes that share a set divide the largest number "
+        "among them",
     )
     gpus_per: Mapping[str, Gpus] = Field(
         {},
-        description="GPUs likewise; what is not named has 1 where the cluster has GPUs, else 0",
+        description="GPUs of each process by role name, of each engine as gpus_per.engine; a process that is not named "
+        "has 1 if the cluster has GPUs, else 0",
     )
     threads: int | None = Field(
         None,
         ge=1,
-        description="CPU threads of torch in each process; unset: the CPUs that its set was given, at least 1",
+        description="CPU threads of torch in each process; unset: the number of CPUs of the process's set, at least 1",
     )
     max_engine_restarts: int = Field(
         3,
         ge=0,
         le=1000,
-        description="times in a run that an engine which died is started anew. Its requests are sent to another engine "
-        "in any case; the run ends when none is left",
+        description="number of times in a run that a new engine replaces a dead one. Another engine gets the requests "
+        "of a dead engine in any case; the run ends when no engine is left",
     )
     rollout_workers: int = Field(
         0,
         ge=0,
         le=65536,
-        description="processes that run executors and environments, each with cpus_per.rollout CPUs and no GPU. 0: the "
-        "driver runs them, on one core",
+        description="number of processes that run executors and environments, each with cpus_per.rollout CPUs and no "
+        "GPU. 0: the driver runs executors and environments, on one core",
     )
     rewards: Literal["auto", "workers", "driver"] = Field(
         "auto",
-        description="where rewards are computed, if there are rollout workers. workers: in each, beside its episodes, "
-        "so that tokens and texts do not come to the driver; driver: once; auto: in workers, unless a reward holds "
-        "what there should be one of, such as a model",
+        description="processes that compute rewards, if there are rollout workers. workers: each worker for its own "
+        "episodes, so that tokens and texts do not come to the driver; driver: the driver for all episodes; auto: "
+        "workers, unless a reward should exist once only, such as one with a model",
     )
     learner: Literal["auto", "process", "driver"] = Field(
         "auto",
-        description="where batches become advantages and minibatches. process: in one beside the policy's first rank, "
-        "so that tokens do not come to the driver; auto: there, if rewards are computed in rollout workers",
+        description="process that turns batches into advantages and minibatches. process: a separate process beside "
+        "the policy's first rank, so that tokens do not come to the driver; auto: a separate process if rollout "
+        "workers compute the rewards, else the driver",
     )
     max_rollout_restarts: int = Field(
         3,
         ge=0,
         le=1000,
-        description="times in a run that a rollout worker which died is started anew. Its episodes are sent to another "
-        "in any case; the run ends when none is left",
+        description="number of times in a run that a new rollout worker replaces a dead one. Another worker gets the "
+        "episodes of a dead worker in any case; the run ends when no worker is left",
     )
     weights: Literal["auto", "store", "memory", "collective"] = Field(
         "auto",
-        description="how weights reach engines. store: the object store, through the host's memory; memory: what rank "
-        "and engine share, of one GPU (CUDA IPC) or, without GPUs, of one machine; collective: a broadcast, by NCCL "
-        "between GPUs and by gloo between CPUs; auto: store where the policy has no GPU, else memory on the same GPU "
-        "and collective to another",
+        description="how weights reach engines. store: by the object store, through the host's memory; memory: by "
+        "memory that rank and engine share, of one GPU (CUDA IPC) or, without GPUs, of one machine; collective: by a "
+        "broadcast, with NCCL between GPUs and with gloo between CPUs; auto: store if the policy has no GPU, else "
+        "memory for engines on the same GPU and collective for other engines",
     )
     bucket_mib: int = Field(
         256,
         ge=1,
         le=16384,
-        description="weights that are handed over at once by memory or collective; two such buffers are held on either "
-        "side of a collective, and two in all of memory",
+        description="size of one bucket of weights with memory or collective, in MiB. Either end of a collective holds "
+        "two buffers of this size; both ends of memory hold two together",
     )
     preflight_timeout_s: float = Field(
         10.0,
         gt=0,
-        description="for a machine to tell, before any model is loaded, what it has of what the run needs; one that is "
-        "later is only warned of",
+        description="seconds for a machine's report before any model is loaded; a later machine gives only a warning",
     )
     start_timeout_s: float = Field(
-        120.0, gt=0, description="for a process to be placed and to import the plugins"
+        120.0,
+        gt=0,
+        description="seconds for Ray to place a process, and for it to import the plugins",
     )
-    setup_timeout_s: float = Field(1800.0, gt=0, description="for a model to be loaded")
+    setup_timeout_s: float = Field(1800.0, gt=0, description="seconds for loading a model")
     call_timeout_s: float = Field(
-        3600.0, gt=0, description="for one pass or one optimizer step of a role, or one save"
+        3600.0, gt=0, description="seconds for one pass or one update of a role, or for one save"
     )
     generate_timeout_s: float = Field(
         1800.0,
         gt=0,
-        description="for one request to an engine; an engine that is later is taken for dead",
+        description="seconds for one request to an engine; an engine that is later counts as dead",
     )
     rollout_timeout_s: float = Field(
         3600.0,
         gt=0,
-        description="for all episodes of one prompt in a rollout worker; a worker that is later is taken for dead",
+        description="seconds for all episodes of one prompt in a rollout worker; a worker that is later counts as dead",
     )
     learn_timeout_s: float = Field(
-        14400.0, gt=0, description="for everything that is learned from one batch, by a process"
+        14400.0,
+        gt=0,
+        description="seconds for all updates from one batch, where a separate process learns",
     )
     sync_timeout_s: float = Field(
-        600.0, gt=0, description="for new weights to be published, and to be taken over"
+        600.0,
+        gt=0,
+        description="seconds for ranks to publish new weights, and for an engine to take them over",
     )
     close_timeout_s: float = Field(
-        10.0, gt=0, description="for a process to end by itself before it is killed"
+        10.0, gt=0, description="seconds for a process to end by itself before it is killed"
     )
-    show_output: bool = Field(True, description="print what the actors' processes print")
+    show_output: bool = Field(True, description="print the output of the actors' processes")
 
     def placement(self, roles: Sequence[str]) -> list[str]:
-        """Return which processes share what, as far as the options alone say it.
+        """Return lines that say which processes share bundles, as far as the options alone determine it.
 
         Raises:
-            ConfigError: they contradict each other, or name a role that the run does not have.
+            ConfigError: options contradict each other, or name a role that the run does not have.
         """
         layout = plan_layout(self, roles, has_gpus=True)
         lines = layout.describe().splitlines()

@@ -1,6 +1,7 @@
-"""Processes of one kind that can replace each other: engines, or rollout workers.
+"""A crew: processes of one kind that can replace each other, such as engines or rollout workers.
 
-A member that dies is missed at once. Its work goes to another, and it is started anew as long as the budget lasts.
+The driver learns at once that a member has died. It gives the member's work to another member, and starts a new
+process in its place until the number of allowed restarts is used up.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class Crew:
     """Starts, watches and replaces its members.
 
     Args:
-        kind: how messages call a member: ``engine``.
-        launch: starts member ``index`` and returns once it can serve.
-        max_restarts: in a run, of all members together.
-        option: the option that ``max_restarts`` comes from.
+        kind: name of a member in messages, such as ``engine``.
+        launch: function that starts member ``index`` and returns once this member can serve.
+        max_restarts: number of restarts in a run, over all members.
+        option: name of the option that ``max_restarts`` comes from.
     """
 
     def __init__(
@@ -48,22 +49,22 @@ class Crew:
         self._option = option
         self._restarting: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
-        """Set, and replaced, whenever a member joins, leaves, or is given up."""
+        """Event that is set, and replaced by a new one, whenever a member joins, leaves, or is given up."""
         self._followers: list[Callable[[], None]] = []
         self._last_loss: ProcessLost | None = None
         self._is_closed = False
         self._is_starting = False
-        # Who waits for a member then learns that the run cannot go on.
+        # A caller that waits for a member has to learn that the run cannot go on.
         supervisor.follow(self._announce)
 
     @property
     def members(self) -> list[Member]:
-        """Those that serve."""
+        """The members that serve now."""
         return self.dispatch.members
 
     @property
     def over(self) -> str | None:
-        """Why there will be no member any more; None while there is one, or one is being started."""
+        """The reason why no member will serve any more; None while a member serves or is being started."""
         if self.members or ((self._is_starting or self._restarting) and not self._is_closed):
             return None
         return (
@@ -76,7 +77,11 @@ class Crew:
         self._followers.append(changed)
 
     async def start_all(self, num: int) -> None:
-        """Start the members, at the same time."""
+        """Start ``num`` members at the same time, and return once all of them serve.
+
+        Raises:
+            RLHFError: a member could not be started.
+        """
         self._is_starting = True
         try:
             await all_of(self._add(index) for index in range(num))
@@ -86,16 +91,19 @@ class Crew:
     async def wait_for_one(self, what: str) -> None:
         """Return once a member serves.
 
+        Args:
+            what: the work that waits for a member, in messages.
+
         Raises:
-            RLHFError: none will, or the run cannot go on.
+            RLHFError: no member will serve any more, or the run cannot go on.
         """
         while not self.members:
             await self._more(what)
 
     async def on_all(
-        self, what: str, call: Callable[[Any], ray.ObjectRef], timeout_s: float
+        self, what: str, call: Callable[[Any], ray.ObjectRef[Any]], timeout_s: float
     ) -> dict[str, Any]:
-        """Make a call of every member and return the results by name; those that die are left out."""
+        """Call every member, and return the results by the process's name, without the members that died."""
 
         async def one(member: Member) -> tuple[str, Any] | None:
             process = member.process
@@ -114,7 +122,7 @@ class Crew:
         return dict(result for result in results if result is not None)
 
     def close(self) -> None:
-        """Start nothing anew any more; the runtime ends the processes."""
+        """Restart no member from now on. The runtime ends the processes."""
         self._is_closed = True
         for task in self._restarting:
             task.cancel()
@@ -130,7 +138,7 @@ class Crew:
         await self._changed.wait()
 
     async def _add(self, index: int) -> None:
-        """Start member ``index`` and let it serve."""
+        """Start member ``index``, and give it work from then on."""
         process = await self._launch(index)
         member = Member(process, index)
         self.members.append(member)
@@ -140,7 +148,7 @@ class Crew:
         self._announce()
 
     def lose(self, member: Member, error: ProcessLost) -> None:
-        """Take a member out that died or is of no use, end its process, and start another in its place."""
+        """Remove a member that died or is of no use, end its process, and start another one in its place."""
         if member not in self.members:
             return
         self.members.remove(member)
@@ -162,7 +170,7 @@ class Crew:
             if not done.cancelled() and (failure := done.exception()) is not None:
                 again = f"{self._kind} {index} could not be started anew: {failure}"
                 if isinstance(failure, NodeLost):
-                    # Until Ray knows of a machine that is gone, it starts processes there.
+                    # Ray starts processes on a lost machine until it notices the loss: this restart does not count.
                     self._restarts_left += 1
                 self._restart(index, ProcessLost(again))
                 self._announce()

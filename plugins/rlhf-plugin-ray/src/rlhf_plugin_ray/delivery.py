@@ -1,4 +1,4 @@
-"""Brings the policy's weights to engines: by links where they lead there, else by the object store."""
+"""Delivery of the policy's weights to the engines: by a link where one can be formed, else by the object store."""
 
 from __future__ import annotations
 
@@ -28,11 +28,15 @@ log = logging.getLogger(__name__)
 GIB = 2**30
 MIB = 2**20
 MARGIN_S = 15.0
-"""What the driver waits longer than the ends of a link do, so that their reason arrives first."""
+"""Seconds that the driver waits longer than the ends of a link, so that an end's own error arrives first."""
 
 
 class WeightDelivery:
-    """Knows the ways to the engines. One delivery at a time."""
+    """Knows the route to every engine, and does one delivery at a time.
+
+    Args:
+        role: the policy, whose weights are delivered.
+    """
 
     def __init__(self, role: RayRole, supervisor: Supervisor, config: RayRuntimeConfig) -> None:
         self._role = role
@@ -40,35 +44,43 @@ class WeightDelivery:
         self._config = config
         self._offers: Sequence[Offer] = ()
         self._engines: dict[Process, Destination | None] = {}
-        """None: by the object store."""
+        """Destination of each engine; None if the engine gets weights by the object store."""
         self._fresh: set[Process] = set()
-        """Engines without weights so far: some start only when they get them."""
+        """Engines that have had no weights yet. The first delivery may take longer: some engines start only then."""
         self.links = Links(role.ranks, self._ask, role.send_weights, config.sync_timeout_s)
         self._published: Published | None = None
         self._changes = role.changes
-        """Of the role's weights, when those that are served were taken."""
+        """The role's ``changes`` when the weights of ``version`` were taken from its ranks."""
         self._lock = asyncio.Lock()
         self._news = asyncio.Event()
-        """Set, and replaced, with each update."""
+        """Event that is set, and replaced by a new one, by every ``update``."""
         self.version = 0
-        """Of the weights that engines are given, or have."""
+        """Version of the newest weights, which the engines have or are being given."""
         self.served = 0
-        """Of those that all engines have: while they are given newer ones, requests can count on these alone."""
+        """Version that all engines have at least. A request asks for this version, since an engine may not have a newer
+        one yet."""
         self.direct = False
-        """Engines get weights by links, where there is a way."""
+        """True if engines get weights by links wherever a link can be formed."""
 
     async def prepare(self) -> None:
-        """Ask the ranks what they have, and where."""
+        """Ask every rank for the size and the device of its weights, and choose between links and the object store.
+
+        Raises:
+            RLHFError: a rank failed, or the ranks have different weights.
+        """
         async with self._role.held():
             self._offers = await self._role.plan_weights(self._config.bucket_mib * MIB)
         require_planned(self._offers)
         self.direct = wants_direct(self._config.weights, self._places)
 
     def enroll(self, engine: Process, receivers: Sequence[Place]) -> None:
-        """Choose the way to an engine that was built.
+        """Choose the route to an engine that was built.
+
+        Args:
+            receivers: places of the engine's processes that receive weights; empty if links cannot reach the engine.
 
         Raises:
-            ConfigError: there is none of the chosen kind.
+            ConfigError: ``runtime.ray.weights`` chooses a kind of route that does not lead to this engine.
         """
         choice = self._config.weights if self.direct else "store"
         route = route_to(receivers, self._places, choice, engine.who)
@@ -81,11 +93,13 @@ class WeightDelivery:
     async def update(
         self, version: int, serving: Callable[[], Sequence[Process]]
     ) -> tuple[WeightSync, dict[Process, ProcessLost]]:
-        """Have the engines serve what the ranks hold now, as ``version``; return also those that are lost.
+        """Make the engines serve the weights that the ranks hold now, as ``version``.
+
+        Returns the size and duration of the delivery, and for every engine that was lost the reason.
 
         Args:
-            serving: returns the engines. It is asked once ``bring`` cannot be under way, or an engine that joins just
-                now would be left with older weights.
+            serving: function that returns the engines. ``update`` calls this function when no ``bring`` is under way:
+                otherwise an engine that joins at this moment would be left with older weights.
         """
         async with self._lock, self._role.held():
             begin = time.perf_counter()
@@ -109,11 +123,14 @@ class WeightDelivery:
         return sync, failed
 
     async def bring(self, engine: Process) -> int:
-        """Give an engine that joins the weights that are served, and return their version.
+        """Give a joining engine the weights of the newest version, and return this version.
+
+        The weights are gone if the trainer has changed them and the object store does not hold them. ``bring`` then
+        waits for the next ``update``.
 
         Raises:
-            RLHFError: it could not take them, or they are gone: the trainer has changed them since, no other engine has
-                them, and no update came within the deadline.
+            RLHFError: the engine could not take the weights, or they are gone and no ``update`` came within the
+                deadline.
         """
         while True:
             async with self._lock, self._role.held():
@@ -140,7 +157,7 @@ class WeightDelivery:
         stored = [engine for engine in engines if engine not in linked]
         failed = await self._by_store(stored) if stored else {}
         errors = await self.links.bring(self.version, linked)
-        # Whose fault it was shows when each is alone.
+        # Engines that share a link fail together; a link to each engine alone shows which engine is at fault.
         for engine in [engine for engine, error in errors.items() if not _is_lost(error)]:
             log.warning("%s; trying it alone", errors.pop(engine))
             errors |= await self.links.bring(self.version, {engine: linked[engine]})
@@ -161,12 +178,12 @@ class WeightDelivery:
         return failed
 
     async def _ask(self, process: Process, method: str, *arguments: Any) -> Any:
-        """Make a call, of which an error that ends the run is raised as such.
+        """Return the result of a call of an engine or a rank. The loss of a rank ends the run.
 
         Raises:
-            RLHFError: what the process raised; ``ProcessLost`` if it died.
+            RLHFError: the error that the process raised; ``ProcessLost`` if the process died.
         """
-        reference: ray.ObjectRef = getattr(process.actor, method).remote(*arguments)
+        reference: ray.ObjectRef[Any] = getattr(process.actor, method).remote(*arguments)
         timeout_s = self._config.sync_timeout_s + MARGIN_S
         if process in self._fresh:
             timeout_s += self._config.setup_timeout_s

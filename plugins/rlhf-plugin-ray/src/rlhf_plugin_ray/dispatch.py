@@ -1,6 +1,7 @@
-"""Sends work to whichever process of several has the least to do, and to another one when that one dies.
+"""A dispatcher: sends work to the least loaded of several processes, and to another process when that one dies.
 
-The same in the driver, which starts processes anew, and in rollout workers, which are told of the engines there are.
+The driver has dispatchers for engines and for rollout workers, and replaces processes that died. Every rollout worker
+has a dispatcher for engines, and the driver tells it which engines serve.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ class Member:
 
     process: Process
     index: int
+    """Number of the process among those of its kind, from 0; a replacement has the index of the process it replaces."""
     load: int = 0
-    """Samples that it is working on for this dispatcher."""
+    """Number of samples that the process is working on for this dispatcher."""
 
 
 class Dispatcher:
-    """Holds the members that are alive; whoever owns it adds and removes them.
+    """Holds the members that are alive. The dispatcher's owner adds and removes members.
 
     Args:
-        lose: is told of a member that died or missed its deadline, and takes it out.
-        more: waits until ``members`` may have changed; it raises when none will come.
-        first: the member that an idle dispatcher asks first. Several that differ in it do not all ask the same.
+        lose: called with a member that died or missed its deadline, and the reason; removes this member.
+        more: waits until ``members`` may have changed; raises when no member will come any more.
+        first: index of the member that an idle dispatcher asks first. Dispatchers in different processes have different
+            values, so that they do not all ask the same member.
     """
 
     def __init__(
@@ -52,16 +55,17 @@ class Dispatcher:
         self._first = first
 
     async def send(
-        self, call: Callable[[Any], ray.ObjectRef], *, what: str, size: int, timeout_s: float
+        self, call: Callable[[Any], ray.ObjectRef[Any]], *, what: str, size: int, timeout_s: float
     ) -> Any:
-        """Return what ``call(actor)`` gives, by whichever member lives long enough.
+        """Return the result of ``call(actor)`` from the first member that lives long enough to give one.
 
         Args:
-            what: as in "engine 0 did not answer ``what``".
-            size: the load that it is, in samples.
+            what: name of the call in messages such as "engine 0 did not answer ``what``".
+            size: load of the call, in samples.
+            timeout_s: deadline for one member's answer; a member that misses the deadline counts as dead.
 
         Raises:
-            RLHFError: the process refused, or none is left.
+            RLHFError: the member raised an error, or no member is left.
         """
         return await self.give(
             lambda process: self._ask(process, call, what, timeout_s), what=what, size=size
@@ -70,8 +74,13 @@ class Dispatcher:
     async def give(
         self, work: Callable[[Process], Awaitable[DoneT]], *, what: str, size: int
     ) -> DoneT:
-        """The same for work that is more than a call: done by the member with the least load, which is lost if
-        that raises ``ProcessLost``."""
+        """Return the result of ``work(process)``, done by the member with the least load.
+
+        If ``work`` raises ``ProcessLost``, the member is lost, and another member does the work from its beginning.
+
+        Raises:
+            RLHFError: ``work`` raised another error, or no member is left.
+        """
         while True:
             while not self.members:
                 await self._more(what)
@@ -80,13 +89,17 @@ class Dispatcher:
             try:
                 return await work(member.process)
             except ProcessLost as error:
-                # Also one that is late: it is ended, so that it cannot answer twice.
+                # A member that is only late is ended, too: its answer would otherwise come beside another member's.
                 self._lose(member, error)
             finally:
                 member.load -= size
 
     async def _ask(
-        self, process: Process, call: Callable[[Any], ray.ObjectRef], what: str, timeout_s: float
+        self,
+        process: Process,
+        call: Callable[[Any], ray.ObjectRef[Any]],
+        what: str,
+        timeout_s: float,
     ) -> Any:
         reference = call(process.actor)
         try:

@@ -1,4 +1,4 @@
-"""The process of one engine, and how weights reach it."""
+"""The actor of one engine, which receives weights and serves requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOST = torch.device("cpu")
 
 
 class EngineActor(Actor):
-    """Made empty; ``prepare``, ``build`` and the first weights make it an engine."""
+    """An engine in a process of its own. The engine serves after ``prepare``, ``build`` and the first weights."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
@@ -38,17 +38,20 @@ class EngineActor(Actor):
         self._version = -1
 
     async def prepare(self, driver: Driver, who: str, threads: int) -> ProcessInfo:
-        """Become like the driver, or refuse."""
+        """Make this process like the driver's; arguments and errors are those of ``Actor.prepare``."""
         with children_apart():
-            # Python starts one once for a process; it gives back the shared memory of those that were killed.
+            # Python's resource tracker frees the shared memory of killed processes. Python starts one tracker for a
+            # process: started here, the tracker survives this worker's process group.
             resource_tracker.ensure_running()
         return await super().prepare(driver, who, threads)
 
     async def build(self, engine: ComponentRef, spec: EngineSpec, direct: bool) -> Sequence[Place]:
-        """Build the engine, which serves nothing before weights have come, and return where they have to go.
+        """Build the engine, and return the places that receive its weights; none if it gets them by the object store.
+
+        The engine serves nothing before its first weights.
 
         Args:
-            direct: weights may come by a link. They go to the engine's own processes where it has such, else to this.
+            direct: weights may come by a link. They go to the engine's own processes if it has any, else to this one.
         """
         self._engine, self._spec = self._plugins.build(engine), spec
         if isinstance(self._engine, LinkedEngine):
@@ -59,19 +62,19 @@ class EngineActor(Actor):
         return (place_of(HOST),) if direct else ()
 
     async def take(self, weights: Published) -> None:
-        """Serve weights of the object store.
+        """Serve weights that are in the object store.
 
         Raises:
-            RolloutError: they are older than what is served.
+            RolloutError: the engine serves newer weights already.
         """
         self._require_newer(weights.version)
         await self._serve(weights.version, await _fetch(weights))
 
     async def join(self, invitation: Invitation) -> None:
-        """Join a link, in the place of an older one.
+        """Join a link, which replaces the link that this engine had before.
 
         Raises:
-            LinkBroken: the other ends did not come.
+            LinkBroken: another end of the link did not join.
         """
         if isinstance(self._engine, LinkedEngine):
             await self._engine.join(invitation)
@@ -79,15 +82,15 @@ class EngineActor(Actor):
         if self._link is not None:
             self._link.close()
         self._link = ReceivingLink(invitation, 0, HOST)
-        # In a thread: until the others come there may be other calls.
+        # In a thread, so that this actor answers other calls while the other ends join.
         await asyncio.to_thread(self._link.connect)
 
     async def receive(self, version: int) -> None:
         """Serve the weights that come by the link.
 
         Raises:
-            RolloutError: they are older than what is served.
-            LinkBroken: the other ends are gone or late.
+            RolloutError: the engine serves newer weights already.
+            LinkBroken: another end of the link is gone or late.
         """
         self._require_newer(version)
         if isinstance(self._engine, LinkedEngine):
@@ -112,10 +115,13 @@ class EngineActor(Actor):
         self._version = version
 
     async def generate(self, request: GenerationRequest, version: int) -> list[Completion]:
-        """Serve a request that was made when ``version`` was the newest.
+        """Return the completions of a request.
+
+        Args:
+            version: newest version that all engines had when the request was made.
 
         Raises:
-            RolloutError: this engine has older weights.
+            RolloutError: this engine has weights older than ``version``.
         """
         if version > self._version:
             raise RolloutError(
@@ -139,7 +145,7 @@ class EngineActor(Actor):
         return await self._ready.checksum()
 
     async def close(self) -> None:
-        """Let the engine end what it has started."""
+        """Close the link, and let the engine end the processes that it has started."""
         if self._link is not None:
             self._link.close()
         if self._engine is not None:
@@ -152,5 +158,5 @@ class EngineActor(Actor):
 
 
 async def _fetch(weights: Published) -> FetchedWeights:
-    # On the node that published them this maps shared memory; only another node copies.
+    # On the machine of the rank that published the weights, this maps shared memory; another machine copies them.
     return FetchedWeights(await asyncio.gather(*weights.buckets))

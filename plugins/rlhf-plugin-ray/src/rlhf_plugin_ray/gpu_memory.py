@@ -1,6 +1,7 @@
-"""Whether the weights of what shares a GPU fit into it, from the model's files and what each machine has.
+"""A check that the weights of all processes on a GPU fit into its memory, from model files and machines' reports.
 
-A lower bound: gradients, optimizer states, activations and the KV cache come on top. ``rlhf plan`` predicts those.
+The computed need is a lower bound, since gradients, optimizer states, activations and the KV cache come on top of the
+weights. ``rlhf plan`` predicts these.
 """
 
 from __future__ import annotations
@@ -17,30 +18,32 @@ from .layout import ENGINE, Colocation, Layout
 from .node_report import Gpu, weight_bytes
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Of one weight."""
+"""Bytes of one weight, by dtype."""
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNeed:
-    """What the processes that share one GPU hold of weights there, at least."""
+    """Lower bound of the weights that the processes on one GPU hold there."""
 
     by_name: Mapping[str, int]
-    """Bytes by role name, and by ``ENGINE``; all processes of that name on the GPU together."""
+    """Bytes of all processes of one name on the GPU, by role name or ``ENGINE``."""
 
     @property
     def total(self) -> int:
+        """Bytes of all processes on the GPU."""
         return sum(self.by_name.values())
 
     def describe(self) -> str:
+        """Return the sum in words, such as ``policy 1.0 GiB + engine 1.0 GiB``."""
         return " + ".join(f"{name} {size / GIB:.1f} GiB" for name, size in self.by_name.items())
 
 
 def gpu_needs(layout: Layout, spec: RuntimeSpec, folder: Path) -> dict[Colocation, GpuNeed]:
-    """Return what each set that uses GPUs holds on each, as far as models are folders here.
+    """Return the need of one GPU for each colocation that uses GPUs. A model that is no local folder counts 0 bytes.
 
     Args:
-        folder: from which relative paths start.
+        folder: folder that relative model paths start from.
     """
     return {part: _need(part, layout, spec, folder) for part in layout.colocations if part.gpus}
 
@@ -48,10 +51,12 @@ def gpu_needs(layout: Layout, spec: RuntimeSpec, folder: Path) -> dict[Colocatio
 def require_gpus_fit(
     needs: Mapping[Colocation, GpuNeed], gpus: Mapping[str, Sequence[Gpu]]
 ) -> None:
-    """Refuse an engine whose weights no GPU of the cluster could hold. A backend may keep a role's elsewhere.
+    """Refuse an engine whose weights no GPU of the cluster could hold.
+
+    A role is not refused, since a training backend may keep its weights outside of the GPU.
 
     Args:
-        gpus: by machine.
+        gpus: GPUs of each machine, by the machine's address.
 
     Raises:
         ConfigError: names the engine's bytes, the largest GPU, and the options.
@@ -70,7 +75,7 @@ def require_gpus_fit(
 def gpu_warnings(
     needs: Mapping[Colocation, GpuNeed], address: str, gpus: Sequence[Gpu]
 ) -> list[str]:
-    """What may not fit into the GPUs of one machine."""
+    """Return a warning for each need that is larger than the free memory of some GPU of one machine."""
     if not gpus:
         return []
     tightest = min(gpus, key=lambda gpu: gpu.free_bytes)
@@ -92,7 +97,7 @@ def _need(part: Colocation, layout: Layout, spec: RuntimeSpec, folder: Path) -> 
             shares = max(1.0, part.gpus)
         else:
             path, dtype = spec.roles[name].model_path, spec.roles[name].dtype
-            # A backend may deal the weights to all ranks.
+            # A lower bound: a backend may split the weights over all ranks.
             shares = layout.counts[name]
         there = min(sets_per_gpu, layout.counts[name])
         by_name[name] = int(there * _bytes_in_memory(folder / path, dtype) / shares)
@@ -100,7 +105,7 @@ def _need(part: Colocation, layout: Layout, spec: RuntimeSpec, folder: Path) -> 
 
 
 def _bytes_in_memory(model: Path, dtype: str) -> int:
-    """Of a model's weights in ``dtype``; 0 if it is not a folder."""
+    """Return the bytes of a model's weights in ``dtype``; 0 if ``model`` is not a folder."""
     try:
         config = json.loads((model / "config.json").read_text())
     except (OSError, ValueError):

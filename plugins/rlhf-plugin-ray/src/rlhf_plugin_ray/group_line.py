@@ -1,4 +1,5 @@
-"""The driver's end of what it has with one rollout worker: gathers groups to be played, and gives each its answer."""
+"""The driver's line to one rollout worker: sends many groups in one message, and hands each finished group to the
+caller that waits for it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 
 import ray
 
-from rlhf_core.contracts import FinishedGroup, GroupTerms, Task
+from rlhf_core.contracts import FinishedGroup, GroupTerms, Task, TokenColumns
 
 from .group_messages import GroupJob, GroupsDone, unpack_done
 from .process import Process
@@ -17,11 +18,15 @@ from .supervisor import Supervisor, future_of
 
 
 class GroupLine:
-    """Sends a worker what was asked for in one turn of the event loop together, and asks it again and again, as long
-    as it owes groups, which of them have ended.
+    """Plays groups on one rollout worker, with few messages.
+
+    All groups that callers ask for in one iteration of the event loop go to the worker in one ``begin``. While the
+    worker still has groups to finish, one ``done`` is pending, which returns all groups that have ended by then.
 
     Args:
-        next_number: counts the groups of a run.
+        process: the rollout worker.
+        next_number: function that returns a number that no other group of the run has.
+        timeout_s: deadline for one group.
     """
 
     def __init__(
@@ -36,18 +41,21 @@ class GroupLine:
         self._next_number = next_number
         self._timeout_s = timeout_s
         self._waiting: dict[int, asyncio.Future[FinishedGroup]] = {}
-        """The groups that the worker owes."""
+        """Futures of the groups that the worker has not finished, by number."""
         self._unsent: dict[int, GroupJob] = {}
         self._unsent_stops: list[int] = []
         self._is_flushing = False
         self._is_asking = False
 
     async def play(self, task: Task, terms: GroupTerms, version: int) -> FinishedGroup:
-        """Return the group when the worker has played it.
+        """Return the group once the worker has played and scored it.
+
+        Args:
+            version: newest version that all engines have; an engine with older weights refuses the group's requests.
 
         Raises:
             ProcessLost: the worker died, or this group missed its deadline.
-            RLHFError: the group failed.
+            RLHFError: an episode or a reward of the group failed.
         """
         number = self._next_number()
         job = GroupJob(number=number, task=task, terms=terms, version=version)
@@ -84,7 +92,7 @@ class GroupLine:
             if stops:
                 actor.stop.remote(stops)
             self._ask()
-        except Exception as error:  # a callback's would only be logged
+        except Exception as error:  # asyncio only logs an exception of a callback
             self._fail(jobs, error)
 
     def _begun(self, jobs: Iterable[int], call: asyncio.Future[Any]) -> None:
@@ -98,7 +106,9 @@ class GroupLine:
         self._is_asking = True
         future_of(done).add_done_callback(partial(self._receive, tokens))
 
-    def _receive(self, tokens: ray.ObjectRef, answer: asyncio.Future[GroupsDone]) -> None:
+    def _receive(
+        self, tokens: ray.ObjectRef[TokenColumns], answer: asyncio.Future[GroupsDone]
+    ) -> None:
         self._is_asking = False
         try:
             done = answer.result()
@@ -107,7 +117,7 @@ class GroupLine:
             for number, failure in done.failed.items():
                 self._settle(number, failure.error(self._process.who))
             self._ask()
-        except Exception as error:  # Ray's, or a fault that would else only be logged
+        except Exception as error:  # an error of Ray, or a defect, which asyncio would only log
             self._fail(self._waiting, error)
 
     def _fail(self, numbers: Iterable[int], error: BaseException) -> None:
@@ -115,7 +125,7 @@ class GroupLine:
             self._settle(number, error)
 
     def _settle(self, number: int, outcome: FinishedGroup | BaseException) -> None:
-        """Give it to who waits for the group, if somebody still does."""
+        """Give the group, or its error, to the caller of ``play``, if this caller still waits."""
         future = self._waiting.pop(number, None)
         if future is None or future.done():
             return

@@ -1,4 +1,4 @@
-"""What goes between the driver and a rollout worker about groups: many in one message, each way."""
+"""Messages between the driver and a rollout worker about groups; one message is about many groups."""
 
 from __future__ import annotations
 
@@ -23,27 +23,34 @@ from .stored_tokens import StoredBlock, with_blocks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupJob:
-    """A group to play."""
+    """A group that a rollout worker is to play."""
 
     number: int
-    """By which the two speak of it; never given twice in a run."""
+    """Number that names the group in messages; no two groups of a run have the same number."""
     task: Task
     terms: GroupTerms
     version: int
-    """Of the newest weights when it was sent; engines with older ones refuse."""
+    """Newest version of the weights that all engines had when the driver sent the job. Engines with older weights
+    refuse requests of this group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a group could not be played, as plain values: one that cannot be unpacked would take all groups with it."""
+    """The reason why a group could not be played.
+
+    A failure holds plain values: an exception that the driver could not unpack would lose all groups of its message.
+    """
 
     kind: type[RLHFError]
-    """The nearest class of the core's; ``RLHFError`` itself for what is none of ours."""
+    """Nearest base class that the core defines; ``RLHFError`` itself for an exception that is not of its tree."""
     message: str
+    """The exception's message, to be appended to the name of the process."""
     trace: str
+    """Traceback of the exception in the worker."""
 
     @staticmethod
     def of(error: BaseException) -> Failure:
+        """Return the failure that describes an exception."""
         ours = isinstance(error, RLHFError)
         return Failure(
             kind=next(
@@ -55,7 +62,7 @@ class Failure:
         )
 
     def error(self, who: str) -> RLHFError:
-        """The error, which names the process."""
+        """Return an exception that names the process ``who`` and has the worker's traceback as a note."""
         out = self.kind(f"{who}{self.message}")
         out.add_note(self.trace)
         return out
@@ -63,17 +70,18 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsDone:
-    """Groups that ended, by number. Their tokens come as one block, apart."""
+    """Groups that ended, by number. The tokens of all finished groups are in one separate block."""
 
     finished: Mapping[int, FinishedGroup]
-    """Which rows of the block are a group's is in its batch."""
+    """Finished groups; ``batch.tokens`` of each names the group's rows in the block of tokens."""
     failed: Mapping[int, Failure]
+    """Reasons of the groups that could not be played."""
 
 
 def pack_done(
     finished: Mapping[int, FinishedGroup], failed: Mapping[int, Failure]
 ) -> tuple[GroupsDone, TokenColumns | None]:
-    """Return the groups without their tokens, and the tokens of all in one block; None if there are none."""
+    """Return the groups without their tokens, and one block with the tokens of all groups; None if no group has any."""
     blocks: list[TokenColumns] = []
     small: dict[int, FinishedGroup] = {}
     first = 0
@@ -93,8 +101,8 @@ def pack_done(
     )
 
 
-def unpack_done(done: GroupsDone, tokens: ray.ObjectRef) -> dict[int, FinishedGroup]:
-    """Return the groups, whose tokens stay where ``tokens`` is."""
+def unpack_done(done: GroupsDone, tokens: ray.ObjectRef[TokenColumns]) -> dict[int, FinishedGroup]:
+    """Return the finished groups by number. Their tokens stay in the object store, under the reference ``tokens``."""
     block = StoredBlock(tokens)
     return {
         number: group

@@ -1,7 +1,7 @@
-"""What has to be true before Ray may connect to a cluster by its address.
+"""Checks before Ray connects to a cluster by its address, with errors that name the reason.
 
-Ray itself says little when it is not: at an address where nothing listens it tries for minutes, with the wrong token
-for 20 seconds and then without naming the reason, and on a machine that is no node it ends the whole process.
+Ray's own errors do not help: where nothing listens at the address, Ray tries for minutes. With a wrong token Ray tries
+for 20 seconds and does not name the reason. On a machine that is no node of the cluster Ray ends the whole process.
 """
 
 from __future__ import annotations
@@ -10,30 +10,40 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from ray.exceptions import AuthenticationError
 
 from rlhf_core import ConfigError
 
 ALIVE = 0
-"""A node's state, as Ray numbers it."""
+"""Ray's number for the state of a node that is alive."""
 AUTH_MODE = "RAY_AUTH_MODE"
+"""Environment variable by which Ray is told whether a cluster wants a token."""
 MAX_TOLD = 8
+"""Number of node addresses that an error names at most."""
+
+
+class _Node(Protocol):
+    """One entry of Ray's table of nodes, for which Ray has no types."""
+
+    state: int
+    raylet_socket_name: str
+    node_manager_address: str
 
 
 def require_welcome(address: str, timeout_s: float) -> None:
     """Return if a driver on this machine can connect to ``address``.
 
-    A cluster that ``ray start`` has protected by the token of ``~/.ray/auth_token`` is answered with it, which Ray does
-    for the address ``auto`` alone.
+    ``ray start`` may have protected the cluster by the token in ``~/.ray/auth_token``. This process then uses this
+    token; Ray itself does so for the address ``auto`` only.
 
     Raises:
-        ConfigError: nobody answers there, a token is wrong or missing, or no node of the cluster is on this machine.
+        ConfigError: no cluster answers at the address, the token is wrong or missing, or this machine is no node.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
-        return  # a word, or a scheme, of Ray's own
+        return  # a word that Ray knows, such as "auto", or an address with a scheme, such as "ray://"
     _require_listener(address, host, int(port), timeout_s)
     nodes = _nodes_at(address, timeout_s)
     alive = [node for node in nodes.values() if node.state == ALIVE]
@@ -58,8 +68,8 @@ def _require_listener(address: str, host: str, port: int, timeout_s: float) -> N
         ) from error
 
 
-def _nodes_at(address: str, timeout_s: float) -> Mapping[Any, Any]:
-    """All nodes that the cluster has had; Any: Ray has no types for them."""
+def _nodes_at(address: str, timeout_s: float) -> Mapping[object, _Node]:
+    """Return all nodes that are or were part of the cluster, by Ray's id."""
     try:
         try:
             return _ask(address, timeout_s)
@@ -72,22 +82,24 @@ def _nodes_at(address: str, timeout_s: float) -> Mapping[Any, Any]:
             f"the Ray cluster {address!r} wants a token that this process does not have. Copy ~/.ray/auth_token from "
             f"its head node, or set RAY_AUTH_TOKEN, and leave {AUTH_MODE} unset or at 'token'"
         ) from error
-    except Exception as error:  # Ray's errors of a connection have no class in common
+    except Exception as error:  # Ray's connection errors have no common base class
         raise ConfigError(
             f"what listens at {address!r} does not answer as a Ray cluster of this version: {error}"
         ) from error
 
 
-def _ask(address: str, timeout_s: float) -> Mapping[Any, Any]:
-    from ray._raylet import GcsClient
+def _ask(address: str, timeout_s: float) -> Mapping[object, _Node]:
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, without types
 
-    nodes: Mapping[Any, Any] = GcsClient(address=address).get_all_node_info(timeout=timeout_s)
+    nodes: Mapping[object, _Node] = GcsClient(address=address).get_all_node_info(timeout=timeout_s)
     return nodes
 
 
 def _has_token() -> bool:
-    """True if Ray has found one, which this process and those that it starts use from now on. Ray 2.55 cannot be told
-    to look for one."""
+    """Return True if Ray has found a token, which this process and its children use from now on.
+
+    Ray 2.55 has no public function for this.
+    """
     try:
         from ray._private.authentication.authentication_token_setup import (
             maybe_enable_token_auth_if_token_available,

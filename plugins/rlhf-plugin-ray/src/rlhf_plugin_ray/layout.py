@@ -1,4 +1,4 @@
-"""From options to placement: which processes share a bundle of resources, and what each is given. No Ray in here."""
+"""The layout: which processes share a bundle of resources, and what each process is given. Imports no Ray."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Protocol
 from rlhf_core import ConfigError
 
 ENGINE = "engine"
-"""How engines are called where roles go by their names."""
+"""Name of engines in options and mappings that have roles by their names."""
 ROLLOUT = "rollout"
-"""How rollout workers are."""
+"""Name of rollout workers in the same places."""
 
 
 class LayoutOptions(Protocol):
-    """The options of ``RayRuntimeConfig`` that a layout follows from; their descriptions are there."""
+    """The options that a layout follows from; ``RayRuntimeConfig`` describes each of them."""
 
     @property
     def ranks(self) -> Mapping[str, int]: ...
@@ -42,25 +42,28 @@ class Colocation:
     """Names whose processes share bundles: process i of each name is in bundle i."""
 
     names: tuple[str, ...]
+    """Roles by name, ``ENGINE`` or ``ROLLOUT``."""
     num_bundles: int
     cpus: float
-    """Of one bundle."""
+    """CPUs of one bundle."""
     gpus: float
-    """Of one bundle."""
+    """GPUs of one bundle."""
     spread: bool = False
-    """Over many machines, rather than packed on few."""
+    """True if Ray spreads the bundles over many machines; False if Ray packs them on few machines."""
 
     @property
     def cpus_per_process(self) -> float:
+        """CPUs of each process: an equal share of the bundle's CPUs."""
         return _share(self.cpus, len(self.names))
 
     @property
     def gpus_per_process(self) -> float:
+        """GPUs of each process: an equal share of the bundle's GPUs."""
         return _share(self.gpus, len(self.names))
 
     @property
     def bundle(self) -> dict[str, float]:
-        """As Ray wants it."""
+        """Resources of one bundle by Ray's names."""
         return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
 
 
@@ -69,15 +72,16 @@ class Layout:
     """All processes of a run."""
 
     counts: Mapping[str, int]
-    """Processes by role name, of engines by ``ENGINE``, and of rollout workers, if there are any, by ``ROLLOUT``."""
+    """Number of processes by role name, ``ENGINE`` and, if there are rollout workers, ``ROLLOUT``."""
     colocations: tuple[Colocation, ...]
-    """Each name is in exactly one."""
+    """Colocations of the run; each name is in exactly one of them."""
 
     def of(self, name: str) -> Colocation:
+        """Return the colocation that a name is in."""
         return next(part for part in self.colocations if name in part.names)
 
     def describe(self) -> str:
-        """One line for each colocation."""
+        """Return one line for each colocation, such as ``policy x2 + engine x2: 2 x (1 CPU, 1 GPU)``."""
         lines = []
         for part in self.colocations:
             members = " + ".join(f"{name} x{self.counts[name]}" for name in part.names)
@@ -87,10 +91,14 @@ class Layout:
 
 
 def plan_layout(config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool) -> Layout:
-    """Return who shares what.
+    """Return which processes share bundles, and how large the bundles are.
+
+    Args:
+        roles: names of the run's roles.
+        has_gpus: True if the cluster has GPUs, so that each process has one by default.
 
     Raises:
-        ConfigError: an option names a role that the run does not have, or its sets contradict each other.
+        ConfigError: an option names a role that the run does not have, or options contradict each other.
     """
     names = (*roles, ENGINE)
     require_known_names(config, roles)
@@ -133,10 +141,12 @@ def plan_layout(config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool) 
 
 
 def require_known_names(config: LayoutOptions, roles: Sequence[str]) -> None:
-    """Refuse options for what the run does not have, or has in two sets. Needs no cluster.
+    """Refuse options with a name that the run does not have, and a name that ``colocate`` has twice.
+
+    This check needs no cluster.
 
     Raises:
-        ConfigError: names the option, and what the run has.
+        ConfigError: names the option, and the names that the run has.
     """
     names = (*roles, ENGINE)
     _require_known("ranks", config.ranks, roles)
@@ -154,17 +164,22 @@ def require_known_names(config: LayoutOptions, roles: Sequence[str]) -> None:
 def require_room(layout: Layout, available: Mapping[str, float]) -> None:
     """Refuse a layout that the whole cluster could never hold.
 
+    Args:
+        available: amount of each resource in the whole cluster, by Ray's name.
+
     Raises:
-        ConfigError: names what is missing and the options that ask for it.
+        ConfigError: names the missing resource and the options that ask for it.
     """
-    for resource, amount_of in (("CPU", lambda part: part.cpus), ("GPU", lambda part: part.gpus)):
-        needed = sum(part.num_bundles * amount_of(part) for part in layout.colocations)
+    for resource in ("CPU", "GPU"):
+        needed = sum(
+            part.num_bundles * part.bundle.get(resource, 0.0) for part in layout.colocations
+        )
         there = available.get(resource, 0.0)
         if needed > there:
             raise ConfigError(
                 f"the run needs {needed:g} {resource}s, the Ray cluster has {there:g}:\n"
                 + "".join(f"  {line}\n" for line in layout.describe().splitlines())
-                + "Lower runtime.ray.ranks, engines, cpus_per or gpus_per, put more of it together with "
+                + "Lower runtime.ray.ranks, engines, cpus_per or gpus_per, let more processes share bundles with "
                 "runtime.ray.colocate, or add nodes."
             )
 
@@ -189,5 +204,5 @@ def _require_known(option: str, given: Iterable[str], names: Sequence[str]) -> N
 
 
 def _share(amount: float, num: int) -> float:
-    """An equal share, rounded down to what Ray can count: ten-thousandths."""
+    """Return ``amount / num``, rounded down to ten-thousandths, the smallest amount of a resource that Ray counts."""
     return math.floor(amount / num * 10_000) / 10_000

@@ -1,4 +1,4 @@
-"""The process that learns in the driver's place: it has whole batches in memory, so that the driver does not."""
+"""The actor of the learner: a process that turns batches into updates, so that the driver holds no batch in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from rlhf_core.contracts import Learner, LearnOutcome, LearnRequest
+from rlhf_core.contracts import Learner, LearnOutcome, LearnRequest, TokenColumns
 from rlhf_core.learner_process import open_learner
 
 from .actor import Actor
@@ -22,13 +22,14 @@ from .supervisor import Supervisor
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """References that Ray is to hand over as they are, not what they refer to."""
+    """References to blocks of tokens. Ray replaces a reference that is an argument of a call by its object, but not a
+    reference inside of another object such as this one."""
 
-    references: Sequence[ray.ObjectRef]
+    references: Sequence[ray.ObjectRef[TokenColumns]]
 
 
 class LearnerActor(Actor):
-    """Made empty; ``prepare`` and then ``start`` make it a learner."""
+    """A learner in a process of its own. ``prepare`` and ``start`` have to come first, in this order."""
 
     def __init__(self) -> None:
         self._learner: Learner
@@ -40,10 +41,12 @@ class LearnerActor(Actor):
         roles: Mapping[str, Sequence[Process]],
         options: RayRuntimeConfig,
     ) -> None:
-        """Build what learning needs.
+        """Build the learner.
 
         Args:
-            roles: the ranks of each, which have their models already.
+            config: the run's configuration, as plain values.
+            roles: ranks of each role, which have loaded their models already.
+            options: options of the Ray runtime.
         """
         batches = SharedBatches()
         handles = {
@@ -53,10 +56,10 @@ class LearnerActor(Actor):
         self._learner = open_learner(config, handles, self._plugins)
 
     async def learn(self, request: LearnRequest, blocks: Blocks | None) -> LearnOutcome:
-        """Learn from a batch.
+        """Learn from a batch, and return the outcome.
 
         Args:
-            blocks: where its tokens are; None: they came along.
+            blocks: blocks with the batch's tokens; None if the request holds the tokens itself.
         """
         if blocks is not None:
             columns = await asyncio.gather(*blocks.references)
@@ -65,5 +68,5 @@ class LearnerActor(Actor):
         return await self._learner.learn(request)
 
     async def close(self) -> None:
-        """Nothing to end: it has only asked others."""
+        """End the waits for ranks; the learner has started no processes."""
         self._supervisor.close()

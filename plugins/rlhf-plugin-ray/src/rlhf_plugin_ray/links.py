@@ -1,7 +1,7 @@
-"""The driver's view of links: which there are, forming them, and sending by them.
+"""The driver's table of weight links: forms links between ranks and engines, and has ranks send weights by them.
 
-A link is formed when an engine joins, and again when the set of engines changes; until then an update is one call of
-each rank and of each engine.
+The driver forms a link when an engine joins, and forms it again when the set of engines changes. As long as the set
+stays the same, delivering a version is one call of each rank and one call of each engine.
 """
 
 from __future__ import annotations
@@ -20,34 +20,40 @@ from .weight_routes import Route
 
 Places = Sequence[Place]
 Ask = Callable[..., Awaitable[Any]]
-"""``ask(process, method, *arguments)``, with a deadline."""
+"""Coroutine function ``ask(process, method, *arguments)`` that returns the answer of a process within a deadline."""
 SendWeights = Callable[[int, Sequence[Sequence[str]]], Coroutine[Any, Any, Mapping[str, str]]]
-"""Has every rank send a version by its links, given by name, and returns why a link broke."""
+"""Coroutine function ``send(version, links)``: has every rank send a version by its links, given by name and rank.
+
+Returns the reason for each link that broke, by the link's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """An engine that links can reach."""
+    """The end of the weights' way to an engine that links can reach."""
 
     route: Route
     receivers: Places
+    """Places of the engine's processes that receive weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Link:
-    """From one rank to some engines."""
+    """A link from one rank to one or more engines."""
 
     name: str
+    """Name that the rank and messages use for the link; no two links of a run have the same name."""
     route: Route
     engines: frozenset[Process]
 
 
 class Links:
-    """All links of a run.
+    """All weight links of a run.
 
     Args:
-        ranks: of the policy.
-        timeout_s: for every single wait at the ends of a link.
+        ranks: processes of the policy's ranks.
+        ask: calls a rank or an engine.
+        send_weights: has every rank send.
+        timeout_s: deadline of every single wait at the ends of a link.
     """
 
     def __init__(
@@ -59,11 +65,15 @@ class Links:
         self._timeout_s = timeout_s
         self._num_links = 0
         self.standing: list[Link] = []
+        """Links that are formed and not broken."""
 
     async def bring(
         self, version: int, engines: Mapping[Process, Destination]
     ) -> dict[Process, RLHFError]:
-        """Form what links are missing, send, and return what went wrong, by engine."""
+        """Form the links that are missing, send the weights by all links, and return the engines' errors.
+
+        An engine without an error serves ``version``. An engine shares the error of its link, whichever end broke it.
+        """
         errors: dict[Process, RLHFError] = {}
         links = []
         for route, members in _grouped(engines):
@@ -74,7 +84,7 @@ class Links:
         return errors
 
     async def keep_only(self, engines: Iterable[Process]) -> None:
-        """Drop the links of others: one that died holds nothing any more."""
+        """Drop every link to an engine that is not among ``engines``: a dead engine has no end of the link any more."""
         for link in [link for link in self.standing if not link.engines <= set(engines)]:
             await self._drop(link)
 
@@ -85,7 +95,10 @@ class Links:
     async def _form(
         self, route: Route, engines: Mapping[Process, Places], errors: dict[Process, RLHFError]
     ) -> Link | None:
-        """Form a link in the place of those that its engines had; None if one did not come."""
+        """Form a link, which replaces the links that its engines had; return None if an end did not join.
+
+        The errors of the ends go into ``errors``.
+        """
         for old in [link for link in self.standing if link.engines & engines.keys()]:
             await self._drop(old)
         self._num_links += 1
@@ -157,7 +170,7 @@ class Links:
                 await self._drop(link)
 
     async def _give_up(self, link: Link, error: RLHFError) -> None:
-        """End the waits of all ends: a process that died cannot."""
+        """End the waits at all ends of a link, through its rank: an end that died cannot tell the others."""
         sender = self._ranks[link.route.rank]
         await self._ask(sender, "break_link", link.name, str(error))
 
@@ -170,15 +183,15 @@ class Links:
 def _grouped(
     engines: Mapping[Process, Destination],
 ) -> list[tuple[Route, Mapping[Process, Places]]]:
-    """Those that can share a link: NCCL refuses a group that has a GPU twice."""
-    groups: list[tuple[Route, dict[Process, Places], set[str]]] = []
+    """Return the engines in sets that can share a link: NCCL refuses a process group with the same GPU twice."""
+    sets: list[tuple[Route, dict[Process, Places], set[str]]] = []
     for engine, to in engines.items():
         gpus = {place.device for place in to.receivers if place.device is not None}
-        for route, members, taken in groups:
+        for route, members, taken in sets:
             if route == to.route and (route.path == "memory" or not taken & gpus):
                 members[engine] = to.receivers
                 taken |= gpus
                 break
         else:
-            groups.append((to.route, {engine: to.receivers}, gpus))
-    return [(route, members) for route, members, _ in groups]
+            sets.append((to.route, {engine: to.receivers}, gpus))
+    return [(route, members) for route, members, _ in sets]

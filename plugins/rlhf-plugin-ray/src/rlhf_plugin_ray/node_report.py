@@ -1,4 +1,4 @@
-"""What a machine of the cluster answers before anything is loaded on it. Imports no torch, so that it answers soon."""
+"""A machine's report about itself, made before a model is loaded there. Imports no torch, so that it comes quickly."""
 
 from __future__ import annotations
 
@@ -28,40 +28,41 @@ class Gpu:
 
     total_bytes: int
     free_bytes: int
-    """Held by no process at the moment."""
+    """Bytes that no process holds at the moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """One machine, as it sees itself."""
+    """What one machine reports about itself."""
 
     host: str
     has_folder: bool
-    """The driver's working directory exists."""
+    """True if the driver's working directory exists on the machine."""
     differing: str | None
-    """How its plugins and versions differ from the driver's; None: they do not."""
+    """Message about how the machine's plugins and versions differ from the driver's; None if they are equal."""
     missing: tuple[str, ...]
-    """Of the paths that were asked for."""
+    """Paths of the run that do not exist on the machine."""
     model_bytes: int
-    """Of the weight files of the largest model there."""
+    """Bytes of the weight files of the run's largest model on the machine."""
     free_memory_bytes: int | None
-    """None where the system does not tell."""
+    """Bytes of memory that programs can still have; None where the system does not say."""
     shared_memory_bytes: int | None
-    """Size of ``/dev/shm``, used or not."""
+    """Bytes that ``/dev/shm`` can hold, used bytes included; None where the machine has none."""
     gpus: tuple[Gpu, ...] = ()
-    """Those that NVIDIA's driver knows, whether Ray was given them or not."""
+    """GPUs that NVIDIA's driver knows, also those that Ray does not manage."""
 
 
 def inspect_node(driver: Driver, paths: tuple[str, ...], who: str) -> NodeReport:
-    """Return what this machine has of what the run needs.
+    """Return this machine's report.
 
     Args:
-        paths: of models and tokenizers, as the driver would open them from its working directory.
-        who: how messages call this machine.
+        driver: properties of the driver's process, which this machine is compared with.
+        paths: paths of models and tokenizers, relative to the driver's working directory.
+        who: name of this machine in messages.
     """
     has_folder = driver.folder.is_dir()
     if has_folder:
-        # Components in files are named relative to it.
+        # Components in users' files are named relative to the working directory.
         os.chdir(driver.folder)
     found = [driver.folder / path for path in paths]
     return NodeReport(
@@ -77,12 +78,15 @@ def inspect_node(driver: Driver, paths: tuple[str, ...], who: str) -> NodeReport
 
 
 def weight_bytes(folder: Path) -> int:
-    """Bytes of the weight files in a folder; 0 if there are none."""
+    """Return the bytes of the weight files in a folder; 0 if there are none."""
     return max(sum(file.stat().st_size for file in folder.glob(kind)) for kind in WEIGHT_FILES)
 
 
 def find_gpus() -> tuple[Gpu, ...]:
-    """Ask ``nvidia-smi``, since torch would take seconds to import; none where it is missing or does not answer."""
+    """Return this machine's GPUs as ``nvidia-smi`` tells them, since importing torch would take seconds.
+
+    The result is empty if ``nvidia-smi`` is missing or does not answer.
+    """
     try:
         told = subprocess.run(
             GPU_QUERY, capture_output=True, text=True, check=True, timeout=GPU_QUERY_S
@@ -93,7 +97,7 @@ def find_gpus() -> tuple[Gpu, ...]:
 
 
 def gpus_of(told: str) -> tuple[Gpu, ...]:
-    """Read lines of ``total, free`` in MiB; a GPU that does not tell, such as a slice of one, is left out."""
+    """Return the GPUs in lines of ``total, free`` in MiB. Lines without numbers (of a slice of a GPU) are ignored."""
     rows = [line.split(",") for line in told.splitlines()]
     return tuple(
         Gpu(total_bytes=int(row[0]) * MIB, free_bytes=int(row[1]) * MIB)
@@ -112,7 +116,7 @@ def _differing(driver: Driver, who: str) -> str | None:
 
 
 def _free_memory() -> int | None:
-    """Bytes that programs can still have, disk caches given up."""
+    """Return the bytes of memory that programs can still have once the system drops its disk caches."""
     try:
         lines = MEMORY.read_text().splitlines()
     except OSError:

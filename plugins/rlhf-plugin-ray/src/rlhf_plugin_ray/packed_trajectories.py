@@ -1,13 +1,14 @@
-"""Finished trajectories as a few flat arrays, the form in which they leave the process that ran them.
+"""Finished trajectories as a few flat arrays, the form in which a rollout worker sends them to the driver.
 
-Nothing is lost: ``unpack(pack(rows))`` gives equal trajectories, in order, whose arrays are views of the columns. Ray
-keeps large arrays in shared memory, so on one machine what was sampled is not copied on its way to the driver.
+``unpack(pack(rows))`` gives equal trajectories in the same order, whose arrays are views of the flat arrays. Ray keeps
+large arrays in shared memory, so on one machine sampled tokens are not copied on their way to the driver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,46 +16,51 @@ from numpy.typing import NDArray
 from rlhf_core.contracts import Stop, Trajectory, Turn, Uid
 
 STOPS = tuple(Stop)
+"""All reasons for which a turn ends, in the order in which ``turn_stops`` counts them."""
+
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """(B,) numbers that a row may or may not have."""
+    """One optional number for each row."""
 
     values: NDArray[np.float64]
-    """In the precision of Python's numbers, so that no bit is lost."""
+    """(B,) numbers, in the precision of Python's floats; 0 where a row has none."""
     present: NDArray[np.bool_]
+    """(B,) True where the row has a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTrajectories:
-    """Axes as in ``rlhf_core.contracts.trajectory``; ``U`` turns of all rows."""
+    """Trajectories as flat arrays. Axes as in ``rlhf_core.contracts.trajectory``; ``U`` is the number of all turns."""
 
     uid: NDArray[np.int64]
-    """(B, 4)"""
+    """(B, 4) names of the episodes."""
     token_ids: NDArray[np.int32]
-    """(sum of T,)"""
+    """(sum of T,) tokens of all rows."""
     num_tokens: NDArray[np.int64]
-    """(B,)"""
+    """(B,) number of tokens of each row."""
     rollout_logprobs: NDArray[np.float32]
-    """(sum of A,)"""
+    """(sum of A,) log-probs of the actions under the engine's weights."""
     weight_version: NDArray[np.int32]
-    """(sum of A,)"""
+    """(sum of A,) version of the weights that sampled each action."""
     num_turns: NDArray[np.int64]
-    """(B,)"""
+    """(B,) number of turns of each row."""
     turn_spans: NDArray[np.int64]
-    """(U, 2) start and end in their row's tokens. The action mask follows from them."""
+    """(U, 2) start and end of each turn in its row's tokens. The action mask follows from the spans."""
     turn_stops: NDArray[np.uint8]
-    """(U,) index in ``STOPS``."""
+    """(U,) index of the turn's reason to end in ``STOPS``."""
     turn_rewards: NDArray[np.float64]
-    """(U,)"""
+    """(U,) reward of each turn."""
     reward: Reported
     rewards: Mapping[str, Reported]
     metrics: Mapping[str, Reported]
 
 
 def pack(rows: Sequence[Trajectory]) -> PackedTrajectories:
-    """Return the rows as columns, in their order."""
+    """Return the trajectories as flat arrays, in the same order."""
     turns = [turn for row in rows for turn in row.turns]
     return PackedTrajectories(
         uid=np.array([row.uid for row in rows], dtype=np.int64).reshape(len(rows), 4),
@@ -73,7 +79,7 @@ def pack(rows: Sequence[Trajectory]) -> PackedTrajectories:
 
 
 def unpack(packed: PackedTrajectories) -> list[Trajectory]:
-    """Return the rows; their arrays are views, and read-only where the columns are."""
+    """Return the trajectories; their arrays are views of the flat arrays, and read-only where these are."""
     rows = []
     token = action = turn = 0
     turns = [
@@ -115,7 +121,7 @@ def _mask(num_tokens: int, turns: Iterable[Turn]) -> NDArray[np.bool_]:
     return mask
 
 
-def _joined(parts: Sequence[NDArray[np.generic]], dtype: type[np.generic]) -> NDArray[np.generic]:
+def _joined(parts: Sequence[NDArray[ScalarT]], dtype: type[ScalarT]) -> NDArray[ScalarT]:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype=dtype)
 
 

@@ -1,5 +1,6 @@
-"""Weights in the process of an engine: out of the object store, in which a bucket is one array of bytes that processes
-share without copies, or out of a link.
+"""Sources of an engine's weights: buckets from the object store, or buckets from a link.
+
+In the object store a bucket is one array of bytes, which the processes of a machine share without copies.
 """
 
 from __future__ import annotations
@@ -19,29 +20,30 @@ if TYPE_CHECKING:
     import ray
 
 ALIGNMENT = 64
-"""Bytes; every tensor starts at a multiple, so that its bytes can be viewed as its type."""
+"""Alignment in bytes of every tensor's start, so that the tensor's bytes can be viewed as its dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPlace:
-    """Where in a bucket's bytes a tensor is."""
+    """The place of one tensor in the bytes of a bucket."""
 
     name: str
-    """Its Hugging Face name."""
+    """Hugging Face name of the weight."""
     dtype: str
-    """As in ``torch.DTYPE``."""
+    """Name of the dtype in the module ``torch``, such as ``bfloat16``."""
     shape: tuple[int, ...]
     start: int
-    """First byte."""
+    """Index of the tensor's first byte."""
     num_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBucket:
-    """Some weights."""
+    """The weights of one bucket as bytes."""
 
     places: tuple[TensorPlace, ...]
     data: NDArray[np.uint8]
+    """(bytes of the bucket,) bits of all tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +51,12 @@ class Published:
     """One version of the policy's weights in the object store."""
 
     version: int
-    buckets: Sequence[ray.ObjectRef]
-    """Of ``PackedBucket``; sent as they are, fetched by who needs them."""
+    buckets: Sequence[ray.ObjectRef[PackedBucket]]
+    """References to the buckets. An engine that needs the weights fetches the buckets itself."""
 
 
 def pack(bucket: Mapping[str, Tensor]) -> PackedBucket:
-    """Return a copy of the tensors' bits, in memory of the host."""
+    """Return a copy of the tensors' bits, in the host's memory."""
     places = []
     end = 0
     for name, tensor in bucket.items():
@@ -76,8 +78,10 @@ def pack(bucket: Mapping[str, Tensor]) -> PackedBucket:
 
 
 def unpack(bucket: PackedBucket) -> dict[str, Tensor]:
-    """Invert ``pack``. The tensors are a copy: the object store's memory is read-only, and writing to it would end
-    the process without a message."""
+    """Return copies of a bucket's tensors, the inverse of ``pack``.
+
+    The object store's memory is read-only, and a write to a tensor in it would end the process without a message.
+    """
     data = torch.from_numpy(bucket.data.copy())
     return {
         place.name: data[place.start : place.start + place.num_bytes]
@@ -88,25 +92,27 @@ def unpack(bucket: PackedBucket) -> dict[str, Tensor]:
 
 
 class FetchedWeights:
-    """Buckets that are in this process already, as a ``WeightSource``."""
+    """A ``WeightSource`` over buckets that this process has fetched from the object store."""
 
     def __init__(self, buckets: Iterable[PackedBucket]) -> None:
         self._buckets = list(buckets)
 
     def module(self) -> None:
-        """The live module is in another process."""
+        """Return None: the live module is in another process."""
 
     def buckets(self) -> Iterator[dict[str, Tensor]]:
-        """Yield one bucket at a time; only one copy is alive if the receiver keeps none."""
+        """Yield a copy of one bucket at a time, so that a receiver that keeps none has one copy in memory."""
         for bucket in self._buckets:
             yield unpack(bucket)
 
 
 class LinkedWeights:
-    """The buckets of one update by a link, as a ``WeightSource``.
+    """A ``WeightSource`` over the buckets of one version that come by a link.
 
     Args:
-        keep: copy them, so that they can be read twice. Else they are read once, and each only until the next comes.
+        buckets: slots and bytes of each bucket, as they arrive.
+        keep: copy all buckets first, so that they can be read twice. Otherwise they can be read once, and the tensors
+            of a bucket are valid until the next bucket comes.
     """
 
     def __init__(self, buckets: Iterator[tuple[Sequence[Slot], Tensor]], *, keep: bool) -> None:
@@ -117,8 +123,8 @@ class LinkedWeights:
             self._kept = [{name: view.clone() for name, view in part.items()} for part in views]
 
     def module(self) -> None:
-        """The live module is in another process."""
+        """Return None: the live module is in another process."""
 
     def buckets(self) -> Iterator[dict[str, Tensor]]:
-        """Yield the weights, as they come unless they are kept."""
+        """Yield the tensors of one bucket at a time, by Hugging Face name."""
         yield from self._coming if self._kept is None else self._kept

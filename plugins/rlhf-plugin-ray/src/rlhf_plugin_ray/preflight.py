@@ -1,6 +1,7 @@
-"""Looks at every machine before a model is loaded on any, and prints what runs where.
+"""Checks of every machine before a model is loaded on any, and the table of which process runs where.
 
-What is certain to fail is an error that names the machine and the fix. What may be slow, or fail later, is a warning.
+A run that is certain to fail ends with an error that names the machine and the fix. A machine on which a run may be
+slow, or may fail later, gives a warning.
 """
 
 from __future__ import annotations
@@ -29,38 +30,40 @@ from .supervisor import ProcessLost, Supervisor, all_of
 log = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 64
-"""Of a batch in the object store: ids, mask, log-probs and versions, and the columns of an update."""
+"""Bytes of one token of a batch in the object store: id, mask, log-probs and version, and the columns of an update."""
 GRANTED = "CREATED"
 """Ray's word for the state of a placement group that has all its bundles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine, as Ray knows it."""
+    """A machine of the cluster, as Ray describes it."""
 
     id: str
     address: str
     resources: Mapping[str, float]
+    """Amount of each resource that the machine has, used or not, by Ray's name."""
 
     def amount(self, resource: str) -> float:
+        """Return the amount of a resource; 0 if the machine has none."""
         return self.resources.get(resource, 0.0)
 
 
 def alive_nodes() -> list[Node]:
-    """The machines that are part of the cluster now, by address."""
+    """Return the machines that are part of the cluster now, sorted by address."""
     nodes = [
         Node(id=node["NodeID"], address=node["NodeManagerAddress"], resources=node["Resources"])
-        for node in ray.nodes()
+        for node in ray.nodes()  # type: ignore[no-untyped-call]
         if node["Alive"]
     ]
     return sorted(nodes, key=lambda node: (node.address, node.id))
 
 
 def require_bundles_fit(layout: Layout, nodes: Sequence[Node]) -> None:
-    """Refuse bundles that no single machine could hold, or not so many, whatever else runs.
+    """Refuse bundles that no single machine could hold, and more bundles than the machines could hold when idle.
 
     Raises:
-        ConfigError: names the bundle, what machines have, and the options.
+        ConfigError: names the bundle, the resources of the machines, and the options.
     """
     for part in layout.colocations:
         room = sum(_num_bundles(node, part.bundle) for node in nodes)
@@ -83,8 +86,8 @@ def require_bundles_fit(layout: Layout, nodes: Sequence[Node]) -> None:
 
 
 def _num_bundles(node: Node, bundle: Mapping[str, float]) -> int:
-    """How many of a bundle an idle machine could hold."""
-    # Shares of a GPU are rounded: ten times 0.1 fit into 1.
+    """Return how many times an idle machine could hold a bundle."""
+    # The margin is for shares of a GPU that binary numbers round: ten times 0.1 fit into 1.
     return min(int(node.amount(name) / amount + 1e-6) for name, amount in bundle.items())
 
 
@@ -96,9 +99,9 @@ async def inspect_nodes(
     supervisor: Supervisor,
     timeout_s: float,
 ) -> None:
-    """Ask all machines at the same time, for at most ``timeout_s``.
+    """Check the reports of all machines, which the driver asks for at the same time and for at most ``timeout_s``.
 
-    A machine that does not answer in time is a warning: its processes are checked again when they start, with
+    A machine that does not answer in time gives a warning: its processes are checked again when they start, with
     deadlines of their own.
 
     Raises:
@@ -151,7 +154,7 @@ def _require(node: Node, report: NodeReport, driver: Driver) -> None:
 
 
 def warnings_of(node: Node, report: NodeReport, batch: int) -> list[str]:
-    """What may become slow or fail later.
+    """Return a warning for each property of a machine that may make the run slow, or fail later.
 
     Args:
         batch: bytes of one batch in the object store.
@@ -179,38 +182,44 @@ def warnings_of(node: Node, report: NodeReport, batch: int) -> list[str]:
 
 
 def batch_bytes(spec: RuntimeSpec) -> int:
-    """Most bytes that a batch can take in the object store: all sequences at their longest."""
+    """Return the most bytes that a batch can take in the object store, with all sequences at their longest."""
     engine = spec.engine_spec
     return engine.max_concurrency * engine.max_length * BYTES_PER_TOKEN
 
 
-async def reserve(groups: Mapping[Colocation, PlacementGroup], timeout_s: float) -> None:
+async def reserve(placement_groups: Mapping[Colocation, PlacementGroup], timeout_s: float) -> None:
     """Wait until Ray has granted all bundles.
 
     Raises:
-        ConfigError: it has not; names what is free and what was asked for.
+        ConfigError: Ray has not granted some bundles in time; names these bundles and the free resources.
     """
     deadline = time.monotonic() + timeout_s
-    for part, group in groups.items():
-        while not await asyncio.to_thread(group.wait, 1):
+    for part, placement_group in placement_groups.items():
+        while not await asyncio.to_thread(placement_group.wait, 1):
             if time.monotonic() < deadline:
                 continue
-            free = ray.available_resources()
+            free = ray.available_resources()  # type: ignore[no-untyped-call]
             told = ", ".join(f"{free.get(name, 0):g} of {name}" for name in part.bundle)
             raise ConfigError(
                 f"the cluster did not grant {part.num_bundles} x {part.bundle} for {' + '.join(part.names)} within "
-                f"{timeout_s:g} s (runtime.ray.start_timeout_s); free are {told}. Something else holds the rest, or "
-                "it is split over machines: see `ray status`."
+                f"{timeout_s:g} s (runtime.ray.start_timeout_s); free are {told}. Other programs hold the rest of the "
+                "cluster, or the free resources are split over machines: see `ray status`."
             )
 
 
-def require_granted(part: Colocation, group: PlacementGroup, who: str, error: ProcessLost) -> None:
-    """Say so if a process could not start because the bundles that its machine held are granted nowhere else.
+def require_granted(
+    part: Colocation, placement_group: PlacementGroup, who: str, error: ProcessLost
+) -> None:
+    """Refuse to go on if a process could not start because its machine is gone and no other can hold its bundle.
+
+    Args:
+        who: name of the process in messages.
+        error: the error with which the process did not start.
 
     Raises:
-        ProcessLost: they are not; in the place of ``error``.
+        ProcessLost: Ray has no place for the bundle; names the machines and their resources.
     """
-    table: dict[str, Any] = placement_group_table(group)
+    table: dict[str, Any] = placement_group_table(placement_group)
     if table.get("state") == GRANTED:
         return
     machines = ", ".join(f"{node.address} has {_resources(node)}" for node in alive_nodes())
@@ -220,13 +229,13 @@ def require_granted(part: Colocation, group: PlacementGroup, who: str, error: Pr
 
 
 def describe_placement(
-    layout: Layout, groups: Mapping[Colocation, PlacementGroup], nodes: Sequence[Node]
+    layout: Layout, placement_groups: Mapping[Colocation, PlacementGroup], nodes: Sequence[Node]
 ) -> str:
-    """A table of which processes were granted which machine, one line a bundle; equal neighbors are one line."""
+    """Return a table of which processes run on which machine, with one line for each colocation and machine."""
     address_of = {node.id: node.address for node in nodes}
     rows: list[tuple[str, str, str]] = [("machine", "each has", "processes")]
-    for part, group in groups.items():
-        table: dict[str, Any] = placement_group_table(group)
+    for part, placement_group in placement_groups.items():
+        table: dict[str, Any] = placement_group_table(placement_group)
         on_node: dict[str, list[int]] = {}
         for index, node_id in sorted(table["bundles_to_node_id"].items()):
             on_node.setdefault(address_of.get(node_id, node_id), []).append(int(index))
@@ -243,7 +252,7 @@ def describe_placement(
 
 
 def _ranges(indices: Sequence[int]) -> str:
-    """``0-3,5``"""
+    """Return ascending indices as text such as ``0-3,5``."""
     parts: list[list[int]] = []
     for index in indices:
         if parts and index == parts[-1][-1] + 1:
@@ -254,7 +263,7 @@ def _ranges(indices: Sequence[int]) -> str:
 
 
 def _local_paths(spec: RuntimeSpec, folder: Path) -> tuple[str, ...]:
-    """Models and tokenizers that are folders here; the others are names of a hub."""
+    """Return the models and tokenizers that exist as local paths; the others are names on a hub."""
     named = [
         path for role in spec.roles.values() for path in (role.model_path, role.tokenizer_path)
     ]

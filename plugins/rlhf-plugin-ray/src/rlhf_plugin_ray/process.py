@@ -1,4 +1,4 @@
-"""What the process of every actor does before anything else: become like the driver, or refuse."""
+"""The first step of every actor's process: it becomes like the driver's process, or refuses."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from rlhf_core.plugins import Plugins
 from .interfaces import interface_with
 
 OF_A_FILE = "file, "
-"""How the origin of a component from a user's file begins."""
+"""Beginning of the origin of a component that comes from a user's file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Process:
-    """An actor and how messages call it."""
+    """An actor and its name in messages."""
 
     actor: Any
-    """Ray's handle."""
+    """Ray's handle of the actor, whose methods are made at run time."""
     who: str
+    """Name of the process in messages, such as ``policy rank 0 (pid 17 on node-3)``."""
 
 
 @contextmanager
 def killed_on_error(actor: Any) -> Iterator[None]:
-    """End the process if the body fails: one that is of no use must not keep the place of its successor."""
+    """End an actor's process if the body fails, so that the process does not occupy the place of its successor."""
     import ray
 
     try:
@@ -47,21 +48,21 @@ def killed_on_error(actor: Any) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """What every process has to have in common with the driver."""
+    """Properties of the driver's process that every other process has to share."""
 
     folder: Path
-    """Its working directory, from which relative paths in the options start."""
+    """The driver's working directory, from which relative paths in the options start."""
     fingerprint: Mapping[str, str]
-    """See ``rlhf_core.fingerprint``."""
+    """Versions of Python, plugins and libraries; see ``rlhf_core.fingerprint``."""
     files: Mapping[str, str]
-    """Path -> origin of each user's file that components come from."""
+    """Origin of each user's file that components come from, by its path."""
     plugin_words: str | None
-    """RLHF_PLUGINS."""
+    """Value of the environment variable RLHF_PLUGINS; None if it is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
-    """What a process tells the driver."""
+    """The identity of a process, which it sends to the driver."""
 
     pid: int
     host: str
@@ -69,7 +70,7 @@ class ProcessInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlace:
-    """A rank's place among the processes of its role, as torch.distributed wants to know it."""
+    """A rank's place in the process group of its role, as torch.distributed wants to know it."""
 
     rank: int
     world_size: int
@@ -77,11 +78,11 @@ class GroupPlace:
     master_port: int
 
     def export(self) -> None:
-        """Set the variables that ``init_process_group`` reads. LOCAL_RANK is 0: Ray shows each process its own
-        devices only, so that the first one it sees is its.
+        """Set the environment variables that ``init_process_group`` reads.
 
-        Gloo would take the address that the host's own name stands for, which many machines say is 127.0.0.1, and which
-        ranks elsewhere cannot reach: it is given the interface by which Ray reaches this machine.
+        LOCAL_RANK is 0, because Ray shows each process its own devices only. By default gloo listens on the address of
+        the host's name. On many machines this address is 127.0.0.1, which ranks on other machines cannot reach, so
+        gloo is given the interface by which Ray reaches this machine.
         """
         os.environ.update(
             RANK=str(self.rank),
@@ -97,14 +98,14 @@ class GroupPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """Where the ranks of a role meet."""
+    """The address and port at which the ranks of a role form their process group."""
 
     address: str
     port: int
 
 
 def describe_driver(loaded: Plugins) -> Driver:
-    """Return what this process, as the driver, tells the others."""
+    """Return the properties of this process, the driver's, that the other processes have to share."""
     return Driver(
         folder=Path.cwd(),
         fingerprint=fingerprint(loaded),
@@ -116,11 +117,11 @@ def describe_driver(loaded: Plugins) -> Driver:
 
 
 def become_like(driver: Driver, who: str, threads: int) -> Plugins:
-    """Take over the driver's working directory, load the plugins, and return them if they are the driver's.
+    """Take over the driver's working directory, load the plugins, and return them if they equal the driver's.
 
     Args:
-        who: how messages call this process: ``policy rank 0``, ``engine 1``.
-        threads: CPU threads of torch.
+        who: name of this process in messages, such as ``policy rank 0`` or ``engine 1``.
+        threads: number of CPU threads of torch.
 
     Raises:
         ConfigError: the working directory or a file in it does not exist on this machine.
@@ -136,7 +137,7 @@ def become_like(driver: Driver, who: str, threads: int) -> Plugins:
             f"a file system that all machines share ({error.strerror})"
         ) from error
     torch.set_num_threads(threads)
-    # Arrays from the object store are read-only, which torch warns of; a backend only reads its batch.
+    # torch warns of arrays from the object store, which are read-only; a backend only reads its batch.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     mine = plugins.load(driver.plugin_words or "")
     require_equal(driver.fingerprint, fingerprint(mine), who)
@@ -150,17 +151,18 @@ def become_like(driver: Driver, who: str, threads: int) -> Plugins:
 
 
 def own_address() -> str:
-    """Of this machine, for the others of the cluster."""
+    """Return the address at which the other machines of the cluster reach this one."""
     import ray.util
 
-    address: str = ray.util.get_node_ip_address()
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return address
 
 
 class HeldPort:
-    """A free port that no other program is given until ``release``, while this process can listen on it already.
+    """A free port that the system gives to no other program until ``release``, but that torch can listen on.
 
-    Linux lets two sockets have a port if both say so and neither listens. torch says so of the one that it opens.
+    Linux lets two sockets share a port if both set SO_REUSEADDR and neither listens yet. torch sets this option on the
+    socket that it opens. On other systems the port is released at once.
     """
 
     def __init__(self) -> None:
@@ -172,19 +174,19 @@ class HeldPort:
             self.release()
 
     def release(self) -> None:
-        """Leave it to whoever listens on it."""
+        """Close the socket that holds the port."""
         self._socket.close()
 
 
 @contextmanager
 def children_apart() -> Iterator[None]:
-    """Put what the body starts into a process group of its own.
+    """Put the processes that the body starts into a process group of their own.
 
-    When a worker of Ray's dies, its node kills the worker's group at once. An engine's own processes notice by
-    themselves that they are alone, and need a moment to give their shared memory back.
+    When one of Ray's workers dies, Ray kills the worker's process group at once. The processes that an engine has
+    started notice by themselves that their parent is gone, and need a moment to free their shared memory.
     """
     own = os.getpgrp()
-    # A group lasts while it has a member.
+    # `cat` keeps the new process group in existence: a process group lasts as long as it has a member.
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, process_group=0) as member:
         os.setpgid(0, member.pid)
         try:
@@ -194,4 +196,5 @@ def children_apart() -> Iterator[None]:
 
 
 def introduce() -> ProcessInfo:
+    """Return the identity of this process."""
     return ProcessInfo(pid=os.getpid(), host=socket.gethostname())

@@ -1,18 +1,20 @@
-"""The process of one rank: holds a training backend and does what the driver asks, one call after the other.
+"""The actor of one rank, which holds a training backend and executes the driver's calls one after the other.
 
-Methods are coroutines, so that they run in one thread, in which torch keeps its state, and that ``watch`` can be
-pending all the while. Those that wait do so for engines, and meanwhile ``break_link`` is heard.
+All methods are coroutines, for two reasons: they then run in one thread, in which torch keeps its state, and ``watch``
+can be pending at all times. Only methods that wait for engines give way to another call, such as ``break_link``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+import numpy as np
 import ray
+from numpy.typing import NDArray
 
 from rlhf_core import RLHFError
 from rlhf_core.contracts import (
@@ -22,6 +24,7 @@ from rlhf_core.contracts import (
     StepOutcome,
     StepPlan,
     TokenColumns,
+    TopTokens,
     TrainBackend,
     TrainBatch,
     TrajectoryColumns,
@@ -30,7 +33,7 @@ from rlhf_core.weights import Invitation
 from rlhf_core.weights import Path as WeightPath
 
 from .actor import Actor
-from .packed_weights import pack
+from .packed_weights import PackedBucket, pack
 from .process import (
     GroupPlace,
     HeldPort,
@@ -42,11 +45,11 @@ from .stored_tokens import with_blocks
 from .told import Told, listening
 
 PORT_TAKEN = "EADDRINUSE"
-"""How torch calls it."""
+"""torch's word for a port that another program listens on."""
 
 
 class RankActor(Actor):
-    """Made empty; ``prepare`` and then ``setup`` make it a rank."""
+    """A rank in a process of its own. ``prepare`` and ``setup`` have to come first, in this order."""
 
     def __init__(self) -> None:
         self._backend: TrainBackend | None = None
@@ -54,14 +57,24 @@ class RankActor(Actor):
         self._port: HeldPort | None = None
 
     async def meeting(self) -> Meeting:
-        """Where the other ranks can find this one; the port is held for them until ``setup`` is done."""
+        """Return the address and port at which the ranks form their process group.
+
+        No other program gets this port until ``setup`` has returned.
+        """
         self._port = HeldPort()
         return Meeting(address=own_address(), port=self._port.number)
 
     async def setup(
         self, role: RoleSpec, backend: ComponentRef, place: GroupPlace
     ) -> Sequence[Told]:
-        """Build the backend; returns when all ranks have, with what was logged."""
+        """Build the backend, and return the messages that were logged meanwhile. Returns when all ranks have built it.
+
+        Args:
+            place: this rank's place in the process group of its role.
+
+        Raises:
+            RLHFError: another program listens on the port at which the ranks meet.
+        """
         place.export()
         with listening(self._plugins) as told, self._meeting_port(place):
             self._backend = self._plugins.build(backend)
@@ -70,14 +83,14 @@ class RankActor(Actor):
 
     @contextmanager
     def _meeting_port(self, place: GroupPlace) -> Iterator[None]:
-        """Let go of the port that is held once the body is done, by when the backend listens on it.
+        """Release the held port once the body has run, by which time the backend listens on the port itself.
 
         Raises:
-            RLHFError: another program does.
+            RLHFError: another program listens on the port.
         """
         try:
             yield
-        except RuntimeError as error:  # torch has no class of its own for it
+        except RuntimeError as error:  # torch has no error class for a port that is taken
             if self._port is None or PORT_TAKEN not in str(error):
                 raise
             raise RLHFError(
@@ -89,30 +102,47 @@ class RankActor(Actor):
                 self._port.release()
 
     async def assemble(self, rows: TrajectoryColumns, *blocks: TokenColumns) -> TrajectoryColumns:
-        """Rows whose tokens are in blocks of the store, with these tokens: what the methods below are given."""
+        """Return rows with their tokens, for calls of the methods below.
+
+        Args:
+            rows: rows whose tokens are rows of ``blocks``.
+            blocks: blocks of tokens, which Ray fetches from the object store.
+        """
         whole = with_blocks(rows, blocks)
         return replace(whole, tokens=whole.tokens.read())
 
-    async def scores(self, what: Literal["logprobs", "values"], batch: TrajectoryColumns) -> Any:
-        """(sum of A,) of this rank's rows."""
-        return self._ready.logprobs(batch) if what == "logprobs" else self._ready.values(batch)
+    async def per_action(
+        self, name: Literal["logprobs", "values"], batch: TrajectoryColumns
+    ) -> NDArray[np.float32]:
+        """Return (sum of A,) log-probs or values of this rank's rows."""
+        return self._ready.logprobs(batch) if name == "logprobs" else self._ready.values(batch)
 
-    async def statistics(self, batch: TrajectoryColumns, names: Sequence[Statistic]) -> Any:
+    async def statistics(
+        self, batch: TrajectoryColumns, names: Sequence[Statistic]
+    ) -> Mapping[Statistic, NDArray[np.float32]]:
+        """Return (sum of A,) of each statistic, for this rank's rows."""
         return self._ready.statistics(batch, names)
 
-    async def top_tokens(self, batch: TrajectoryColumns, k: int) -> Any:
+    async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
+        """Return (sum of A, k) tokens with the largest log-probs, for this rank's rows."""
         return self._ready.top_tokens(batch, k)
 
     async def train_step(
         self, columns: TrainBatch, trajectories: TrajectoryColumns, plan: StepPlan
     ) -> StepOutcome:
-        """Do this rank's part of an optimizer step. Its rows come in two objects, of which scoring used one."""
+        """Do this rank's part of one update, and return its outcome.
+
+        Args:
+            columns: this rank's rows of the columns, with empty trajectories.
+            trajectories: this rank's rows of the trajectories; a separate object, since log-probs may have used it.
+        """
         return self._ready.train_step(replace(columns, trajectories=trajectories), plan)
 
-    async def publish(self, keep: bool) -> list[ray.ObjectRef]:
+    async def publish(self, keep: bool) -> list[ray.ObjectRef[PackedBucket]]:
         """Put the weights into the object store, bucket by bucket, and return the references.
 
-        Every rank takes part, because gathering a bucket may need all of them; only one keeps the result.
+        Args:
+            keep: False on all ranks but one: they take part in gathering each bucket, and put nothing into the store.
         """
         references = []
         for bucket in self._ready.buckets():
@@ -121,43 +151,63 @@ class RankActor(Actor):
         return references
 
     async def plan_weights(self, bucket_bytes: int) -> Offer:
+        """Return the size and the device of this rank's weights, after dealing them into buckets for links."""
         return self._links.plan(self._ready.buckets(), bucket_bytes)
 
     async def open_link(
         self, name: str, path: WeightPath, num_receivers: int, one_machine: bool, timeout_s: float
     ) -> Invitation:
-        """Make a link to engines, to be followed by ``connect_link``."""
+        """Make this end of a link to engines, and return the invitation for the other ends. ``connect_link`` is next.
+
+        Args:
+            num_receivers: number of processes that will join.
+            one_machine: True if all of these are on this machine.
+            timeout_s: deadline of every single wait at the ends of the link.
+        """
         host = "127.0.0.1" if one_machine else own_address()
         return self._links.open(name, path, num_receivers, host, timeout_s)
 
     async def connect_link(self, name: str) -> None:
+        """Wait until all receivers have joined a link.
+
+        Raises:
+            LinkBroken: a receiver did not join.
+        """
         await self._links.connect(name)
 
     async def send_weights(self, version: int, names: list[str]) -> dict[str, str]:
-        """Send the weights by the named links; without any, take part in gathering them."""
+        """Send the weights by the named links, and return the reason for each link that broke, by its name.
+
+        Without links this rank only takes part in gathering the weights.
+        """
         return await self._links.send(version, names, self._ready.buckets())
 
     async def break_link(self, name: str, reason: str) -> None:
-        """End the waits at all ends of a link, also one that is being sent by."""
+        """End the waits at all ends of a link, also while this rank sends weights by the link."""
         self._links.give_up(name, reason)
 
     async def close_link(self, name: str) -> None:
+        """Free this end of a link."""
         self._links.close(name)
 
     async def checksum(self) -> str:
+        """Return a digest of the weights, for which all ranks may have to gather them."""
         return self._ready.checksum()
 
     async def save(self, folder: Path) -> None:
+        """Write this rank's part of the training state."""
         self._ready.save(folder)
 
     async def load(self, folder: Path) -> None:
+        """Read this rank's part of the training state."""
         self._ready.load(folder)
 
     async def export(self, folder: Path, ema: bool) -> None:
+        """Write the model as Hugging Face files; ``ema`` takes the averaged weights."""
         self._ready.export(folder, ema=ema)
 
     async def close(self) -> None:
-        """Let the backend end what it has started."""
+        """Close the links, and let the backend end the processes that it has started."""
         self._links.close_all()
         if self._backend is not None:
             self._backend.close()

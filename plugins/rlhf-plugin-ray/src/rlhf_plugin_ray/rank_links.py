@@ -1,4 +1,4 @@
-"""A rank's links to engines, by which weights go to them without the driver and the object store."""
+"""A rank's links to engines, by which weights reach the engines without the driver and the object store."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ from rlhf_core.weights import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a rank has to send, and from where."""
+    """The size and the place of a rank's weights."""
 
     place: Place
+    """Machine and device that the rank sends from."""
     num_bytes: int
+    """Number of bytes of all weights."""
 
 
 class RankLinks:
-    """The sending ends that live in a rank's process."""
+    """The sending ends of links in a rank's process, by name."""
 
     def __init__(self) -> None:
         self._plan: WeightPlan
@@ -40,7 +42,12 @@ class RankLinks:
         self._links: dict[str, SendingLink] = {}
 
     def plan(self, weights: Iterable[Mapping[str, Tensor]], bucket_bytes: int) -> Offer:
-        """Look at all weights once; their shapes stay."""
+        """Deal all weights into buckets, and return their size and place. One plan serves all versions of the weights.
+
+        Args:
+            weights: all weights by Hugging Face name, some at a time.
+            bucket_bytes: number of bytes of one bucket.
+        """
         seen: set[torch.device] = set()
 
         def watched() -> Iterator[Mapping[str, Tensor]]:
@@ -49,14 +56,20 @@ class RankLinks:
                 yield bucket
 
         self._plan = plan_weights(watched(), bucket_bytes)
-        # Some on a GPU and some not: they are copied to the GPU on their way.
+        # If only some weights are on a GPU, the link copies the others to this GPU.
         self._device = max(seen, key=lambda device: device.type == "cuda")
         return Offer(place=place_of(self._device), num_bytes=self._plan.num_bytes)
 
     def open(
         self, name: str, path: Path, num_receivers: int, host: str, timeout_s: float
     ) -> Invitation:
-        """Make a link; ``connect`` has to run while its receivers join."""
+        """Make a link, and return the invitation for its receivers. ``connect`` has to run while they join.
+
+        Args:
+            num_receivers: number of processes that will join.
+            host: address of this machine for the receivers.
+            timeout_s: deadline of every single wait at the ends of the link.
+        """
         link = SendingLink(
             name,
             plan=self._plan,
@@ -70,15 +83,19 @@ class RankLinks:
         return link.invitation
 
     async def connect(self, name: str) -> None:
-        """Wait for the receivers in a thread, so that ``give_up`` can end it."""
+        """Wait for the receivers of a link, in a thread, so that ``give_up`` can end the wait.
+
+        Raises:
+            LinkBroken: a receiver did not join, or ``give_up`` was called.
+        """
         await asyncio.to_thread(self._links[name].connect)
 
     async def send(
         self, version: int, names: Sequence[str], weights: Iterable[Mapping[str, Tensor]]
     ) -> dict[str, str]:
-        """Send all weights by the links, and return why a link broke, by its name.
+        """Send all weights by the links, and return the reason for each link that broke, by its name.
 
-        A broken link does not end the gathering of weights, in which other ranks take part.
+        A broken link does not end the iteration over ``weights``, since other ranks take part in gathering them.
         """
         links = {name: self._links[name] for name in names}
         broken: dict[str, str] = {}
@@ -104,14 +121,15 @@ class RankLinks:
         return broken
 
     def give_up(self, name: str, reason: str) -> None:
-        """End the waits of all ends of a link."""
+        """End the waits at all ends of a link, and give them the reason."""
         self._links[name].give_up(reason)
 
     def close(self, name: str) -> None:
-        """Free what a link holds."""
+        """Free the buffers and sockets of a link."""
         self._links.pop(name).close()
 
     def close_all(self) -> None:
+        """Free the buffers and sockets of all links."""
         for name in list(self._links):
             self.close(name)
 
@@ -121,10 +139,10 @@ async def _put(name: str, weight: Tensor, link: SendingLink) -> None:
 
 
 def require_planned(offers: Sequence[Offer]) -> Offer:
-    """Return the offer that all ranks make.
+    """Return the first rank's offer, after a check that all ranks offer equally many bytes.
 
     Raises:
-        RLHFError: they have different weights.
+        RLHFError: the ranks have weights of different sizes.
     """
     if len({offer.num_bytes for offer in offers}) != 1:
         sizes = [offer.num_bytes for offer in offers]

@@ -1,4 +1,4 @@
-"""The learner that the loop sees: sends each batch, or where it is, to the process that learns."""
+"""The loop's learner: sends each batch, or references to its tokens, to the learner's process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from .supervisor import ProcessLost, Supervisor
 
 
 class RemoteLearner:
-    """Implements ``rlhf_core.contracts.Learner``."""
+    """Implements ``rlhf_core.contracts.Learner``.
+
+    Args:
+        process: the learner's process.
+        roles: all roles of the run, which the learner's process calls while it learns.
+        timeout_s: deadline for everything that is learned from one batch.
+    """
 
     def __init__(
         self,
@@ -31,7 +37,14 @@ class RemoteLearner:
         self._timeout_s = timeout_s
 
     async def learn(self, request: LearnRequest) -> LearnOutcome:
-        """Return what the process made of the batch. Meanwhile no other call of this process reaches the roles."""
+        """Have the learner's process learn from a batch, and return the outcome.
+
+        Until then no other call of the driver reaches the roles.
+
+        Raises:
+            ProcessLost: the learner's process or a rank died, or missed a deadline.
+            RLHFError: learning failed.
+        """
         references = references_of(request.batch)
         blocks = None if references is None else Blocks(references)
         if blocks is not None:
@@ -51,6 +64,7 @@ class RemoteLearner:
                 self._timeout_s,
             )
         except ProcessLost as error:
-            # It says that a rank died, which this process is about to learn, too, with what to do about it.
+            # The error may say that a rank died. The driver is about to notice the death itself, and its own error
+            # also names the fix.
             raise await self._supervisor.cause_of(error, DEATH_KNOWN_S) from error.__cause__
         return outcome

@@ -1,4 +1,4 @@
-"""All ranks of one role, as the loop sees them."""
+"""A role as the loop calls it: cuts batches for the role's ranks, and joins the ranks' results."""
 
 from __future__ import annotations
 
@@ -37,24 +37,28 @@ from .supervisor import ProcessLost, Supervisor, all_of
 from .told import tell
 
 DEATH_KNOWN_S = 3.0
-"""Within which a rank's death is known; the others may fail before, because they wait for it."""
+"""Seconds within which the driver learns of a rank's death. The other ranks wait for this rank, and may fail first."""
 
 
 class SharedBatches:
-    """The newest batch in the object store, cut for ranks; roles with equally many ranks share the parts.
+    """The newest batch in the object store, cut into one part for each rank. Roles with equally many ranks share parts.
 
-    Tokens that are in the store already do not come here: each rank puts its own part together.
+    If the batch's tokens are in the object store already, each rank assembles its own part from them.
     """
 
     def __init__(self) -> None:
         self._batch: TrajectoryColumns | None = None
-        self._parts: dict[int, list[ray.ObjectRef]] = {}
-        """By number of ranks, by which alone the rows of each are dealt."""
+        self._parts: dict[int, list[ray.ObjectRef[TrajectoryColumns]]] = {}
+        """References to the parts, by number of ranks; the rows of each rank depend on this number only."""
 
     def put(
         self, batch: TrajectoryColumns, rows: Sequence[Rows], ranks: Sequence[Process]
-    ) -> list[ray.ObjectRef]:
-        """Return a reference by rank, to its own rows alone; those of the batch before are let go."""
+    ) -> list[ray.ObjectRef[TrajectoryColumns]]:
+        """Return for each rank a reference to its rows, and drop the references to the batch before.
+
+        Args:
+            rows: ascending row indices of each rank.
+        """
         if self._batch is not batch:
             self._batch, self._parts = batch, {}
         if len(rows) not in self._parts:
@@ -64,16 +68,24 @@ class SharedBatches:
         return self._parts[len(rows)]
 
     @staticmethod
-    def _part(own: TrajectoryColumns, rank: Process) -> ray.ObjectRef:
+    def _part(own: TrajectoryColumns, rank: Process) -> ray.ObjectRef[TrajectoryColumns]:
         blocks = references_of(own)
         if blocks is None:
             return ray.put(own)
-        return rank.actor.assemble.remote(without_tokens(own), *blocks)
+        assembled: ray.ObjectRef[TrajectoryColumns] = rank.actor.assemble.remote(
+            without_tokens(own), *blocks
+        )
+        return assembled
 
 
 class RayRole:
-    """Cuts batches over ranks and joins what they return. Calls of one role run one after the other, since its ranks
-    may wait for each other inside of a call."""
+    """Implements ``rlhf_core.contracts.RoleHandle``: cuts batches over ranks, and joins the ranks' results.
+
+    Calls of one role run one after the other, since the ranks may wait for each other inside of a call.
+
+    Args:
+        batches: the batches in the object store, shared by all roles.
+    """
 
     def __init__(
         self,
@@ -87,11 +99,16 @@ class RayRole:
         self._batches = batches
         self._config = config
         self.changes = 0
-        """Calls that change the weights, counted when they are made."""
+        """Number of calls so far that change the weights, counted when the call begins."""
         self._lock = asyncio.Lock()
 
     async def set_up(self, spec: RoleSpec, backend: ComponentRef) -> None:
-        """Load the model on all ranks, which may wait for each other while they do."""
+        """Load the model on all ranks, which may wait for each other meanwhile.
+
+        Raises:
+            ProcessLost: a rank died, or missed its deadline.
+            RLHFError: a rank could not load the model.
+        """
         first = self.ranks[0]
         meeting: Meeting = await self._supervisor.result(
             first.actor.meeting.remote(), first.who, "meeting", self._config.start_timeout_s
@@ -113,20 +130,23 @@ class RayRole:
         tell(told, [process.who for process in self.ranks])
 
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        return await self._scores("logprobs", batch)
+        """Return (sum of A,) log-probs of the batch's actions."""
+        return await self._per_action("logprobs", batch)
 
     async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        return await self._scores("values", batch)
+        """Return (sum of A,) values of the batch's actions."""
+        return await self._per_action("values", batch)
 
-    async def _scores(self, what: str, batch: TrajectoryColumns) -> NDArray[np.float32]:
+    async def _per_action(self, name: str, batch: TrajectoryColumns) -> NDArray[np.float32]:
         rows = split_rows(batch.num_tokens, len(self.ranks))
         shards = self._batches.put(batch, rows, self.ranks)
-        parts = await self._on_all(what, lambda i, actor: actor.scores.remote(what, shards[i]))
+        parts = await self._on_all(name, lambda i, actor: actor.per_action.remote(name, shards[i]))
         return joined(batch, rows, parts)
 
     async def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
+        """Return (sum of A,) of each statistic, for the batch's actions."""
         rows = split_rows(batch.num_tokens, len(self.ranks))
         shards = self._batches.put(batch, rows, self.ranks)
         parts = await self._on_all(
@@ -135,6 +155,7 @@ class RayRole:
         return {name: joined(batch, rows, [part[name] for part in parts]) for name in names}
 
     async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
+        """Return (sum of A, k) tokens with the largest log-probs, for the batch's actions."""
         rows = split_rows(batch.num_tokens, len(self.ranks))
         shards = self._batches.put(batch, rows, self.ranks)
         parts = await self._on_all(
@@ -146,7 +167,7 @@ class RayRole:
         )
 
     async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
-        """Do one optimizer step; the plan's normalizers are those of the whole batch on every rank."""
+        """Do one update, and return its outcome. The plan's normalizers are those of the whole batch, on every rank."""
         self.changes += 1
         trajectories = batch.trajectories
         rows = split_rows(trajectories.num_tokens, len(self.ranks))
@@ -154,7 +175,8 @@ class RayRole:
         if batch.supervised is not None:
             supervised = split_rows(batch.supervised.num_tokens, len(self.ranks))
         shards = self._batches.put(trajectories, rows, self.ranks)
-        # The trajectories are in the store already, if a role has scored them; the columns follow.
+        # The trajectories may be in the object store already, where a role computed log-probs of them. The columns are
+        # known only now.
         columns = [
             ray.put(columns_of(batch, own, also))
             for own, also in zip(rows, supervised, strict=True)
@@ -171,19 +193,21 @@ class RayRole:
         )
 
     async def checksum(self) -> str:
-        """The digest that the first rank gives; gathering the weights may need all."""
+        """Return the first rank's digest of the weights. All ranks are called, since all may have to gather weights."""
         digests = await self._on_all("checksum", lambda _, actor: actor.checksum.remote())
         return str(digests[0])
 
     async def save(self, folder: Path) -> None:
-        """Have every rank write its files into one folder, which all machines must see."""
+        """Have every rank write its part of the training state into one folder, which all machines must see."""
         await self._on_folder("save", folder)
 
     async def load(self, folder: Path) -> None:
+        """Have every rank read its part of the training state."""
         self.changes += 1
         await self._on_folder("load", folder)
 
     async def export(self, folder: Path, *, ema: bool = False) -> None:
+        """Have the ranks write the model as Hugging Face files; ``ema`` takes the averaged weights."""
         await self._on_folder("export", folder, ema)
 
     async def _on_folder(self, method: str, folder: Path, *arguments: Any) -> None:
@@ -191,24 +215,24 @@ class RayRole:
         await self._on_all(method, lambda _, actor: getattr(actor, method).remote(path, *arguments))
 
     def weights(self) -> RoleWeights:
-        """The ranks' weights; engines of this runtime get them from the ranks by ``delivery``."""
+        """Return a handle of the ranks' weights. ``delivery`` brings the weights from the ranks to the engines."""
         return RoleWeights(self)
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Let no other call reach the ranks. What is below is called within."""
+        """Hold back all other calls of the ranks. ``publish``, ``plan_weights`` and ``send_weights`` need this hold."""
         async with self._lock:
             yield
 
     async def publish(self, version: int) -> Published:
-        """Have the first rank put the weights into its node's object store."""
+        """Have the first rank put the weights into the object store of its machine, and return the references."""
         published = await self._on_held(
             "publish", lambda i, actor: actor.publish.remote(i == 0), self._config.sync_timeout_s
         )
         return Published(version=version, buckets=published[0])
 
     async def plan_weights(self, bucket_bytes: int) -> list[Offer]:
-        """Return what each rank has to send."""
+        """Return the size and the place of each rank's weights, after each rank has dealt its weights into buckets."""
         return await self._on_held(
             "plan_weights",
             lambda _, actor: actor.plan_weights.remote(bucket_bytes),
@@ -216,21 +240,21 @@ class RayRole:
         )
 
     async def send_weights(self, version: int, links: Sequence[Sequence[str]]) -> dict[str, str]:
-        """Have every rank send the weights by its links, and return why a link broke, by its name.
+        """Have every rank send the weights by its links, and return the reason for each link that broke, by its name.
 
         Args:
-            links: names, by rank. One without takes part in the gathering.
+            links: names of each rank's links. A rank without links only takes part in gathering the weights.
         """
         broken = await self._on_held(
             "send_weights",
             lambda i, actor: actor.send_weights.remote(version, list(links[i])),
-            # Its links have deadlines of their own, for each single wait.
+            # Long enough for the links' own deadlines, which hold for each single wait, to expire first.
             self._config.sync_timeout_s + self._config.call_timeout_s,
         )
         return {name: reason for part in broken for name, reason in part.items()}
 
     def fetch_buckets(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield the weights in this process, blocking; for consumers that live in the driver."""
+        """Yield the weights in this process, for a reader in the driver. Blocks until the ranks have published them."""
         references = [
             process.actor.publish.remote(rank == 0) for rank, process in enumerate(self.ranks)
         ]
@@ -240,16 +264,17 @@ class RayRole:
     async def _on_all(
         self,
         what: str,
-        call: Callable[[int, Any], ray.ObjectRef],
+        call: Callable[[int, Any], ray.ObjectRef[Any]],
         timeout_s: float | None = None,
     ) -> list[Any]:
-        """Make a call of every rank, wait for all, and return the results by rank."""
+        """Call every rank, wait for all of them, and return the results in the order of the ranks."""
         async with self._lock:
             return await self._on_held(what, call, timeout_s or self._config.call_timeout_s)
 
     async def _on_held(
-        self, what: str, call: Callable[[int, Any], ray.ObjectRef], timeout_s: float
+        self, what: str, call: Callable[[int, Any], ray.ObjectRef[Any]], timeout_s: float
     ) -> list[Any]:
+        """Call every rank as ``_on_all`` does, for a caller that holds the lock."""
         try:
             return await all_of(
                 self._supervisor.result(call(rank, process.actor), process.who, what, timeout_s)
@@ -262,7 +287,7 @@ class RayRole:
             raise await self._supervisor.cause_of(error, patience_s) from error.__cause__
 
     def lose(self, error: ProcessLost) -> RLHFError:
-        """End the run for a rank that is lost, and return why it ends: the first such reason."""
+        """End the run because of a lost rank, and return the reason; the earlier reason if the run has ended before."""
         self._supervisor.fail(
             ProcessLost(
                 f"{error.args[0].rstrip('.')}. A rank holds part of the training state, so the run ends; --resume auto "
@@ -274,13 +299,14 @@ class RayRole:
 
 
 class RoleWeights:
-    """Stands for a role's weights where a ``WeightSource`` is asked for."""
+    """A ``WeightSource`` that stands for the weights of a role's ranks."""
 
     def __init__(self, role: RayRole) -> None:
         self.role = role
 
     def module(self) -> None:
-        """The live module is in another process."""
+        """Return None: the live module is in another process."""
 
     def buckets(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield the weights by Hugging Face name, in buckets, in this process."""
         return self.role.fetch_buckets()

@@ -1,4 +1,4 @@
-"""The process of a rollout worker: runs executors and environments on the CPU, and asks the engines itself."""
+"""The actor of a rollout worker, which runs executors and environments on the CPU and calls the engines itself."""
 
 from __future__ import annotations
 
@@ -36,49 +36,53 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """An engine that serves."""
+    """One engine in the table of engines that serve."""
 
     index: int
+    """Number of the engine among all engines, from 0."""
     process: Process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTable:
-    """The engines that serve, as the driver knows them."""
+    """The driver's table of the engines that serve."""
 
     number: int
-    """Counts the changes; a worker ignores a table older than its own."""
+    """Number of the table; later tables have larger numbers. A worker ignores a table older than its own."""
     seats: tuple[Seat, ...]
     over: str | None
-    """Why there will be no engine any more."""
+    """Reason why no engine will serve any more; None while one serves or is being started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a worker waits, in seconds."""
+    """The deadlines of a rollout worker's waits, in seconds."""
 
     generate_s: float
-    """For one request to an engine."""
+    """Deadline of one request to an engine."""
     replacement_s: float
-    """For the driver to tell of another engine when none is left."""
+    """Deadline for a table with an engine after the last engine has died."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutJob:
-    """The episodes of one prompt: the arguments of ``RolloutExecutor.run`` as plain values."""
+    """Episodes of one prompt that a worker is to run: the arguments of ``RolloutExecutor.run`` as plain values."""
 
     task: Task
     samples: tuple[int, ...]
+    """Numbers of the episodes among those of the prompt."""
     seed: Callable[[int, int], int]
-    """A function of a module with its first arguments, which are sent instead of its code."""
+    """``RolloutContext.seed``: a module's function with its first arguments bound, so that no code has to be sent."""
     sampling: SamplingParams
     max_length: int
+    """Largest number of tokens of a trajectory."""
     version: int
-    """Of the newest weights when it was sent; engines with older ones refuse."""
+    """Newest version of the weights that all engines had when the driver sent the job. Engines with older weights
+    refuse requests of these episodes."""
 
 
 class RolloutActor(Actor):
-    """Made empty; ``prepare`` and then ``start`` make it a rollout worker."""
+    """A rollout worker in a process of its own. ``prepare`` and ``start`` have to come first, in this order."""
 
     def __init__(self) -> None:
         self._parts: RolloutParts
@@ -89,10 +93,12 @@ class RolloutActor(Actor):
     async def start(
         self, spec: RolloutSpec, index: int, table: EngineTable, patience: Patience
     ) -> None:
-        """Build what episodes need.
+        """Build the executor, the environment and the rewards.
 
         Args:
-            index: of this worker; which engine it asks first depends on it.
+            index: number of this worker; workers with different numbers call different engines first.
+            table: engines that serve now.
+            patience: deadlines for calls of engines.
         """
         self._parts = open_rollouts(spec, self._plugins)
         self._runner = GroupRunner(self._parts, open_rewards(spec, self._plugins))
@@ -101,11 +107,11 @@ class RolloutActor(Actor):
         self._engines.update(table)
 
     async def engines(self, table: EngineTable) -> None:
-        """Learn which engines serve from now on."""
+        """Call the engines of this table from now on."""
         self._engines.update(table)
 
     async def run(self, job: RolloutJob) -> PackedTrajectories:
-        """Run the episodes and return them, packed.
+        """Run episodes, and return their trajectories as flat arrays.
 
         Raises:
             RLHFError: an episode failed, or no engine is left.
@@ -122,20 +128,23 @@ class RolloutActor(Actor):
         return pack(await parts.executor.run(job.task, job.samples, context))
 
     async def begin(self, jobs: Sequence[GroupJob]) -> None:
-        """Start to play and score groups; ``done`` hands them over."""
+        """Start to play and score groups, which ``done`` will return."""
         self._groups.begin(jobs)
 
     async def stop(self, numbers: Sequence[int]) -> None:
-        """End groups that nobody waits for any more."""
+        """Cancel groups that no caller waits for any more."""
         self._groups.stop(numbers)
 
     @ray.method(num_returns=2)
     async def done(self) -> tuple[GroupsDone, TokenColumns | None]:
-        """Wait for groups to end; what is large of them comes apart, to stay in this machine's object store."""
+        """Wait for groups to end, and return them in two objects.
+
+        The second object holds the tokens, which are large and stay in the object store of this machine.
+        """
         return await self._groups.done()
 
     async def close(self) -> None:
-        """End the groups and the rewards; environments end with their episodes."""
+        """Cancel the groups, and close the rewards. An environment has ended with its episode."""
         await self._groups.close()
         if self._runner is not None:
             await self._runner.close()
@@ -149,17 +158,22 @@ class RolloutActor(Actor):
 
 
 class EngineDirectory:
-    """The engines as this process knows them: told by the driver, less those that it saw dying."""
+    """The engines that a rollout worker calls: those in the driver's newest table, except those it has seen die.
+
+    Args:
+        patience: deadlines for calls of engines.
+        first: index of the engine that an idle worker calls first.
+    """
 
     def __init__(self, patience: Patience, *, first: int) -> None:
         self._patience = patience
         self._table = EngineTable(number=-1, seats=(), over=None)
         self._changed = asyncio.Event()
-        """Set, and replaced, by each new table."""
+        """Event that is set, and replaced by a new one, by each new table."""
         self._dispatch = Dispatcher(Supervisor(), lose=self._lose, more=self._more, first=first)
 
     def update(self, table: EngineTable) -> None:
-        """Take over a table, keeping what is known of engines that stay."""
+        """Take over a table, unless it is older than the present one. Engines in both tables keep their load."""
         if table.number <= self._table.number:
             return
         self._table = table
@@ -171,7 +185,11 @@ class EngineDirectory:
         self._changed = asyncio.Event()
 
     async def generate(self, request: GenerationRequest, version: int) -> list[Completion]:
-        """Return one completion per seed, from whichever engine survives long enough."""
+        """Return one completion per seed, from the first engine that lives long enough to give them.
+
+        Raises:
+            RolloutError: the engine refused the request, or no engine is left.
+        """
         completions: list[Completion] = await self._dispatch.send(
             lambda actor: actor.generate.remote(request, version),
             what=f"generate for {request.uid}",
@@ -184,7 +202,7 @@ class EngineDirectory:
         if member in self._dispatch.members:
             self._dispatch.members.remove(member)
         log.warning("%s; its requests go to another engine", error)
-        # The driver sees it end, and starts another.
+        # The driver sees the engine's process end, and starts another.
         ray.kill(member.process.actor)
 
     async def _more(self, what: str) -> None:
@@ -202,7 +220,7 @@ class EngineDirectory:
 
 @dataclass(frozen=True, slots=True)
 class _EnginesAt:
-    """The engines as an executor sees them. Weights older than ``version`` are refused."""
+    """The ``Generator`` that an executor gets. Engines with weights older than ``version`` refuse its requests."""
 
     directory: EngineDirectory
     version: int

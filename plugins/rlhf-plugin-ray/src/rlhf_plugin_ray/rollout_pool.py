@@ -1,4 +1,4 @@
-"""What the loop sees of rollout workers: hands groups of episodes to them and outlives the death of any."""
+"""The rollout workers as the loop calls them: one pool, which outlives the death of any worker."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from .router import EngineRouter
 from .supervisor import Supervisor
 
 Launch = Callable[[int], Awaitable[Process]]
-"""Starts the process of rollout worker ``index``."""
+"""Coroutine function that starts the process of rollout worker ``index``, and returns this process."""
 
 
 class RolloutPool:
     """Implements ``rlhf_core.contracts.RolloutExecutor`` and ``GroupPlayer`` over several rollout workers.
 
-    A group goes to the worker with the fewest episodes in progress. When that one dies, the group is sent to another
-    with the same seeds, so the trajectories are the same, and nothing comes twice: a group comes whole or not at all.
+    A group goes to the worker with the fewest episodes in progress. When this worker dies, the pool sends the group to
+    another worker with the same seeds, so the trajectories are the same. No episode comes twice, since a worker returns
+    a group whole or not at all.
     """
 
     def __init__(
@@ -63,10 +64,11 @@ class RolloutPool:
     async def run(
         self, task: Task, samples: Sequence[int], context: RolloutContext
     ) -> list[Trajectory]:
-        """Return the trajectories of the given episodes, by whichever worker lives long enough.
+        """Return the trajectories of the given episodes, from the first worker that lives long enough to give them.
 
         Args:
-            context: its engine, renderer and environment are not used: a worker has its own.
+            context: seeds, sampling parameters and length. The pool does not use the context's engine, renderer and
+                environment, since a worker has its own.
 
         Raises:
             RLHFError: an episode failed, or no worker is left.
@@ -88,7 +90,7 @@ class RolloutPool:
         return unpack(packed)
 
     async def play(self, task: Task, terms: GroupTerms) -> FinishedGroup:
-        """Return a group that a worker has played and scored; its tokens stay where they are.
+        """Return a group that a worker has played and scored. The group's tokens stay in the worker's object store.
 
         Raises:
             RLHFError: an episode or a reward failed, or no worker is left.
@@ -108,7 +110,7 @@ class RolloutPool:
         return self._lines[process]
 
     def _forget_lines(self) -> None:
-        """Of workers that are gone."""
+        """Drop the lines to workers that are gone."""
         alive = [member.process for member in self.crew.members]
         self._lines = {process: line for process, line in self._lines.items() if process in alive}
 
@@ -125,12 +127,12 @@ class RolloutPool:
                 "start",
                 self._config.setup_timeout_s,
             )
-        # Engines may have come and gone meanwhile. What is sent later arrives later.
+        # The engines may have changed during the start; this table has a larger number than the one above.
         process.actor.engines.remote(self._table())
         return process
 
     def _tell_of_engines(self) -> None:
-        """Send all workers the engines that serve. A worker that died is the crew's business."""
+        """Send the table of engines to all workers, without waiting: the crew notices a worker that has died."""
         table = self._table()
         for member in self.crew.members:
             member.process.actor.engines.remote(table)

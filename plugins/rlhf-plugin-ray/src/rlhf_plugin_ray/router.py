@@ -1,4 +1,4 @@
-"""The engine that the loop sees: hands requests to engine processes and outlives the death of any of them."""
+"""The engines as the loop calls them: one engine, which outlives the death of any engine process."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from .role import RoleWeights
 from .supervisor import Supervisor
 
 Launch = Callable[[int], Awaitable[Process]]
-"""Starts the process of engine ``index`` and builds the engine; it has no weights yet."""
+"""Coroutine function that starts the process of engine ``index``, builds the engine without weights, and returns this
+process."""
 
 UNDONE_BY = {"pause": "resume", "sleep": "wake"}
+"""Name of the call that undoes each call."""
 
 
 class EngineRouter:
     """Implements ``rlhf_core.contracts.Engine`` over several engine processes.
 
-    A request goes to the engine with the fewest completions in progress. When that one dies, the request is sent to
-    another with the same seeds, so the samples are the same. A dead engine is started anew, within the budget, on
-    the weights that are being served; it gets no request before it has them.
+    A request goes to the engine with the fewest completions in progress. When this engine dies, the router sends the
+    request to another engine with the same seeds, so the samples are the same. The router replaces a dead engine as
+    often as ``max_engine_restarts`` allows. The new engine gets no request before it has the newest weights.
     """
 
     shares_weights = False
@@ -58,28 +60,30 @@ class EngineRouter:
             option="runtime.ray.max_engine_restarts",
         )
         self._stopped: list[str] = []
-        """``pause`` and ``sleep`` in force, in the order of the calls: a new engine has to make up for them."""
+        """``pause`` and ``sleep`` in force, in the order of the calls; the router repeats them on a new engine."""
 
     @property
     def version(self) -> int:
-        """Of the newest weights that all engines have."""
+        """Version of the weights that all engines have at least."""
         return self._delivery.served
 
     async def start_all(self, num_engines: int) -> None:
-        """Start the engines, at the same time."""
+        """Start ``num_engines`` engines at the same time, and return once all of them serve."""
         await self._delivery.prepare()
         await self.crew.start_all(num_engines)
 
     async def start(self, spec: EngineSpec, source: WeightSource) -> None:
-        """The runtime starts the engines, with ``start_all``.
+        """Refuse a start by the loop, since the runtime starts the engines with ``start_all``.
 
         Raises:
             RolloutError: always.
         """
-        raise RolloutError("the engines of the Ray runtime are started by it, once")
+        raise RolloutError(
+            "the Ray runtime has started its engines already, and starts them once only"
+        )
 
     async def generate(self, request: GenerationRequest) -> list[Completion]:
-        """Return one completion per seed, from whichever engine survives long enough.
+        """Return one completion per seed, from the first engine that lives long enough to give them.
 
         Raises:
             RolloutError: the engine refused the request, or no engine is left.
@@ -94,11 +98,13 @@ class EngineRouter:
         return completions
 
     async def update_weights(self, version: int, source: WeightSource) -> WeightSync:
-        """Serve what ``source`` holds as ``version``; an engine that dies of it is replaced.
+        """Make all engines serve the weights of ``source`` as ``version``, and return the delivery's size and duration.
+
+        The router replaces an engine that dies of the delivery.
 
         Raises:
-            PluginError: the source is not a role of this runtime.
-            RolloutError: the weights are older than those that are served.
+            PluginError: ``source`` is not a role of this runtime.
+            RolloutError: the engines serve newer weights already.
         """
         if not isinstance(source, RoleWeights):
             raise PluginError(
@@ -117,19 +123,23 @@ class EngineRouter:
         return sync
 
     async def pause(self) -> None:
+        """Have all engines stop sampling, and keep their requests."""
         await self._stop("pause")
 
     async def resume(self) -> None:
+        """Have all engines go on sampling after ``pause``."""
         await self._undo("pause")
 
     async def sleep(self) -> None:
+        """Have all engines release the memory that they can release."""
         await self._stop("sleep")
 
     async def wake(self) -> None:
+        """Have all engines take their memory back after ``sleep``."""
         await self._undo("sleep")
 
     async def _stop(self, what: str) -> None:
-        # Noted first: an engine that joins meanwhile then makes up for it.
+        # The list changes before the calls, so that an engine that joins during the calls is stopped, too.
         self._stopped.append(what)
         await self._on_all(what, lambda actor: getattr(actor, what).remote())
 
@@ -140,14 +150,14 @@ class EngineRouter:
         await self._on_all(undo, lambda actor: getattr(actor, undo).remote())
 
     async def checksum(self) -> str | None:
-        """Digest of the weights that are served; None if the engines cannot tell.
+        """Return a digest of the weights that the engines serve; None if the engines have no digest.
 
         Raises:
             RolloutError: engines serve different weights, or none is left.
         """
         digests: dict[str, str | None] = {}
         while not digests:
-            # The only one may have died of its new weights, and is being started anew.
+            # The only engine may have died of its new weights, and its successor is being started.
             await self.crew.wait_for_one("checksum")
             digests = await self._on_all("checksum", lambda actor: actor.checksum.remote())
         if len(set(digests.values())) != 1:
@@ -156,23 +166,23 @@ class EngineRouter:
         return next(iter(digests.values()))
 
     async def close(self) -> None:
-        """Start nothing anew any more; the runtime ends the processes."""
+        """Restart no engine from now on. The runtime ends the processes."""
         self.crew.close()
 
     async def _on_all(
-        self, what: str, call: Callable[[Any], ray.ObjectRef], timeout_s: float | None = None
+        self, what: str, call: Callable[[Any], ray.ObjectRef[Any]], timeout_s: float | None = None
     ) -> dict[str, Any]:
         return await self.crew.on_all(what, call, timeout_s or self._config.call_timeout_s)
 
     async def _launch_ready(self, index: int) -> Process:
-        """Start engine ``index`` and bring it to where the others are."""
+        """Start engine ``index``, and bring it into the state of the other engines."""
         process = await self._launch(index)
         with killed_on_error(process.actor):
             await self._catch_up(process)
         return process
 
     async def _catch_up(self, process: Process) -> None:
-        """Repeat what the others were told while this one was loading, and while it caught up."""
+        """Give a new engine the newest weights, and repeat the stops in force, until no further change has come."""
 
         async def tell(what: str) -> None:
             reference = getattr(process.actor, what).remote()

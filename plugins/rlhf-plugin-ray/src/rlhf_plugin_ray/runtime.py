@@ -1,4 +1,4 @@
-"""The Ray runtime: places every rank and engine, starts them, and takes everything down again."""
+"""The Ray runtime: places and starts the processes of all roles, engines and rollout workers, and ends them."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ from .supervisor import ProcessLost, Supervisor, all_of
 log = logging.getLogger(__name__)
 
 CALLED = {ENGINE: "engine", ROLLOUT: "rollout worker"}
-"""What messages call processes that are no ranks of a role."""
+"""Names in messages of processes that are no ranks of a role."""
 MAX_CALLS = 100_000
-"""Of one process at the same time. Ray's 1 000 could fill with requests that a paused engine holds, and the call that
-lets it go on would wait behind them."""
+"""Number of calls that one process may have pending. With Ray's default of 1 000, a paused engine's requests could use
+up the number, and ``resume`` would wait behind them."""
 LEARNER = "the learner"
-"""How messages call the process that learns."""
+"""Name of the learner's process in messages."""
 ONE_PROCESS = "one_process"
-"""What a reward provides that holds what there should be one of, such as a model."""
+"""Word in ``Component.provides`` of a reward that should run in one process only, such as one that holds a model."""
 SEVERAL_RANKS = "several_ranks"
-"""What a training backend provides that can be one of several ranks."""
+"""Word in ``Component.provides`` of a training backend that works with several ranks."""
 
 
 class RayRuntime:
-    """Implements ``rlhf_core.contracts.Runtime``. What is placed where: see ``layout``."""
+    """Implements ``rlhf_core.contracts.Runtime``. ``layout`` decides which processes share machines and GPUs."""
 
     def __init__(self, config: RayRuntimeConfig) -> None:
         self._config = config
         self._cluster = Cluster(config)
         self._supervisor = Supervisor()
-        self._groups: dict[Colocation, PlacementGroup] = {}
+        self._placement_groups: dict[Colocation, PlacementGroup] = {}
         self._actors: list[Any] = []
         self._router: EngineRouter | None = None
         self._pool: RolloutPool | None = None
@@ -73,7 +73,9 @@ class RayRuntime:
         self._driver: Driver
 
     async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
-        """Place and build everything; the engines serve version 0 of the policy's weights.
+        """Start and build all processes, and return the loop's handles of them.
+
+        The engines then serve version 0 of the policy's weights.
 
         Raises:
             ConfigError: the cluster cannot be reached or is too small, or the options contradict each other.
@@ -81,7 +83,7 @@ class RayRuntime:
             ProcessLost: a process died, or missed a deadline.
         """
         names = list(spec.roles)
-        # What needs no cluster is checked before one is started.
+        # Checks that need no cluster come before a cluster is started.
         _require_ranks_fit(self._config, spec, plugins)
         require_known_names(self._config, names)
         self._cluster.open()
@@ -105,7 +107,7 @@ class RayRuntime:
         )
 
     async def close(self) -> None:
-        """End every process; also after a failed start."""
+        """End every process. This also works after a start that failed."""
         failed = self._supervisor.failure is not None
         try:
             if self._pool is not None:
@@ -119,20 +121,26 @@ class RayRuntime:
             self._cluster.close(keep_logs=failed)
             if failed and self._cluster.logs is not None:
                 log.warning("logs of the failed processes are in %s", self._cluster.logs)
-            self._groups.clear()
+            self._placement_groups.clear()
             self._actors.clear()
             self._router = self._pool = None
 
     async def _reserve(self, roles: Sequence[str], spec: RuntimeSpec) -> Layout:
-        """Ask Ray for the bundles and, while it looks for them, all machines for what they have."""
-        resources, nodes = ray.cluster_resources(), preflight.alive_nodes()
+        """Ask Ray for the bundles, check all machines while Ray looks for the bundles, and return the layout.
+
+        Raises:
+            ConfigError: the bundles do not fit into the cluster, or a machine lacks a folder or a model.
+            FingerprintMismatch: a machine has other plugins or versions.
+        """
+        nodes = preflight.alive_nodes()
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         layout = plan_layout(self._config, roles, has_gpus=resources.get("GPU", 0) > 0)
         require_room(layout, resources)
         preflight.require_bundles_fit(layout, nodes)
         for part in layout.colocations:
             bundles = [part.bundle for _ in range(part.num_bundles)]
             strategy = "SPREAD" if part.spread else "PACK"
-            self._groups[part] = placement_group(bundles, strategy=strategy)
+            self._placement_groups[part] = placement_group(bundles, strategy=strategy)
         await preflight.inspect_nodes(
             nodes,
             self._driver,
@@ -141,8 +149,8 @@ class RayRuntime:
             self._supervisor,
             self._config.preflight_timeout_s,
         )
-        await preflight.reserve(self._groups, self._config.start_timeout_s)
-        placed = preflight.describe_placement(layout, self._groups, nodes)
+        await preflight.reserve(self._placement_groups, self._config.start_timeout_s)
+        placed = preflight.describe_placement(layout, self._placement_groups, nodes)
         log.info("placement:\n%s", placed)
         return layout
 
@@ -195,10 +203,10 @@ class RayRuntime:
     async def _start_learner(
         self, spec: RuntimeSpec, roles: Mapping[str, RayRole]
     ) -> RemoteLearner | None:
-        """Start the process that learns, in the bundle of the policy's first rank, if there is to be one."""
+        """Start the learner's process in the bundle of the policy's first rank; return None if the driver learns."""
         config, choice = self._config, self._config.learner
         has_stored_batches = self._pool is not None and self._rewards_in_workers
-        # Without a configuration, as where somebody else's loop asks for roles, there is nothing to build one from.
+        # A learner is built from the run's configuration. A caller other than the loop may ask for roles without one.
         wants_one = has_stored_batches and bool(spec.config)
         if choice == "driver" or (choice == "auto" and not wants_one):
             return None
@@ -225,13 +233,19 @@ class RayRuntime:
     async def _process(
         self, kind: type, name: str, index: int, *, called: str | None = None
     ) -> Process:
-        """Start an actor in its bundle and make it like this process.
+        """Start an actor in a bundle, and make its process like this one.
 
         Args:
-            called: one that is none of ``name`` and takes nothing of the bundle.
+            kind: class of the actor.
+            name: role, ``ENGINE`` or ``ROLLOUT``; the actor is in bundle ``index`` of this name's colocation.
+            called: name in messages of an actor that is a guest in the bundle, and takes none of its CPUs and GPUs.
+
+        Raises:
+            ProcessLost: the process died, missed its deadline, or found no place.
+            FingerprintMismatch: the process has other plugins, versions or files.
         """
         part = self._layout.of(name)
-        actor = (
+        actor: Any = (  # Ray makes a handle's methods at run time
             ray.remote(kind)
             .options(
                 num_cpus=0 if called else part.cpus_per_process,
@@ -240,7 +254,8 @@ class RayRuntime:
                 max_task_retries=0,
                 max_concurrency=MAX_CALLS,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    placement_group=self._groups[part], placement_group_bundle_index=index
+                    placement_group=self._placement_groups[part],
+                    placement_group_bundle_index=index,
                 ),
             )
             .remote()
@@ -255,12 +270,12 @@ class RayRuntime:
                     prepared, who, "prepare", self._config.start_timeout_s
                 )
             except ProcessLost as error:
-                preflight.require_granted(part, self._groups[part], who, error)
+                preflight.require_granted(part, self._placement_groups[part], who, error)
                 raise
         return Process(actor, f"{who} (pid {info.pid} on {info.host})")
 
     async def _end_processes(self) -> None:
-        """Let each process end what it has started, then kill it: Ray's own deadline is the node's."""
+        """Have each actor close itself, then kill it: Ray would wait for an actor as long as for its machine."""
         closing = [actor.close.remote() for actor in self._actors]
         if closing:
             with contextlib.suppress(RayError):
@@ -273,12 +288,12 @@ class RayRuntime:
                 )
         for actor in self._actors:
             ray.kill(actor)
-        for group in self._groups.values():
-            remove_placement_group(group)
+        for reserved in self._placement_groups.values():
+            remove_placement_group(reserved)
 
 
 def _require_ranks_fit(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plugins) -> None:
-    """Refuse several ranks of a backend that trains alone.
+    """Refuse several ranks of a backend that trains in one process only.
 
     Raises:
         ConfigError: names the role and the backend.
@@ -293,7 +308,7 @@ def _require_ranks_fit(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plu
 
 
 def rewards_in_workers(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plugins) -> bool:
-    """Whether rollout workers, if there are any, compute rewards themselves."""
+    """Return True if rollout workers, if the run has any, compute rewards themselves."""
     if config.rewards != "auto" or spec.rollouts is None:
         return config.rewards != "driver"
     components = [each.component for each in spec.rollouts.rewards]

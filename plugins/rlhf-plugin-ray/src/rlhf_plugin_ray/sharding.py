@@ -1,4 +1,4 @@
-"""Which rank computes which sequences. Pure functions on lengths."""
+"""The split of a batch's rows over ranks, as pure functions of the rows' lengths."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 ATTENTION_SHARE = 1.0 / 24576
-"""Cost of a token's attention to one earlier token, relative to the rest of the token's cost. A layer of width D has
-about 12 D^2 weights, so 2 * 12 D^2 operations a token and 2 D a pair of tokens: 1 / (12 D), here for D = 2048."""
+"""Cost of a token's attention to one earlier token, relative to the rest of the token's cost: 1 / (12 D), for D = 2048.
+A layer of width D has about 12 D^2 weights, so it does 2 * 12 D^2 operations for a token and 2 D for a pair of tokens.
+"""
 
 
 def sequence_cost(num_tokens: NDArray[np.integer]) -> NDArray[np.float64]:
-    """(B,) relative cost of each sequence: T + T^2 ``ATTENTION_SHARE``."""
+    """Return (B,) relative cost of each row of T tokens: T + T^2 ``ATTENTION_SHARE``."""
     tokens = num_tokens.astype(np.float64)
     return tokens + ATTENTION_SHARE * tokens**2
 
 
 def split_rows(num_tokens: NDArray[np.integer], num_ranks: int) -> list[NDArray[np.int64]]:
-    """Return the rows of each rank, ascending; together each row once.
+    """Return the ascending row indices of each rank; each row goes to exactly one rank.
 
-    The most expensive row that is left goes to the rank with the least cost so far; ties go to the lower row and the
-    lower rank, so that the result depends on the lengths alone. No rank gets more than the mean plus one sequence.
-    With fewer rows than ranks the last ranks get none: what they do then is up to the backend.
+    The most expensive row that is left goes to the rank with the least cost so far. Ties go to the lower row and the
+    lower rank, so that the result depends on the lengths alone. No rank gets more cost than the mean plus one row. With
+    fewer rows than ranks, the last ranks get no rows, and the backend decides what these ranks compute.
 
     Args:
-        num_tokens: (B,) tokens of each sequence.
+        num_tokens: (B,) number of tokens of each row.
 
     Source: Graham 1969, longest processing time first.
     """

@@ -1,4 +1,4 @@
-"""Batches whose tokens stay in the object store of the machine that made them, until a rank pulls its rows."""
+"""Batches whose tokens stay in the object store of the machine that sampled them, until a rank fetches its rows."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rlhf_core import RolloutError
 from rlhf_core.contracts import DeferredTokens, TokenColumns, TrajectoryColumns
 
 READ_TIMEOUT_S = 600.0
-"""For one block to come from another machine."""
+"""Deadline, in seconds, for one block to arrive from another machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """The tokens of one group, or of several that came together; it lasts as long as one of them does."""
+    """The tokens of the groups of one message. The object store keeps a block as long as one of its groups lives."""
 
-    reference: ray.ObjectRef
+    reference: ray.ObjectRef[TokenColumns]
     columns: TokenColumns | None = None
-    """The same in this process, where it has waited for them."""
+    """The block's tokens, where this process has fetched them already."""
 
     def read(self) -> TokenColumns:
-        """Fetch them to this process, blocking.
+        """Return the block's tokens, which may block until they have arrived from another machine.
 
         Raises:
-            RolloutError: they are gone with the machine that had them, or did not come in time.
+            RolloutError: the machine that held the tokens is gone, or the tokens did not arrive in time.
         """
         if self.columns is not None:
             return self.columns
@@ -39,7 +39,7 @@ class StoredBlock:
 
 
 def without_tokens(batch: TrajectoryColumns) -> TrajectoryColumns:
-    """Return what has one entry a row or turn, and which rows of which blocks the tokens are."""
+    """Return a batch without the columns that have one entry a token, and with the rows of blocks that hold them."""
     tokens = batch.tokens
     if isinstance(tokens, TokenColumns):
         tokens = DeferredTokens.whole(tokens, len(batch))
@@ -50,13 +50,17 @@ def without_tokens(batch: TrajectoryColumns) -> TrajectoryColumns:
 def with_blocks(
     batch: TrajectoryColumns, blocks: Sequence[TokenColumns | StoredBlock]
 ) -> TrajectoryColumns:
-    """Undo ``without_tokens``, here or in another process."""
+    """Return the batch with the blocks that hold its tokens: the inverse of ``without_tokens``, in any process.
+
+    Args:
+        blocks: blocks in the order in which ``references_of`` gave them.
+    """
     assert isinstance(batch.tokens, DeferredTokens)
     return replace(batch, tokens=batch.tokens.with_blocks(blocks))
 
 
-def references_of(batch: TrajectoryColumns) -> list[ray.ObjectRef] | None:
-    """The blocks of a batch, in their order, if all of its tokens are in the store."""
+def references_of(batch: TrajectoryColumns) -> list[ray.ObjectRef[TokenColumns]] | None:
+    """Return references to a batch's blocks, in order; None unless all of its tokens are in the object store."""
     tokens = batch.tokens
     if not isinstance(tokens, DeferredTokens):
         return None

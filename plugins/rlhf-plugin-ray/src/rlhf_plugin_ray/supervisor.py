@@ -1,6 +1,6 @@
-"""Waits for actors: every wait has a deadline, a name, and ends when the run cannot go on.
+"""The supervisor of waits for actors: every wait has a deadline and a name, and ends when the run cannot go on.
 
-Errors from actors come out as the error classes of ``rlhf_core``, with the name of the process in front.
+An actor's error is raised again as an error class of ``rlhf_core``, with the name of the process in its message.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from rlhf_core import RLHFError
 AnswerT = TypeVar("AnswerT")
 
 POLL_S = 0.05
+"""Seconds between two looks at whether the run has failed."""
 KILLED = "connection error code 2"
 """Ray's words for a process whose connection broke off."""
 NODE_DIED = "node has died"
-"""Its words for one whose machine is gone."""
+"""Ray's words for a process whose machine is gone."""
 
 
 class ProcessLost(RLHFError):
@@ -31,29 +32,33 @@ class ProcessLost(RLHFError):
 
 
 class NodeLost(ProcessLost):
-    """A process died with its machine, or was about to start there."""
+    """A process died because its machine is gone, or could not start there for the same reason."""
 
 
 class Supervisor:
-    """Knows every wait that is under way, and ends them all when a process is lost that cannot be replaced."""
+    """Knows every pending wait, and ends all waits when a process is lost that cannot be replaced."""
 
     def __init__(self) -> None:
         self._pending: set[asyncio.Future[Any]] = set()
         self._watches: set[asyncio.Task[None]] = set()
         self._followers: list[Callable[[], None]] = []
         self.failure: RLHFError | None = None
-        """Why the run cannot go on."""
+        """Reason why the run cannot go on; None while it can."""
 
-    async def result(self, reference: ray.ObjectRef, who: str, what: str, timeout_s: float) -> Any:
-        """Return what ``reference`` will hold.
+    async def result(
+        self, reference: ray.ObjectRef[Any], who: str, what: str, timeout_s: float
+    ) -> Any:
+        """Return the result of a call.
 
         Args:
-            who: the process, as messages call it.
-            what: what it was asked for, as in "policy rank 0 did not answer `train_step`".
+            reference: Ray's reference to the result.
+            who: name of the process in messages.
+            what: name of the call in messages such as "policy rank 0 did not answer train_step".
+            timeout_s: deadline.
 
         Raises:
             ProcessLost: the process died or missed the deadline.
-            RLHFError: what the process raised, of the same class where that is one of ours.
+            RLHFError: the error that the process raised; of the same class if it was an ``RLHFError``.
         """
         if self.failure is not None:
             raise self.failure
@@ -62,14 +67,17 @@ class Supervisor:
     async def wait(
         self, future: asyncio.Future[AnswerT], who: str, what: str, timeout_s: float
     ) -> AnswerT:
-        """The same for what comes with the answers to other things, such as one of several."""
+        """Return the result of a future; arguments and errors are those of ``result``.
+
+        For futures that are not the answer of one call, such as one of several results in a message.
+        """
         if self.failure is not None:
             raise self.failure
         self._pending.add(future)
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
-        # Ray's errors first: one that an actor raised is also of the class of its cause, such as TimeoutError.
+        # RayTaskError comes first: Ray gives an actor's error also the class of its cause, such as TimeoutError.
         except RayTaskError as error:
             raise translated(error, who) from error
         except RayError as error:
@@ -84,9 +92,14 @@ class Supervisor:
             self._pending.discard(future)
 
     def watch(
-        self, reference: ray.ObjectRef, who: str, on_death: Callable[[ProcessLost], object]
+        self, reference: ray.ObjectRef[None], who: str, on_death: Callable[[ProcessLost], object]
     ) -> None:
-        """Call ``on_death`` when the process is gone whose ``watch`` this is."""
+        """Call ``on_death`` with the reason when a process dies.
+
+        Args:
+            reference: reference to the result of ``Actor.watch``, which never returns while the process lives.
+            who: name of the process in messages.
+        """
 
         async def wait() -> None:
             try:
@@ -99,11 +112,11 @@ class Supervisor:
         task.add_done_callback(self._watches.discard)
 
     def follow(self, failed: Callable[[], None]) -> None:
-        """Call ``failed`` when the run cannot go on: for those who wait for something else than an answer."""
+        """Call ``failed`` when the run cannot go on, to wake callers that wait for something else than an answer."""
         self._followers.append(failed)
 
     def fail(self, error: RLHFError) -> None:
-        """End every wait, those to come included, with ``error``."""
+        """End every pending and every later wait with ``error``."""
         if self.failure is not None:
             return
         self.failure = error
@@ -114,9 +127,9 @@ class Supervisor:
                 future.set_exception(error)
 
     async def cause_of(self, error: RLHFError, patience_s: float) -> RLHFError:
-        """Return why the run cannot go on, if that is known after ``patience_s``, else ``error``.
+        """Return the reason why the run cannot go on, if it is known within ``patience_s`` seconds, else ``error``.
 
-        What waits for a process that died may break with an error of its own before the death is known.
+        A process that waits for a dead process may fail with an error of its own before the driver knows of the death.
         """
         give_up = time.monotonic() + patience_s
         while self.failure is None and time.monotonic() < give_up:
@@ -124,14 +137,16 @@ class Supervisor:
         return self.failure or error
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Stop watching all processes."""
         for task in self._watches:
             task.cancel()
 
 
 async def all_of(waits: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Wait for all and return their results in order. The first that fails ends the wait for the others, which may
-    be waiting for it."""
+    """Wait for all coroutines, and return their results in order.
+
+    The first coroutine that fails cancels the others, which may be waiting for it, and its error is raised.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(wait) for wait in waits]
@@ -141,7 +156,7 @@ async def all_of(waits: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
 
 
 def translated(error: RayTaskError, who: str) -> RLHFError:
-    """Return an actor's error as one of ours that names the process; the remote traceback is in its notes."""
+    """Return an actor's error as an ``RLHFError`` that names the process, with the remote traceback as a note."""
     cause = error.cause
     if isinstance(cause, RLHFError):
         out = type(cause)(f"{who}: {cause}")
@@ -152,7 +167,7 @@ def translated(error: RayTaskError, who: str) -> RLHFError:
 
 
 def _reason(error: RayError) -> str:
-    """The part of Ray's message that says why, in one line."""
+    """Return the part of Ray's message that gives the reason of an error, in one line."""
     if isinstance(error, RayActorError):
         known = ("exit type", "exit detail", "killed", "Node", "node")
         lines = [line.strip() for line in str(error).splitlines()]
@@ -164,8 +179,8 @@ def _reason(error: RayError) -> str:
     return " ".join(str(error).split())
 
 
-def future_of(reference: ray.ObjectRef) -> asyncio.Future[Any]:
-    """A future of this loop that follows the reference, and that may be failed from outside meanwhile."""
+def future_of(reference: ray.ObjectRef[Any]) -> asyncio.Future[Any]:
+    """Return a future of this event loop with a reference's result. ``Supervisor.fail`` may set an error before."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 
@@ -179,7 +194,7 @@ def future_of(reference: ray.ObjectRef) -> asyncio.Future[Any]:
             future.set_result(done.result())
 
     def notify(done: Future[Any]) -> None:
-        # The loop may be gone: nobody waits any more.
+        # RuntimeError: the event loop is closed, so no caller waits any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, done)
 

@@ -1,4 +1,4 @@
-"""What the process of a rank logs while it is set up, told to the driver: that is where the run's log is."""
+"""Log messages of a rank's set-up, which the driver logs again, since the run's log is the driver's."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """One message."""
+    """One log message."""
 
     level: int
+    """Level as in ``logging``."""
     message: str
+    """Text with its arguments filled in."""
 
 
 class _Collector(logging.Handler):
@@ -31,7 +33,7 @@ class _Collector(logging.Handler):
 
 @contextmanager
 def listening(plugins: Plugins) -> Iterator[list[Told]]:
-    """Collect what the core and the plugins log in the body, from level INFO on, in place of printing it."""
+    """Yield a list that collects the messages, from level INFO on, that the core and the plugins log in the body."""
     collector, loggers = _Collector(), plugins.loggers()
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -47,10 +49,13 @@ def listening(plugins: Plugins) -> Iterator[list[Told]]:
 
 
 def tell(by_rank: Sequence[Sequence[Told]], names: Sequence[str]) -> None:
-    """Log it here. All ranks of a role say the same, so only warnings are repeated for each.
+    """Log the messages of a role's ranks in this process.
+
+    All ranks of a role log the same messages, so only the first rank's are logged below level WARNING.
 
     Args:
-        names: how messages call the ranks.
+        by_rank: messages of each rank.
+        names: name of each rank in messages.
     """
     for rank, (told, name) in enumerate(zip(by_rank, names, strict=True)):
         for line in told:

@@ -1,4 +1,4 @@
-"""Which way weights take to an engine. Pure functions of where its processes and the ranks are."""
+"""The choice of the route by which weights reach an engine, as pure functions of the places of ranks and receivers."""
 
 from __future__ import annotations
 
@@ -14,33 +14,40 @@ Choice = Literal["auto", "store", "memory", "collective"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """From a rank to all processes of an engine."""
+    """A route from one rank to all processes of an engine."""
 
     rank: int
     path: Path
     machine: str
-    """The rank's."""
+    """Machine of the rank."""
 
 
 def wants_direct(choice: Choice, ranks: Sequence[Place]) -> bool:
-    """True unless all weights go by the object store: by default they do where the policy has no GPU."""
+    """Return False if all weights go by the object store, which is the default for a policy without GPUs.
+
+    Args:
+        choice: value of the option ``runtime.ray.weights``.
+        ranks: places of the policy's ranks.
+    """
     return choice != "store" and (choice != "auto" or ranks[0].device is not None)
 
 
 def route_to(
     receivers: Sequence[Place], ranks: Sequence[Place], choice: Choice, who: str
 ) -> Route | None:
-    """Return the way to an engine; None: by the object store.
+    """Return the route to an engine; None if the engine gets its weights by the object store.
 
-    The rank that shares the engine's device gives it the weights; to another device they go by a broadcast of the first
-    rank.
+    An engine that shares a device with a rank gets the weights from this rank. An engine on another device gets them by
+    a broadcast of the first rank.
 
     Args:
-        receivers: the engine's processes; empty if they cannot be reached.
-        who: the engine, in messages.
+        receivers: places of the engine's processes; empty if links cannot reach them.
+        ranks: places of the policy's ranks.
+        choice: value of the option ``runtime.ray.weights``.
+        who: name of the engine in messages.
 
     Raises:
-        ConfigError: the chosen way does not lead there.
+        ConfigError: the chosen kind of route does not lead to this engine.
     """
     if choice == "store" or not receivers:
         return None
