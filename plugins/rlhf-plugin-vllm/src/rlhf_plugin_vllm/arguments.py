@@ -1,4 +1,4 @@
-"""From the run's configuration to the arguments that vLLM is started with."""
+"""Arguments and environment variables with which vLLM starts, from the run's configuration."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from vllm import AsyncEngineArgs
 
 CPU_CACHE_GIB = 1.0
-"""Size of the KV cache on a CPU unless the options say it: vLLM's own default is most of the machine."""
+"""Size of the KV cache on a CPU, in GiB, unless an option sets it: vLLM's own default is most of the memory."""
 MOST_AT_ONCE = 1024
-"""Sequences decoded together at most, unless the options say it; the others wait. CUDA graphs are made up to it."""
+"""Largest number of sequences that vLLM decodes together, unless an option sets it; further sequences wait. vLLM makes
+CUDA graphs for batches of up to this size."""
 GIB = 1 << 30
 
 
@@ -79,26 +80,26 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
     if cache_gib is not None:
         arguments["kv_cache_memory_bytes"] = int(cache_gib * GIB)
     if on_cpu:
-        # After a part of a prompt vLLM turns its request's generator back, which one on the CPU cannot do.
+        # After one chunk of a prompt vLLM resets the request's random generator, which a generator on a CPU cannot do.
         arguments["enable_chunked_prefill"] = False
     else:
         arguments["gpu_memory_utilization"] = config.memory_share
-        # The kernel for mixtures of experts that takes their weights as they are in a checkpoint.
+        # Triton's kernel for mixtures of experts computes with weights in the layout of a checkpoint.
         arguments["moe_backend"] = "triton"
     return arguments
 
 
 @contextmanager
 def environment(config: VllmEngineConfig) -> Iterator[None]:
-    """Set what vLLM and its processes read from the environment while they start; the user's own values stay.
+    """Set environment variables that vLLM's processes read while they start. The user's variables keep their values.
 
-    The workers are spawned, not forked: the trainer's process has threads, and may have a GPU, which a fork breaks.
+    vLLM's workers are spawned, not forked: the trainer's process has threads, and may use a GPU, which a fork breaks.
     """
     wanted = {
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
-        # Bound threads would fight with the trainer's over the same cores.
+        # Threads that vLLM binds to cores would compete with the trainer's threads for these cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
     }

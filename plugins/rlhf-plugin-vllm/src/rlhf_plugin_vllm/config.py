@@ -14,8 +14,8 @@ OURS = {
     "max_model_len": "--data.max_prompt_tokens and --rollout.max_new_tokens",
     "logprobs_mode": "nothing: training needs the log-probs of the distribution that was sampled from",
     "load_format": "nothing: weights come from the trainer",
-    "worker_extension_cls": "nothing: it is how weights reach the workers",
-    "weight_transfer_config": "nothing: it is how weights reach the workers",
+    "worker_extension_cls": "nothing: the engine's own extension brings weights to the workers",
+    "weight_transfer_config": "nothing: the engine's own transfer brings weights to the workers",
     "stream_interval": "--engine.vllm.portion",
     "quantization": "nothing: the trainer's weights are served as they are",
     "enforce_eager": "--engine.vllm.compile",
@@ -23,24 +23,25 @@ OURS = {
     "kv_cache_memory_bytes": "--engine.vllm.kv_cache_gib",
     "enable_sleep_mode": "nothing: a run keeps its engine in memory all the time",
 }
-"""Engine arguments that the engine sets, and what to set instead."""
+"""Arguments of vLLM that this engine sets itself, and for each the option to use instead."""
 
 
 class VllmEngineConfig(Config):
-    """How vLLM is started, and how weights reach it."""
+    """Options with which vLLM starts, and options of the weights' way to vLLM."""
 
     memory_share: float = Field(
         0.45,
         gt=0.0,
         lt=1.0,
-        description="share of a GPU's memory for weights and KV cache; the rest is the trainer's. Not used on a CPU, "
-        "nor where kv_cache_gib is set",
+        description="share of a GPU's memory for vLLM's weights and KV cache; the rest is for the trainer. Not used on "
+        "a CPU, nor if kv_cache_gib is set",
     )
     kv_cache_gib: float | None = Field(
         None,
         gt=0.0,
         le=2048.0,
-        description="size of the KV cache; unset: what memory_share leaves on a GPU, 1 on a CPU",
+        description="size of the KV cache, in GiB; unset: on a GPU the part of memory_share that weights leave, on a "
+        "CPU 1",
     )
     compile: bool | None = Field(
         None,
@@ -48,17 +49,20 @@ class VllmEngineConfig(Config):
     )
     prefix_caching: bool = Field(
         True,
-        description="compute what prompts have in common once; emptied with every weight update",
+        description="compute a prefix that several prompts share once; new weights empty the cache of prefixes",
     )
     bucket_mib: int = Field(
-        256, ge=1, le=16384, description="weights that are copied and handed over at once"
+        256,
+        ge=1,
+        le=16384,
+        description="size of one bucket of weights, which is copied and handed over at once, in MiB",
     )
     portion: int = Field(
         32,
         ge=1,
         le=4096,
-        description="tokens of a request that leave vLLM's core at once: one by one they keep vLLM's processes busier "
-        "than a small model keeps a GPU. 1: as vLLM does it",
+        description="number of a request's tokens that vLLM's core sends in one message: with one message a token, "
+        "vLLM's processes are busier than a GPU with a small model. 1: as vLLM does by default",
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="CPU threads of a worker; unset: one per available core"
@@ -73,5 +77,5 @@ class VllmEngineConfig(Config):
     def _not_ours(cls, args: dict[str, object]) -> dict[str, object]:
         for name in args:
             if name in OURS:
-                raise ValueError(f"{name} is set by the engine; what to use instead: {OURS[name]}")
+                raise ValueError(f"{name} is set by the engine itself; use instead: {OURS[name]}")
         return args

@@ -1,4 +1,4 @@
-"""The engine as the loop sees it: vLLM's ``AsyncLLM`` in this process, its workers in processes of their own."""
+"""The engine ``vllm``, with vLLM's ``AsyncLLM`` in this process and vLLM's workers in processes of their own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ MIB = 1 << 20
 
 
 class State(StrEnum):
-    """``NEW`` -> ``SERVING`` <-> ``PAUSED``, ``ASLEEP``; ``INCOMPLETE`` until weights come; ``CLOSED`` is final."""
+    """State of an engine: ``NEW`` -> ``INCOMPLETE`` -> ``SERVING`` <-> ``PAUSED`` or ``ASLEEP``.
+
+    An engine is ``INCOMPLETE`` while it lacks a whole set of weights. ``CLOSED`` is final.
+    """
 
     NEW = "not started"
     SERVING = "serving"
@@ -42,12 +45,12 @@ class State(StrEnum):
 class VllmEngine:
     """Implements ``rlhf_core.contracts.LinkedEngine``.
 
-    Each seed is a request of its own, so that tokens depend on seed, prompt and weights. vLLM computes a batch's rows
-    in kernels that are chosen by the batch's size, so log-probs may differ in their last bits with what else is
-    running; a token then changes only where two candidates were that close.
+    Each seed is a request of its own, so that its tokens depend on seed, prompt and weights. vLLM chooses kernels by
+    the size of the batch. Therefore log-probs may differ in their last bits between batches of different size, and a
+    token changes only if the log-probs of two candidates are that close.
 
-    After weights are updated under running requests, the keys and values of what they have written so far are computed
-    anew with the new weights.
+    When new weights come while requests are running, vLLM computes the keys and values of their tokens again with the
+    new weights.
     """
 
     shares_weights = False
@@ -63,12 +66,12 @@ class VllmEngine:
         self._version = 0
         self._sender = WeightSender(config.bucket_mib * MIB)
         self._versions: dict[str, list[tuple[int, int]]] = {}
-        """Of the requests in flight, by name: (index of the first token, version) whenever the version changed."""
+        """For each request in flight, by name: pairs (index of the first token, version of the weights from there)."""
         self._num_requests = 0
         self._tasks: set[asyncio.Task[Completion]] = set()
 
     async def start(self, spec: EngineSpec, source: WeightSource) -> None:
-        """Start vLLM's processes and give them the source's weights.
+        """Start vLLM's processes, and give them the weights of ``source``.
 
         Raises:
             ConfigError: vLLM refuses an argument, the model or the memory.
@@ -82,7 +85,7 @@ class VllmEngine:
             raise
 
     async def start_empty(self, spec: EngineSpec) -> None:
-        """Start vLLM's processes; nothing is generated before weights have come.
+        """Start vLLM's processes without weights. ``update_weights`` or ``receive_weights`` has to follow.
 
         Raises:
             ConfigError: vLLM refuses an argument, the model or the memory.
@@ -91,7 +94,7 @@ class VllmEngine:
         self._require("start", State.NEW)
         self._spec = spec
         self._llm = self._launch(spec)
-        # Now, because the children of one that died cannot be found any more.
+        # Children of a dead process cannot be found any more, so all of vLLM's processes are noted at the start.
         self._family = processes.family(self._llm)
         self._state = State.INCOMPLETE
         try:
@@ -102,8 +105,10 @@ class VllmEngine:
             raise
 
     async def receivers(self) -> Sequence[Place]:
-        """Where vLLM's workers are, each of which takes all weights. Empty under data parallelism: its engines are not
-        all reached by one call."""
+        """Return the places of vLLM's workers, each of which receives all weights.
+
+        The result is empty with data parallelism, whose engines one call does not all reach.
+        """
         if self._llm.vllm_config.parallel_config.data_parallel_size > 1:
             return []
         return [
@@ -112,18 +117,18 @@ class VllmEngine:
         ]
 
     async def join(self, invitation: Invitation) -> None:
-        """Have the workers join the link of a trainer in another process, in the place of an older link.
+        """Have the workers join the link of a trainer in another process, which replaces an older link.
 
         Raises:
-            RolloutError: the other ends did not come.
+            RolloutError: another end of the link did not join.
         """
         try:
             await self._init_transfer({"link": invitation.to_plain()})
-        except Exception as error:  # whatever vLLM wraps a worker's error in
+        except Exception as error:  # vLLM wraps a worker's error in various classes
             raise RolloutError(f"joining the trainer's link: {_reason(error)}") from error
 
     async def receive_weights(self, version: int) -> None:
-        """Do what ``update_weights`` does with the weights that come by the link.
+        """Serve the weights that come by the link, as ``update_weights`` serves those of a source.
 
         Raises:
             RolloutError: requests are running and ``pause`` was not called, the link broke, or the weights do not fit.
@@ -136,9 +141,9 @@ class VllmEngine:
         await self._replace_weights(version, send)
 
     async def generate(self, request: GenerationRequest) -> list[Completion]:
-        """Return one completion per seed, in the order of the seeds; while paused, wait.
+        """Return one completion per seed, in the order of the seeds. A paused engine answers after ``resume``.
 
-        Cancelling the call frees what it occupies.
+        If the call is cancelled, vLLM drops its requests.
 
         Raises:
             RolloutError: the request cannot be served, the engine is not serving, or vLLM failed.
@@ -160,7 +165,9 @@ class VllmEngine:
             self._tasks.difference_update(tasks)
 
     async def update_weights(self, version: int, source: WeightSource) -> WeightSync:
-        """Copy the source's weights into the served model, and label tokens with ``version`` from now on.
+        """Copy the weights of ``source`` into the served model, and label tokens with ``version`` from now on.
+
+        Returns the size of the weights and the duration.
 
         Raises:
             RolloutError: requests are running and ``pause`` was not called, or the weights do not fit the model.
@@ -190,19 +197,23 @@ class VllmEngine:
         self._state = state
 
     async def pause(self) -> None:
-        """Stop between two tokens, keeping what is in flight; new requests wait."""
+        """Stop all requests between two tokens. These requests and new ones wait for ``resume``."""
         self._require("pause", State.SERVING)
         await self._llm.pause_generation(mode="keep", clear_cache=False)
         self._state = State.PAUSED
 
     async def resume(self) -> None:
-        """Go on after ``pause``."""
+        """Go on with all requests after ``pause``."""
         self._require("resume", State.PAUSED)
         self._state = State.SERVING
         await self._llm.resume_generation()
 
     async def sleep(self) -> None:
-        """Empty the prefix cache and refuse requests until ``wake``. Weights and KV cache stay where they are."""
+        """Empty the prefix cache and refuse requests until ``wake``. Weights and KV cache stay where they are.
+
+        Raises:
+            RolloutError: requests are running, or the engine is not serving.
+        """
         self._require("sleep", State.SERVING)
         if self._versions:
             raise RolloutError(
@@ -217,21 +228,22 @@ class VllmEngine:
         self._state = State.SERVING
 
     async def checksum(self) -> str | None:
-        """Digest of the served weights, read back from the parameters that vLLM computes with, put together from what
-        each worker holds of them.
+        """Return a digest of the served weights, read back from the parameters that vLLM computes with.
+
+        The digest combines the parts that the workers hold. It is None if these parts cannot be combined.
 
         Raises:
-            RolloutError: a parameter was replaced since the last update, or workers differ.
+            RolloutError: a parameter was replaced since the last update, or workers serve different weights.
         """
         self._require("checksum", State.SERVING, State.PAUSED)
         try:
             reports = await self._ask("rlhf_served")
-        except Exception as error:  # whatever vLLM wraps a worker's error in
+        except Exception as error:  # vLLM wraps a worker's error in various classes
             raise RolloutError(f"checksum: {_reason(error)}") from error
         return served_digest([[HeldWeight(**held) for held in report] for report in reports])
 
     async def close(self) -> None:
-        """End vLLM's processes; what is in flight fails. Closing twice is fine."""
+        """End vLLM's processes. Requests in flight fail. A second call does nothing."""
         started = self._state not in (State.NEW, State.CLOSED)
         self._state = State.CLOSED
         if started:
@@ -260,7 +272,7 @@ class VllmEngine:
             except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
                 raise ConfigError(
                     f"vLLM could not start with {spec.model_path}: {error}\n"
-                    "What its processes had to say is on the terminal; VLLM_LOGGING_LEVEL=INFO shows more."
+                    "Messages of vLLM's processes are on the terminal; set VLLM_LOGGING_LEVEL=INFO to see more of them."
                 ) from error
 
     def _check_tokens(self, spec: EngineSpec) -> None:
@@ -281,7 +293,7 @@ class VllmEngine:
             prompt = {"prompt_token_ids": list(request.prompt_ids)}
             async for output in self._llm.generate(prompt, params, name):  # type: ignore[arg-type]
                 final = output
-        except Exception as error:  # whatever vLLM raises belongs to the request that caused it
+        except Exception as error:  # errors of any class that vLLM raises belong to this request
             raise RolloutError(
                 f"request {request.uid}: vLLM failed: {error or type(error).__name__}"
             ) from error
@@ -297,11 +309,15 @@ class VllmEngine:
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=how))
 
     async def _transfer(self, send: Callable[[], Awaitable[None]]) -> None:
-        """Do one update of vLLM's protocol: start, calls that hand over weights, finish."""
+        """Run ``send``, and check that every parameter has received new weights.
+
+        Raises:
+            RolloutError: ``send`` failed, or a parameter kept its old weights.
+        """
         try:
             await send()
             missing = sorted({name for names in await self._ask("rlhf_missing") for name in names})
-        except Exception as error:  # whatever vLLM wraps a worker's error in
+        except Exception as error:  # vLLM wraps a worker's error in various classes
             raise RolloutError(f"update_weights: {_reason(error)}") from error
         if missing:
             raise RolloutError(
@@ -311,13 +327,14 @@ class VllmEngine:
 
     @asynccontextmanager
     async def _open_update(self) -> AsyncIterator[Hand]:
+        """Start and finish a weight update of vLLM's protocol, and yield the function that hands over weights."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         is_open = True
 
         async def hand(update: dict[str, Any]) -> None:
             nonlocal is_open
-            is_open = False  # a worker that fails ends the update by itself
+            is_open = False  # if a worker fails, vLLM ends the update by itself
             await self._llm.update_weights(WeightTransferUpdateRequest(update_info=update))
             is_open = True
 
@@ -329,12 +346,18 @@ class VllmEngine:
                 await self._llm.finish_weight_update()
 
     async def _ask(self, method: str) -> list[Any]:
-        """Return each worker's answer."""
+        """Call a method of ``WorkerExtension`` in each worker, and return the workers' answers."""
         answers: list[Any] = await self._llm.collective_rpc(method)
         return answers
 
     async def _forget_prefixes(self) -> None:
-        """Drop keys and values of older weights, also those of paused requests, which are computed anew."""
+        """Drop the keys and values that older weights computed, and note the tokens that each request has so far.
+
+        vLLM computes the keys and values of paused requests again.
+
+        Raises:
+            RolloutError: vLLM kept keys and values.
+        """
         for name, count in compat.tokens_so_far(self._llm).items():
             if name in self._versions:
                 self._versions[name].append((count, self._version))
@@ -355,7 +378,7 @@ class VllmEngine:
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Return when none of them runs any more."""
+    """Cancel tasks, and return when none of them runs any more."""
     pending = list(tasks)
     for task in pending:
         task.cancel()
@@ -363,7 +386,7 @@ async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What a worker said, without what vLLM says around it."""
+    """Return the message of a worker's error, without the text that vLLM puts around it."""
     said = str(error) or type(error).__name__
     inner = re.search(r"Worker failed with error '(.*)', please check", said, re.DOTALL)
     return inner[1] if inner else said

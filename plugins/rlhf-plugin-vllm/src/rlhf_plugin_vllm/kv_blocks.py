@@ -1,9 +1,11 @@
-"""KV-cache blocks of vLLM's scheduler, looked up only where a request starts or ends one. vLLM's core imports this.
+"""A mix-in for vLLM's schedulers that looks up KV-cache blocks only when a request starts or completes a block.
 
-For each running request and step vLLM's scheduler asks its cache manager for a slot, and tells it how far the request
-has come. With blocks of 16 tokens that changes nothing in 14 of 16 steps: the slot is in a block that the request has,
-and no block becomes complete. These calls are half of the time of scheduling, and for models of up to some billion
-parameters it is the scheduler's process that sets the pace of generation.
+For each running request, vLLM's scheduler makes two calls of its cache manager in each decoding step: one asks for a
+slot, the other reports how many tokens are computed. With blocks of 16 tokens both calls change nothing in 14 of 16
+steps, since the slot is in a block that the request has, and no block becomes complete. The calls take half of the time
+of scheduling. For models of up to some billion parameters, the scheduler's process limits the speed of generation.
+
+vLLM's core imports this module.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from vllm.v1.request import Request, RequestStatus
 
 
 class BetweenBlocks:
-    """Mixed into a scheduler of vLLM: it asks for blocks only where they can change.
+    """Mix-in for a scheduler of vLLM, which calls the cache manager only when a request's blocks can change.
 
-    Only for models whose layers all attend to everything, without speculative tokens, and without a connector that
-    brings blocks from elsewhere; the scheduler of others stays as it is. What is scheduled and which blocks are cached
-    is the same in every step.
+    The schedule and the cached blocks are the same in every step as without the mix-in. The mix-in leaves the scheduler
+    unchanged if a layer does not attend to all tokens, with speculative tokens, and with a connector that brings blocks
+    from other processes.
     """
 
     kv_cache_manager: KVCacheManager
@@ -41,7 +43,7 @@ class BetweenBlocks:
         ):
             size = kinds[0].block_size
             manager.allocate_slots = _slots_at_edges(manager, size)  # type: ignore[method-assign]
-            manager.cache_blocks = _blocks_when_complete(manager, size)  # type: ignore[method-assign]
+            manager.cache_blocks = _blocks_when_complete(manager, size)  # type: ignore[method-assign, assignment]
 
 
 def _slots_at_edges(manager: KVCacheManager, size: int) -> Callable[..., KVCacheBlocks | None]:
@@ -51,8 +53,8 @@ def _slots_at_edges(manager: KVCacheManager, size: int) -> Callable[..., KVCache
     def allocate_slots(
         request: Request, num_new_tokens: int, *args: Any, **kwargs: Any
     ) -> KVCacheBlocks | None:
-        # A running request has a block for its last computed token, with room for the next one unless it was full. The
-        # last slot goes the long way too: with it the block may be complete, and is cached.
+        # A running request has a block for its last computed token. This block has room for the next token unless it is
+        # full. vLLM's own method handles the last slot, too, which may complete the block, so that vLLM caches it.
         if (
             num_new_tokens == 1
             and 0 < request.num_computed_tokens % size < size - 1
@@ -68,7 +70,7 @@ def _blocks_when_complete(manager: KVCacheManager, size: int) -> Callable[[Reque
     inner = manager.cache_blocks
 
     def cache_blocks(request: Request, num_computed_tokens: int) -> None:
-        # Called for every token of a running request, so that no multiple is passed over.
+        # vLLM calls this for every token of a running request, so the call for each multiple of `size` comes.
         if num_computed_tokens % size == 0:
             inner(request, num_computed_tokens)
 

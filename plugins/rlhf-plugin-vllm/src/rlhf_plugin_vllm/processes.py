@@ -1,4 +1,4 @@
-"""vLLM's processes: a core and its workers, below this one."""
+"""vLLM's processes, which are children of the engine's process: a core and its workers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 GRACE_S = 20.0
-"""How long they may take to end by themselves. A killed core leaves its shared memory to Python's resource tracker."""
+"""Seconds for vLLM's processes to end by themselves. A killed core leaves its shared memory to Python's resource
+tracker."""
 KILL_S = 5.0
+"""Seconds to wait for processes to end before they are killed, and again after that."""
 
 
 @contextmanager
@@ -29,7 +31,7 @@ def deaf_to_hangups() -> Iterator[None]:
 
 
 def family(llm: AsyncLLM) -> list[psutil.Process]:
-    """Return the processes that ``llm`` started, and those that they started."""
+    """Return the processes that ``llm`` has started, and all of their descendants."""
     import psutil
 
     found: list[psutil.Process] = []
@@ -43,7 +45,7 @@ def family(llm: AsyncLLM) -> list[psutil.Process]:
 
 
 def end(processes: Sequence[psutil.Process]) -> None:
-    """Return when none of them is left; those that vLLM did not end are killed."""
+    """Kill the processes that do not end by themselves, and return when none is left."""
     import psutil
 
     _, alive = psutil.wait_procs(processes, timeout=KILL_S)

@@ -1,4 +1,4 @@
-"""Between the contract's requests and completions, and vLLM's. Imports vLLM only where it is called."""
+"""Conversion of the contract's requests to vLLM's, and of vLLM's outputs to completions. Functions import vLLM."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from vllm import CompletionOutput, SamplingParams
 
 SEED_BITS = 63
-"""Some of vLLM's samplers keep seeds as signed 64-bit integers, and -1 means none."""
+"""Number of bits of a seed. Some of vLLM's samplers keep seeds as signed 64-bit integers, where -1 means no seed."""
 
 
 def sampling_params(
     request: GenerationRequest, seed: int, limit: int, spec: EngineSpec
 ) -> SamplingParams:
-    """Return vLLM's parameters for one completion, of ``limit`` tokens at most."""
+    """Return vLLM's sampling parameters for one completion of at most ``limit`` tokens."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -33,14 +33,14 @@ def sampling_params(
         seed=seed % (1 << SEED_BITS),
         max_tokens=limit,
         min_tokens=min(wanted.min_new_tokens, limit),
-        # The spec's end-of-sequence tokens replace the tokenizer's; as stop tokens they stay in the output.
+        # The spec's end-of-sequence tokens replace the tokenizer's. vLLM keeps stop tokens in the output.
         ignore_eos=True,
         stop_token_ids=list(spec.eos_token_ids),
         stop=list(wanted.stop),
         include_stop_str_in_output=True,
         skip_special_tokens=False,
         detokenize=bool(wanted.stop),
-        # One number for each token, kept in flat lists instead of a dictionary per token.
+        # 0 asks for the log-prob of the sampled token only. Flat lists cost less than a dictionary for each token.
         logprobs=0 if wanted.logprobs else None,
         flat_logprobs=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
@@ -50,10 +50,10 @@ def sampling_params(
 def completion(
     request: GenerationRequest, output: CompletionOutput, versions: list[tuple[int, int]]
 ) -> Completion:
-    """Return the contract's form of what vLLM wrote.
+    """Return vLLM's output as the contract's completion.
 
     Args:
-        versions: (index of the first token, version of the weights) whenever the version changed.
+        versions: pairs (index of the first token, version of the weights that wrote the tokens from there on).
 
     Raises:
         RolloutError: a log-prob that was asked for is missing or not a number.
@@ -76,10 +76,11 @@ def completion(
 
 
 def _logprobs(output: CompletionOutput) -> NDArray[np.float32]:
-    """(A,) The first entry at each position is the sampled token's."""
+    """Return (A,) log-probs of the sampled tokens, which are the first entries at their positions."""
     flat = output.logprobs
     if flat is None:
         return np.empty(0, dtype=np.float32)
+    # `flat_logprobs` makes vLLM return flat lists, not the dictionaries of the other type in its union.
     starts = np.asarray(flat.start_indices, dtype=np.int64)  # type: ignore[union-attr]
     return np.asarray(flat.logprobs, dtype=np.float32)[starts]  # type: ignore[union-attr]
 

@@ -1,12 +1,15 @@
-"""vLLM's scheduler, which tells the client of tokens in portions. vLLM's core imports this module.
+"""Schedulers for vLLM that send tokens to the client in portions, and append plain tokens with less work.
 
-vLLM sends its client each token of each running request as soon as it is sampled, which a person at a terminal wants.
-Rollouts are read when they are complete, and what is sent costs both ends: a token with its log-prob takes the client
-about 25 us, so that with 256 running requests the client, and not the GPU, sets the pace of a small model. Portions of
-32 tokens take it a fifth of that (`benchmarks/vllm_client.py`).
+vLLM sends each token of each running request as soon as it is sampled, for a person who reads along. Rollouts are read
+when they are complete, and each message costs both its sender and its reader. One token with its log-prob takes the
+client about 25 us. With 256 running requests, the client and not the GPU then limits the speed of a small model.
+Portions of 32 tokens take a fifth of this time (`benchmarks/vllm_client.py`).
 
-The core itself is next: it walks through all that can have happened to each request, and writes a message about it. A
-token in the midst of a response is only appended, which is done here (`benchmarks/vllm_scheduler.py`).
+With portions, vLLM's core is the next limit. For each token the core checks everything that can happen to a request,
+and builds a message. Most tokens are plain: they are appended to their request, and nothing else happens. The mix-in
+``InPortions`` appends plain tokens itself (`benchmarks/vllm_scheduler.py`).
+
+vLLM's core imports this module.
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ from .names import PORTION_VARIABLE
 from .writers import StepLogprobs, Writer
 
 MERGED = {"request_id", "new_token_ids", "new_logprobs"}
+"""Fields of an output that ``Writer`` merges over several outputs of a request."""
 OTHERS = [name for name in EngineCoreOutput.__struct_fields__ if name not in MERGED]
+"""All other fields of an output, such as its finish reason."""
 others_of = attrgetter(*OTHERS)
 NOTHING = others_of(EngineCoreOutput("", []))
-"""What else an output can have, and what that is when it has nothing else."""
+"""Values of the fields ``OTHERS`` in an output that holds tokens only."""
 
 FOR_EACH_TOKEN = (
     "connector",
@@ -41,19 +46,20 @@ FOR_EACH_TOKEN = (
     "enable_return_routed_experts",
     "return_sampling_mask",
 )
-"""Parts of vLLM's schedulers, in one version or another, that want to see every token."""
+"""Attributes of vLLM's schedulers, in any supported version, whose owners have to see every token."""
 ALL = -1
-"""As a number of log-probs: those of the whole vocabulary."""
+"""Number of log-probs by which a request asks for the whole vocabulary's."""
 
 
 class InPortions:
-    """Mixed into a scheduler of vLLM: holds tokens back until there are enough of a request, or it ends.
+    """Mix-in for a scheduler of vLLM, which holds a request's tokens until a portion is full or the request ends.
 
-    Whatever is more than tokens goes at once, with the tokens held before it. So do the tokens of requests with stop
-    strings, which the client looks for. While the scheduler is paused nothing is held, so that the client can count how
-    many tokens the old weights wrote.
+    An output with more than tokens is sent at once, together with the tokens held before it. The tokens of a request
+    with stop strings are sent at once, too, since the client looks for the strings. A paused scheduler holds no tokens,
+    so that the client can count the tokens that the old weights wrote.
     """
 
+    # The types of vLLM's own attributes, outputs and steps differ between its versions, so they are Any here.
     requests: dict[str, Any]
     pause_state: PauseState
     max_model_len: int
@@ -67,6 +73,12 @@ class InPortions:
         self._in_advance = isinstance(self, AsyncScheduler)
 
     def update_from_output(self, scheduled: Any, computed: Any) -> dict[int, EngineCoreOutputs]:
+        """Return the messages of one step by client, as vLLM's method does, but with tokens in portions.
+
+        Args:
+            scheduled: vLLM's schedule of the step.
+            computed: vLLM's result of the step, with the sampled tokens.
+        """
         complete: list[Writer] = []
         if self._writers and self._may_append(computed):
             scheduled = self._append_plain(scheduled, computed, complete)
@@ -79,13 +91,17 @@ class InPortions:
         return messages
 
     def get_num_unfinished_requests(self) -> int:
-        """Of a paused scheduler too, as long as tokens are held: then the core makes one more, empty step."""
+        """Return the number of unfinished requests; for a paused scheduler, at least the number that hold tokens.
+
+        vLLM's core then makes one more, empty step, which sends the held tokens.
+        """
         unfinished: int = super().get_num_unfinished_requests()  # type: ignore[misc]
         if unfinished or not self._is_paused:
             return unfinished
         return sum(bool(writer.tokens) for writer in self._writers.values())
 
     def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+        """Finish requests as vLLM's method does, and drop their held tokens."""
         finished = super().finish_requests(*args, **kwargs)  # type: ignore[misc]
         for name in self._writers.keys() - self.requests.keys():
             del self._writers[name]
@@ -96,15 +112,18 @@ class InPortions:
         return self.pause_state is PauseState.PAUSED_ALL
 
     def _may_append(self, computed: Any) -> bool:
-        """Whether nobody looks at each token of the step, and log-probs have one row for each request."""
+        """Return True if no part of vLLM has to see every token of the step, and log-probs have one row a request."""
         if self._is_watched or computed.num_nans_in_logits is not None:
             return False
         return computed.logprobs is None or computed.logprobs.cu_num_generated_tokens is None
 
     def _append_plain(self, scheduled: Any, computed: Any, complete: list[Writer]) -> Any:
-        """Append the tokens to which nothing else happens, and return the step with what is left for vLLM to do.
+        """Append the plain tokens of a step, and return the schedule of the requests that are left to vLLM.
 
-        Of every running request there is a token in each step: microseconds count.
+        The loop body runs once for each running request in each step, so it has to take few microseconds.
+
+        Args:
+            complete: list to which writers with a whole portion are added.
         """
         writers, portion, in_advance = self._writers, self._portion, self._in_advance
         index_of, sampled = computed.req_id_to_index, computed.sampled_token_ids
@@ -123,7 +142,7 @@ class InPortions:
                 or new[0] in writer.stops
                 or request.num_output_tokens + 1 >= writer.last
                 or request.status is not running
-                # What is on its way of before a preemption is not to be counted, which vLLM takes care of.
+                # A token that was being computed when its request was preempted does not count; vLLM discards it.
                 or request.num_preemptions != writer.num_preemptions
             ):
                 left[name] = number
@@ -144,7 +163,7 @@ class InPortions:
         return rest
 
     def _due(self, outputs: list[EngineCoreOutput]) -> list[EngineCoreOutput]:
-        """Return what to send now of what vLLM would send."""
+        """Return the outputs to send now, out of those that vLLM would send, and hold the tokens of the others."""
         due = []
         for output in outputs:
             writer = self._writer_of(output.request_id)
@@ -160,7 +179,7 @@ class InPortions:
         return due
 
     def _writer_of(self, name: str) -> Writer | None:
-        """Return the request if its tokens may wait."""
+        """Return the writer of a request; None if the request's tokens must not wait."""
         writer = self._writers.get(name)
         if writer is None and (request := self.requests.get(name)) is not None:
             params = request.sampling_params
@@ -171,7 +190,7 @@ class InPortions:
     def _release(self, writers: Iterable[Writer], messages: dict[int, EngineCoreOutputs]) -> None:
         for writer in writers:
             request = writer.request
-            if request.request_id not in self.requests:  # aborted meanwhile
+            if request.request_id not in self.requests:  # the client has aborted the request
                 self._writers.pop(request.request_id, None)
                 continue
             message = messages.setdefault(request.client_index, EngineCoreOutputs())
@@ -179,8 +198,8 @@ class InPortions:
 
 
 class PortionScheduler(InPortions, BetweenBlocks, Scheduler):
-    """Where each step waits for the one before."""
+    """vLLM's synchronous scheduler, in which each step waits for the one before, with both mix-ins."""
 
 
 class AsyncPortionScheduler(InPortions, BetweenBlocks, AsyncScheduler):
-    """Where a step is prepared while the one before is computed."""
+    """vLLM's asynchronous scheduler, which prepares a step while the one before is computed, with both mix-ins."""

@@ -1,4 +1,4 @@
-"""One digest for the weights of an engine whose workers hold parts of them: shards, copies of shards, stages."""
+"""The digest of an engine's weights, when each worker holds a part: a shard, a copy of a shard, or a pipeline stage."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from rlhf_core.weights import digest_of_sums
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldWeight:
-    """What one worker holds of one weight."""
+    """The region of one weight that one worker holds."""
 
     name: str
+    """Hugging Face name of the weight."""
     dtype: str
     shape: Sequence[int]
-    """Of the whole weight."""
+    """Shape of the whole weight."""
     region: str
-    """Which elements; two workers with the same region hold the same ones."""
+    """Description of the region's elements; equal for two workers if and only if they hold the same elements."""
     elements: int
-    """In the region."""
+    """Number of elements in the region."""
     all_elements: int
-    """Of the whole weight."""
+    """Number of elements of the whole weight."""
     total: int
-    """Their share of ``rlhf_core.weights.bits_digest``."""
+    """The region's part of the sum ``rlhf_core.weights.bits_digest``."""
     words: int
-    """Words of 4 bytes in the region, as far as they are in it whole."""
+    """Number of words of 4 bytes that are in the region as a whole."""
     all_words: int
-    """Of the whole weight."""
+    """Number of words of 4 bytes of the whole weight."""
 
 
 def served_digest(workers: Sequence[Sequence[HeldWeight]]) -> str | None:
-    """Return ``weights_digest`` of the weights that the workers hold together; None where regions overlap in part, or
-    begin within a word, so that sums do not add up.
+    """Return ``weights_digest`` of the weights that the workers hold together.
+
+    The result is None if regions overlap in part, or begin within a word of 4 bytes: their sums then do not add up.
 
     Raises:
-        RolloutError: two workers hold different values of the same elements, or no worker holds some.
+        RolloutError: two workers hold different values of the same elements, or no worker holds some elements.
     """
     by_name: dict[str, dict[str, HeldWeight]] = {}
     for held in chain.from_iterable(workers):
@@ -53,8 +55,8 @@ def served_digest(workers: Sequence[Sequence[HeldWeight]]) -> str | None:
         elements = sum(held.elements for held in regions.values())
         if elements < first.all_elements:
             raise RolloutError(
-                f"vLLM's workers hold {elements} of the {first.all_elements} elements of {name}; the others are served "
-                "as they were before the last update"
+                f"vLLM's workers hold {elements} of the {first.all_elements} elements of {name}; the other elements "
+                "kept the values that they had before the last update"
             )
         if (
             elements > first.all_elements

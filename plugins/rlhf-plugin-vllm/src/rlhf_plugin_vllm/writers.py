@@ -1,4 +1,4 @@
-"""Requests that write, and tokens of theirs that have not left vLLM's core. vLLM's core imports this."""
+"""Writers: running requests with the tokens that vLLM's core has not sent yet. vLLM's core imports this module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from vllm.v1.request import Request
 
 
 class StepLogprobs:
-    """Log-probs of a step's tokens: lists of numbers, since these cost less to take one by one than arrays do."""
+    """Log-probs of the tokens of one step, as flat lists: reading a single number costs less from a list than an array.
+
+    ``width`` is the number of columns of ``ids`` and ``logprobs``; ``ranks`` has one entry a row.
+    """
 
     __slots__ = ("ids", "logprobs", "ranks", "width")
 
@@ -23,8 +26,9 @@ class StepLogprobs:
 class Writer:
     """A request whose tokens may wait for each other.
 
-    ``last`` is the number of tokens with which it ends at the latest, ``stops`` are the tokens that end it before, and
-    ``is_plain`` says that nothing else happens to its tokens than that they are appended and checked for these.
+    ``last`` is the number of output tokens with which the request ends at the latest. ``stops`` are the tokens that end
+    the request earlier. ``is_plain`` is True if vLLM does nothing with the request's tokens but append them and compare
+    them with ``stops`` and ``last``.
     """
 
     __slots__ = (
@@ -44,7 +48,7 @@ class Writer:
         assert params is not None
         self.request = request
         self.tokens: list[int] = []
-        # Of each token: its step, and its row there. Two lists, as pairs would be work for the garbage collector.
+        # Step of each token, and the token's row in the step. A list of pairs would burden the garbage collector.
         self.steps: list[StepLogprobs] = []
         self.rows: list[int] = []
         self.num_preemptions = request.num_preemptions
@@ -60,7 +64,7 @@ class Writer:
         )
 
     def hold(self, output: EngineCoreOutput) -> None:
-        """Keep what vLLM would have sent."""
+        """Keep the tokens and log-probs of an output that vLLM would have sent."""
         self.tokens += output.new_token_ids
         if output.new_logprobs is not None:
             step = StepLogprobs(output.new_logprobs)
@@ -68,7 +72,7 @@ class Writer:
             self.steps += [step] * len(step.ranks)
 
     def release(self, output: EngineCoreOutput | None = None) -> EngineCoreOutput:
-        """Return all that was kept, in ``output`` if there is one."""
+        """Return an output with all tokens and log-probs that were kept; ``output`` itself if it is given."""
         output = output or EngineCoreOutput(self.request.request_id, [])
         output.new_token_ids, self.tokens = self.tokens, []
         if self.rows:
@@ -77,7 +81,7 @@ class Writer:
         return output
 
     def _logprobs(self) -> LogprobsLists:
-        """Return those that the request asked for: a step has more columns if another request asked for more."""
+        """Return the log-probs that the request asked for; a step has more columns if another one asked for more."""
         width = 1 + (self.num_logprobs or 0)
         where = list(zip(self.steps, self.rows, strict=True))
         rows = [(step, slice(row * step.width, row * step.width + width)) for step, row in where]

@@ -1,1 +1,1 @@
-"""Weights from a trainer in the engine's own process. From other processes they come by ``rlhf_core.weights``."""
+"""Transfer of weights from a trainer in the engine's own process. Other trainers use ``rlhf_core.weights``."""

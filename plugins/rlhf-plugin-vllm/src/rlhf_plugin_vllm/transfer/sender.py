@@ -1,4 +1,4 @@
-"""A trainer in the engine's own process: pack weights into buckets and hand each over to vLLM's workers."""
+"""The sender of weights from a trainer in the engine's own process: packs buckets, and hands each to vLLM's workers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rlhf_core.contracts import WeightSource
 from rlhf_core.weights import CudaBuffer, HostBuffer, Slot, aligned, buffer_for, slot_for
 
 Hand = Callable[[dict[str, Any]], Awaitable[None]]
-"""Gives one bucket's description to the workers and returns when they have copied it."""
+"""Coroutine function that gives the description of one bucket to the workers, and returns when they have copied it."""
 
 
 class WeightSender:
-    """Keeps one buffer, which every bucket of every update goes through.
+    """Sends buckets through one buffer, which is kept between updates.
 
     Args:
-        bucket_bytes: size of the buffer; a larger tensor makes it grow.
+        bucket_bytes: number of bytes of the buffer; a larger tensor makes the buffer grow.
     """
 
     def __init__(self, bucket_bytes: int) -> None:
@@ -29,7 +29,10 @@ class WeightSender:
 
     @torch.no_grad()
     async def send(self, source: WeightSource, hand: Hand) -> int:
-        """Hand over all weights of ``source``, and return how many bytes they have. Its own buckets are cut anew."""
+        """Hand over all weights of ``source``, and return their number of bytes.
+
+        The weights are dealt into buckets of the buffer's size, whatever buckets ``source`` yields.
+        """
         slots: list[Slot] = []
         end, total = 0, 0
         for bucket in source.buckets():
@@ -60,7 +63,7 @@ class WeightSender:
         return 0 if self._buffer is None else len(self._buffer.bytes)
 
     def _make_room(self, tensor: Tensor) -> None:
-        """Have a buffer that holds at least ``tensor``, on its device."""
+        """Make the buffer large enough for ``tensor``; a new buffer is on the tensor's device."""
         if self._buffer is None or self._capacity() < tensor.nbytes:
             self.close()
             self._buffer = buffer_for(max(self._bucket_bytes, tensor.nbytes), tensor.device)

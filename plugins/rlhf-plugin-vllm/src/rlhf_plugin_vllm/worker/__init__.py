@@ -1,1 +1,1 @@
-"""What runs inside vLLM's worker processes. Only those import it."""
+"""Modules that run inside of vLLM's worker processes. Only vLLM's workers import them."""

@@ -1,9 +1,9 @@
-"""Mixtures of experts whose weights stay as they were loaded.
+"""Layers of experts whose weights keep the layout of a checkpoint, so that new weights can be copied into them.
 
-Most of vLLM's kernels for experts want them packed, swapped or in blocks. Those written in Triton take them as they are
-in a checkpoint, stacked: gate and up (E, 2F, D), down (E, D, F). On a GPU one of these is asked for (``arguments``) and
-only looked at here; on a CPU there is none, so plain products take its place. Either way vLLM's own ``load_weights``
-does the stacking, or takes the stacks that Transformers has.
+Most of vLLM's kernels for experts need weights that are packed, swapped or in blocks. vLLM's Triton kernels take the
+weights of a checkpoint in stacks: gate and up (E, 2F, D), down (E, D, F). On a GPU, ``arguments`` asks vLLM for a
+Triton kernel, and this module checks that vLLM has chosen one. vLLM has no such kernel for a CPU, where this module
+computes plain products instead. On both, vLLM's own ``load_weights`` stacks the weights, or takes Transformers' stacks.
 
 Letters: N tokens, K experts of a token, E experts that this worker has, D hidden size, F size of an expert.
 """
@@ -22,21 +22,23 @@ from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
 )
 
 PLAIN_KERNELS = ("TRITON", "BATCHED_TRITON")
-"""Names in vLLM of the kernels that compute with the parameters themselves."""
+"""vLLM's names of the kernels that compute with the parameters themselves."""
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
 }
-"""Of a gate, by vLLM's names; others are computed by its own kernels only."""
+"""Activations of a gate, by vLLM's names. Only vLLM's own kernels compute further ones."""
 
 
 class PlainExperts(UnquantizedFusedMoEMethod):
-    """Products with the parameters themselves, after vLLM's router has chosen."""
+    """vLLM's method for experts, replaced by products with the parameters. vLLM's router chooses the experts."""
 
-    def process_weights_after_loading(self, layer: nn.Module) -> None: ...
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """Leave the parameters as they are."""
 
-    def apply(
+    # vLLM's class is a Module whose `apply` is this method and not torch's.
+    def apply(  # type: ignore[override]
         self,
         layer: Any,
         x: Tensor,
@@ -45,15 +47,18 @@ class PlainExperts(UnquantizedFusedMoEMethod):
         shared_experts: nn.Module | None,
         shared_experts_input: Tensor | None,
     ) -> Tensor:
-        """Return the sum over the worker's own experts; shared ones are computed and added by vLLM's caller."""
+        """Return (N, D) weighted sums over this worker's experts. vLLM's caller computes and adds shared experts."""
         ids = topk_ids.long()
         if layer.expert_map is not None:
             ids = layer.expert_map.long()[ids]
         activation = layer.activation.value
-        return weighted_sum(x, layer.w13_weight, layer.w2_weight, topk_weights, ids, activation)
+        total: Tensor = weighted_sum(
+            x, layer.w13_weight, layer.w2_weight, topk_weights, ids, activation
+        )
+        return total
 
 
-# An operation of its own, because torch.compile cannot look into sizes that depend on what was chosen.
+# A custom operation, because torch.compile cannot trace sizes that depend on the chosen experts.
 @torch.library.custom_op("rlhf::weighted_sum", mutates_args=())
 def weighted_sum(
     x: Tensor,
@@ -65,23 +70,23 @@ def weighted_sum(
 ) -> Tensor:
     """Return y_n = sum_k w_nk down_e (activation(gate_e x_n) * up_e x_n) with e = ids_nk, of shape (N, D).
 
-    Each expert multiplies the tokens that chose it at once; one that none chose is not read.
+    Each expert multiplies all of its tokens at once. The weights of an expert without tokens are not read.
 
     Args:
-        x: (N, D).
-        gate_up: (E, 2F, D), gates first.
-        down: (E, D, F).
-        weights: (N, K), of the chosen experts.
-        ids: (N, K), which they are; -1 for one that another worker has, which adds nothing here.
+        x: (N, D) hidden states.
+        gate_up: (E, 2F, D) weights of the gates, then of the up projections.
+        down: (E, D, F) weights of the down projections.
+        weights: (N, K) weights w of the chosen experts in the sum.
+        ids: (N, K) indices of the chosen experts; -1 for an expert of another worker, which adds nothing here.
         activation: name of one of ``ACTIVATIONS``.
     """
     activate = ACTIVATIONS[activation]
     chosen = ids.flatten()  # (N*K,), token-major
     order = chosen.argsort(stable=True)
     counts = (chosen + 1).bincount(minlength=len(down) + 1).tolist()
-    # In float32, because K rounded summands of bfloat16 would not give the rounded sum.
+    # In float32: with bfloat16 each of the K summands would be rounded, not only the sum.
     total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    for expert, places in enumerate(order.split(counts)[1:]):
+    for expert, places in enumerate(torch.split(order, counts)[1:]):
         if len(places) == 0:
             continue
         tokens = places // ids.shape[1]
@@ -97,10 +102,12 @@ def _(x: Tensor, *_: Any) -> Tensor:
 
 
 def keep_plain_experts(layer: Any, *, on_cpu: bool) -> str | None:
-    """Have a layer of experts compute with its parameters as they are; return why it cannot, or None.
+    """Make a layer of experts compute with its parameters in the layout of a checkpoint.
+
+    Returns the reason why the layer cannot do this, as the end of a sentence about the layer; None if it can.
 
     Args:
-        layer: vLLM's, with the method for experts that are not quantized.
+        layer: vLLM's layer of experts that are not quantized.
     """
     method = layer.quant_method
     if layer.moe_config.moe_parallel_config.enable_eplb:

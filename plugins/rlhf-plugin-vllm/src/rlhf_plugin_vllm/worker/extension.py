@@ -1,6 +1,7 @@
-"""Teaches a vLLM worker how weights are loaded and received, and when to end; adds the calls that vLLM lacks.
+"""The extension of vLLM's workers: registers the loader and the receiver of weights, and adds calls that vLLM lacks.
 
-vLLM imports this module in each worker before it makes the model, because it is named as the worker's extension.
+vLLM imports this module in each worker before it makes the model, because the engine arguments name it as the worker's
+extension. The import also starts the thread that ends the worker with its owner.
 """
 
 from __future__ import annotations
@@ -21,21 +22,19 @@ WeightTransferEngineFactory.register_engine(TRANSFER_BACKEND, WeightReceiver)
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker class; its methods are called by ``collective_rpc``."""
+    """Mix-in for vLLM's worker class. The engine calls the methods by ``collective_rpc``; they return plain values."""
 
-    weight_transfer_engine: Any
+    weight_transfer_engine: WeightReceiver
 
     def rlhf_place(self) -> list[str | None]:
-        """Machine and device of this worker, as ``Place`` has them."""
+        """Return machine and device of this worker, the fields of ``Place``."""
         place = self.weight_transfer_engine.place()
         return [place.machine, place.device]
 
     def rlhf_missing(self) -> list[str]:
-        """Parameters that the last update left as they were."""
-        missing: list[str] = self.weight_transfer_engine.missing()
-        return missing
+        """Return the names of the parameters that received nothing in the last update."""
+        return self.weight_transfer_engine.missing()
 
     def rlhf_served(self) -> list[dict[str, Any]]:
-        """What this worker holds of each weight that is served, and its digest."""
-        served: list[dict[str, Any]] = self.weight_transfer_engine.served()
-        return served
+        """Return the fields of ``HeldWeight`` for each served weight of which this worker holds a part."""
+        return self.weight_transfer_engine.served()

@@ -1,7 +1,7 @@
-"""The copies out of a bucket, made again without the model's own code.
+"""Copies out of a bucket, repeated without the model's own ``load_weights``.
 
-A model's ``load_weights`` looks each name up among its modules, which takes the host longer than the copy takes a GPU:
-a mixture of experts has tens of thousands of weights. What it copied where is known after the first update.
+``load_weights`` looks up each name among the model's modules, which takes the host longer than the copy takes a GPU: a
+mixture of experts has tens of thousands of weights. The first update shows which elements belong where.
 """
 
 from __future__ import annotations
@@ -19,17 +19,25 @@ from .recorder import Placed
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
+    """One copy of some elements of a bucket into a parameter."""
+
     kept: Tensor
-    """A view of the parameter."""
+    """View of the parameter that receives the elements."""
     dtype: torch.dtype
-    """Of the weight in the bucket."""
+    """Dtype of the weight in the bucket."""
     stride: tuple[int, ...]
+    """Strides of the elements in the bucket, in elements of ``dtype``, in the shape of ``kept``."""
     offset: int
-    """Elements of ``dtype`` from the start of the bucket."""
+    """Index of the first element, in elements of ``dtype`` from the start of the bucket."""
 
 
 class KnownCopies:
-    """What became of one bucket: for buckets with the same slots, while the parameters are the same tensors."""
+    """The copies out of one bucket. They are right for buckets with the same slots, while parameters stay in place.
+
+    Args:
+        slots: slots of the bucket.
+        placed: parts of each weight of the bucket that the model has copied, by name.
+    """
 
     def __init__(self, slots: Sequence[Slot], placed: Mapping[str, Placed]) -> None:
         self.slots = list(slots)
@@ -37,7 +45,7 @@ class KnownCopies:
         self._copies = [copy for one in placed.values() for copy in _copies_of(one)]
 
     def repeat(self, bucket: Tensor) -> None:
-        """Copy out of ``bucket`` what was copied out of the first one."""
+        """Make the copies out of ``bucket``, which has to have the slots of the first bucket."""
         typed = {dtype: _typed(bucket, dtype) for dtype in {copy.dtype for copy in self._copies}}
         sources = [
             typed[copy.dtype].as_strided(copy.kept.shape, copy.stride, copy.offset)
@@ -54,5 +62,5 @@ def _copies_of(placed: Placed) -> list[_Copy]:
 
 
 def _typed(bucket: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bucket as numbers, less the bytes at its end that make no whole one."""
+    """Return the bucket as numbers of ``dtype``, without trailing bytes that do not fill a number."""
     return bucket[: len(bucket) // dtype.itemsize * dtype.itemsize].view(dtype)

@@ -1,4 +1,4 @@
-"""Load a model so that its weights can be replaced in place and read back."""
+"""A loader of vLLM models that keeps weights in a layout in which they can be replaced in place and read back."""
 
 from __future__ import annotations
 
@@ -22,37 +22,47 @@ from .narrow_heads import widen
 
 
 class PlainLinear(UnquantizedLinearMethod):
-    """A product with the parameter itself.
+    """vLLM's method for linear layers, replaced by a product with the parameter itself.
 
-    On a CPU vLLM multiplies by a packed copy and drops the parameter, so that writing to it would change nothing.
+    On a CPU vLLM multiplies by a packed copy and drops the parameter, so a write to the parameter would change nothing.
     """
 
-    def process_weights_after_loading(self, layer: nn.Module) -> None: ...
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """Leave the parameter as it is."""
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.linear(x, layer.weight, bias)
+        """Return x W^T + bias."""
+        return _product(layer, x, bias)
 
 
 class PlainEmbedding(UnquantizedEmbeddingMethod):
-    """The same for the output head."""
+    """vLLM's method for the output head, replaced by a product with the parameter itself."""
 
-    def process_weights_after_loading(self, layer: nn.Module) -> None: ...
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """Leave the parameter as it is."""
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.linear(x, layer.weight, bias)
+        """Return x W^T + bias."""
+        return _product(layer, x, bias)
+
+
+def _product(layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    return F.linear(x, weight, bias)
 
 
 class PlainWeightsLoader(DefaultModelLoader):
-    """vLLM's default loader, less what rearranges weights."""
+    """vLLM's default loader, which leaves the loaded weights in the layout of a checkpoint."""
 
     def __init__(self, load_config: LoadConfig) -> None:
         super().__init__(replace(load_config, load_format="auto"))
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
-        """Load, then refuse or replace the methods that would rearrange weights afterwards.
+        """Load the weights, then replace the methods that would rearrange them.
 
         Raises:
-            ValueError: the model has layers whose weights vLLM keeps in another layout.
+            ValueError: the model has a layer whose weights vLLM keeps in another layout.
         """
         super().load_weights(model, model_config)
         for name, module in model.named_modules():
@@ -79,8 +89,8 @@ def _keep_plain(name: str, module: Any) -> None:
             "in place; take another engine for this model"
         )
     holds_weights = next(module.parameters(recurse=False), None) is not None
-    # Attention of this kind keeps products of its weights, which would stay those of older ones; so does a runner of
-    # experts that joins two gates.
+    # Latent attention, and a runner of experts that joins two gates, keep products of weights. These products would
+    # not follow new weights.
     keeps_copies = isinstance(module, MLAAttention) or getattr(module, "_fse_fuse_gate", False)
     if keeps_copies or (method is not None and holds_weights):
         raise ValueError(

@@ -1,7 +1,8 @@
-"""Attention heads of sizes that vLLM's CPU kernel does not have, run in wider ones.
+"""Attention with heads of a size that vLLM's CPU kernel lacks, computed with wider heads.
 
-Zeros are appended to query, key and value. Scores stay as they are, because the scale is a number of its own; the
-columns that zeros gave are cut off again. Only small models have such heads.
+Zeros are appended to query, key and value. The products of queries and keys do not change, and neither does the
+softmax, since vLLM keeps the scale as a separate number. The columns of zeros are cut off the output. Only small models
+have heads of such sizes.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
 
 def widen(attention: Any) -> None:
-    """Have one of vLLM's attention layers compute in the next size that the kernel has.
+    """Make one of vLLM's attention layers compute with heads of the next larger size that the kernel has.
 
     Raises:
         ValueError: the heads are larger than any size of the kernel.
@@ -33,7 +35,8 @@ def widen(attention: Any) -> None:
         return tuple(_resized(part, narrow, wide) for part in inputs)
 
     def cut(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        return output.unflatten(-1, (-1, wide))[..., :narrow].flatten(-2)
+        heads = torch.unflatten(output, -1, (-1, wide))  # (N, H, wide)
+        return heads[..., :narrow].flatten(-2)  # (N, H * narrow)
 
     attention.head_size = attention.head_size_v = attention.impl.head_size = wide
     attention.register_forward_pre_hook(pad)
@@ -41,5 +44,6 @@ def widen(attention: Any) -> None:
 
 
 def _resized(heads: Tensor, narrow: int, wide: int) -> Tensor:
-    """(N, H * narrow) -> (N, H * wide)"""
-    return F.pad(heads.unflatten(-1, (-1, narrow)), (0, wide - narrow)).flatten(-2)
+    """Return (N, H * wide) heads with zeros appended to each, from (N, H * narrow) heads."""
+    split = torch.unflatten(heads, -1, (-1, narrow))  # (N, H, narrow)
+    return F.pad(split, (0, wide - narrow)).flatten(-2)

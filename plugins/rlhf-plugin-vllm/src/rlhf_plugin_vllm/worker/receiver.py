@@ -1,8 +1,9 @@
-"""The worker's side: copy buckets into the model that is served, in place, and answer what is served.
+"""The receiver of weights in a vLLM worker: copies buckets into the served model in place, and reports what is served.
 
-Registered with vLLM as a weight-transfer engine, so that an update is vLLM's own protocol: start, calls that hand over
-weights, finish. A trainer in the engine's process makes one call for each bucket. For one in another process there is
-one call in all, during which the worker takes the buckets from a link that it joined before.
+The receiver is registered with vLLM as a weight-transfer engine, so an update of the weights follows vLLM's own
+protocol: start, calls that hand over weights, finish. A trainer in the engine's process makes one call for each bucket.
+For a trainer in another process there is only one call, during which the worker reads all buckets from a link that it
+joined before.
 """
 
 from __future__ import annotations
@@ -39,58 +40,71 @@ from .recorder import CopyRecorder, Placed
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):
-    """What the worker gets weights through."""
+    """The way by which weights will come."""
 
     link: dict[str, Any] | None = None
-    """An ``Invitation``; None: each bucket describes itself."""
+    """Plain values of an ``Invitation`` to a link; None if buckets come from a trainer in the engine's process."""
 
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """One bucket, or all that come by the link."""
+    """One bucket, or all buckets that come by the link."""
 
     buffer: dict[str, Any] | None = None
+    """Description of the buffer that holds the bucket, for ``open_buffer``; None if buckets come by the link."""
     slots: list[dict[str, Any]] | None = None
+    """Fields of a ``Slot`` for each weight of the bucket; None if buckets come by the link."""
     version: int | None = None
-    """Of the weights that come by the link."""
+    """Version of the weights that come by the link; None for a bucket in a buffer."""
 
 
 class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
-    """Loads by the model's own ``load_weights``, into the parameters that are computed with.
+    """Copies weights with the model's own ``load_weights`` into the parameters that vLLM computes with.
 
-    That needs parameters in the layout of a checkpoint, apart from being stacked; ``loader`` sees to it. Nothing is
-    allocated beside the bucket, which is on the model's device, and addresses stay, as CUDA graphs need.
+    The parameters have to be in the layout of a checkpoint, except that several weights may be stacked in one
+    parameter; ``loader`` ensures this. The only memory beside the parameters is the bucket, on the model's device. The
+    parameters' addresses do not change, since CUDA graphs contain them.
     """
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
     _link: ReceivingLink | None = None
     _placed: dict[str, Placed]
+    """Weights that the last update has copied, by name."""
     _ties: dict[str, str]
+    """For each weight that the model does not have itself, the name of the weight that the model uses instead."""
     _tied_heads: set[str]
     _known: dict[str, KnownCopies]
-    """By the first name in the bucket."""
+    """Copies out of each bucket of an earlier update, by the first name in the bucket."""
     _live: set[int]
-    """Storages of the parameters that ``_known`` is about."""
+    """Addresses of the parameters' storages when ``_known`` was recorded."""
     _opened: dict[str, Any]
+    """Description of the buffer that ``_bucket`` is in."""
     _bucket: Tensor | None
     _staged: Tensor | None = None
-    """On the model's device, what came in host memory."""
+    """Copy, on the model's device, of a bucket that came in the host's memory."""
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        """Get ready; with an invitation, join its link in the place of an older one."""
+        """Prepare for updates. With an invitation, join its link, which replaces an older link.
+
+        Raises:
+            LinkBroken: another end of the link did not join.
+        """
         self._known, self._live = {}, set()
         if init_info.link is None:
             self._placed, self._ties, self._opened, self._bucket = {}, {}, {}, None
             return
         if self._link is not None:
             self._link.close()
-            self._link = None  # before the new one: its buffers may be large
+            self._link = (
+                None  # frees the old link's buffers, which may be large, before new ones are made
+            )
         invitation = Invitation.from_plain(init_info.link)
         self._link = ReceivingLink(invitation, self.parallel_config.rank, self.device)
         self._link.connect()
 
     def start_weight_update(self) -> None:
+        """Begin an update, and forget the recorded copies if a parameter's storage has changed."""
         self._placed = {}
         self._ties = {}
         self._tied_heads = _tied_heads(self.model)
@@ -98,11 +112,11 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._known, self._live = {}, live
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Copy one bucket, or all that the link brings.
+        """Copy one bucket, or all buckets that the link brings, into the model.
 
         Raises:
-            ValueError: a weight does not fit the model, or went nowhere.
-            LinkBroken: the link's other ends are gone or late.
+            ValueError: a weight does not fit the model, or has no place in it.
+            LinkBroken: another end of the link is gone or late.
         """
         if update_info.version is not None:
             assert self._link is not None, "a link is joined first"
@@ -130,22 +144,27 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
                     "and engine were started from different models, or vLLM ties it to a weight that the trainer has "
                     "changed apart from it"
                 )
-            # Else another stage has it, which ``served`` of all workers tells.
+            # Otherwise another pipeline stage may have the weight; the digest of all workers' ``served`` shows this.
 
     def _on_device(self, slots: Sequence[Slot], bucket: Tensor) -> Tensor:
-        """Return the bucket where the model is. From host memory it goes there in one piece: a tied head is compared
-        there, and a copy of a weight that vLLM's code moves first would not be one out of the bucket."""
+        """Return the bucket on the model's device, copied in one piece if it came in the host's memory.
+
+        Tied heads are compared on the device. Besides, vLLM's code would move single weights to the device first, and
+        ``CopyRecorder`` could not recognize copies of the moved weights.
+        """
         if bucket.device.type == self.device.type:
             return bucket
         if self._staged is None or len(self._staged) < len(bucket):
-            self._staged = None  # the old one first: both may be large
+            self._staged = (
+                None  # frees the old buffer before the new one is made: both may be large
+            )
             self._staged = torch.empty(len(bucket), dtype=bucket.dtype, device=self.device)
         end = max((slot.offset + slot.nbytes for slot in slots), default=0)
         self._staged[:end].copy_(bucket[:end])
         return self._staged
 
     def _copied(self, slots: Sequence[Slot], bucket: Tensor) -> Mapping[str, Placed]:
-        """Copy the weights to where they belong, and return where that is."""
+        """Copy a bucket's weights into the parameters, and return the copied parts of each weight, by name."""
         if not slots:
             return {}
         known = self._known.get(slots[0].name)
@@ -153,18 +172,21 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             known.repeat(bucket)
             return known.placed
         recorder = CopyRecorder(bucket, slots)
-        # vLLM 0.32 refuses a tied head in a bucket without the embeddings; it is compared with them afterwards.
+        # vLLM 0.32 refuses a tied head in a bucket without the embeddings. ``_load`` compares the head with them.
         untied = [slot for slot in slots if slot.name not in self._tied_heads]
+        load_weights: Any = (
+            self.model.load_weights
+        )  # vLLM's models have this method, torch's modules do not
         with torch.no_grad(), recorder:
-            self.model.load_weights((slot.name, slot.view(bucket)) for slot in untied)
+            load_weights((slot.name, slot.view(bucket)) for slot in untied)
         self._known[slots[0].name] = KnownCopies(slots, recorder.placed)
         return recorder.placed
 
     def finish_weight_update(self) -> None:
-        """Nothing is left to do: weights were copied as they came. ``missing`` says whether they were all of them."""
+        """Do nothing, since weights are copied as they come. ``missing`` tells which parameters received nothing."""
 
     def missing(self) -> list[str]:
-        """Names of the parameters that got nothing in the last update and kept their old weights."""
+        """Return the names of the parameters that received nothing in the last update and kept their old weights."""
         served = {
             parameter.untyped_storage().data_ptr(): name
             for name, parameter in self.model.named_parameters()
@@ -175,10 +197,12 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         return sorted(served.values())
 
     def served(self) -> list[dict[str, Any]]:
-        """Return ``HeldWeight`` as plain values of everything that this process serves, read back from the parameters.
+        """Return the fields of ``HeldWeight`` for each weight of which this worker holds a part.
+
+        The weights are read back from the parameters.
 
         Raises:
-            ValueError: a parameter is not the one that the last update wrote to.
+            ValueError: a parameter was replaced by another tensor since the last update.
         """
         live = _storages(self.model)
         found = []
@@ -201,14 +225,15 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
-        """Abstract in vLLM 0.26 and gone since; ``transfer.sender`` does it."""
+        """Refuse: ``transfer.sender`` sends weights. vLLM 0.26 requires this method, and later versions lack it."""
         raise NotImplementedError("weights are sent by rlhf_plugin_vllm.transfer.sender")
 
     def place(self) -> Place:
-        """Where this worker is."""
+        """Return machine and device of this worker."""
         return place_of(self.device)
 
     def shutdown(self) -> None:
+        """Close the link, and free the buffers and the recorded copies."""
         if self._link is not None:
             self._link.close()
         self._placed, self._ties, self._opened, self._bucket = {}, {}, {}, None
@@ -216,13 +241,15 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def _open(self, description: dict[str, Any]) -> Tensor:
         if self._bucket is None or description != self._opened:
-            self._bucket = None  # the old one first: both may be large
+            self._bucket = (
+                None  # frees the old buffer before the new one is opened: both may be large
+            )
             self._bucket = open_buffer(description, self.device)
             self._opened = description
         return self._bucket
 
     def _tied_to(self, weight: Tensor) -> str | None:
-        """Return the name whose weight the model uses in this one's place, if there is one."""
+        """Return the name of a copied weight with equal values, which the model uses instead; None if there is none."""
         for other, placed in self._placed.items():
             if placed.slot.shape == list(weight.shape) and placed.equals(weight):
                 return other
@@ -232,7 +259,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
 def _held_weight(
     name: str, dtype: torch.dtype, placed: Placed, total: int, words: int | None = None
 ) -> dict[str, Any]:
-    """``HeldWeight`` as plain values; without ``words`` all of them are held."""
+    """Return the fields of ``HeldWeight``; ``words`` is None if the worker holds the whole weight."""
     all_words = num_words(placed.num_elements * dtype.itemsize)
     return {
         "name": name,
@@ -252,7 +279,7 @@ def _storages(model: nn.Module) -> set[int]:
 
 
 def _tied_heads(model: nn.Module) -> set[str]:
-    """Names under which the model has embeddings once more."""
+    """Return the names of output heads that are the same parameter as the embeddings."""
     first: dict[int, str] = {}
     again = set()
     for path, module in model.named_modules(remove_duplicate=False):

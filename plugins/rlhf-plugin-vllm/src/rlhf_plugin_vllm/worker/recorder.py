@@ -1,8 +1,9 @@
-"""Which part of which parameter each weight was copied to.
+"""A recorder of the part of a parameter that each weight is copied to.
 
-vLLM keeps several weights of a checkpoint in one parameter (query, key and value; gate and up), and each model has its
-own code that says where. Instead of saying it a second time, the copies are watched while that code runs. What is
-learned serves to read the weights back, and to notice one that went nowhere.
+vLLM keeps several weights of a checkpoint in one parameter, such as query, key and value, or gate and up. Each model's
+own ``load_weights`` knows the place of each weight. The recorder watches the copies that this code makes, so that the
+places are not written down a second time. The record serves to read the weights back, and to notice a weight that was
+not copied.
 """
 
 from __future__ import annotations
@@ -21,38 +22,41 @@ from rlhf_core.weights import Slot, torch_dtype
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One copy: some elements of a weight, and where they are kept."""
+    """One copy of some elements of a weight into a parameter."""
 
     kept: Tensor
-    """A view of the parameter."""
+    """View of the parameter that received the elements."""
     stride: tuple[int, ...]
-    """Of the elements in the weight, in the shape of ``kept``."""
+    """Strides of the elements in the weight, in the shape of ``kept``."""
     offset: int
-    """Of the first element in the weight."""
+    """Index of the first element in the flat weight."""
 
 
 @dataclass(slots=True)
 class Placed:
-    """A weight and its parts."""
+    """A weight, and the copies of its elements."""
 
     slot: Slot
+    """Name, dtype and shape of the weight, and its place in the bucket."""
     parts: list[Part]
 
     def is_whole(self) -> bool:
-        """True when every element was copied somewhere."""
+        """Return True if as many elements were copied as the weight has."""
         return self.num_copied == self.num_elements
 
     @property
     def num_elements(self) -> int:
+        """Number of elements of the weight."""
         return self.slot.nbytes // torch_dtype(self.slot.dtype).itemsize
 
     @property
     def num_copied(self) -> int:
+        """Number of elements that were copied."""
         return sum(part.kept.numel() for part in self.parts)
 
     @property
     def region(self) -> str:
-        """Which elements were copied: equal for two workers if and only if both hold the same, in the same parts."""
+        """Description of the copied elements; equal for two workers if and only if they hold the same parts."""
         if self.is_whole():
             return "whole"
         parts = sorted((part.offset, tuple(part.kept.shape), part.stride) for part in self.parts)
@@ -66,7 +70,7 @@ class Placed:
         return mask.view(self.slot.shape)
 
     def equals(self, weight: Tensor) -> bool:
-        """Whether what was copied is what ``weight`` has at these elements."""
+        """Return True if the copied elements equal the elements of ``weight`` at the same indices."""
         flat = weight.contiguous()
         start = flat.storage_offset()
         return all(
@@ -77,8 +81,10 @@ class Placed:
         )
 
     def read(self) -> Tensor:
-        """Return the weight as the model holds it, in its shape of a checkpoint and the model's dtype; elements that
-        were not copied are undefined. A view of the parameter where that has the same layout."""
+        """Return the weight as the model holds it, in the checkpoint's shape and the model's dtype.
+
+        Elements that were not copied are undefined. The result is a view of the parameter if the layouts are the same.
+        """
         first, stride = self.parts[0].kept, self.parts[0].stride
         is_one = len(self.parts) == 1 and self.is_whole()
         if is_one and first.is_contiguous() and first.stride() == stride:
@@ -89,15 +95,16 @@ class Placed:
         return weight.view(self.slot.shape)
 
 
-class CopyRecorder(TorchDispatchMode):
-    """While active, notes each copy out of a bucket.
+class CopyRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__ has no types
+    """Records every ``copy_`` out of a bucket while the mode is active. ``placed`` has each weight's parts by name.
 
     Args:
-        bucket: the bytes that hold the slots.
+        bucket: (bytes,) the bucket.
+        slots: places of the weights in the bucket.
     """
 
     def __init__(self, bucket: Tensor, slots: Sequence[Slot]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.placed = {slot.name: Placed(slot, []) for slot in slots}
         self._slots = sorted(slots, key=lambda slot: slot.offset)
         self._starts = [slot.offset for slot in self._slots]

@@ -1,4 +1,4 @@
-"""End vLLM's processes when the one that started them is gone. vLLM's core does not notice that by itself."""
+"""The watchdog, which ends vLLM's processes when the engine's process is gone: vLLM's core does not notice this."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import time
 from ..names import OWNER_VARIABLE
 
 GRACE_S = 10.0
-"""From asking the core to end until killing it."""
+"""Seconds between asking the core to end and killing it."""
 
 
 def end_with_owner() -> None:
-    """Watch the process whose id the environment holds, from a thread; do nothing where there is none.
+    """Start a thread that ends vLLM's core when the owner is gone: the process whose pid the environment holds.
 
-    The core is this process itself, or its parent where vLLM gave workers processes of their own.
+    Without an owner no thread is started. The core is this process or, if vLLM runs workers in processes of their own,
+    its parent.
     """
     owner = int(os.environ.get(OWNER_VARIABLE, "0"))
     if not owner:
@@ -26,7 +27,7 @@ def end_with_owner() -> None:
     core = os.getpid() if os.getppid() == owner else os.getppid()
     try:
         handle = os.pidfd_open(owner)
-    except ProcessLookupError:  # it is gone already, or lives on another machine
+    except ProcessLookupError:  # the owner is gone already, or is on another machine
         return
     threading.Thread(target=_watch, args=(handle, core), name="rlhf-watchdog", daemon=True).start()
 
@@ -35,7 +36,7 @@ def _watch(handle: int, core: int) -> None:
     watched = select.poll()
     watched.register(handle, select.POLLIN)
     watched.poll()
-    with contextlib.suppress(ProcessLookupError):  # it may end by itself in between
+    with contextlib.suppress(ProcessLookupError):  # the core may end by itself
         os.kill(core, signal.SIGTERM)
         time.sleep(GRACE_S)
         os.kill(core, signal.SIGKILL)
