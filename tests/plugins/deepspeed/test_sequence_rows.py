@@ -102,7 +102,7 @@ def test_heads_that_cannot_be_dealt_out_are_refused():
     [
         ({"tensor_parallel": 2, "zero_stage": 3}, "only stages 1 and 2 can share matrices"),
         ({"tensor_parallel": 2, "zero_stage": 0}, "only stages 1 and 2 can share matrices"),
-        ({"tensor_parallel": 2, "sequence_parallel": 2}, "choose one of them"),
+        ({"tensor_parallel": 2, "sequence_parallel": 2}, "Set one of the two options to 1"),
         ({"leaf_modules": ("Block",)}, "leaf_modules with zero_stage 2"),
     ],
 )

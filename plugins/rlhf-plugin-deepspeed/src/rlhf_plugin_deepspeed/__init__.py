@@ -1,4 +1,4 @@
-"""The training backend ``deepspeed``: one object per rank, ZeRO stages 0 to 3."""
+"""Registration of the training backend ``deepspeed``: one object per rank, ZeRO stages 0 to 3."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .config import DeepSpeedConfig
 
 @hookimpl
 def rlhf_train_backends() -> list[Component[Any]]:
+    """Return the ``deepspeed`` component; its factory is imported when a run selects it."""
     return [
         Component(
             name="deepspeed",

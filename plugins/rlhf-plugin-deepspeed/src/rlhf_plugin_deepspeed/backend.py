@@ -1,7 +1,7 @@
 """The DeepSpeed training backend: one object per rank and role.
 
-All ranks make the same calls in the same order, each with its own rows. A call returns what belongs to the rank's rows;
-metrics are the rank's share, to be merged over ranks.
+All ranks of the role make the same calls in the same order, each with its own rows. A call returns the results of this
+rank's rows. Its metrics are this rank's share; the runtime merges the shares of all ranks.
 """
 
 from __future__ import annotations
@@ -69,27 +69,27 @@ Training = ZeroTraining | ReplicatedTraining
 
 
 class DeepSpeedBackend(ScoringBackend):
-    """One role's model on this rank, and its part of the training state if it is trained."""
+    """One role's model on this rank; of a trained role also this rank's part of the training state."""
 
     def __init__(self, config: DeepSpeedConfig) -> None:
         self._config = config
         self._ranks: Ranks
         self._group: RankGroup
-        """Computes the same rows."""
+        """Rank group whose ranks compute the same rows."""
         self._slices: RankGroup
-        """Shares the tokens of these rows."""
+        """Rank group whose ranks each compute a slice of the tokens of these rows."""
         self._training: Training | None = None
         self._scoring: Training | WholeScoring | SharedScoring | None = None
         self._terms: PolicyTerms | None = None
         self._offloading: Offloading | None = None
 
     def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
-        """Meet the other ranks, load the model, make the optimizer.
+        """Join the process group of the ranks, load the model and create the optimizer.
 
         Raises:
-            ConfigError: a model that cannot be loaded, a trained role without an optimizer, or an environment that
-                does not name the other ranks.
-            PluginError: an architecture, adapter or optimizer that cannot be used.
+            ConfigError: the model cannot be loaded, the trained role has no optimizer, or the environment does not
+                name the other ranks.
+            PluginError: the backend cannot use the architecture, the adapter or the optimizer.
         """
         self._spec = spec
         self._device = own_device(choose_device(self._config.device))
@@ -106,11 +106,11 @@ class DeepSpeedBackend(ScoringBackend):
             self._scoring = WholeScoring()
 
     def _join_groups(self) -> None:
-        """Find the ranks that compute the same rows as this one."""
+        """Join the rank groups that ``sequence_parallel`` and ``tensor_parallel`` ask for."""
         config, ranks = self._config, self._ranks
         check_heads(self._lm.num_heads, config.sequence_parallel)
         self._slices = join_group(ranks, config.sequence_parallel, "sequence_parallel")
-        # A role that only scores is whole on every rank, and its ranks need not compute the same.
+        # A role without an objective has whole matrices on every rank, so its ranks may compute different rows.
         shares = self._spec.objective is not None and config.tensor_parallel > 1
         self._group = (
             join_group(ranks, config.tensor_parallel, "tensor_parallel") if shares else self._slices
@@ -124,10 +124,13 @@ class DeepSpeedBackend(ScoringBackend):
         return ZeroTraining(self._model, spec, optimizer, self._config, self._ranks)
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
-        """Do one optimizer step over the rows of all ranks.
+        """Do one update with the gradient of the rows of all ranks.
 
-        The plan's normalizers are totals over all ranks, so that the ranks' losses add up to the step's. A gradient
-        that is not finite on any rank is dropped on all, and counted by the first.
+        The plan's normalizers are totals over all ranks, so that the ranks' losses add up to the loss of the update.
+        If a gradient is not finite on any rank, all ranks skip the update and the first rank counts it as skipped.
+
+        Raises:
+            PluginError: the role has no objective.
         """
         training = self._training
         if training is None:
@@ -158,7 +161,11 @@ class DeepSpeedBackend(ScoringBackend):
         return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=logprobs)
 
     def _update_metrics(self, update: Metrics) -> Metrics:
-        """What every rank knows alike: a sum over ranks must not count it more than once."""
+        """Return the metrics of the update, named after the role.
+
+        All ranks have the same values. The runtime sums skipped updates over ranks, so only the first rank reports
+        them.
+        """
         skipped = update.pop("skipped")
         named = {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
         return named | ({"train/skipped_updates": skipped} if self._ranks.is_first else {})
@@ -171,7 +178,7 @@ class DeepSpeedBackend(ScoringBackend):
         seen: SeenLogprobs,
         parts: list[Metrics],
     ) -> Tensor:
-        """Return this pass's part of the step's loss, leaving its metrics in ``parts``."""
+        """Return the part of the update's loss that these rows have, and append its metrics to ``parts``."""
         shared = self._lay_out(batch.trajectories, rows)
         objective = self._spec.objective
         columns = ActionColumns(flat=columns_of(batch, rows, self._device), grid=shared.packed.grid)
@@ -193,7 +200,7 @@ class DeepSpeedBackend(ScoringBackend):
     def _supervised_loss(
         self, batch: TrajectoryColumns, rows: Rows, plan: StepPlan, parts: list[Metrics]
     ) -> Tensor:
-        """The same for the terms on supervised rows."""
+        """Return the part of the update's loss that these supervised rows have, and append its metrics to ``parts``."""
         assert self._terms is not None
         assert plan.supervised_normalizers is not None
         shared = self._lay_out(batch, rows)
@@ -207,7 +214,7 @@ class DeepSpeedBackend(ScoringBackend):
         return loss
 
     def _passes(self, batch: TrajectoryColumns, *, together: bool) -> list[Rows]:
-        # The limit is what one rank has room for.
+        # The option limits the tokens of one rank; a sequence-parallel group has that room on each of its ranks.
         limit = self._spec.max_tokens_per_micro_batch * self._slices.size
         return agreed_passes(
             batch, limit, self._ranks, together=together, share_prompts=self._shares_prompts
@@ -222,16 +229,18 @@ class DeepSpeedBackend(ScoringBackend):
         return self._config.share_prompts and self._slices.size == 1
 
     def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
-        """Apply ``score`` to passes and put the results, (M, ...) each, where the actions are."""
+        """Apply ``score`` to each micro-batch; return one column (sum of A, ...) per result, for this rank's rows."""
         scoring = self._scoring
         assert scoring is not None, "setup comes first"
         together = group_rows(batch, self._group)
         trajectories = together.batch.trajectories
         passes = self._passes(trajectories, together=scoring.stage == 3)
-        if not passes:  # nothing to do, but the caller wants columns of the right width
+        if (
+            not passes
+        ):  # A stand-in pass gives the empty columns the number of axes that the caller expects.
             passes = [np.zeros(0, dtype=np.int64)]
         done = []
-        # Not inference mode: under stage 3 the weights that a pass collects are used by later backward passes.
+        # Inference mode would mark the weights that stage 3 collects here, and later backward passes use them too.
         with torch.no_grad():
             for rows in passes:
                 shared = self._lay_out(trajectories, rows)
@@ -244,7 +253,7 @@ class DeepSpeedBackend(ScoringBackend):
         return rows.whole_scores(self._role.reader.action_scores(rows.packed, own))
 
     def _report(self, metrics: Metrics, parts: list[Metrics]) -> None:
-        """Keep the metrics of a pass. All ranks of a group find the same, so one of them reports."""
+        """Append the metrics of a pass, on the first rank of the rank group only: all its ranks have the same."""
         if self._group.is_first:
             parts.append(metrics)
 
@@ -254,7 +263,7 @@ class DeepSpeedBackend(ScoringBackend):
         return self._scoring.stage
 
     def module(self) -> torch.nn.Module | None:
-        """The live ``CausalLM``; None where no rank has it whole, for a critic, and under an adapter."""
+        """Return the live ``CausalLM``; None for a critic, with an adapter, or if no rank has the whole model."""
         if (
             self._stage == 3
             or self._is_sharded
@@ -274,26 +283,36 @@ class DeepSpeedBackend(ScoringBackend):
         return served_weights(self._model, shared=self._stage == 3)
 
     def buckets(self) -> Iterator[dict[str, Tensor]]:
-        """Yield the weights by Hugging Face names, on every rank; all ranks have to take every bucket."""
+        """Yield buckets of the weights by Hugging Face names, on every rank. All ranks must consume every bucket."""
         return buckets_of(self._served().items())
 
     def checksum(self) -> str:
-        """Digest of the weights as ``buckets`` gives them, equal on all ranks."""
+        """Return the digest of the weights that ``buckets`` yields; all ranks return the same."""
         return weights_digest(self._served().items())
 
     def save(self, folder: Path) -> None:
-        """Write this rank's part of the training state into a folder that all ranks see."""
+        """Write this rank's part of the training state into a folder that all ranks see.
+
+        Raises:
+            CheckpointError: the optimizer's state cannot be written.
+        """
         save_training(folder, self._training, self._model, self._ranks)
 
     def load(self, folder: Path) -> None:
-        """Undo ``save``, also with another number of ranks or another stage than it was saved with."""
+        """Restore the state that ``save`` wrote; stages 1 to 3 also read another number of ranks or stage.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or belongs to another model or optimizer, or stage 0 meets
+                the files of stages 1 to 3.
+        """
         load_training(folder, self._training, self._model, self._ranks)
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
-        """Write a plain Transformers folder; the first rank does, with weights from all.
+        """Write a plain Transformers folder. The first rank writes it, with weights from all ranks.
 
         Raises:
-            ConfigError: ``ema`` is asked for and none is kept.
+            ConfigError: ``ema`` is true and the role keeps no moving average.
+            PluginError: ``ema`` is true and the role is not trained.
         """
         if ema and self._spec.ema_decay is None:
             raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
@@ -306,20 +325,20 @@ class DeepSpeedBackend(ScoringBackend):
         return self._training.holding_average()
 
     def offload(self) -> None:
-        """Move weights and training state to the host. Nothing to do on a CPU."""
+        """Move weights and training state from the GPU to the host; on a CPU do nothing."""
         if self._device.type == "cuda" and self._offloading is None:
             assert self._scoring is not None, "setup comes first"
             self._offloading = Offloading(self._scoring, self._model, self._device)
             self._offloading.offload()
 
     def reload(self) -> None:
-        """Undo ``offload``."""
+        """Move everything that ``offload`` moved back to the GPU."""
         if self._offloading is not None:
             self._offloading.reload()
             self._offloading = None
 
     def close(self) -> None:
-        """Drop model and training state. The process group stays: DeepSpeed keeps one for good."""
+        """Drop model and training state. The process group stays, because DeepSpeed keeps using it."""
         if self._scoring is not None:
             self._scoring.close()
         self._training = self._scoring = self._offloading = None

@@ -1,4 +1,4 @@
-"""Cut parameters, put together on one rank each and taken apart again."""
+"""Exchange of cut parameters among ranks: each parameter is collected on one rank and cut again."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from .ranks import Ranks
 
 
 class Collecting:
-    """Knows which rank holds which part of which parameter. All ranks make the same calls in the same order.
+    """Table of the fragments that every rank holds, and the collective calls that move them.
+
+    All ranks make the same calls in the same order. A parameter's *owner* is the rank that updates the whole
+    parameter. A *round* is a list of parameters with different owners: the n-th is owned by rank n.
 
     Args:
-        fragments: this rank's.
-        shapes: of the whole parameters.
+        fragments: the fragments of this rank.
+        shapes: the shape of each whole parameter.
     """
 
     def __init__(
@@ -36,17 +39,18 @@ class Collecting:
         self._rounds = {vector: self._dealt(found) for vector, found in names.items()}
 
     def rounds(self, vector: int) -> list[list[str]]:
-        """Return the names of the parameters in the ranks' vectors of this index, at most one for each rank at a time.
-
-        The n-th of a round is the n-th rank's to update.
-        """
+        """Return the rounds of the parameters that lie in the ranks' vectors of this index, by name."""
         return self._rounds.get(vector, [])
 
     def collect(self, names: Sequence[str], vectors: Sequence[Tensor]) -> list[Tensor]:
-        """Return this rank's own parameter of the round, whole, as each of ``vectors`` has it; nothing without one.
+        """Return the whole parameter that this rank owns in the round, once for each of ``vectors``.
 
-        The vectors have the layout of the fragments: weights, their gradient, state. They may lie on the host; what is
-        returned is on this rank's device.
+        The list is empty on a rank that owns no parameter of the round. The results are on this rank's device.
+
+        Args:
+            names: the round.
+            vectors: weights, their gradient and optimizer state, all in the layout of the fragments; they may be in
+                host memory.
         """
         own, holders = self._own(names)
         sent = [_parts(fragment, vectors) for fragment in self._fragments(names)]
@@ -62,10 +66,11 @@ class Collecting:
     def give_back(
         self, names: Sequence[str], wholes: Sequence[Tensor], vectors: Sequence[Tensor]
     ) -> None:
-        """Undo ``collect``: write each rank's parts of all parameters of the round into its ``vectors``.
+        """Write the parameters of the round back: each rank copies its fragments of them into its ``vectors``.
 
         Args:
-            wholes: of this rank's own parameter, one for each of ``vectors``; nothing without one.
+            wholes: new values of the parameter that this rank owns, one tensor for each of ``vectors``; empty on a
+                rank that owns none.
         """
         _, holders = self._own(names)
         sent = [
@@ -80,24 +85,24 @@ class Collecting:
                 target.copy_(value)
 
     def _dealt(self, names: set[str]) -> list[list[str]]:
-        """Large ones come first, so that those of a round are alike and no rank waits for long."""
+        """Return rounds by falling size: parameters of a round are alike, so that no rank waits long for another."""
         ordered = sorted(names, key=lambda name: (-self._shapes[name].numel(), name))
         size = self._ranks.world_size
         return [ordered[at : at + size] for at in range(0, len(ordered), size)]
 
     def _own(self, names: Sequence[str]) -> tuple[str | None, list[Fragment | None]]:
-        """Return the name in a round that is this rank's to update, if there is one, and every rank's part of it."""
+        """Return the name of the parameter that this rank owns in the round, and every rank's fragment of it."""
         own = names[self._ranks.rank] if self._ranks.rank < len(names) else None
         return own, [None if own is None else held.get(own) for held in self._held]
 
     def _fragments(self, names: Sequence[str]) -> list[Fragment | None]:
-        """This rank's parts of what each rank has to update in a round."""
+        """Return this rank's fragment of each parameter of the round, in the order of the owners."""
         mine = self._held[self._ranks.rank]
         nobodys = self._ranks.world_size - len(names)
         return [*(mine.get(name) for name in names), *[None] * nobodys]
 
     def _swap(self, sent: Sequence[Sequence[Tensor]], counts: Sequence[int]) -> Sequence[Tensor]:
-        """Send the n-th tensors to the n-th rank, and return the ``counts[n]`` numbers that come from it."""
+        """Send ``sent[n]`` to rank n, and return the ``counts[n]`` elements that rank n has sent, for each n."""
         device = self._ranks.device
         parts = [part.to(device) for parts in sent for part in parts]
         outgoing = torch.cat(parts) if parts else torch.empty(0, device=device)
@@ -110,7 +115,7 @@ class Collecting:
 
 
 def _parts(fragment: Fragment | None, vectors: Sequence[Tensor]) -> list[Tensor]:
-    """What a rank has of a parameter in each of its vectors, as views."""
+    """Return a view of the fragment in each of the vectors."""
     return [] if fragment is None else [fragment.of(vector) for vector in vectors]
 
 

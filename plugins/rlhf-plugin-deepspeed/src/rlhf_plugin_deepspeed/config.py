@@ -44,25 +44,25 @@ OURS = {
     "zero_optimization.overlap_comm": "--backend.deepspeed.overlap_comm",
     "zero_optimization.round_robin_gradients": "nothing: checkpoints rely on the order of the parameters",
 }
-"""Keys of DeepSpeed's configuration that the backend sets, and what to use instead."""
+"""Keys of DeepSpeed's configuration that the backend sets, each with the option to use instead."""
 
 
 class DeepSpeedConfig(Config):
-    """How the ranks of one role share its training."""
+    """Options of one role's training: which state the ranks share and where they keep it."""
 
     zero_stage: int = Field(
         2,
         ge=0,
         le=3,
-        description="what the ranks share. 0: nothing; 1: float32 weights and optimizer state; 2: gradients too; "
+        description="state that the ranks share. 0: none; 1: float32 weights and optimizer state; 2: gradients too; "
         "3: the weights too",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="auto: the GPU of this rank if there is one"
+        "auto", description="device of the role. auto: the GPU of this rank if there is one"
     )
     compute_dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="of the matmuls. auto: bfloat16 where the hardware is fast at it and the model has a million "
+        description="type of the matmuls. auto: bfloat16 on hardware with fast bfloat16 if the model has a million "
         "parameters or more, else float32; bfloat16 parameters always compute in bfloat16",
     )
     gradient_checkpointing: bool = Field(
@@ -75,59 +75,59 @@ class DeepSpeedConfig(Config):
     )
     deep_compile: bool = Field(
         False,
-        description="compile all layers as one graph into which DeepSpeed puts its own sums and collections of "
-        "weights (DeepCompile); NVIDIA GPUs with nvcc, stages 1 to 3, one role per process",
+        description="compile all layers as one graph with DeepSpeed's sums of gradients and collections of weights in "
+        "it (DeepCompile); NVIDIA GPUs with nvcc, stages 1 to 3, one role per process",
     )
     share_prompts: bool = Field(
         True,
-        description="compute a prompt once for all samples of it in a micro-batch of a rank; results differ by "
-        "rounding only; not with sequence_parallel",
+        description="compute a prompt once for all its samples in a micro-batch of a rank; results differ by rounding "
+        "only; not with sequence_parallel",
     )
     logits_chunk: int | None = Field(
         None,
         ge=1,
-        description="action tokens whose logits are in memory at once; unset: 4096 on a GPU, on a CPU as many as its "
-        "caches hold",
+        description="number of action tokens whose logits are in memory at once; unset: 4096 on a GPU, on a CPU as "
+        "many as its caches hold",
     )
     sequence_parallel: int = Field(
         1,
         ge=1,
         le=1024,
-        description="ranks that compute each sequence together, a slice of its tokens each; divides the ranks and the "
-        "model's attention heads. A micro-batch holds as many times more tokens",
+        description="number of ranks that compute each sequence together, a slice of its tokens each; divides the "
+        "number of ranks and of the model's attention heads. A micro-batch holds as many times more tokens",
     )
     tensor_parallel: int = Field(
         1,
         ge=1,
         le=1024,
-        description="ranks that share every matrix of a trained role and compute the same tokens; divides the ranks "
-        "and the model's attention and key heads; stages 1 and 2",
+        description="number of ranks that share every matrix of a trained role and compute the same tokens; divides "
+        "the number of ranks and of the model's attention and key heads; stages 1 and 2",
     )
     leaf_modules: tuple[str, ...] = Field(
         (),
-        description="classes of modules whose weights are collected whole, all that is inside of them; blocks of "
-        "experts are found without it; stage 3",
+        description="classes of modules whose weights, inner modules included, are collected at once; blocks of "
+        "experts need not be named; stage 3",
     )
     offload_optimizer: bool = Field(
         False,
-        description="keep float32 weights and optimizer state in host memory and update them there; stages 1 to 3",
+        description="keep float32 weights and optimizer state in host memory and update both there; stages 1 to 3",
     )
     offload_param: bool = Field(
         False,
         description="keep this rank's share of the weights in host memory; stage 3",
     )
     pin_memory: bool = Field(
-        False, description="page-locked host memory for what is offloaded: faster copies, on a GPU"
+        False, description="page-locked host memory for offloaded state: faster copies, on a GPU"
     )
     reduce_bucket_size: int = Field(
         50_000_000,
         ge=1,
         le=2**31,
-        description="gradient elements that are summed over ranks at once; stages 1 to 3",
+        description="number of gradient elements that are summed over ranks at once; stages 1 to 3",
     )
     contiguous_gradients: bool = Field(
         True,
-        description="copy gradients into one buffer as they are made: less fragmentation; stages 1 to 3",
+        description="copy each gradient into one buffer as soon as it is computed: less fragmentation; stages 1 to 3",
     )
     overlap_comm: bool = Field(
         False,
@@ -144,7 +144,7 @@ class DeepSpeedConfig(Config):
     def _leave_ours_alone(cls, args: dict[str, Any]) -> dict[str, Any]:
         for key in _paths(args):
             if key in OURS:
-                raise ValueError(f"{key} is set by the backend; what to use instead: {OURS[key]}")
+                raise ValueError(f"{key} is set by the backend; use instead: {OURS[key]}")
         if not isinstance(args.get("zero_optimization", {}), Mapping):
             raise ValueError("zero_optimization: expected a table")
         return args
@@ -153,7 +153,7 @@ class DeepSpeedConfig(Config):
     def _is_consistent(self) -> DeepSpeedConfig:
         if self.offload_optimizer and self.zero_stage == 0:
             raise ValueError(
-                "offload_optimizer true with zero_stage 0: DeepSpeed offloads only what it shares among ranks. Set "
+                "offload_optimizer true with zero_stage 0: DeepSpeed offloads only state that ranks share. Set "
                 "zero_stage 1, 2 or 3."
             )
         if self.overlap_comm and self.zero_stage == 0:
@@ -173,8 +173,8 @@ class DeepSpeedConfig(Config):
             )
         if self.tensor_parallel > 1 and self.sequence_parallel > 1:
             raise ValueError(
-                f"tensor_parallel {self.tensor_parallel} and sequence_parallel {self.sequence_parallel}: choose one of "
-                "them; a rank that has a part of the heads cannot trade them for tokens"
+                f"tensor_parallel {self.tensor_parallel} and sequence_parallel {self.sequence_parallel}: a rank that "
+                "has a part of the heads cannot trade heads for tokens. Set one of the two options to 1."
             )
         if self.compile and self.zero_stage == 3:
             raise ValueError(
@@ -184,16 +184,17 @@ class DeepSpeedConfig(Config):
         if self.leaf_modules and self.zero_stage != 3:
             raise ValueError(
                 f"leaf_modules with zero_stage {self.zero_stage}: only stage 3 collects weights module by module. Set "
-                "zero_stage 3, or leave it out."
+                "zero_stage 3, or leave leaf_modules out."
             )
         if self.pin_memory and not (self.offload_optimizer or self.offload_param):
             raise ValueError(
-                "pin_memory true, but nothing is offloaded: set offload_optimizer or offload_param, or leave it out"
+                "pin_memory true, but nothing is offloaded: set offload_optimizer or offload_param, or leave "
+                "pin_memory out"
             )
         self._check_deep_compile()
         if self.args and self.zero_stage == 0:
             raise ValueError(
-                "args with zero_stage 0: this stage does not start DeepSpeed's engine, nothing would read them. Set "
+                "args with zero_stage 0: this stage does not start DeepSpeed's engine, so nothing would read args. Set "
                 "zero_stage 1, 2 or 3."
             )
         return self
@@ -202,7 +203,7 @@ class DeepSpeedConfig(Config):
         if not self.deep_compile:
             if "compile" in self.args:
                 raise ValueError(
-                    "args.compile without deep_compile: nothing would read it. Set deep_compile true."
+                    "args.compile without deep_compile: nothing would read args.compile. Set deep_compile true."
                 )
             return
         if self.zero_stage == 0:
@@ -214,8 +215,8 @@ class DeepSpeedConfig(Config):
         besides = [n for n in _NOT_WITH_DEEP_COMPILE if getattr(self, n) != fields[n].default]
         if besides:
             raise ValueError(
-                f"deep_compile true with {', '.join(besides)}: DeepSpeed's graph of all layers has no way for that. "
-                "Leave one of them out."
+                f"deep_compile true with {', '.join(besides)}: DeepSpeed's graph of all layers does not support this. "
+                f"Leave out deep_compile or {', '.join(besides)}."
             )
 
 
@@ -230,7 +231,7 @@ _NOT_WITH_DEEP_COMPILE = (
 
 
 def _paths(table: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted paths of a table's keys, inner tables included."""
+    """Return the dotted paths of a table's keys, inner tables included."""
     found = []
     for key, value in table.items():
         found.append(f"{prefix}{key}")

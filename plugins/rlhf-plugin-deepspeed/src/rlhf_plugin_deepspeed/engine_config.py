@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON configuration from our options and a role."""
+"""DeepSpeed's JSON configuration, computed from the backend's options and a role."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .config import DeepSpeedConfig
 def engine_config(
     config: DeepSpeedConfig, spec: RoleSpec, world_size: int, *, deep_compile: bool = False
 ) -> dict[str, Any]:
-    """Return what ``deepspeed.initialize`` is called with.
+    """Return the configuration for ``deepspeed.initialize``.
 
-    Batch sizes are placeholders of the right proportion: the backend cuts micro-batches itself, tells the engine
-    which one is the last, and never lets it scale a loss. A trained bfloat16 role has float32 weights beside the
-    bfloat16 ones and sums its gradients in float32, whatever the stage.
+    Batch sizes are placeholders of the right proportion: the backend cuts micro-batches itself, tells the engine which
+    micro-batch is the last, and turns the engine's scaling of losses off. A trained bfloat16 role keeps float32 weights
+    beside the bfloat16 weights and sums its gradients in float32, at every stage.
     """
     offload: dict[str, Any] = {}
     if config.offload_optimizer:
@@ -52,7 +52,7 @@ def engine_config(
 
 
 def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    """Return both tables in one; ``config.py`` has made sure that no key is in both."""
+    """Return both tables merged; ``config.py`` has refused keys of ``theirs`` that ``ours`` sets."""
     for key, value in ours.items():
         if isinstance(value, dict) and isinstance(theirs.get(key), dict):
             theirs[key] = _merged(theirs[key], value)

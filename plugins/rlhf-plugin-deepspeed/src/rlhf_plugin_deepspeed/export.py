@@ -1,4 +1,4 @@
-"""A role as a plain Transformers folder, written by the first rank."""
+"""Export of a role as a plain Transformers folder, which the first rank writes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from .weights import whole
 def export_role(
     role: RoleModel, weights: Mapping[str, Tensor], spec: RoleSpec, folder: Path, ranks: Ranks
 ) -> None:
-    """Write weights, config and tokenizer into ``folder``; returns when the files are there, on all ranks.
+    """Write weights, config and tokenizer into ``folder``; return on every rank once the files are written.
 
     Args:
-        weights: as ``served_weights`` gives them; read on all ranks, kept on the host of the first.
+        weights: the result of ``served_weights``. All ranks read every tensor, since reading may be a collective call;
+            only the first rank keeps the tensors, in host memory.
     """
     state = _collected(role, weights, keep=ranks.is_first)
     head = role.value_head
@@ -37,7 +38,7 @@ def export_role(
             if role.adapter is not None:
                 role.adapter.save(role.lm.model, str(folder / "adapter"))
             if head is not None:
-                # A head of its own type: in a bfloat16 role it is trained through float32 copies.
+                # The file is float32 for every role; the value head of a bfloat16 role may be bfloat16 here.
                 tensors = {name: t.float().contiguous() for name, t in head.state_dict().items()}
                 save_file(tensors, folder / VALUE_HEAD_FILE)
             copy_tokenizer(
@@ -49,7 +50,7 @@ def export_role(
 
 
 def _collected(role: RoleModel, weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """Return the weights on the host, tied names sharing one tensor."""
+    """Return the weights in host memory, one tensor for all names of a tied parameter; nothing unless ``keep``."""
     owners = dict(role.lm.model.named_parameters(remove_duplicate=False))
     by_owner: dict[int | str, Tensor] = {}
     state: dict[str, Tensor] = {}

@@ -1,8 +1,9 @@
-"""Which parameters an optimizer has to see whole.
+"""Probe of an optimizer: which parameter groups it has to see as whole parameters.
 
-ZeRO lays all parameters of a group end to end in one vector and gives each rank a part of it. An optimizer that treats
-every element by itself does not notice. One that looks at matrices, at the norm of a parameter or at blocks of it would
-silently compute something else, so it is tried out beforehand, a parameter group at a time.
+ZeRO lays all parameters of a parameter group end to end in one vector and gives each rank a part of the vector. The
+result of an optimizer that treats every element by itself stays the same. An optimizer that uses matrices, norms of
+parameters or blocks of elements would silently compute something else. So each optimizer is tried on small parameters
+at the start, one parameter group at a time, both flattened and whole.
 """
 
 from __future__ import annotations
@@ -27,26 +28,27 @@ PROBE = (
     ("model.norm.weight", (64,), 1.0),
     ("lm_head.weight", (96, 64), 0.01),
 )
-"""Names, shapes and scales of parameters that it is tried on, two of each kind. Their norms differ, for optimizers that
-look at them, and matrices have more than the 4096 elements below which 8-bit optimizers keep their state in full."""
+"""Names, shapes and scales of the probe's parameters, two of each kind. The norms differ, since some optimizers use
+norms. The matrices have more than 4096 elements, because 8-bit optimizers keep full state below that size."""
 PROBE_LR = 0.01
-"""Instead of the component's own rate, which is often so small that nothing would be seen."""
+"""Learning rate of the probe. The component's own rate is often too small for a visible difference."""
 TOLERANCE = 1e-5
-"""Rounding of values of size 3, a few times over."""
+"""Largest difference that counts as rounding: a few float32 roundings of values of size 3."""
 STEPS = 2
+"""Number of updates of the probe. The second update also uses state of the first."""
 NOT_FOR_ZERO = "Choose another optimizer, such as adam, or --backend.deepspeed.zero_stage 0."
 
 
 def whole_parameters(
     optimizer: Optimizer, groups: Sequence[ParameterGroup], device: torch.device
 ) -> list[nn.Parameter]:
-    """Return the parameters of ``groups`` that the optimizer must not be given flattened.
+    """Return the parameters of ``groups`` that the optimizer has to see whole.
 
-    Groups are known by their names. If any of the groups that it makes of a few small parameters has to be whole, so
-    has any group of another name.
+    Parameter groups of the probe and of the model are matched by name. Once any group of the probe has to be whole, a
+    group of ``groups`` whose name the probe lacks has to be whole too.
 
     Raises:
-        PluginError: the optimizer keeps something for whole parameters that ranks cannot share.
+        PluginError: the optimizer has to see whole parameters and keeps state that ranks cannot share.
     """
     tried = optimizer.parameter_groups(_parameters(device))
     flat = {group.name for group in tried if _may_be_flat(optimizer, group)}
@@ -57,7 +59,7 @@ def whole_parameters(
 
 
 def _may_be_flat(optimizer: Optimizer, group: ParameterGroup) -> bool:
-    """Whether the optimizer does the same to a group that is flattened and cut, and keeps only what is cut with it."""
+    """Return whether a flattened and cut group gets the same update, and all its state has the shape of a part."""
     vector = _flat(group)
     parts = [nn.Parameter(part) for part in vector.tensor_split([vector.numel() * 2 // 5])]
     named = tuple((f"{group.name}.{number}", part) for number, part in enumerate(parts))
@@ -83,8 +85,8 @@ def _check_can_be_cut(optimizer: Optimizer, groups: Sequence[ParameterGroup]) ->
     name = type(optimizer).__name__
     if [_options(group) for group in made.param_groups] != before:
         raise PluginError(
-            f"{name} needs whole parameters, and counts in its parameter groups instead of its state, which is "
-            f"not for one parameter at a time. {NOT_FOR_ZERO}"
+            f"{name} needs whole parameters, but counts in its parameter groups instead of its state; ZeRO has whole "
+            f"parameters updated in copies of their group, where such a count is lost. {NOT_FOR_ZERO}"
         )
     for _, parameter in (pair for group in groups for pair in group.named_parameters):
         try:
@@ -103,7 +105,7 @@ def _created(optimizer: Optimizer, groups: Sequence[ParameterGroup]) -> torch.op
 
 
 def _step(made: torch.optim.Optimizer, groups: Sequence[ParameterGroup]) -> None:
-    """Do a few updates, with the same gradients for a group whether it is flattened or not."""
+    """Do ``STEPS`` updates. The gradient of a group is the same whether the group is flattened or not."""
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
         for parameters in ([p for _, p in group.named_parameters] for group in groups):

@@ -1,6 +1,6 @@
-"""Which part of which parameter this rank updates: where it lies in DeepSpeed's flat float32 vectors.
+"""Fragments: the parts of parameters that this rank updates, and their places in DeepSpeed's flat float32 vectors.
 
-Everything here reads DeepSpeed's own bookkeeping, which has no public form; the version is pinned for that.
+All functions here read private attributes of DeepSpeed, since there is no public form; so its version is pinned.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """A run of elements of one parameter in one of this rank's vectors."""
+    """Consecutive elements of one parameter in one of this rank's vectors."""
 
     name: str
     vector: int
-    """Index of the vector."""
+    """Index of the vector among ``master_vectors``."""
     offset: int
-    """Where the run begins in the vector."""
+    """Index of the first element in the vector."""
     start: int
-    """Where it begins in the flattened parameter."""
+    """Index of the first element in the flattened parameter."""
     length: int
-    """In elements, padding left out."""
+    """Number of elements, padding left out."""
 
     @property
     def stop(self) -> int:
+        """Index behind the last element in the flattened parameter."""
         return self.start + self.length
 
     def of(self, vector: Tensor) -> Tensor:
-        """Return the run in a vector, as a view."""
+        """Return a view (length,) of the fragment in ``vector``, which has the layout of the vector ``self.vector``."""
         return vector.detach().narrow(0, self.offset, self.length)
 
 
 def master_vectors(zero: Any, stage: int) -> list[Tensor]:
-    """Return this rank's float32 weights as DeepSpeed's optimizer holds them; they stay the same objects."""
+    """Return this rank's float32 weights: the vectors that DeepSpeed's optimizer updates, not copies."""
     if stage == 3:
         return list(zero.fp32_partitioned_groups_flat)
     return [group["params"][0] for group in zero.optimizer.param_groups]
@@ -46,7 +47,7 @@ def master_vectors(zero: Any, stage: int) -> list[Tensor]:
 def fragments(
     zero: Any, stage: int, named: Mapping[str, nn.Parameter], rank: int
 ) -> list[Fragment]:
-    """Return this rank's fragments in the order of the parameters; a parameter may have none."""
+    """Return this rank's fragments in the order of ``named``. A parameter of which the rank has no part is left out."""
     found = []
     for name, parameter in named.items():
         one = _partitioned(zero, name, parameter, rank) if stage == 3 else _sliced(name, parameter)
@@ -56,11 +57,11 @@ def fragments(
 
 
 def publish(zero: Any, stage: int) -> None:
-    """Round all ranks' float32 weights into the model."""
+    """Copy the float32 weights of all ranks into the model's parameters, rounded to their type."""
     if stage < 3:
         zero.update_lp_params()
         return
-    # Parameters that stay whole would keep their old values, so all are taken apart before.
+    # A parameter that stays whole would keep its old values, so every parameter is partitioned before.
     zero._partition_all_parameters()
     with torch.no_grad():
         for group in range(len(zero.fp16_groups)):
@@ -70,8 +71,9 @@ def publish(zero: Any, stage: int) -> None:
 
 
 def _sliced(name: str, parameter: nn.Parameter) -> Fragment | None:
-    """Stages 1 and 2 cut the vector of a whole group into equal parts, one per rank."""
-    mapping: Any = parameter._hp_mapping
+    """Return this rank's fragment at stages 1 and 2, which cut a parameter group's vector into equal parts."""
+    sliced: Any = parameter  # DeepSpeed adds attributes to torch's parameters.
+    mapping = sliced._hp_mapping
     if mapping is None:
         return None
     return Fragment(
@@ -84,8 +86,8 @@ def _sliced(name: str, parameter: nn.Parameter) -> Fragment | None:
 
 
 def _partitioned(zero: Any, name: str, parameter: nn.Parameter, rank: int) -> Fragment:
-    """Stage 3 cuts each parameter into equal parts, the last of which is padded."""
-    shared: Any = parameter
+    """Return this rank's fragment at stage 3, which cuts each parameter into equal parts and pads the last."""
+    shared: Any = parameter  # DeepSpeed adds attributes to torch's parameters.
     vector, offset, size = zero.grad_position[zero.get_param_id(shared)]
     start = min(rank * size, shared.ds_numel)
     return Fragment(

@@ -1,20 +1,21 @@
-"""What DeepCompile does to the graph of the layers, and from which step on."""
+"""Graph passes: the rewritings of the layers' graph that DeepCompile does, and the update from which each holds."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch.fx.node import map_arg
 
 PREFETCH_STEP = 5
-"""Stage 3 fetches weights ahead from this step on, by what the steps before it took."""
+"""Number of updates after which stage 3 fetches weights ahead, by the times that these updates took."""
 
 
 def schedule(stage: int) -> list[tuple[int, list[Any]]]:
-    """The passes over the graph, by the step from which they hold.
+    """Return pairs of a number of updates and the graph passes that hold after that many updates.
 
-    DeepSpeed's own schedule for stage 3 also keeps weights whole in memory that it finds free; an engine on the same
-    GPU may need that later.
+    DeepSpeed's own schedule for stage 3 also keeps weights whole in memory that is free at the time. This schedule does
+    not, because an engine on the same GPU may need the memory later.
     """
     from deepspeed.compile.passes import prefetch, zero3_compile, zero_1_and_2_compile
 
@@ -36,7 +37,10 @@ def sum_in_float32(
     param_manager: Any,
     bwd: bool,
 ) -> torch.fx.GraphModule:
-    """A pass of DeepCompile: cast each parameter's gradient to float32, in which ranks and micro-batches are summed."""
+    """Cast each parameter's gradient to float32, the type of the sums over ranks and micro-batches.
+
+    A graph pass for DeepCompile, which sets the parameters' names and order.
+    """
     if not bwd:
         return gm
     output = gm.graph.output_node()
@@ -50,19 +54,19 @@ def sum_in_float32(
                 )
             cast.meta["val"] = node.meta["val"].to(torch.float32)
             casts[node] = cast
-    results = [casts.get(result, result) for result in output.args[0]]
-    output.args = (tuple(results),)
+    output.args = map_arg(output.args, lambda node: casts.get(node, node))
     return gm
 
 
 def keep_buckets(gm: torch.fx.GraphModule, *_: Any) -> torch.fx.GraphModule:
-    """A pass of DeepCompile, after its own at stage 1: leave the buckets for sums over ranks where they are.
+    """Keep the buckets for sums over ranks after a backward pass: a graph pass behind DeepSpeed's own at stage 1.
 
-    DeepSpeed releases them after every backward pass, and ends the process in one that finds none. At stage 1 only the
-    last pass of a step sums over ranks, so from the second step on the first one would find none.
+    DeepSpeed releases the buckets after every backward pass, and ends the process in a backward pass without buckets.
+    At stage 1 only the last backward pass of an update sums over ranks and makes buckets. So the first backward pass of
+    the second update would have none.
     """
     for node in gm.graph.nodes:
         if node.target == torch.ops.dc.end_backward.default:
             gradients, graph, _ = node.args
-            node.args = (gradients, graph, False)
+            node.args = (gradients, graph, False)  # False: do not release the buckets
     return gm

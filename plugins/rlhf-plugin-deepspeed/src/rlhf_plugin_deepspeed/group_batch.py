@@ -1,4 +1,4 @@
-"""The rows of all ranks of a group together: whatever rows a runtime gives a rank, its group computes."""
+"""Batches of a rank group: the rows that the runtime gave to any rank of the group, joined on every rank."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ LENGTHS = ("num_tokens", "num_actions")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupBatch:
-    """What a group computes together."""
+    """Rows that a rank group computes together."""
 
     batch: TrainBatch
-    """The ranks' rows, one rank after the other."""
+    """Rows of all ranks of the rank group, one rank after the other."""
     own: slice
-    """Of columns (sum of A, ...): the actions of this rank's own rows."""
+    """Actions of this rank's own rows, as a slice of columns (sum of A, ...)."""
 
 
 def group_batch(own: TrainBatch, group: RankGroup) -> GroupBatch:
-    """Return the rows of all ranks of the group; they call it together."""
+    """Return the rows of all ranks of the rank group; a collective call of its ranks."""
     if group.size == 1:
         return GroupBatch(batch=own, own=slice(None))
     named = _arrays(own)
@@ -64,12 +64,12 @@ def group_batch(own: TrainBatch, group: RankGroup) -> GroupBatch:
 
 
 def group_rows(own: TrajectoryColumns, group: RankGroup) -> GroupBatch:
-    """The same of rows without columns."""
+    """Return the rows of all ranks of the rank group, without columns; a collective call of its ranks."""
     return group_batch(TrainBatch(trajectories=own, columns={}), group)
 
 
 def _arrays(batch: TrainBatch) -> dict[str, NDArray[Any]]:
-    """What the group needs of a batch; the scores and metrics of single rewards stay behind."""
+    """Return the arrays of a batch that training reads, by name; scores and metrics of single rewards are left out."""
     rows = batch.trajectories
     named = {
         name: getattr(rows, name)
@@ -88,7 +88,12 @@ def _trajectories(joined: Mapping[str, NDArray[Any]]) -> TrajectoryColumns:
             token_offsets=_offsets(joined["num_tokens"]),
             action_offsets=_offsets(joined["num_actions"]),
         ),
-        **{name: joined[name] for name in (*PER_ROW, *PER_TURN)},
+        uid=joined["uid"],
+        num_turns=joined["num_turns"],
+        reward=joined["reward"],
+        truncated=joined["truncated"],
+        turn_actions=joined["turn_actions"],
+        turn_rewards=joined["turn_rewards"],
     )
 
 

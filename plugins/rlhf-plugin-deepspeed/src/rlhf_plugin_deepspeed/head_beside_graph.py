@@ -1,4 +1,7 @@
-"""The output or value head of a role whose layers are one graph: outside of it, with gradients of its own."""
+"""The head (output or value) of a role whose layers are one graph: its weights and the sums of its gradients.
+
+The head runs outside of the graph, so the graph neither collects the head's weights nor sums the head's gradients.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ from .ranks import Ranks
 
 
 class BorrowedHead:
-    """Stage 3: the head, whole from the end of the layers to the end of the pass, as tensors of its own.
+    """The head at stage 3: copies of its parameters, whole from the end of the layers to the end of the pass.
 
-    In the graph of the layers tied embeddings have no shape, and autograd holds on to the one shape that it has seen.
+    The copies are separate tensors because of tied embeddings: the parameter is partitioned (empty) while the graph
+    runs, and autograd keeps the shape that it saw first.
     """
 
     def __init__(self, role: RoleModel) -> None:
@@ -27,14 +31,14 @@ class BorrowedHead:
             for name, parameter in module.named_parameters(recurse=False)
         ]
         self.leaves: dict[nn.Parameter, nn.Parameter] = {}
-        """While it is borrowed: what stands for a parameter, and has its gradient."""
+        """Whole copy of each parameter of the head, which gets the gradient; empty outside of a pass."""
         leave_whole(modules)
         graph = role.lm.whole_graph
         assert graph is not None
         graph.then = self.borrow
 
     def borrow(self) -> None:
-        """Collect it, on all ranks."""
+        """Collect the head's parameters from all ranks and put whole copies in their places; a collective call."""
         parameters: list[Any] = [parameter for _, _, parameter in self._places]
         parameters[0].all_gather(param_list=parameters)
         for module, name, parameter in self._places:
@@ -43,7 +47,7 @@ class BorrowedHead:
             self.leaves[parameter] = module._parameters[name] = leaf
 
     def give_back(self) -> None:
-        """Keep this rank's share only."""
+        """Put the parameters back in their places, partitioned, and drop the copies."""
         for module, name, parameter in self._places:
             shared: Any = parameter
             module._parameters[name] = parameter
@@ -52,12 +56,12 @@ class BorrowedHead:
 
 
 class HeadGradients:
-    """Sums of the gradients that no graph has: those of what turns hidden states into results.
+    """Sums of the head's gradients over micro-batches and ranks.
 
     Args:
-        zero: DeepSpeed's optimizer.
-        ranks: whose losses are added up.
-        borrowed: what has the gradients at stage 3; at others the parameters do.
+        zero: DeepSpeed's ZeRO optimizer.
+        ranks: the ranks to sum over.
+        borrowed: the copies that have the gradients at stage 3; None at stages 1 and 2, where the parameters have them.
     """
 
     def __init__(
@@ -76,12 +80,12 @@ class HeadGradients:
             for parameter in module.parameters()
             if parameter.requires_grad
         ]
-        # Tied embeddings: the layers have them too, and their gradient is the sum of both.
+        # Tied embeddings are in the layers and in the head, so their gradient is the sum of both.
         self._in_graph = set(role.lm.model.base_model.parameters())
         self._sums: list[torch.Tensor | None] = [None] * len(self._head)
 
     def collect(self) -> None:
-        """Take what a backward pass has left in ``grad``."""
+        """Move the head's gradients of one backward pass from ``grad`` into the float32 sums."""
         for index, parameter in enumerate(self._head):
             leaf = parameter if self._borrowed is None else self._borrowed.leaves[parameter]
             grad, leaf.grad = leaf.grad, None
@@ -90,12 +94,12 @@ class HeadGradients:
                 self._sums[index] = grad.float() if held is None else held.add_(grad)
 
     def hand_over(self) -> None:
-        """Give the means over the ranks to DeepSpeed, after the last backward pass of a step and before the update."""
+        """Give DeepSpeed the means over ranks, between the last backward pass and the update; a collective call."""
         totals = [total for total in self._sums if total is not None]
         assert len(totals) == len(self._head), "every pass ends in the head"
         self._ranks.sum_(totals)
         for parameter, total in zip(self._head, totals, strict=True):
-            # The mean, since DeepSpeed's own are, and the losses are multiplied for that.
+            # DeepSpeed's own gradients are means over ranks, for which ``ZeroTraining.backward`` multiplies losses.
             mean = total.flatten().div_(self._ranks.world_size)
             for buffer, part in self._buffers(parameter, mean):
                 if parameter in self._in_graph:
@@ -107,7 +111,11 @@ class HeadGradients:
     def _buffers(
         self, parameter: nn.Parameter, flat: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """This rank's part of a parameter's gradient, where DeepSpeed keeps it, and the same part of ``flat``."""
+        """Return pairs: a buffer of DeepSpeed's with a part of the parameter's gradient, and that part of ``flat``.
+
+        Args:
+            flat: the whole gradient of the parameter (numel,).
+        """
         if self._stage == 3:
             return [self._partition(parameter, flat)]
         zero, found = self._zero, []
@@ -120,7 +128,7 @@ class HeadGradients:
                 for buffer in zero.averaged_gradients[group]
                 if not getattr(buffer, "_zero_padding", False)
             ]
-            # Padding behind the last one is not always marked.
+            # DeepSpeed does not always mark the padding behind the last buffer, so the number of buffers decides.
             pairs = zip(own, buffers[: len(own)], strict=True)
             for number, (owned, buffer) in enumerate(pairs):
                 if owned is parameter:
@@ -133,5 +141,5 @@ class HeadGradients:
         buffer = partitions[parameter.ds_id]
         start = self._ranks.rank * buffer.numel()
         part = flat[start : start + buffer.numel()]
-        # The last part is padded.
+        # The buffer of the last rank is padded.
         return buffer.view(-1)[: len(part)], part

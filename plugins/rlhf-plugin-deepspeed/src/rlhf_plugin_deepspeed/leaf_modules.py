@@ -1,11 +1,11 @@
-"""Blocks of experts that are modules of their own, and what ZeRO can do with them.
+"""Blocks of experts that are separate modules: leaf modules at stage 3, refused at stages 1 and 2.
 
-Which experts a rank calls, and in which order, follows from its tokens. Stage 3 collects a module's weights when the
-module is called, in a collective call of all ranks, so it must not look inside of such a block. Stages 1 and 2 sum
-gradients in the order in which they come up, and have no such way out.
+The tokens of a rank decide which experts the rank calls, and in which order. Stage 3 collects a module's weights when
+the module is called, in a collective call of all ranks. So stage 3 must collect such a block as a whole, as a *leaf
+module*. Stages 1 and 2 sum gradients in the order of the backward pass, which would differ between ranks.
 
-Families whose experts are stacked in one parameter, as all are in Transformers 5, have nothing inside and work at every
-stage; models that come with their own code may not.
+Transformers 5 stacks the experts of all its families in one parameter, which works at every stage. Models that come
+with their own code may have such blocks.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rlhf_core import ConfigError
 
 
 def mark_leaf_modules(model: nn.Module, class_names: Sequence[str]) -> None:
-    """Have stage 3 collect blocks of experts, and all modules of the named classes, whole.
+    """Mark blocks of experts, and all modules of the named classes, as modules that stage 3 collects as a whole.
 
     Raises:
-        ConfigError: no module is of a named class.
+        ConfigError: the model has no module of one of the named classes.
     """
     from deepspeed.utils import set_z3_leaf_module
 
@@ -30,23 +30,25 @@ def mark_leaf_modules(model: nn.Module, class_names: Sequence[str]) -> None:
 
 
 def refuse_expert_blocks(model: nn.Module, stage: int) -> None:
-    """Refuse a model whose ranks would sum gradients of different experts.
+    """Refuse a model with a block of experts, because its ranks would sum gradients of different experts.
 
     Raises:
-        ConfigError: with the name of a block.
+        ConfigError: the model has such a block; the message names the first.
     """
     for name, module in model.named_modules():
         if _is_expert_block(module):
             raise ConfigError(
-                f"zero_stage {stage} with several ranks: {name} ({type(module).__name__}) has experts as modules of "
-                "their own, of which every rank calls others, while this stage needs the gradients of all ranks in "
-                "one order. Set --backend.deepspeed.zero_stage to 3, or to 0."
+                f"zero_stage {stage} with several ranks: {name} ({type(module).__name__}) has experts as separate "
+                "modules. Each rank calls other experts, but this stage needs the gradients of all ranks in the same "
+                "order. Set --backend.deepspeed.zero_stage to 3, or to 0."
             )
 
 
 def expert_blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the modules that hold several like modules and, beside them, a router: a child with a parameter of as
-    many rows as there are modules."""
+    """Return the modules that hold a list of E modules of one class, the experts, beside a router.
+
+    A router is recognized by its shape: a child module with a matrix of E rows.
+    """
     return [module for module in model.modules() if _is_expert_block(module)]
 
 

@@ -1,4 +1,4 @@
-"""DeepSpeed itself: imported where it is first used, kept quiet, and without what it would compile unasked."""
+"""Import of DeepSpeed at its first use, with its prints, warnings and unasked compilation turned off."""
 
 from __future__ import annotations
 
@@ -19,42 +19,46 @@ SHARED_MEMORY_OP = "deepspeed_shm_comm"
 
 
 def load_deepspeed(device: torch.device) -> ModuleType:
-    """Import DeepSpeed for ``device``.
+    """Import DeepSpeed for the kind of ``device``, and return the module.
 
     Raises:
-        ConfigError: DeepSpeed was imported before, for another kind of device.
+        ConfigError: this process has already imported DeepSpeed for another kind of device.
     """
     if device.type == "cpu":
-        # It would take any GPU that the machine has.
+        # Without the variable DeepSpeed would take any GPU of the machine.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     with quietly():
         import deepspeed
         from deepspeed.accelerator import get_accelerator
 
-    # Its warnings at this level are of things that are on purpose here: other optimizers than its own, and skipped
-    # steps, which are a metric of ours.
+    # DeepSpeed warns of other optimizers than its own, which is on purpose here, and of skipped updates, which
+    # ``train/skipped_updates`` counts.
     logging.getLogger(LOGGER).setLevel(logging.ERROR)
     # DeepSpeed 0.19 uses names of collective calls that torch 2.13 has replaced.
     warnings.filterwarnings(
         "ignore", r"`torch\.distributed\.\w+_tensor` is deprecated", FutureWarning
     )
     if device.type == "cpu":
-        # An extra for sums on one host. It takes minutes to compile, without asking, and leaves shared memory behind
-        # where a rank is killed; gloo does the same sums.
+        # DeepSpeed would compile this operation for sums on one host, for minutes and unasked, and a killed rank would
+        # leave its shared memory behind. Gloo does the same sums.
         deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] = False
     chosen = str(get_accelerator().device_name())
     if not chosen.startswith(device.type):
         raise ConfigError(
-            f"DeepSpeed works on {chosen} in this process, but the role is to be on {device.type}. Set "
-            f"DS_ACCELERATOR={device.type} in the environment, or --backend.deepspeed.device."
+            f"DeepSpeed works on {chosen} in this process, but the role's device is {device.type}. Set "
+            f"DS_ACCELERATOR={device.type} in the environment, or --backend.deepspeed.device {chosen}."
         )
-    return deepspeed
+    module: ModuleType = deepspeed
+    return module
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Keep DeepSpeed's start-up to itself: it prints memory statistics whatever its log level, while the terminal is
-    the run's own, and what it imports warns of its own old habits."""
+    """Hide standard output and warnings for a while.
+
+    DeepSpeed prints memory statistics at every log level, and its imports raise deprecation warnings that no user of
+    the run can act on.
+    """
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

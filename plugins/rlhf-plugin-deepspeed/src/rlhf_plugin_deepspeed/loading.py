@@ -1,4 +1,4 @@
-"""A role's model, loaded on the host and moved where DeepSpeed wants it."""
+"""Loading of a role's model into host memory, and its move to the device for stages 0 to 2."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from .config import DeepSpeedConfig
 def load_role(
     spec: RoleSpec, config: DeepSpeedConfig, plugins: Plugins, device: torch.device
 ) -> RoleModel:
-    """Return the model of a role: on ``device``, but for stage 3 on the host, where it is whole for the last time.
+    """Return the model of a role, on ``device`` at stages 0 to 2 and on the host at stage 3.
+
+    Stage 3 partitions the model on its way to the device, which may lack memory for the whole model.
 
     Raises:
-        ConfigError: the model cannot be loaded, or the options do not fit it or the machine.
-        PluginError: the architecture or the adapter cannot be used.
+        ConfigError: the model cannot be loaded, or the options do not fit the model or the machine.
+        PluginError: the backend cannot use the architecture or the adapter.
     """
     options = TorchBackendConfig(
         device="cpu",

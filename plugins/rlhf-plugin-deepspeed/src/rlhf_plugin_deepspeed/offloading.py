@@ -1,4 +1,4 @@
-"""Moving a role out of a GPU's memory and back. What was on the host already stays there."""
+"""Moves of a role from GPU memory to host memory and back; tensors already in host memory stay there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = torch.device("cpu")
 
 
 class Offloading:
-    """Remembers what it has moved."""
+    """One move of a role to the host and back, with the list of the tensors that were moved."""
 
     def __init__(self, held: Held, role: RoleModel, device: torch.device) -> None:
         self._held, self._role, self._device = held, role, device
@@ -26,7 +26,7 @@ class Offloading:
         self._moved_vectors: list[Tensor] = []
 
     def offload(self) -> None:
-        """Move weights and training state to the host, as far as DeepSpeed lets them go."""
+        """Move weights and training state to the host, as far as DeepSpeed can move them."""
         held = self._held
         if isinstance(held, ZeroTraining):
             self._move_state(held)
@@ -39,7 +39,7 @@ class Offloading:
         torch.cuda.empty_cache()
 
     def reload(self) -> None:
-        """Undo ``offload``."""
+        """Move everything that ``offload`` moved back to the device."""
         held = self._held
         if isinstance(held, ZeroTraining):
             _engine_states(held, "reload_states")
@@ -56,7 +56,7 @@ class Offloading:
                 if isinstance(value, Tensor) and value.device != HOST:
                     state[key] = value.to(HOST)
                     self._moved.append((state, key))
-        # DeepSpeed moves the float32 weights of the other stages itself, with the views that it has of them.
+        # At stages 1 and 2 DeepSpeed moves the float32 weights (``hp_params``) itself, with its views of them.
         own = training.masters if training.stage == 3 else []
         for vector in [*own, *training.ema]:
             if vector.device != HOST:
@@ -72,8 +72,10 @@ class Offloading:
 
 
 def _engine_states(training: ZeroTraining, method: str) -> None:
-    """Have DeepSpeed move weights and gradients. It cannot where parameters are offloaded for good, nor with the
-    optimizer that it has for bfloat16 at stage 1."""
+    """Have DeepSpeed move weights and gradients, if it can.
+
+    DeepSpeed cannot with ``offload_param``, nor with its separate optimizer for bfloat16 parameters at stage 1.
+    """
     from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum as Kind
 
     if not hasattr(training.zero, method) or training.engine.zero_offload_param() is not None:
@@ -84,6 +86,6 @@ def _engine_states(training: ZeroTraining, method: str) -> None:
     kinds = {Kind.lp_params, Kind.lp_grads}
     kinds |= {Kind.contiguous_grad_buffer} if training.stage == 3 else {Kind.hp_params}
     if training.stage == 3 and training.is_deep_compiled:
-        # On its way back each gradient becomes another tensor, and the graphs would go on writing to the first.
+        # Reloading would make each gradient a new tensor, and the graphs would go on writing to the old tensor.
         kinds -= {Kind.lp_grads}
     training.engine.offload_states(include=kinds, pin_memory=False)

@@ -1,4 +1,4 @@
-"""The module that DeepSpeed is given, and which parameters stage 3 keeps whole."""
+"""The module that DeepSpeed wraps, and at stage 3 the head that stays whole and the weights collected by name."""
 
 from __future__ import annotations
 
@@ -14,46 +14,50 @@ ResultT = TypeVar("ResultT")
 
 
 class PartitionedModel(nn.Module):
-    """Runs what it is called with. DeepSpeed's own work starts and ends with the call of its module, while a role
-    calls several parts of its model, in ways that depend on what is asked for."""
+    """Module that runs the function that it is called with.
+
+    DeepSpeed's own work starts and ends with one call of the module that it wraps. A role calls several parts of its
+    model, and which parts depends on the results that are asked for. So the whole pass is one function.
+    """
 
     def __init__(self, role: RoleModel) -> None:
         super().__init__()
-        # Not the role itself: to share weights by tensor, DeepSpeed sets attributes such as ``num_heads`` on whatever
-        # module has them, and they are read-only on ours.
+        # The parts and not the role's ``CausalLM``: for ``tensor_parallel`` DeepSpeed sets attributes such as
+        # ``num_heads`` on every module that has them, and they are read-only on ``CausalLM``.
         self.model = role.lm.model
         self.value_head = role.value_head
         self.config = role.lm.model.config
         self._compile_layers = role.lm.compile_layers
 
     def compile(self, **options: Any) -> None:
-        """Compile the layers; whatever else ``work`` does is no business of a compiler's."""
+        """Compile the layers only; the rest of ``work``, such as the head and the loss, stays eager."""
         self._compile_layers(**options)
 
     def forward(self, work: Callable[[], ResultT]) -> ResultT:
+        """Return the result of ``work``."""
         return work()
 
 
 def head_modules(role: RoleModel) -> list[nn.Module]:
-    """What turns hidden states into results."""
+    """Return the head as a list of modules: the value head of a critic, else the output embeddings."""
     return [
         role.value_head if role.value_head is not None else role.lm.model.get_output_embeddings()
     ]
 
 
 def leave_whole(modules: Sequence[nn.Module]) -> None:
-    """Take off the hooks by which stage 3 collects weights before a module's call and drops them after it."""
+    """Remove the hooks by which stage 3 collects a module's weights before its call and drops the weights after it."""
     for module in modules:
         module._forward_pre_hooks.clear()
         module._forward_hooks.clear()
 
 
 class WholeHead:
-    """Under stage 3, keeps the head's parameters whole on every rank.
+    """The head at stage 3, whose parameters stay whole on every rank.
 
-    The head is applied to one chunk of tokens after the other, in the forward pass and again in the backward pass. To
-    collect and drop its weights each time would cost more than the memory is worth, and would upset the order of
-    layers that DeepSpeed records to fetch weights ahead of time.
+    The head is applied to one chunk of tokens after the other, in the forward pass and again in the backward pass.
+    Collecting and dropping its weights for each chunk would cost more than the memory is worth. It would also upset
+    the order of layers that DeepSpeed records to fetch weights ahead of time.
     """
 
     def __init__(self, role: RoleModel) -> None:
@@ -64,7 +68,7 @@ class WholeHead:
         leave_whole(modules)
 
     def fetch(self) -> None:
-        """Collect what an optimizer step or another owner has taken apart."""
+        """Collect the head's parameters that an update or another caller has partitioned; a collective call."""
         from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
         apart = [p for p in self._parameters if p.ds_status == ZeroParamStatus.NOT_AVAILABLE]
@@ -73,9 +77,13 @@ class WholeHead:
 
 
 class WholeWeights(Mapping[str, Tensor]):
-    """The tensors of a partitioned model by name, each collected from all ranks when it is asked for.
+    """Tensors of a partitioned model by name. Reading a name collects its tensor from all ranks.
 
-    All ranks must ask for the same names in the same order.
+    All ranks must read the same names in the same order.
+
+    Args:
+        state: the model's ``state_dict``, whose parameters are partitioned.
+        owners: the parameter behind each name; a name without one (a buffer) is whole in ``state``.
     """
 
     def __init__(self, state: Mapping[str, Tensor], owners: Mapping[str, nn.Parameter]) -> None:

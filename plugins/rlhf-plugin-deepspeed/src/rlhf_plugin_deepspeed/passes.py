@@ -1,4 +1,7 @@
-"""Which micro-batches a rank runs, and what it runs where it has none left while other ranks do."""
+"""Passes of a rank: its micro-batches, and stand-ins while other ranks still have micro-batches.
+
+A *pass* is one forward pass, in training with its backward pass, over the rows of one micro-batch.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,17 @@ def agreed_passes(
     together: bool,
     share_prompts: bool = False,
 ) -> list[Rows]:
-    """Return the rows of each pass of this rank; a pass may have none.
+    """Return the row indices of each pass of this rank; a pass may have no rows.
 
-    Rows without actions are left out. They have no part in any result, and a pass over them alone would leave the head
-    without a gradient, which ZeRO waits for.
+    Rows without actions are left out. They have no part in any result, and a pass over such rows alone would leave the
+    head without a gradient, for which ZeRO waits.
 
     Args:
         batch: this rank's rows.
-        together: all ranks make equally many passes, and at least one: ZeRO's collective calls are made in every one.
-        share_prompts: rows that begin with the same prompt stay next to each other, if that is worth it.
+        max_tokens: the number of tokens that a pass may have.
+        together: all ranks make equally many passes, and at least one, because ZeRO makes collective calls in every
+            pass. The call itself is then collective.
+        share_prompts: rows with the same prompt go into the same pass, where that saves tokens.
     """
     rows = np.flatnonzero(batch.num_actions)
     acting = batch if len(rows) == len(batch) else batch.select(rows)
@@ -43,14 +48,14 @@ def agreed_passes(
 
 
 def rows_or_stand_in(batch: TrajectoryColumns, rows: Rows) -> TrajectoryColumns:
-    """Return the rows of a pass; of one without rows, a stand-in of two tokens, whose results nobody may use."""
+    """Return the rows of a pass. A pass without rows gets a stand-in row of two tokens, whose results are unused."""
     if not len(rows):
         return _STAND_IN
     return batch if len(rows) == len(batch) else batch.select(rows)
 
 
 def nothing(results: Tensor) -> Tensor:
-    """Return a loss of 0 that goes through the whole model backwards, and gives a gradient of 0 everywhere."""
+    """Return a loss of 0 with a gradient of 0 for every parameter that ``results`` depends on."""
     return results.sum() * 0.0
 
 

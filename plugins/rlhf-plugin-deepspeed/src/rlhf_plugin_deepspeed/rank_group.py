@@ -1,4 +1,4 @@
-"""Neighboring ranks that compute the same sequences together: each a slice of the tokens, or of the weights."""
+"""Rank groups: neighboring ranks that compute the same sequences, each a slice of the tokens or of the weights."""
 
 from __future__ import annotations
 
@@ -21,36 +21,42 @@ Array = NDArray[Any]
 
 
 class RankGroup:
-    """``size`` neighboring ranks; made by ``join_group``. A group of one exchanges nothing."""
+    """``size`` neighboring ranks; ``join_group`` makes it. A rank group of one rank exchanges nothing."""
 
     def __init__(
         self, size: int, rank: int, device: torch.device, handle: dist.ProcessGroup | None
     ) -> None:
         self.size = size
         self.rank = rank
-        """Of this process in its group."""
+        """Rank of this process within the rank group, 0 to ``size`` - 1."""
         self._device = device
         self._handle = handle
 
     @property
     def is_first(self) -> bool:
+        """Whether this process is rank 0 of the rank group."""
         return self.rank == 0
 
     def exchange(self, parts: Tensor) -> Tensor:
-        """Give each rank of the group its part of (size, ...), and return what the ranks gave this one, in their
-        order. Gradients go the way back."""
+        """Send ``parts[n]`` of (size, ...) to rank n of the group; return the received parts (size, ...) by sender.
+
+        A collective call. The backward pass sends the gradients the opposite way.
+        """
         from deepspeed.sequence.layer import _dim_zero_all_to_all
 
-        # The operator under DeepSpeed's own Ulysses attention. Its other exchanges take layouts of their own and
-        # cannot be compiled.
+        # This operator is the one under DeepSpeed's own Ulysses attention. DeepSpeed's other exchanges expect other
+        # layouts and cannot be compiled.
         exchanged: Tensor = _dim_zero_all_to_all(self._handle, parts)
         return exchanged
 
     def concatenated(self, own: Tensor, counts: Sequence[int]) -> Tensor:
-        """Return the ranks' rows (n, ...), one rank after the other. Only this rank's own rows have a gradient.
+        """Return the rows of all ranks (sum of counts, ...), one rank after the other; a collective call.
+
+        Only this rank's own rows have a gradient.
 
         Args:
-            counts: rows of every rank.
+            own: the rows (n, ...) of this rank.
+            counts: the number of rows of every rank.
         """
         if self.size == 1:
             return own
@@ -63,10 +69,11 @@ class RankGroup:
         return torch.cat(rows)
 
     def arrays_of_all(self, own: Sequence[Array]) -> list[list[Array]]:
-        """Return the arrays of every rank, in the order of the ranks.
+        """Return a list of arrays for every rank, in the order of the ranks; a collective call.
 
         Args:
-            own: alike on all ranks in number, type and all axes but the first.
+            own: the arrays of this rank. All ranks have equally many, with the same types and the same shapes but for
+                the first axis.
         """
         lengths = torch.tensor([len(array) for array in own], device=self._device)
         all_lengths = [torch.empty_like(lengths) for _ in range(self.size)]
@@ -85,20 +92,20 @@ class RankGroup:
 
 
 def join_group(ranks: Ranks, size: int, option: str) -> RankGroup:
-    """Return this rank's group of ``size``; all ranks call it together.
+    """Return this rank's rank group of ``size`` ranks; a collective call of all ranks.
 
     Args:
-        option: that ``size`` comes from.
+        option: the name of the option that ``size`` comes from, for the error.
 
     Raises:
-        ConfigError: ``size`` does not divide the ranks.
+        ConfigError: ``size`` does not divide the number of ranks.
     """
     if size == 1:
         return RankGroup(1, 0, ranks.device, None)
     if ranks.world_size % size:
         raise ConfigError(
-            f"{option} {size} with {ranks.world_size} ranks: {size} ranks compute every sequence together, so it must "
-            f"divide the number of ranks. Change --backend.deepspeed.{option} or the number of the role's ranks."
+            f"{option} {size} with {ranks.world_size} ranks: {size} ranks compute every sequence together, so {size} "
+            f"must divide the number of ranks. Change --backend.deepspeed.{option} or the number of the role's ranks."
         )
     handle = _group_handle(ranks.rank, ranks.world_size, size, ranks.device)
     return RankGroup(size, ranks.rank % size, ranks.device, handle)
@@ -106,7 +113,7 @@ def join_group(ranks: Ranks, size: int, option: str) -> RankGroup:
 
 @cache
 def _group_handle(rank: int, world_size: int, size: int, device: torch.device) -> dist.ProcessGroup:
-    """Make the groups of a size once for all roles of this process, and return this rank's."""
+    """Return this rank's process group of ``size`` ranks; made once per size and shared by all roles of the process."""
     deepspeed = load_deepspeed(device)
     with quietly():
         deepspeed.init_distributed("nccl" if device.type == "cuda" else "gloo")

@@ -1,4 +1,4 @@
-"""This process among the ranks of its job."""
+"""The ranks of a role: joining their process group, collective sums, and the GPU of this rank."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rlhf_core import ConfigError
 
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for the others in one collective call."""
+"""Time that a rank waits for the other ranks in one collective call."""
 SUM_BYTES = 256 * 2**20
-"""What is summed over ranks at once: bounds the copy that it takes."""
+"""Number of bytes that are summed over ranks at once, which bounds the size of the copy made for the sum."""
 
 
 class Ranks:
-    """All ranks; made by ``join``."""
+    """All ranks of the process group, seen from this rank; ``join`` makes it."""
 
     def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
         self.rank = rank
@@ -29,10 +29,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
+        """Whether this process is rank 0."""
         return self.rank == 0
 
     def largest(self, number: int) -> int:
-        """Return the largest of the ranks' numbers."""
+        """Return the largest ``number`` of any rank; a collective call."""
         if self.world_size == 1:
             return number
         tensor = torch.tensor(number, dtype=torch.int64, device=self.device)
@@ -40,7 +41,7 @@ class Ranks:
         return int(tensor)
 
     def sum_(self, tensors: list[Tensor]) -> None:
-        """Replace each tensor by its sum over ranks, in place."""
+        """Replace each tensor by its sum over ranks, in place; a collective call."""
         if self.world_size == 1:
             return
         waiting: list[Tensor] = []
@@ -55,26 +56,25 @@ class Ranks:
             _sum_together(waiting)
 
     def wait(self) -> None:
-        """Return when all ranks are here."""
+        """Return once all ranks have made this call."""
         if self.world_size > 1:
             dist.barrier()
 
 
 def join(device: torch.device) -> Ranks:
-    """Meet the other ranks: NCCL on a GPU, gloo on a CPU. Alone where the environment says nothing of others.
+    """Join the process group that the environment describes, by NCCL on a GPU and gloo on a CPU.
 
-    An existing process group is taken as it is; a new one lives as long as this process, because DeepSpeed keeps it
-    for good.
+    A process whose environment names no other ranks is the only rank. An existing process group is used as it is. A
+    new process group lives as long as this process, because DeepSpeed keeps using it.
 
     Raises:
-        ConfigError: the environment says only a part of what is needed.
+        ConfigError: the environment has only some of the variables in ``NEEDED``.
     """
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         given = [name for name in NEEDED if name in os.environ]
-        if given == [
-            "LOCAL_RANK"
-        ]:  # left by a single rank, see below, in a process that it has started
+        # A process that is its only rank sets LOCAL_RANK below, and the processes that it starts inherit the variable.
+        if given == ["LOCAL_RANK"]:
             given = []
         if given and (missing := [name for name in NEEDED if name not in os.environ]):
             raise ConfigError(
@@ -84,21 +84,29 @@ def join(device: torch.device) -> Ranks:
         if given:
             dist.init_process_group(backend, timeout=TIMEOUT)
         else:
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+            store = dist.HashStore()  # type: ignore[attr-defined]  # absent from torch's stubs
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
         atexit.register(_leave)
-    # Of a single process nobody has set it, and DeepSpeed insists on it.
+    # DeepSpeed requires the variable, and no launcher has set it for a single process.
     os.environ.setdefault("LOCAL_RANK", "0")
     return Ranks(dist.get_rank(), dist.get_world_size(), device)
 
 
 def own_device(wanted: torch.device) -> torch.device:
-    """Return this rank's device, which on a GPU is the one numbered LOCAL_RANK among those that it sees."""
+    """Return this rank's device and make it torch's current one: GPU number LOCAL_RANK, or the only visible GPU.
+
+    Raises:
+        ConfigError: the process sees several GPUs, but not as many as LOCAL_RANK needs.
+    """
     if wanted.type != "cuda":
         return wanted
     local = int(os.environ.get("LOCAL_RANK", "0"))
     count = torch.cuda.device_count()
     if local >= count and count != 1:
-        raise ConfigError(f"LOCAL_RANK is {local}, but this process sees {count} GPUs")
+        raise ConfigError(
+            f"LOCAL_RANK is {local}, but this process sees {count} GPUs; start at most one rank per visible GPU, or "
+            "make more GPUs visible with CUDA_VISIBLE_DEVICES"
+        )
     device = torch.device("cuda", local if local < count else 0)
     torch.cuda.set_device(device)
     return device
@@ -107,7 +115,7 @@ def own_device(wanted: torch.device) -> torch.device:
 def _sum_together(tensors: list[Tensor]) -> None:
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     dist.all_reduce(flat)
-    parts = flat.split([tensor.numel() for tensor in tensors])
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view_as(tensor))
 

@@ -1,4 +1,4 @@
-"""A first pass that is the same on all ranks, for the compiler to see."""
+"""Rehearsal: a pass over the same tokens on all ranks, made before each compilation of DeepCompile."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rlhf_plugin_local.backend.role_model import RoleModel
 from rlhf_plugin_local.packing import PackedLayout
 
 SEQUENCE = 256
-"""Tokens of one sequence; no model has room for less."""
+"""Number of tokens of one sequence of the rehearsal; every model has positions for that many."""
 
 
 class Rehearsal:
-    """A pass over the same tokens on all ranks, before the first of each compilation.
+    """Pass over the same tokens on all ranks, which has to come first after each compilation is due.
 
-    A compiler orders operations by the sizes that it sees first. Ranks begin with micro-batches of different sizes, and
-    would send each other gradients in different orders.
+    A compiler orders operations by the sizes that it sees first. Ranks begin with micro-batches of different sizes, so
+    without the rehearsal they would exchange gradients in different orders.
 
     Args:
-        steps: updates before which something is compiled.
-        num_tokens: of the pass.
+        steps: numbers of updates after which something is compiled.
+        num_tokens: the number of tokens of the pass.
     """
 
     def __init__(self, engine: Any, role: RoleModel, steps: list[int], num_tokens: int) -> None:
@@ -30,14 +30,14 @@ class Rehearsal:
         self._num_tokens = num_tokens
 
     def is_due(self) -> bool:
-        """Whether the next pass is compiled. Says so once for each compilation."""
+        """Return True if the next pass compiles something; once for each compilation, then False."""
         if not self._steps or self._engine.global_steps < self._steps[0]:
             return False
         self._steps.pop(0)
         return True
 
     def __call__(self) -> tuple[torch.Tensor, ...]:
-        """Do it: the layers without the head, over as many tokens as a micro-batch may have."""
+        """Return the hidden states of the rehearsal's tokens: the layers run, the head does not."""
         device = self._lm.device
         offsets = [*range(0, self._num_tokens, SEQUENCE), self._num_tokens]
         layout = PackedLayout(offsets, device)

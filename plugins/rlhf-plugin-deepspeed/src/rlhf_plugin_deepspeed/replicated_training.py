@@ -1,7 +1,7 @@
-"""Training under stage 0: everything on every rank, and one sum of gradients per step.
+"""Training at stage 0: model and training state whole on every rank, and one sum of gradients per update.
 
-DeepSpeed's engine would have nothing to share here, and would add bfloat16 gradients up in bfloat16, so it is not
-started: this is the updater of the torch backend with the ranks' gradients added.
+DeepSpeed's engine is not started: it would have nothing to share at this stage, and would add bfloat16 gradients up in
+bfloat16. Instead the torch backend's updater gets the sum of the ranks' gradients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .ranks import Ranks
 
 
 class ReplicatedTraining:
-    """A trained role, whole on every rank."""
+    """Training of a role whose model and training state are whole on every rank."""
 
     stage = 0
 
@@ -34,22 +34,29 @@ class ReplicatedTraining:
         return work()
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradient of this micro-batch to the step's; after the last one, those of the other ranks."""
+        """Add the gradient of this micro-batch to the gradient of the update.
+
+        Args:
+            last: this micro-batch is the last of the update, so the ranks sum their gradients now; a collective call.
+        """
         loss.backward()  # type: ignore[no-untyped-call]
         self.updater.collect()
         if last:
             self._add_ranks()
 
     def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Return what ``work`` computes."""
+        """Return the results of ``work``."""
         return work()
 
     def update(self) -> Metrics:
-        """Clip, step, average; skip what is not finite."""
+        """Clip the gradient, update the weights and the moving average, and return the updater's metrics.
+
+        An update whose gradient is not finite is skipped.
+        """
         return self.updater.update()
 
     def _add_ranks(self) -> None:
-        """Sum the gradients of parameters that have one on any rank."""
+        """Replace each gradient by its sum over ranks; a parameter without a gradient on every rank stays without."""
         if self._ranks.world_size == 1:
             return
         masters = list(self.updater.masters.values())
@@ -68,9 +75,9 @@ class ReplicatedTraining:
 
     @contextmanager
     def holding_average(self) -> Iterator[None]:
-        """Let the model hold the moving average for a while, then its own weights again, to the bit."""
+        """Have the model hold the moving average inside of the context, and its own weights again after it."""
         with holding(self.updater.weights, self.updater.ema):
             yield
 
     def close(self) -> None:
-        """Nothing is left behind."""
+        """Do nothing: this stage leaves nothing behind."""

@@ -1,4 +1,7 @@
-"""Runs of parameters in files: what one rank holds of each, and how it is read by ranks that hold something else."""
+"""Files of runs: each rank writes the runs of parameter elements that it holds; ranks cut otherwise can read them.
+
+A *run* is a range of consecutive elements of a flattened parameter, with all the tensors that are kept for them.
+"""
 
 from __future__ import annotations
 
@@ -23,34 +26,34 @@ HEADER = "runs"
 
 @dataclass(slots=True, kw_only=True)
 class SavedRun:
-    """The elements ``start`` to ``stop`` of one flattened parameter, and all that is kept of them."""
+    """Elements ``start`` to ``stop`` of one flattened parameter, with weights, average and optimizer state."""
 
     name: str
     start: int
     stop: int
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    """By kind; (stop - start,) each, or a single number without an axis."""
+    """Tensors by kind, each (stop - start,), or () for one number that holds for all elements."""
     plain: dict[str, Any] = field(default_factory=dict)
-    """What is no tensor."""
+    """Optimizer state other than tensors, by key; JSON values."""
 
     @torch.no_grad()
     def copy_into(self, fragment: Fragment, vector: Tensor, kind: str) -> None:
-        """Copy what both have of a parameter into the vector that the fragment is of."""
+        """Copy the elements that the run and the fragment share into the fragment's place in ``vector``."""
         start, stop = max(fragment.start, self.start), min(fragment.stop, self.stop)
         target = fragment.of(vector)[start - fragment.start : stop - fragment.start]
         target.copy_(self.tensors[kind][start - self.start : stop - self.start])
 
 
 def part_name(rank: int, parts: int) -> str:
-    """Return the name of a rank's file."""
+    """Return the name of the file of one rank of ``parts`` ranks."""
     return f"part-{rank:05d}-of-{parts:05d}.safetensors"
 
 
 def write_runs(path: Path, runs: list[SavedRun]) -> None:
-    """Write one rank's runs.
+    """Write the runs of one rank into one safetensors file.
 
     Raises:
-        CheckpointError: plain values that JSON cannot hold.
+        CheckpointError: JSON cannot hold a plain value of a run.
     """
     header = {run.name: [run.start, run.stop, run.plain] for run in runs}
     try:
@@ -70,7 +73,7 @@ def write_runs(path: Path, runs: list[SavedRun]) -> None:
 
 
 def read_runs(path: Path, wanted: Mapping[str, Fragment]) -> Iterator[SavedRun]:
-    """Yield the runs of a file that overlap what is wanted.
+    """Yield the runs of a file that overlap the wanted fragment of the same name.
 
     Raises:
         CheckpointError: the file is missing or damaged.
@@ -79,7 +82,7 @@ def read_runs(path: Path, wanted: Mapping[str, Fragment]) -> Iterator[SavedRun]:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})[HEADER])
             kinds: dict[str, list[str]] = {}
-            for full in file.keys():  # noqa: SIM118 -- it is no mapping
+            for full in file.keys():  # noqa: SIM118 -- safe_open's file is no mapping
                 name, _, kind = full.rpartition(SEPARATOR)
                 kinds.setdefault(name, []).append(kind)
             for name, (start, stop, plain) in header.items():

@@ -1,4 +1,7 @@
-"""A role that is not trained, on this rank: whole, or cut by stage 3."""
+"""Passes of a role that is not trained: with the whole model on every rank, or with weights shared by stage 3.
+
+Both classes have the ``stage``, ``score`` and ``close`` that the training classes have too.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,20 @@ from .zero_training import start_engine
 
 
 class WholeScoring:
-    """The whole model on every rank."""
+    """Passes of a role that has its whole model on every rank."""
 
     stage = 0
 
     def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Return what ``work`` computes."""
+        """Return the results of ``work``."""
         return work()
 
     def close(self) -> None:
-        """Nothing is left behind."""
+        """Do nothing: a whole model leaves nothing behind."""
 
 
 class SharedScoring:
-    """Stage 3: each layer's weights are collected when it is computed."""
+    """Passes of a role at stage 3, where the weights of each layer are collected when the layer is computed."""
 
     stage = 3
 
@@ -41,11 +44,11 @@ class SharedScoring:
         self._head = WholeHead(role)
 
     def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Return what ``work`` computes. All ranks call it equally often."""
+        """Return the results of ``work``; a collective call, so all ranks make equally many."""
         self._head.fetch()
         results: tuple[Tensor, ...] = self._engine.module(work)
         return results
 
     def close(self) -> None:
-        """Take DeepSpeed's hooks off the model."""
+        """Remove DeepSpeed's hooks from the model."""
         self._engine.destroy()

@@ -1,4 +1,4 @@
-"""The rows of one pass as a sequence group computes them: all ranks know all tokens, each computes a slice."""
+"""Rows of one pass, laid out for a rank group: every rank knows all tokens and computes one slice of them."""
 
 from __future__ import annotations
 
@@ -20,27 +20,35 @@ from .sequence_attention import SlicedLayout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRows:
-    """A pass over ``M`` actions, of which this rank scores those whose predictor is in its slice."""
+    """Rows of a pass with ``M`` actions. A rank computes the results of the actions whose predictor is in its slice.
+
+    The *predictor* of an action is the token before it, at whose hidden state the head predicts the action.
+    """
 
     packed: PackedRows
-    """This rank's tokens, predictors and targets, but the grid of all actions. A rank without actions has one all the
-    same, whose results are dropped: the head's parameters need a gradient on every rank."""
+    """Tokens, predictors and targets of this rank, with the grid of all M actions. A rank whose slice predicts no
+    action gets the first action as a stand-in, because the head needs a gradient on every rank; its results are
+    dropped."""
     first: int
-    """Index of this rank's first action."""
+    """Index among the M actions of this rank's first action."""
     counts: tuple[int, ...]
-    """Actions of each rank of the group; they sum to M."""
+    """Number of actions of each rank of the rank group; they sum to M."""
     group: RankGroup
+    """Rank group that computes the pass together."""
 
     def own(self, column: Tensor) -> Tensor:
-        """Return what a column (M, ...) says of this rank's actions."""
+        """Return the entries (m, ...) of a column (M, ...) that belong to this rank's m actions."""
         return column.narrow(0, self.first, len(self.packed.targets))
 
     def whole(self, own: Tensor) -> Tensor:
-        """Return results (M, ...) of all actions; only those of this rank have a gradient."""
+        """Return the results (M, ...) of all actions for those (m, ...) of this rank; a collective call.
+
+        Only this rank's own results have a gradient.
+        """
         return self.group.concatenated(own[: self.counts[self.group.rank]], self.counts)
 
     def whole_scores(self, own: ActionScores) -> ActionScores:
-        """The same for scores."""
+        """Return log-probs, entropies and top log-probs of all actions for those of this rank; a collective call."""
         others = None if own.others is None else self.whole(own.others)
         return ActionScores(self.whole(own.logprobs), self.whole(own.entropies), others)
 
@@ -53,10 +61,10 @@ def lay_out(
     *,
     share_prompts: bool = False,
 ) -> GroupRows:
-    """Return a pass over some rows of the group's batch, or over a stand-in where it has none.
+    """Return the rows of a pass over ``rows`` of the rank group's batch, or over a stand-in if ``rows`` is empty.
 
     Args:
-        share_prompts: see ``pack_rows``; where ranks have slices of the tokens, prompts stay as they are.
+        share_prompts: see ``pack_rows``; without effect in a rank group of several ranks.
     """
     part = rows_or_stand_in(batch, rows)
     if group.size == 1:
@@ -66,7 +74,7 @@ def lay_out(
     width = -(-num_tokens // group.size)
     padding = (0, width * group.size - num_tokens)
     actions = np.flatnonzero(part.action_mask)
-    # The rank that has the token before an action scores the action.
+    # The rank whose slice has the token before an action computes the action's log-prob.
     bounds = np.searchsorted(actions - 1, np.arange(group.size + 1) * width)
     begin, end = int(bounds[group.rank]), int(bounds[group.rank + 1])
     if begin == end:

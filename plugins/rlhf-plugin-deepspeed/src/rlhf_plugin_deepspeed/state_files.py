@@ -1,10 +1,11 @@
-"""A role's training state in a folder, cut as the ranks hold it: safetensors and JSON, equal to the bit when read back.
+"""Files of a role's training state, one per rank, in safetensors and JSON; state is read back equal to the bit.
 
     state.json                          options, counters, number of files
     part-00000-of-00002.safetensors     rank 0's runs: float32 weights, moving average, optimizer state
 
-The files say which elements of which parameter they hold, so any number of ranks at any of the stages 1 to 3 can read
-what another number at another stage wrote. Weights that are not trained are not saved: they come from the model folder.
+The files say which elements of which parameter they hold. So any number of ranks at any of the stages 1 to 3 can read
+the files of another number of ranks at another of these stages. Weights that are not trained are not saved: the model
+folder has them.
 """
 
 from __future__ import annotations
@@ -31,16 +32,18 @@ from .zero_training import ZeroTraining
 FORMAT = 1
 STATE = "state.json"
 MASTER, EMA, OPTIMIZER = "float32", "ema", "optimizer."
-"""Kinds of tensors; the last is followed by the optimizer's own name."""
+"""Kinds of tensors in a run. ``OPTIMIZER`` is a prefix, which the optimizer's own key follows."""
 
 
 def save_training(
     folder: Path, training: ZeroTraining | ReplicatedTraining | None, role: RoleModel, ranks: Ranks
 ) -> None:
-    """Write this rank's part; returns when all ranks have written theirs.
+    """Write this rank's part of the training state; return once all ranks have written their parts.
+
+    At stage 0 the first rank writes the files of the torch backend. A role that is not trained writes nothing.
 
     Raises:
-        CheckpointError: the optimizer keeps something that cannot be written.
+        CheckpointError: the optimizer keeps state that cannot be written or cut.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(training, ZeroTraining):
@@ -55,10 +58,11 @@ def save_training(
 def load_training(
     folder: Path, training: ZeroTraining | ReplicatedTraining | None, role: RoleModel, ranks: Ranks
 ) -> None:
-    """Undo ``save_training``.
+    """Restore the training state that ``save_training`` wrote; return once all ranks have.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or belongs to another model, optimizer or kind of stage.
+        CheckpointError: a file is missing or damaged, belongs to another model or optimizer, or was written at stage 0
+            and is read at stages 1 to 3, or the other way round.
     """
     if isinstance(training, ZeroTraining):
         _load_parts(folder, training)
@@ -91,13 +95,13 @@ def _run_of(fragment: Fragment, vector: Tensor, training: ZeroTraining) -> Saved
         else:
             raise CheckpointError(
                 f"{type(training.optimizer).__name__} keeps {key} of shape {tuple(value.shape)} for "
-                f"{vector.numel()} elements; what ranks share must have a number per element, or one for all"
+                f"{vector.numel()} elements; state that ranks share must have one number per element, or one for all"
             )
     return run
 
 
 def _saved_name(name: str, training: ZeroTraining) -> str:
-    """Ranks that share matrices hold different numbers under one name."""
+    """Return the name of a parameter in the files; ``tensor_parallel`` ranks have different shards under one name."""
     return name if training.tensor_parallel == 1 else f"{name}@{training.shard}"
 
 
@@ -130,7 +134,9 @@ def _load_parts(folder: Path, training: ZeroTraining) -> None:
             _restore_optimizer(training, run, fragment, masters[fragment.vector])
             missing[run.name] -= min(fragment.stop, run.stop) - max(fragment.start, run.start)
     if lacking := [name for name, count in missing.items() if count]:
-        raise CheckpointError(f"{folder}: its files hold only a part of {lacking[0]}")
+        raise CheckpointError(
+            f"{folder}: the files hold only a part of {lacking[0]}; resume from another checkpoint"
+        )
     for group, options in zip(training.optimizer.param_groups, state["groups"], strict=True):
         for key, value in options.items():
             group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
@@ -171,22 +177,24 @@ def _check_fits(state: Mapping[str, Any], training: ZeroTraining, folder: Path) 
         )
     if state["tensor_parallel"] != training.tensor_parallel:
         raise CheckpointError(
-            f"{folder / STATE}: {state['tensor_parallel']} ranks shared every matrix; resume with "
-            f"--backend.deepspeed.tensor_parallel {state['tensor_parallel']}, which may have any number of ranks"
+            f"{folder / STATE}: {state['tensor_parallel']} ranks shared every matrix, but tensor_parallel is "
+            f"{training.tensor_parallel}; resume with --backend.deepspeed.tensor_parallel {state['tensor_parallel']} "
+            "on any number of ranks"
         )
     own = {name: _numel(parameter) for name, parameter in training.named.items()}
     if differing := sorted(own.items() ^ state["parameters"].items()):
         raise CheckpointError(
-            f"{folder / STATE}: it is of another model than this run's; the first difference is {differing[0][0]}"
+            f"{folder / STATE}: the state is of another model than this run's; the first parameter that differs is "
+            f"{differing[0][0]}"
         )
     if len(state["groups"]) != len(training.optimizer.param_groups):
         raise CheckpointError(
-            f"{folder}: its optimizer had {len(state['groups'])} parameter groups, this one has "
-            f"{len(training.optimizer.param_groups)}; resume with the optimizer of the run that was saved"
+            f"{folder}: the saved optimizer has {len(state['groups'])} parameter groups, this run's optimizer has "
+            f"{len(training.optimizer.param_groups)}; resume with the optimizer of the saved run"
         )
     if training.ema and not state["ema"]:
         raise CheckpointError(
-            f"{folder}: it has no moving average; unset --actor.ema to resume from it"
+            f"{folder}: the checkpoint has no moving average; unset --actor.ema to resume from it"
         )
 
 
@@ -195,6 +203,6 @@ def _numel(parameter: nn.Parameter) -> int:
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What a parameter group holds beside parameters and the learning rate, which the schedule sets."""
+    """Return the options of a parameter group but for its parameters and the learning rate, which the schedule sets."""
     left_out = ("params", "lr", "param_names")
     return {key: value for key, value in group.items() if key not in left_out}

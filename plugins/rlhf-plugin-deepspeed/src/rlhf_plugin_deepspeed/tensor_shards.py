@@ -1,4 +1,4 @@
-"""Models whose matrices are shared among ranks by DeepSpeed's AutoTP: what can be, and how the whole is read."""
+"""Matrices that DeepSpeed's AutoTP shards among ranks: refusals, a check of the logits, and whole tensors by name."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ OPTION = "--backend.deepspeed.tensor_parallel"
 
 
 def refuse_uneven_heads(role: RoleModel, size: int) -> None:
-    """Refuse what cannot be shared evenly.
+    """Refuse a role whose matrices ``size`` ranks cannot share evenly.
 
     Raises:
-        ConfigError: heads that ``size`` does not divide, or an adapter.
+        ConfigError: ``size`` does not divide the attention heads and the key heads, or the role has an adapter.
     """
     if role.adapter is not None:
         raise ConfigError(
-            f"tensor_parallel {size} with an adapter: its matrices would not be shared along with those that they "
-            f"change. Set {OPTION} 1."
+            f"tensor_parallel {size} with an adapter: DeepSpeed shares the model's matrices among ranks, but not the "
+            f"adapter's. Set {OPTION} 1."
         )
     heads, kv_heads = role.lm.num_heads, role.lm.num_kv_heads
     if heads % size or kv_heads % size:
         raise ConfigError(
-            f"tensor_parallel {size} with {heads} attention heads and {kv_heads} key heads: it must divide both. "
-            f"Change {OPTION}."
+            f"tensor_parallel {size} with {heads} attention heads and {kv_heads} key heads: {size} must divide both "
+            f"numbers. Change {OPTION}."
         )
 
 
 class ShardingCheck:
-    """Compares the model's logits before and after its matrices are shared.
+    """Comparison of the model's logits before and after DeepSpeed shards its matrices.
 
-    As a context it names what DeepSpeed finds wrong with a model while it shares them.
+    As a context around the sharding it turns DeepSpeed's errors into a ``PluginError`` that names the model.
     """
 
     def __init__(self, lm: CausalLM) -> None:
@@ -64,19 +64,18 @@ class ShardingCheck:
             ) from error
 
     def compare(self) -> None:
-        """Refuse a model that computes something else now.
+        """Refuse a model whose logits have changed.
 
         Raises:
-            PluginError: with the difference.
+            PluginError: the logits differ by more than rounding; the message has the difference.
         """
         scale = self._before.abs().max().clamp_min(1e-6)
         difference = float((self._logits() - self._before).abs().max() / scale)
         allowed = TOLERANCE[self._lm.compute_dtype]
         if not difference <= allowed:
             raise PluginError(
-                f"{type(self._lm.model).__name__}: with its matrices shared among ranks its logits differ by "
-                f"{difference:.2g} of the largest (allowed: {allowed:g}), so it would be trained wrongly. Set "
-                f"{OPTION} 1."
+                f"{type(self._lm.model).__name__}: with matrices shared among ranks the logits differ by "
+                f"{difference:.2g} of the largest (allowed: {allowed:g}), so training would be wrong. Set {OPTION} 1."
             )
 
     @torch.no_grad()
@@ -88,13 +87,13 @@ class ShardingCheck:
 
 
 class WholeShards(Mapping[str, Tensor]):
-    """The tensors of a model by name, each put together from the ranks that share it when it is asked for.
+    """Tensors of a sharded model by name. Reading a name joins the shards of its tensor from the ranks that have them.
 
-    All ranks must ask for the same names in the same order.
+    All ranks must read the same names in the same order.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._state = dict(model.state_dict())
+        self._state: dict[str, Tensor] = dict(model.state_dict())
         self._owners = dict(model.named_parameters(remove_duplicate=False))
 
     def __iter__(self) -> Iterator[str]:
@@ -109,12 +108,12 @@ class WholeShards(Mapping[str, Tensor]):
         if owner is None or not hasattr(owner, "gather_params"):
             return self._state[name].detach()
         layer = owner.gather_params.__self__
-        # A layer collects its weight, or both: alone, it would take a bias for a weight.
+        # A layer collects its weight alone, or weight and bias: it would take a bias alone for a weight.
         together = [layer.weight] if owner is layer.weight else [layer.weight, layer.bias]
         shards = [parameter.data for parameter in together]
         layer.gather_params(together)
         whole: Tensor = owner.data
         for parameter, shard in zip(together, shards, strict=True):
-            # Back to the same memory, which ZeRO updates. DeepSpeed's own way back would be a copy of it.
+            # ZeRO updates the memory of the shard, so the parameter gets it back. DeepSpeed's own way back copies.
             parameter.data = shard
         return whole

@@ -1,4 +1,4 @@
-"""The weights of a role as an engine or a file gets them."""
+"""Weights of a role by Hugging Face names, as the engine and the exported file get them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from .partitioned_model import WholeWeights
 
 
 def served_weights(role: RoleModel, *, shared: bool) -> Mapping[str, Tensor]:
-    """Return the weights by Hugging Face names, merged where there is an adapter.
+    """Return the weights by Hugging Face names, with the adapter merged into them if the role has one.
 
     Args:
-        shared: stage 3: no rank has all, so each is collected when it is read, and an adapter's all at once.
+        shared: the weights are partitioned by stage 3. Reading a weight is then a collective call; with an adapter
+            this call collects all weights at once.
     """
     model = role.lm.model
     if role.adapter is not None:
@@ -29,7 +30,7 @@ def served_weights(role: RoleModel, *, shared: bool) -> Mapping[str, Tensor]:
 
 
 def whole(role: RoleModel) -> AbstractContextManager[None]:
-    """Collect all of a shared role's parameters for a while, on every rank."""
+    """Return a context in which every rank has all parameters of a partitioned role whole; a collective call."""
     import deepspeed
 
     context: AbstractContextManager[None] = deepspeed.zero.GatheredParameters(

@@ -1,8 +1,9 @@
-"""Optimizers that look at whole parameters, such as Muon, where ZeRO has cut them.
+"""Updates of whole parameters, for optimizers such as Muon, under ZeRO, which cuts parameters.
 
-Each parameter has an owner among the ranks, which gets its weights, gradient and state from all of them, has the
-optimizer update it, and gives every rank its parts back. So each parameter is updated once, the ranks work at the same
-time, and between updates everything lies in DeepSpeed's vectors, where clipping, checkpoints and sleep find it.
+Each parameter has an owner among the ranks. The owner collects the parameter's weights, gradient and state from all
+ranks, has the optimizer update the whole parameter, and sends every rank its parts back. So one rank updates each
+parameter, and the ranks work at the same time. Between updates all state lies in DeepSpeed's vectors, where clipping,
+checkpoints and offloading find it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from .ranks import Ranks
 
 
 class WholeUpdates(torch.optim.Optimizer):
-    """Updates the ranks' vectors, some of its parameter groups by whole parameters.
+    """Optimizer of the ranks' vectors that updates some parameter groups as whole parameters.
 
     Args:
-        inner: the optimizer, made for the parameters before they were cut.
-        whole: the parameters that it has to see whole.
+        inner: the component's optimizer, made for the parameters before ZeRO cut them.
+        whole: the parameters that ``inner`` has to see whole.
     """
 
     def __init__(self, inner: torch.optim.Optimizer, whole: Collection[nn.Parameter]) -> None:
@@ -48,16 +49,23 @@ class WholeUpdates(torch.optim.Optimizer):
         shapes: Mapping[str, torch.Size],
         ranks: Ranks,
     ) -> None:
-        """Say how the parameters were cut; all ranks do, before the first step."""
+        """Set how ZeRO has cut the parameters; a collective call before the first update.
+
+        Args:
+            vectors: this rank's float32 vectors.
+            fragments: this rank's fragments of the parameters.
+            shapes: the shape of each whole parameter by name.
+            ranks: all ranks.
+        """
         self._vectors, self._ranks = vectors, ranks
         self._collecting = Collecting(fragments, shapes, ranks)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the vectors that the groups have now: DeepSpeed shows one after the other.
+        """Update the vectors in the parameter groups; DeepSpeed puts one vector after the other there, a call each.
 
         Raises:
-            PluginError: the optimizer keeps something that cannot be cut.
+            PluginError: the optimizer keeps state that cannot be cut.
         """
         assert closure is None, "DeepSpeed has computed the gradients"
         self._inner.state = self.state
@@ -70,18 +78,20 @@ class WholeUpdates(torch.optim.Optimizer):
                 self._inner.step()
 
     def _update_vector(self, group: dict[str, Any], vector: Tensor) -> None:
-        """Update all parameters with a part in this vector of any rank."""
+        """Update every parameter that has a fragment in this vector on any rank; a collective call."""
         assert vector.grad is not None
         index = next(at for at, known in enumerate(self._vectors) if known is vector)
         kept = self.state[vector]
-        # A rank without any part has read no state from a checkpoint.
+        # A rank without a fragment in the vector has read no state from a checkpoint.
         before = self._agreed(Kept.of(kept, vector.shape) if kept else None)
         after: Kept | None = None
         for names in self._collecting.rounds(index):
             vectors = [vector, vector.grad, *self._state_vectors(vector, before)]
             own = self._collecting.collect(names, vectors)
             state = self._update(group, own, before) if own else {}
-            if after is None:  # the first rank has a parameter in every round
+            if (
+                after is None
+            ):  # The form of the new state is agreed once: rank 0 owns a parameter in every round.
                 after = self._agreed(Kept.of(state, own[0].shape) if own else None)
                 assert after is not None
             wholes = [own[0], *(state[key] for key in after.tensors)] if own else []
@@ -93,7 +103,11 @@ class WholeUpdates(torch.optim.Optimizer):
     def _update(
         self, group: Mapping[str, Any], own: Sequence[Tensor], before: Kept | None
     ) -> dict[str, Any]:
-        """Update a whole parameter in place, and return its state."""
+        """Update a whole parameter in place, and return its new state by key.
+
+        Args:
+            own: weights, gradient and the state tensors that ``before`` names.
+        """
         weights, gradient, *tensors = own
         parameter = nn.Parameter(weights)
         parameter.grad = gradient
@@ -105,7 +119,7 @@ class WholeUpdates(torch.optim.Optimizer):
         return dict(self.state.pop(parameter, {}))
 
     def _state_vectors(self, vector: Tensor, form: Kept | None) -> list[Tensor]:
-        """This rank's parts of what is kept for each element, made where there is none yet."""
+        """Return this rank's vectors of per-element state, zeros where there is none yet."""
         kept = self.state[vector]
         keys = () if form is None else form.tensors
         for key in keys:
@@ -114,7 +128,7 @@ class WholeUpdates(torch.optim.Optimizer):
         return [kept[key] for key in keys]
 
     def _agreed(self, own: Kept | None) -> Kept | None:
-        """Return what the first rank says that knows."""
+        """Return the value of the first rank whose value is not None; a collective call."""
         if self._ranks.world_size == 1:
             return own
         said: list[Kept | None] = [None] * self._ranks.world_size
@@ -124,19 +138,19 @@ class WholeUpdates(torch.optim.Optimizer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What an optimizer keeps for a parameter."""
+    """Form of an optimizer's state of one parameter: the keys of per-element tensors, and single numbers."""
 
     tensors: tuple[str, ...]
-    """Keys of what has a number for each element."""
+    """Keys of the tensors with one number per element."""
     numbers: Mapping[str, Any]
-    """What is said once for the whole parameter, such as the count of its updates; tensors on the host."""
+    """Values that hold for the whole parameter, such as the count of its updates; tensors are on the host."""
 
     @classmethod
     def of(cls, state: Mapping[str, Any], shape: torch.Size) -> Kept:
-        """Sort the state of a parameter or vector of this shape.
+        """Return the form of the state of a parameter or vector of this shape.
 
         Raises:
-            PluginError: something in it can neither be cut nor shared.
+            PluginError: a tensor of the state is neither float32 of this shape nor a single number.
         """
         tensors, numbers = [], {}
         for key, value in state.items():
@@ -154,7 +168,7 @@ class Kept:
         return cls(tensors=tuple(tensors), numbers=numbers)
 
     def numbers_at(self, device: torch.device) -> dict[str, Any]:
-        """Return copies of the numbers, tensors on ``device``."""
+        """Return copies of the numbers by key, tensors among them on ``device``."""
         return {
             key: value.to(device, copy=True) if isinstance(value, Tensor) else value
             for key, value in self.numbers.items()
@@ -162,6 +176,9 @@ class Kept:
 
 
 def device_of_numbers(groups: Iterable[Mapping[str, Any]], vector: Tensor) -> torch.device:
-    """Where torch's optimizers keep their step count: on the host, unless one kernel does the whole update."""
+    """Return the device on which torch's optimizers keep their step count.
+
+    The count is on the host, unless the update is one kernel (``fused``) or captured in a CUDA graph (``capturable``).
+    """
     on_device = any(group.get("fused") or group.get("capturable") for group in groups)
     return vector.device if on_device else torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Training under ZeRO stages 1 to 3: DeepSpeed's engine with our objective, schedule and moving average."""
+"""Training at ZeRO stages 1 to 3: DeepSpeed's engine with the framework's objective, schedule and moving average."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from .whole_updates import WholeUpdates
 
 
 class ZeroTraining:
-    """A trained role on this rank.
+    """Training of a role whose training state is shared by the ranks.
 
     Args:
-        role: on the host or on this rank's device; DeepSpeed moves and cuts it.
-        optimizer: the component.
+        role: the model, on the host or on this rank's device; DeepSpeed moves and cuts it.
+        optimizer: the optimizer component.
 
     Raises:
-        ConfigError: nothing is trainable.
-        PluginError: an optimizer whose groups or state do not suit ZeRO.
+        ConfigError: no parameter is trainable, or the options do not fit the model.
+        PluginError: ZeRO cannot share the parameter groups or the state of the optimizer.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class ZeroTraining:
         self._data_ranks = ranks.world_size // config.tensor_parallel
         self.tensor_parallel = config.tensor_parallel
         self.shard = ranks.rank % config.tensor_parallel
-        """Which part of the matrices this rank has."""
+        """Index of the part of every matrix that this rank has, 0 to ``tensor_parallel`` - 1."""
         named = role.named_trainable()
         self.named = dict(named)
         require_trainable(spec.role, self.named)
-        # Before DeepSpeed cuts the parameters: the component goes by their shapes.
+        # The component decides by shapes, so it makes its groups before DeepSpeed cuts the parameters.
         shapes = {name: parameter.shape for name, parameter in named}
         groups = optimizer.parameter_groups(named)
         check_groups(groups, self.named)
@@ -82,20 +82,20 @@ class ZeroTraining:
         elif self.stage == 3:
             self._head = WholeHead(role)
         self.updates = 0
-        """Updates asked for so far, skipped ones included: the schedule follows the plan."""
+        """Number of updates so far, skipped updates included, because the schedule follows the plan."""
         self.ema: list[Tensor] = []
-        """This rank's part of the moving average, in the layout of ``masters``."""
+        """This rank's part of the moving average, in the layout of ``masters``; empty if none is kept."""
         if spec.ema_decay is not None:
             self.ema = [vector.detach().clone() for vector in self.masters]
 
     @property
     def is_deep_compiled(self) -> bool:
-        """Whether the layers are one graph of DeepSpeed's."""
+        """Whether DeepCompile compiles the layers as one graph."""
         return self._graph is not None
 
     @property
     def masters(self) -> list[Tensor]:
-        """This rank's part of the float32 weights."""
+        """This rank's part of the float32 weights, as vectors."""
         return master_vectors(self.zero, self.stage)
 
     @property
@@ -105,7 +105,7 @@ class ZeroTraining:
         return torch_optimizer
 
     def forward(self, work: Callable[[], Tensor]) -> Tensor:
-        """Return the loss that ``work`` computes. All ranks call it equally often."""
+        """Return the loss that ``work`` computes; a collective call, so all ranks make equally many."""
         loss: Tensor
         if self._graph is not None:
             loss = self._graph.run(work)
@@ -116,16 +116,20 @@ class ZeroTraining:
         return loss
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradient of this micro-batch to the step's; the last one of the step says so."""
+        """Add the gradient of this micro-batch to the gradient of the update; a collective call.
+
+        Args:
+            last: this micro-batch is the last of the update.
+        """
         self.engine.set_gradient_accumulation_boundary(last)
-        # DeepSpeed takes the mean over the ranks that have rows of their own; their losses add up.
+        # DeepSpeed takes the mean over data-parallel ranks, but the update's loss is the sum of the ranks' losses.
         self.engine.backward(loss * self._data_ranks, scale_wrt_gas=False)
         if self._graph is not None:
             self._graph.add_gradient(last=last)
             self._graph.end()
 
     def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Return what ``work`` computes without a gradient."""
+        """Return the results of ``work``, which runs without a gradient; a collective call at stage 3."""
         results: tuple[Tensor, ...]
         if self._graph is not None:
             results = self._graph.run(work)
@@ -137,7 +141,10 @@ class ZeroTraining:
         return results
 
     def update(self) -> Metrics:
-        """Clip, step, average. With a gradient that is not finite on any rank, no rank changes but in its count."""
+        """Clip the gradient, update the weights and the moving average, and return learning rate and gradient norm.
+
+        If a gradient is not finite on any rank, all ranks skip the update: only ``updates`` and ``skipped`` count it.
+        """
         factor = lr_factor(self._spec.schedule, self.updates)
         self.updates += 1
         for group, peak in zip(self.optimizer.param_groups, self.peak_lrs, strict=True):
@@ -158,12 +165,12 @@ class ZeroTraining:
             torch._foreach_lerp_(self.ema, masters, 1.0 - self._spec.ema_decay)
 
     def publish(self) -> None:
-        """Round the float32 weights into the model, on all ranks."""
+        """Copy the float32 weights, rounded, into the model's parameters; a collective call."""
         publish(self.zero, self.stage)
 
     @contextmanager
     def holding_average(self) -> Iterator[None]:
-        """Let the model hold the moving average for a while, then its own weights again, to the bit."""
+        """Have the model hold the moving average inside of the context, and its own weights again after it."""
         own = [vector.detach().clone() for vector in self.masters]
         self._hold(self.ema)
         try:
@@ -178,7 +185,7 @@ class ZeroTraining:
         self.publish()
 
     def close(self) -> None:
-        """Take DeepSpeed's hooks off the model."""
+        """Remove DeepSpeed's hooks from the model and drop the compiled graph."""
         self.engine.destroy()
         if self._graph is not None:
             self._graph.close()
@@ -187,10 +194,10 @@ class ZeroTraining:
 def create_optimizer(
     optimizer: Optimizer, groups: Sequence[ParameterGroup], config: DeepSpeedConfig, ranks: Ranks
 ) -> torch.optim.Optimizer:
-    """Return the component's optimizer, in a form that DeepSpeed can give the ranks' vectors.
+    """Return the component's optimizer, wrapped in ``WholeUpdates`` if it has to see whole parameters.
 
     Raises:
-        PluginError: it needs whole parameters, which it cannot have here.
+        PluginError: the optimizer has to see whole parameters, but ``tensor_parallel`` shards them.
     """
     whole = whole_parameters(optimizer, groups, ranks.device)
     created = optimizer.create(groups)
@@ -198,8 +205,8 @@ def create_optimizer(
         return created
     if config.tensor_parallel > 1:
         raise PluginError(
-            f"{type(optimizer).__name__} needs whole parameters, of which each rank has a shard with "
-            f"backend.deepspeed.tensor_parallel {config.tensor_parallel}. {NOT_FOR_ZERO}"
+            f"{type(optimizer).__name__} needs whole parameters, but with backend.deepspeed.tensor_parallel "
+            f"{config.tensor_parallel} each rank has only a shard of them. {NOT_FOR_ZERO}"
         )
     return WholeUpdates(created, whole)
 
@@ -221,7 +228,12 @@ def start_engine(
     ranks: Ranks,
     torch_optimizer: torch.optim.Optimizer | None,
 ) -> Any:
-    """Return DeepSpeed's engine around the role; without an optimizer it only scores."""
+    """Return DeepSpeed's engine around the role; without a torch optimizer the engine cannot train.
+
+    Raises:
+        ConfigError: the options do not fit the model or the machine.
+        PluginError: DeepSpeed cannot shard the model's matrices.
+    """
     deepspeed = load_deepspeed(ranks.device)
     deep_compile = config.deep_compile and torch_optimizer is not None
     if deep_compile:
@@ -236,17 +248,17 @@ def start_engine(
         refuse_uneven_heads(role, config.tensor_parallel)
         sharding = ShardingCheck(role.lm)
     with quietly(), sharding or nullcontext():
-        # Takes over the process group that is there.
+        # DeepSpeed takes over the process group that ``join`` has made.
         deepspeed.init_distributed("nccl" if ranks.device.type == "cuda" else "gloo")
         if config.zero_stage == 3:
             mark_leaf_modules(partitioned, config.leaf_modules)
-            # Cuts one parameter after the other on its way to the device, which never holds the whole model.
+            # Init cuts one parameter after the other on its way to the device, which never holds the whole model.
             deepspeed.zero.Init(module=partitioned, config_dict_or_path=settings)
         engine, *_ = deepspeed.initialize(
             model=partitioned, optimizer=torch_optimizer, config=settings, dist_init_required=False
         )
     if sharding is not None:
-        # It compares what the ranks are called with, by pickling it; our calls cannot be pickled.
+        # This check of DeepSpeed's pickles the arguments of a call to compare ranks; a function cannot be pickled.
         engine.first_dataloader_check.remove()
         sharding.compare()
     return engine
