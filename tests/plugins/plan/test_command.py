@@ -157,8 +157,8 @@ def test_sequence_parallelism_lets_ranks_share_a_sequence(run):
         (["--nodes", "0"], "--nodes 0"),
         (["--prompt-tokens", "-3"], "--prompt-tokens"),
         (["--response-tokens", "9999"], "exceed the longest sequence of the run, 1280"),
-        (["--model-config", "critic=x.json"], "this run has no 'critic'"),
-        ([*CLUSTER, "--gpus-per-node", "4"], "takes 8 GPUs .* 1 x 4 were given"),
+        (["--model-config", "critic=x.json"], "this run has no role 'critic'"),
+        ([*CLUSTER, "--gpus-per-node", "4"], "takes 8 GPUs .* give 1 x 4"),
         (
             [*CLUSTER, "--rollout.batch_size", "1", "--rollout.n_samples_per_prompt", "4"],
             "has 4 sequences",
@@ -180,7 +180,7 @@ def test_what_cannot_be_is_refused_by_name(run, flags, message):
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
-        ("5", "12 attention heads, which it does not divide. Expected one of 1, 2, 3, 4, 6, 12"),
+        ("5", "does not divide the model's 12 attention heads. Expected one of 1, 2, 3, 4, 6, 12"),
         ("x", "'x'"),
     ],
 )

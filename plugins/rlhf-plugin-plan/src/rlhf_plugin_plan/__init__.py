@@ -1,4 +1,4 @@
-"""The command ``rlhf plan``: what a run will take, from its configuration alone."""
+"""Registration of the command ``rlhf plan``, which predicts memory and seconds of a run from its configuration."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rlhf_core import Component, hookimpl
 
 @hookimpl
 def rlhf_commands() -> list[Component[Any]]:
+    """Return the ``plan`` command; its module is imported when the command runs."""
     return [
         Component(
             name="plan",

@@ -1,7 +1,7 @@
-"""Bytes that a forward pass keeps for one token, layer by layer, as Transformers' modules make them.
+"""Bytes of activations that a forward pass keeps for one token, in each module of a Transformers layer.
 
-Axes of widths: D hidden, Q queries, K keys (and values), F feed-forward, V vocabulary. A width times 2 is
-bfloat16, times 4 is float32.
+Axes of widths: D hidden, Q queries, K keys (and values), F feed-forward, V vocabulary. An array of one width takes 2
+bytes per element in bfloat16 and 4 in float32.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ class Precision:
     """Types of a role's parameters and of its matmuls."""
 
     parameters: str
-    """``float32`` or ``bfloat16``."""
+    """Type of the parameters, ``float32`` or ``bfloat16``."""
     compute: str
+    """Type of the matmuls, ``float32`` or ``bfloat16``."""
 
     @property
     def weight_bytes(self) -> int:
+        """Bytes of one parameter."""
         return 4 if self.parameters == "float32" else 2
 
     @property
     def compute_bytes(self) -> int:
+        """Bytes of one element of a matmul's inputs and output."""
         return 4 if self.compute == "float32" else 2
 
     @property
     def casts(self) -> bool:
-        """Weights are cast for every pass (autocast)."""
+        """Whether weights are cast in every pass (autocast)."""
         return self.parameters != self.compute
 
 
@@ -39,14 +42,18 @@ def layer_bytes(
     *,
     compiled: bool = False,
 ) -> int:
-    """Bytes of one token that one layer keeps for its backward pass.
+    """Return the bytes of one token that one layer keeps for its backward pass.
 
-    Norms keep their input and the normalized input, both in float32 under autocast; with bfloat16 parameters the second
-    one in bfloat16. A matmul keeps its input; under autocast each makes a cast of its own (three of the first norm's
-    output, two of the second's). Attention keeps queries, keys, values and output. The feed-forward part keeps gate,
-    silu(gate), up and their product.
+    - A norm keeps its input and the normalized input. Both are float32 under autocast; with bfloat16 parameters the
+      normalized input is bfloat16.
+    - A matmul keeps its input. Under autocast each matmul casts its input anew: three casts of the first norm's output,
+      two of the second norm's.
+    - Attention keeps queries, keys, values and output.
+    - The feed-forward part keeps gate, silu(gate), up and silu(gate) * up.
 
-    ``compiled`` holds for bfloat16 parameters: norms then keep both in bfloat16, and silu(gate) is computed again.
+    Args:
+        compiled: layers are compiled. With bfloat16 parameters norms then keep both inputs in bfloat16, and the
+            backward pass computes silu(gate) again; otherwise without effect.
     """
     d, q, k = shape.hidden, shape.query_width, shape.kv_width
     width = precision.compute_bytes
@@ -57,49 +64,53 @@ def layer_bytes(
     elif precision.compute == "bfloat16":
         norms = 2 * (4 + 2 + 2) * d
     else:
-        norms = (
-            2 * (4 + 4) * d
-        )  # input and normalized input; the matmuls' input is the norm's output
-        norms += 2 * 4 * d
+        # Input and normalized input of both norms, then the norms' outputs, which the matmuls keep.
+        norms = 2 * (4 + 4) * d + 2 * 4 * d
     attention = attention_bytes(shape, precision)
     if shape.qk_norm:
         attention += (4 + width) * (q + k) + 4 * (shape.heads + shape.kv_heads)
-    statistics = 4 * shape.heads + 2 * 4  # of the softmax, and of both norms
+    statistics = (
+        4 * shape.heads + 2 * 4
+    )  # the softmax's log-sum for each head; one number for each of two norms
     kept = 3 if compiled and precision.parameters == "bfloat16" else 4
     return norms + attention + width * kept * shape.ffn + statistics
 
 
 def attention_bytes(shape: ModelShape, precision: Precision) -> int:
-    """Bytes of one token that the attention of one layer keeps: query, key, value and output."""
+    """Return the bytes of one token that the attention of one layer keeps: query, key, value and output."""
     return precision.compute_bytes * (2 * shape.query_width + 2 * shape.kv_width)
 
 
 def checkpoint_bytes(shape: ModelShape, precision: Precision) -> int:
-    """Bytes of one token that one layer keeps when it is recomputed: its input."""
+    """Return the bytes of one token that a recomputed layer keeps: the layer's input."""
     return precision.weight_bytes * shape.hidden
 
 
 def last_norm_bytes(shape: ModelShape, precision: Precision) -> int:
-    """Bytes of one token after the layers: the last norm, the chosen hidden states and their gradient."""
+    """Return the bytes of one token behind the layers: last norm, hidden states at predictors and their gradient."""
     norm = 12 if precision.parameters == "float32" else 8
     return (norm + 2 * precision.weight_bytes) * shape.hidden
 
 
 def layer_backward_bytes(shape: ModelShape, precision: Precision) -> int:
-    """Bytes of one token that the backward pass of one layer holds beside what was kept: of the feed-forward part two
-    gradients more than it has freed, and gradients of the hidden states."""
+    """Return the bytes of one token that the backward pass of one layer needs beside the kept activations.
+
+    These are two gradients of width F more than the feed-forward part has freed, and gradients of the hidden states.
+    """
     return precision.compute_bytes * 2 * shape.ffn + 8 * shape.hidden
 
 
 def weight_gradient_bytes(shape: ModelShape, precision: Precision) -> int:
-    """Bytes of the gradient of a layer's largest weight, in each type through which it goes."""
+    """Return the bytes of the gradient of a layer's largest matrix (D, F), in the types of matmul and parameter."""
     width = precision.weight_bytes + (precision.compute_bytes if precision.casts else 0)
     return width * shape.hidden * shape.ffn
 
 
 def scoring_bytes(shape: ModelShape, precision: Precision) -> int:
-    """Bytes of one token while a pass without gradients is in its widest layer: the feed-forward part's three arrays
-    beside the hidden states."""
+    """Return the bytes of one token at the widest point of a pass without gradients.
+
+    These are the three arrays of the feed-forward part (gate, up and their product) beside the hidden states.
+    """
     return (
         precision.compute_bytes * 3 * shape.ffn
         + (2 * precision.weight_bytes + precision.compute_bytes) * shape.hidden

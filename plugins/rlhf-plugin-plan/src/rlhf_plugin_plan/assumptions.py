@@ -1,6 +1,6 @@
-"""Every number of the memory model that is not in a configuration, with why it is what it is.
+"""Constants of the memory model that no configuration has, each with its reason.
 
-Bytes unless the name says otherwise. Each is checked against a measurement or is marked as assumed.
+A constant is in bytes unless its description says otherwise. A measurement confirms it, or it is marked as assumed.
 """
 
 from __future__ import annotations
@@ -10,56 +10,57 @@ from .hardware import GIB
 MIB = 2**20
 
 CONTEXT = 0.55 * GIB
-"""Of one process on a GPU: CUDA's context, loaded kernels and matmul workspaces. Assumed."""
+"""Bytes of one process on a GPU for CUDA's context, loaded kernels and matmul workspaces. Assumed."""
 
 COLLECTIVES = 1.0 * GIB
-"""Of one process with several ranks: the buffers of NCCL's channels. Assumed."""
+"""Bytes of the buffers of NCCL's channels, in each process of a role with several ranks. Assumed."""
 
 FRAGMENTATION = 0.03
-"""Share of a trainer's peak that torch's allocator holds beside it. Assumed."""
+"""Memory that torch's allocator holds beside a trainer's peak, as a share of the peak. Assumed."""
 
 ENGINE_GRAPHS = 0.9 * GIB
-"""CUDA graphs of vLLM, which it captures beside its share of the memory. Assumed."""
+"""Bytes of vLLM's CUDA graphs, which vLLM does not count in its share of the memory. Assumed."""
 
 ENGINE_BATCHED_TOKENS = 8192
-"""Tokens of one pass of vLLM, its default on GPUs of this size; its activations are measured with this many."""
+"""Number of tokens of one pass of vLLM, vLLM's default on these GPUs; vLLM measures its activations with so many."""
 
 ENGINE_SAMPLER_COPIES = 3
-"""Arrays of float32 logits (sequences x V) that vLLM's sampler holds at once."""
+"""Number of arrays of float32 logits (sequences x V) that vLLM's sampler holds at once."""
 
 SERVED_AT_ONCE = 1024
-"""Sequences that the vLLM engine decodes together at most, unless its arguments say otherwise."""
+"""Largest number of sequences that the vLLM engine decodes together, unless its arguments say otherwise."""
 
 SHARING_IS_WORTH = 0.05
-"""Share of the tokens that the torch backend has to save before it computes prompts once."""
+"""Share of the tokens that must be saved for the backends to compute prompts once."""
 
 GPU_CHUNK = 4096
-"""Action tokens whose logits the backends hold at once on a GPU, unless ``logits_chunk`` is set."""
+"""Number of action tokens whose logits the backends hold at once on a GPU, unless ``logits_chunk`` is set."""
 
 CHUNK_FUSED = 2
-"""Arrays of a chunk's logits in the type of the matmuls that the fused backward pass of the head holds: the logits and
-their gradient."""
+"""Number of arrays of a chunk's logits, in the type of the matmuls, in the head's fused backward pass: logits and
+gradient."""
 
 CHUNK_EAGER = 12
-"""Bytes of one logit beside the head's own product where the backward pass is not fused: logits, log-softmax and
-probabilities in float32."""
+"""Bytes of one logit beside the head's product, without the fused backward pass: logits, log-softmax and probabilities
+in float32."""
 
 CHUNK_SCORING = 8
-"""Bytes of one logit of a chunk without a gradient where no kernel reads the head's product directly: logits and
-log-softmax in float32."""
+"""Bytes of one logit of a chunk in a pass without gradients and without the fused kernel: logits and log-softmax in
+float32."""
 
 CHUNK_SCORING_SCALED = 10
-"""The same at another temperature than 1: logits before and after it, and the head's own product."""
+"""Bytes of one logit as in ``CHUNK_SCORING`` at another temperature than 1: logits before and after the division by
+the temperature in float32, and the head's product."""
 
 LIVE_PARAMETERS = 10**9
-"""Parameters that DeepSpeed's stage 3 keeps collected at most, its default for ``stage3_max_live_parameters``."""
+"""Largest number of parameters that stage 3 keeps collected: DeepSpeed's default of ``stage3_max_live_parameters``."""
 
 WEIGHT_BUCKET = 256 * MIB
-"""Of the vLLM engine's transfer, unless ``bucket_mib`` is set; a larger tensor gets a larger one."""
+"""Bytes of one bucket of weights for the vLLM engine, unless ``bucket_mib`` is set or a tensor is larger."""
 
 CACHE_GROWTH = 1.5
-"""By how much the embedded engine's cache may be larger than its longest sequence."""
+"""Room in the embedded engine's KV cache, as a multiple of the longest sequence."""
 
 OPTIMIZER_TRAFFIC = 30
-"""Bytes of GPU memory moved for one parameter and update of AdamW: the gradient is read for its norm (2); then 14
-are read and 14 written: weight, moments and gradient in their types."""
+"""Bytes of GPU memory that one update of AdamW reads and writes for one parameter. The norm reads the gradient (2);
+the update reads 14 and writes 14: weight, moments and gradient in their types."""

@@ -1,4 +1,4 @@
-"""``rlhf plan``: read the flags, predict, report."""
+"""The command ``rlhf plan``: it reads the flags, predicts the run and prints the report."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command's own flags; everything else is the run's."""
+    """Return the parser of the command's own flags; all other flags belong to the run."""
     own = _Parser(
         prog="rlhf plan",
-        description="Predict memory and seconds of a run, and say whether it fits. Everything that rlhf train takes is "
-        "taken here: -c FILE, and flags that override it.",
+        description="Predict memory and seconds of a run, and say whether the run fits. The command takes all flags of "
+        "rlhf train: -c FILE, and flags that override the file.",
         allow_abbrev=False,
     )
     own.add_argument("--gpu", default="h200", help=f"one of {', '.join(GPUS)} (h200)")
-    own.add_argument("--nodes", type=int, help="machines; unset: as many GPUs as the run takes")
-    own.add_argument("--gpus-per-node", type=int, help="GPUs of each machine (8)")
+    own.add_argument(
+        "--nodes", type=int, help="number of machines; unset: as many GPUs as the run takes"
+    )
+    own.add_argument("--gpus-per-node", type=int, help="number of GPUs of each machine (8)")
     own.add_argument(
         "--model-config",
         action="append",
@@ -43,17 +45,21 @@ def parser() -> argparse.ArgumentParser:
         metavar="[ROLE=]FILE",
         help="config.json, for models that are not on this machine",
     )
-    own.add_argument("--prompt-tokens", type=int, help="of each prompt; unset: the longest")
-    own.add_argument("--response-tokens", type=int, help="of each response; unset: the longest")
+    own.add_argument(
+        "--prompt-tokens", type=int, help="number of tokens of each prompt; unset: the longest"
+    )
+    own.add_argument(
+        "--response-tokens", type=int, help="number of tokens of each response; unset: the longest"
+    )
     own.add_argument("--json", action="store_true", help="print JSON")
     return own
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return the exit code: 0 fits, 1 does not.
+    """Print the prediction and return the exit code: 0 if the run fits, 1 if not.
 
     Raises:
-        ConfigError: what cannot be, whatever the memory (exit code 2).
+        ConfigError: no GPU could run this configuration, or a flag is wrong (exit code 2).
     """
     own, words = parser().parse_known_args(list(arguments))
     plugins = plugin_loader.load()
@@ -77,7 +83,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def replaced(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Return the words with ``flags``, pairs of name and value, in place of flags of the same name."""
+    """Return the words of a command line in which ``flags`` replace the flags of the same names.
+
+    Args:
+        flags: names and values in turn.
+    """
     names = set(flags[::2])
     kept: list[str] = []
     dropping = False

@@ -1,4 +1,4 @@
-"""Where the config.json of each role's model comes from: a file that was given, a folder, or the cache of downloads."""
+"""The config.json of each role's model, from a file given on the command line, a model folder or the download cache."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from rlhf_core import ConfigError
 from .shapes import ModelShape, read_shape
 
 Shapes = Mapping[str, ModelShape]
-"""By role."""
+"""Shape of the model of each role, by role."""
 
 
 def shapes_of(planned: PlannedRun, given: Sequence[str]) -> Shapes:
     """Return the shape of each role's model.
 
     Args:
-        given: ``FILE``, for the policy and every role with the same model; or ``ROLE=FILE``.
+        given: values of ``--model-config``: ``FILE``, for the policy and every role with the same model, or
+            ``ROLE=FILE``.
 
     Raises:
-        ConfigError: a role that the run does not have, or a config.json that is nowhere.
+        ConfigError: the run lacks a named role, or a role's config.json cannot be found or read.
     """
     roles = planned.spec.roles
     files = _by_role(given, list(roles))
@@ -45,7 +46,7 @@ def _by_role(given: Sequence[str], roles: Sequence[str]) -> dict[str, Path]:
             role, file = "policy", text
         if role not in roles:
             raise ConfigError(
-                f"--model-config {text}: this run has no {role!r}; expected FILE, or ROLE=FILE with one of "
+                f"--model-config {text}: this run has no role {role!r}; expected FILE, or ROLE=FILE with one of "
                 f"{', '.join(roles)}"
             )
         files[role] = Path(file)
@@ -53,22 +54,24 @@ def _by_role(given: Sequence[str], roles: Sequence[str]) -> dict[str, Path]:
 
 
 def _find(model: str, role: str) -> Path:
-    """A folder, or what an earlier download has left. Nothing is downloaded."""
+    """Return the model's folder, or its config.json in the download cache. Nothing is downloaded."""
     if Path(model).is_dir():
         return Path(model)
-    # Imported here: a folder or a given file needs none of it.
+    # The import takes long, and a run whose models are folders does not need it.
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     fetch = f"get it with `hf download {model} config.json`, or "
     try:
         cached = try_to_load_from_cache(model, "config.json")
-    except HFValidationError:  # not a name that the hub could have
+    except (
+        HFValidationError
+    ):  # The hub has no names of this form, so `hf download` could not help either.
         cached, fetch = None, ""
     if isinstance(cached, str):
         return Path(cached)
     which = "" if role == "policy" else f"{role}="
     raise ConfigError(
         f"model {model} of the {role}: no such folder, and its config.json is not among the downloaded files. Nothing "
-        f"is downloaded to plan: {fetch}give the file with --model-config {which}FILE."
+        f"is downloaded to plan: {fetch}give the file with --model-config {which}FILE"
     )

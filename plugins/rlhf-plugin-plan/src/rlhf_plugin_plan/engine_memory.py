@@ -1,4 +1,4 @@
-"""GPU memory of one engine: weights, KV cache, and what is beside them."""
+"""GPU memory of one engine: weights, KV cache, activations and fixed allowances."""
 
 from __future__ import annotations
 
@@ -10,50 +10,63 @@ from .hardware import GIB, Gpu
 from .shapes import ModelShape
 
 BYTES = {"float32": 4, "bfloat16": 2}
+"""Bytes of one number, by type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmEngine:
-    """The options of the engine ``vllm`` that decide its memory."""
+    """Options of the engine ``vllm`` on which its memory depends; all but ``data_parallel`` are those of one copy."""
 
     memory_share: float
+    """Share of the GPU's memory that vLLM may fill, 0 to 1."""
     kv_cache_gib: float | None
+    """Size of the KV cache on one GPU in GiB; None: the rest of vLLM's share."""
     bucket_mib: int
+    """Size of one bucket of weights in MiB."""
     tensor_parallel: int
+    """Number of GPUs that share every matrix."""
     pipeline_parallel: int
+    """Number of pipeline stages."""
     data_parallel: int = 1
-    """Copies of the model, each with a cache of its own; the rest is of one copy."""
+    """Number of copies of the model, each with a separate KV cache."""
     batched_tokens: int = assumed.ENGINE_BATCHED_TOKENS
-    """Of one pass."""
+    """Largest number of tokens of one pass."""
     graphs: bool
+    """Whether vLLM captures CUDA graphs."""
     max_sequences: int
+    """Largest number of sequences that are decoded together."""
     kv_width: float
-    """Bytes of one number in the cache."""
+    """Bytes of one number in the KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
-    """One engine on one of its GPUs."""
+    """Memory of one engine on one of its GPUs."""
 
     parts: Mapping[str, float]
+    """Bytes of each part, by its name in the report."""
     kv_tokens: int
-    """For which the KV cache has room, counted over the GPUs of one copy of the model."""
+    """Number of tokens that fit in the KV cache of one copy of the model, over all GPUs of the copy."""
     in_trainer: Mapping[str, float]
-    """What stands in the trainer's process for the engine's sake."""
+    """Bytes that the trainer's process needs for the engine, by name."""
 
     @property
     def peak_bytes(self) -> float:
+        """Bytes of all parts."""
         return sum(self.parts.values())
 
 
 def kv_bytes(shape: ModelShape, width: float) -> float:
-    """Bytes of one token in the KV cache: ``2 L K`` numbers."""
+    """Return the bytes of one token in the KV cache: ``2 L K`` numbers of ``width`` bytes."""
     return 2 * shape.layers * shape.kv_width * width
 
 
 def stage_parameters(shape: ModelShape, stages: int) -> float:
-    """Parameters of the largest of P pipeline stages: ``ceil(L / P)`` layers, and of several stages the first has the
-    embeddings and the last the norm and the head."""
+    """Return the number of parameters of the largest of P pipeline stages.
+
+    A stage has ``ceil(L / P)`` layers. Of several stages the first also has the embeddings, and the last the norm and
+    the head.
+    """
     if stages == 1:
         return shape.parameters
     layers = shape.layer_parameters * _layers(shape, stages) / shape.layers
@@ -65,9 +78,10 @@ def _layers(shape: ModelShape, stages: int) -> int:
 
 
 def vllm_memory(shape: ModelShape, dtype: str, engine: VllmEngine, gpu: Gpu) -> EngineMemory:
-    """Return what vLLM takes: its share of the GPU whatever the model, or the cache that was asked for and the rest.
+    """Return the memory of vLLM on one GPU.
 
-    A KV cache of 0 tokens means that weights and activations fill the share already.
+    Without ``kv_cache_gib`` vLLM fills its share of the GPU, for any model: the KV cache gets the rest of the share. A
+    KV cache of 0 tokens means that weights and activations already fill the share.
     """
     split = engine.tensor_parallel * engine.pipeline_parallel
     weights = (
@@ -91,7 +105,7 @@ def vllm_memory(shape: ModelShape, dtype: str, engine: VllmEngine, gpu: Gpu) -> 
         parts["collectives"] = assumed.COLLECTIVES
     table = BYTES[dtype] * shape.head_weights
     bucket = max(engine.bucket_mib * assumed.MIB, table)
-    # The stage with the most layers is full first.
+    # The pipeline stage with the most layers has the most bytes per token, so its cache is full first.
     token = (
         kv_bytes(shape, engine.kv_width) * _layers(shape, engine.pipeline_parallel) / shape.layers
     )
@@ -111,13 +125,21 @@ def embedded_memory(
     length: int,
     copies_weights: bool,
 ) -> EngineMemory:
-    """Return what the embedded engine takes: a cache with a row per slot, weights cast for decoding, or copied."""
+    """Return the memory of the embedded engine: a KV cache with a row for each slot, and cast or copied weights.
+
+    Args:
+        dtype: type of the trained weights.
+        compute: type of the matmuls; other than ``dtype``, the engine keeps casts of the weights.
+        slots: number of sequences that are decoded together.
+        length: number of tokens of the longest sequence.
+        copies_weights: the engine has weights of its own instead of the trainer's.
+    """
     width = BYTES[compute]
     token = kv_bytes(shape, width)
     casts = 0.0
     if compute != dtype:
         head = 0 if shape.tied else shape.head_weights
-        # A tied head is cast too: the linear layer holds a copy, the embedding its float32.
+        # A tied head is cast too: the linear layer then holds a bfloat16 copy beside the float32 embedding.
         casts = float(width * (shape.layer_weights + (head or shape.head_weights)))
     parts = {
         "KV cache": slots * length * token * assumed.CACHE_GROWTH,
@@ -132,7 +154,11 @@ def embedded_memory(
 
 
 def _activations(shape: ModelShape, dtype: str, engine: VllmEngine) -> float:
-    """Of the pass with which vLLM measures itself: gate, up and their product of a full batch, or the sampler."""
+    """Return the bytes of activations that vLLM reserves.
+
+    vLLM measures a pass with a full batch. The largest moment is the feed-forward part (gate, up and their product)
+    or the sampler's logits.
+    """
     width = BYTES[dtype]
     each = width * (3 * shape.ffn / engine.tensor_parallel + 4 * shape.hidden)
     layers = engine.batched_tokens * each

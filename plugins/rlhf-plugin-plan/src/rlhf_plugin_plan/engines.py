@@ -1,4 +1,4 @@
-"""From the engine's options to what its memory and its work depend on."""
+"""The run's engine as the prediction sees it: the numbers on which its memory and its work depend."""
 
 from __future__ import annotations
 
@@ -21,56 +21,69 @@ MODELED_ARGS = (
     "max_num_batched_tokens",
     "kv_cache_dtype",
 )
-"""Arguments of vLLM that the prediction depends on."""
+"""Arguments of vLLM on which the prediction depends; other arguments get a note in the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedEngine:
-    """One of the run's engines; ``vllm`` is None for the embedded one, and for one that is not modeled."""
+    """One of the run's engines, which are all alike."""
 
     name: str
+    """Qualified name of the component."""
     dtype: str
+    """Type of the weights."""
     compute: str
+    """Type of the matmuls."""
     kv_width: float
     """Bytes of one number in the KV cache."""
     max_sequences: int
+    """Largest number of sequences that one copy of the model decodes together."""
     shares_prefixes: bool
+    """Whether the prompt of several samples is prefilled once."""
     length: int
-    """Tokens of its longest sequence."""
+    """Number of tokens of the longest sequence of the run."""
     copies_weights: bool
+    """Whether the engine has weights of its own instead of the trainer's."""
     vllm: VllmEngine | None
+    """Options of vLLM; None for the embedded engine and for an engine that is not modeled."""
 
     @property
     def embedded(self) -> bool:
+        """Whether the engine is the embedded engine of the package ``local``."""
         return self.name == EMBEDDED
 
     @property
     def modeled(self) -> bool:
+        """Whether the engine's memory and speed are predicted."""
         return self.embedded or self.vllm is not None
 
     @property
     def tensor_parallel(self) -> int:
+        """Number of GPUs that share every matrix."""
         return self.vllm.tensor_parallel if self.vllm else 1
 
     @property
     def pipeline_parallel(self) -> int:
+        """Number of pipeline stages."""
         return self.vllm.pipeline_parallel if self.vllm else 1
 
     @property
     def copies(self) -> int:
-        """Of the model, in one engine."""
+        """Number of copies of the model in one engine."""
         return self.vllm.data_parallel if self.vllm else 1
 
     @property
     def gpus_of_copy(self) -> int:
+        """Number of GPUs of one copy of the model."""
         return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def gpus(self) -> int:
+        """Number of GPUs of one engine."""
         return self.gpus_of_copy * self.copies
 
     def memory(self, shape: ModelShape, gpu: Gpu) -> EngineMemory:
-        """Return what one engine takes on one of its GPUs; nothing for one that is not modeled."""
+        """Return the memory of one engine on one of its GPUs; no parts for an engine that is not modeled."""
         if self.vllm is not None:
             return vllm_memory(shape, self.dtype, self.vllm, gpu)
         if not self.embedded:
@@ -86,13 +99,14 @@ class PlannedEngine:
 
 
 def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> PlannedEngine:
-    """Return the engine as it would be started; ``notes`` gets what is not modeled.
+    """Return the engine that the run would start.
 
     Args:
-        length: tokens of the longest sequence that is expected.
+        length: number of tokens of the longest expected sequence.
+        notes: list to which a note on every option that is not modeled is appended.
 
     Raises:
-        ConfigError: an argument of vLLM that cannot be.
+        ConfigError: an argument of vLLM is not a positive integer.
     """
     ref, spec = planned.spec.engine, planned.spec.engine_spec
     options = ref.options

@@ -1,4 +1,4 @@
-"""Seconds that ranks of one role, or GPUs of one engine, take to give each other parts of a layer's work."""
+"""Seconds in which the ranks of one role, or the GPUs of one engine, exchange parts of each layer's arrays."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ ENGINE_EXCHANGE = "exchange engine"
 
 
 def role_exchange(setting: Setting, name: str, *, scored: bool) -> Iterator[Phase]:
-    """Yield what the ranks of a role that share matrices or sequences send in a step.
+    """Yield the phase in which the ranks of a role that share matrices or sequences exchange arrays in a step.
 
-    Counted in forward passes: one where the role is scored; for each epoch of training two, as the backward pass sends
-    as much, and a third where layers are recomputed.
+    The bytes are counted in forward passes: one if the role makes a pass without gradients, and two for each epoch of
+    training, since the backward pass sends as much. Recomputed layers take a third.
+
+    Args:
+        scored: the role makes a pass without gradients over the step's sequences.
     """
     planned = setting.roles[name]
     role, work = planned.role, setting.workload
@@ -25,11 +28,11 @@ def role_exchange(setting: Setting, name: str, *, scored: bool) -> Iterator[Phas
     epochs = setting.planned.run.train.inner_epochs if role.trained else 0
     passes = int(scored) + epochs * (3 if role.recompute else 2)
     width = role.precision.compute_bytes
-    # Ranks that share matrices all compute the tokens of their group.
+    # All ranks that share matrices compute the same tokens: those of their whole rank group.
     rows = work.sequences * planned.parts / planned.ranks
     if planned.parts > 1:
         sent = passes * matrix_exchange_bytes(planned.shape, rows * work.length, group, width)
-        # The backward pass computes the logits again, and sends nothing for their gradient.
+        # The head's backward pass computes the logits again, and exchanges nothing for their gradient.
         heads = (int(scored) + 2 * epochs) * role.has_head
         sent += heads * head_exchange_bytes(
             planned.shape, rows * work.response_tokens, group, width
@@ -45,7 +48,7 @@ def role_exchange(setting: Setting, name: str, *, scored: bool) -> Iterator[Phas
 
 
 def engine_exchange(setting: Setting, tokens: int) -> Iterator[Phase]:
-    """Yield what the GPUs of one copy of the engine's model send for ``tokens`` that it computes."""
+    """Yield the phase in which the GPUs of one copy of the engine's model exchange arrays for ``tokens`` tokens."""
     engine = setting.engine
     ranks = engine.tensor_parallel
     if ranks == 1:

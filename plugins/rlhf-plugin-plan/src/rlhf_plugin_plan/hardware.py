@@ -1,4 +1,4 @@
-"""What a GPU can do. Rates are what plain large kernels reach where measured, else what the maker states."""
+"""Table of GPUs with memory and rates: rates of plain large kernels if measured, else derived from data sheets."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ class Gpu:
 
     name: str
     memory_gib: float
-    """That programs can use, as the driver counts it."""
+    """Memory that programs can use, in GiB as the driver counts it."""
     bf16_tflops: float
-    """Dense matmuls."""
+    """Rate of dense bfloat16 matmuls, in 1e12 operations per second."""
     fp32_tflops: float
-    """Matmuls of float32 without tensor cores, which is what a served float32 model computes in."""
+    """Rate of float32 matmuls without tensor cores, the kind that an engine of a float32 model computes."""
     memory_tb_s: float
-    """Read plus written."""
+    """Bandwidth of the GPU's memory, bytes read plus bytes written, in TB per second."""
     link_gb_s: float
-    """To another GPU of the machine, one way."""
+    """Bandwidth to another GPU of the machine, one way, in GB per second."""
     host_gb_s: float
-    """To host memory, one way."""
+    """Bandwidth to host memory, one way, in GB per second."""
     network_gb_s: float
-    """To a GPU of another machine, one way."""
+    """Bandwidth to a GPU of another machine, one way, in GB per second."""
     source: str
-    """Where the numbers are from."""
+    """Origin of the numbers, for the report."""
 
     @property
     def memory(self) -> float:
-        """Bytes."""
+        """Memory in bytes."""
         return self.memory_gib * GIB
 
     def flops(self, dtype: str) -> float:
-        """Operations per second in matmuls of ``dtype``."""
+        """Return the operations per second of matmuls in ``dtype``."""
         return 1e12 * (self.bf16_tflops if dtype == "bfloat16" else self.fp32_tflops)
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second of its own memory."""
+        """Bytes per second that the GPU reads and writes in its own memory."""
         return 1e12 * self.memory_tb_s
 
 
@@ -112,10 +112,10 @@ GPUS: Mapping[str, Gpu] = {
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of a name.
+    """Return the GPU of this name.
 
     Raises:
-        ConfigError: it is not in the table.
+        ConfigError: the table has no GPU of this name.
     """
     if name not in GPUS:
         raise ConfigError(f"--gpu {name}: not known; expected one of {', '.join(GPUS)}")

@@ -1,4 +1,4 @@
-"""Measured rates, as shares of the limit. The numbers and where they come from are in measured.toml."""
+"""Measured rates, as shares of the limit. measured.toml has the numbers and their origin."""
 
 from __future__ import annotations
 
@@ -15,37 +15,44 @@ from .shapes import ModelShape, shape_of
 from .work import sequences, training_flops
 
 Rows = tuple[tuple[float, float], ...]
+"""Pairs (number of parameters, share of the limit) by rising number of parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What ``rlhf plan`` knows from measurements."""
+    """Rates from measurements."""
 
     source: str
+    """Origin of the measurements, for the report."""
     training: Mapping[tuple[bool, bool], Rows]
-    """(parameters, share of the limit) by rising size; of runs that recompute or not, with layers compiled or not."""
+    """Shares of the limit that training reached, by (layers recomputed, layers compiled)."""
     host_us: float
-    """Of one running request and step of vLLM."""
+    """Microseconds of the host for one running request in one decoding step of vLLM."""
     host_us_logprobs: float
-    """More of it where log-probs are returned."""
+    """Further microseconds for a request that returns log-probs."""
 
     def training_share(
         self, shape: ModelShape, *, recompute: bool, compiled: bool = False
     ) -> float:
-        """Share of the limit that forward and backward passes reach. The limit includes what is recomputed.
+        """Return the share of the limit that forward and backward passes reach; recomputing counts in the limit.
 
-        What was not measured compiled counts as not compiled.
+        Without a measurement of compiled layers the share of layers that are not compiled is returned.
         """
         rows = self.training.get((recompute, compiled)) or self.training[recompute, False]
         return between(rows, shape.parameters)
 
     def host_seconds(self, requests: int, logprob_share: float) -> float:
-        """Of vLLM, for that many running requests, summed over steps; a share of them returns log-probs."""
+        """Return the seconds of vLLM's host.
+
+        Args:
+            requests: number of running requests, summed over decoding steps.
+            logprob_share: share of the requests that return log-probs, 0 to 1.
+        """
         return 1e-6 * (self.host_us + self.host_us_logprobs * logprob_share) * requests
 
 
 def between(rows: Sequence[tuple[float, float]], size: float) -> float:
-    """Return the value at ``size``: linear in log(size) between rows, the nearest row's outside of them."""
+    """Return the value at ``size``: linear in log(size) between two rows, and outside of all rows the nearest row's."""
     below = max((row for row in rows if row[0] <= size), default=rows[0])
     above = min((row for row in rows if row[0] >= size), default=rows[-1])
     if below[0] >= above[0]:
@@ -56,7 +63,7 @@ def between(rows: Sequence[tuple[float, float]], size: float) -> float:
 
 @cache
 def load() -> Measured:
-    """Read the data file of this package."""
+    """Return the measurements in measured.toml; the file is read once."""
     data = tomllib.loads(files(__package__).joinpath("measured.toml").read_text(encoding="utf-8"))
     flops = find_gpu(data["gpu"]).flops("bfloat16")
 

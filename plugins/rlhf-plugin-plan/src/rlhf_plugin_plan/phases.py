@@ -1,4 +1,4 @@
-"""Seconds of a step's phases: at the limit of the hardware, and at rates that were measured."""
+"""Seconds of a step's phases, at the limit of the hardware and at measured rates."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def phases_of(setting: Setting) -> tuple[Phase, ...]:
 
 
 GENERATION = ("prefill", "decode", ENGINE_EXCHANGE)
+"""Names of the phases in which the engines work."""
 SYNC = "weight sync"
 
 
@@ -54,14 +55,15 @@ class Step:
     """Seconds of a whole step."""
 
     limit_s: float
+    """Seconds at the limit of the hardware."""
     rates_s: float
-    """At measured rates; the limit where nothing was measured."""
+    """Seconds at measured rates; a phase without a measurement counts at its limit."""
     overlaps: bool
-    """Generation goes on while the last step's samples are trained on, so the slower of the two counts."""
+    """Whether engines generate while the samples of the step before are trained on, so that the slower side counts."""
 
 
 def step_of(phases: Sequence[Phase], *, overlaps: bool) -> Step:
-    """Return the sum of the phases, or with ``overlaps`` the slower side and the sync."""
+    """Return the sum of the phases; with ``overlaps`` the slower of generation and training, plus the weight sync."""
     limit_s, rates_s = (
         _joined([(phase.name, time(phase)) for phase in phases], overlaps=overlaps)
         for time in (_limit, _at_rates)
@@ -85,14 +87,17 @@ def _joined(times: Sequence[tuple[str, float]], *, overlaps: bool) -> float:
 
 
 def concurrency(setting: Setting) -> int:
-    """Sequences that one copy of the engine's model decodes together: what is asked of it, and what its cache holds."""
+    """Return the number of sequences that one copy of the engine's model decodes together.
+
+    This is the smallest of the engine's limit, the copy's share of the sequences, and the room of its KV cache.
+    """
     mine = -(-setting.drawn_prompts * setting.workload.samples // setting.copies)
     room = setting.kv_tokens // setting.workload.length
     return max(1, min(setting.engine.max_sequences, mine, room))
 
 
 def _generation(setting: Setting) -> Iterator[Phase]:
-    """The slowest copy of the engine's model: it has its share of the prompts, rounded up."""
+    """Yield the phases of the slowest copy of the engine's model, which has its share of the prompts, rounded up."""
     engine, work, gpu = setting.engine, setting.workload, setting.gpu
     shape = setting.roles["policy"].shape
     flops = gpu.flops(engine.compute) * engine.gpus_of_copy
@@ -133,7 +138,7 @@ def _generation(setting: Setting) -> Iterator[Phase]:
 
 
 def _logprob_share(setting: Setting) -> float:
-    """Of the samples, those that carry log-probs of the sampler."""
+    """Return the share of the samples for which the engine returns log-probs, 0 to 1."""
     demands = setting.planned.demands
     return 1.0 if demands.rollout_logprobs else setting.planned.run.rollout.compared_share
 
@@ -184,8 +189,11 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
 
 
 def _weight_sync(setting: Setting) -> Iterator[Phase]:
-    """On one GPU the weights are read and written once, to another they are sent once; through the object store they
-    go to the host and back."""
+    """Yield the phase in which the engines get the policy's new weights.
+
+    On the same GPU the weights are read and written once, to another GPU they are sent once. Through the object store
+    they go to host memory and back.
+    """
     if setting.placement.in_process and not setting.engine.copies_weights:
         return
     policy = setting.roles["policy"]
@@ -202,12 +210,15 @@ def _weight_sync(setting: Setting) -> Iterator[Phase]:
 
 
 def _all_sequences(setting: Setting, planned: PlannedRole) -> Tokens:
-    """Of a pass of a role. Where it computes prompts once, attention still does so for each sequence."""
+    """Return the tokens of one pass of a role over the step's sequences.
+
+    Where the role computes a prompt once for several sequences, attention still computes it for each sequence.
+    """
     work = setting.workload
     found = sequences(work.sequences, work.prompt_tokens, work.response_tokens)
     if not planned.batch.repeated:
         return found
-    # Each rank that has samples of a prompt computes it.
+    # Each rank group that has samples of a prompt computes the prompt.
     dealers = planned.ranks // (planned.slices * planned.parts)
     once = work.prompts * min(work.samples, dealers)
     repeated = (work.sequences - once) * work.prompt_tokens
@@ -215,5 +226,8 @@ def _all_sequences(setting: Setting, planned: PlannedRole) -> Tokens:
 
 
 def _role_flops(setting: Setting, planned: PlannedRole) -> float:
-    """Of all ranks of a role; of those that share matrices, of one, since each computes its part of the same tokens."""
+    """Return the operations per second of a role's ranks.
+
+    Ranks that share matrices count as one rank, since ``PlannedRole.role`` has the shape of one rank's part.
+    """
     return setting.gpu.flops(planned.role.precision.compute) * planned.sharing.ranks

@@ -1,4 +1,4 @@
-"""Which processes stand on which GPU, and whether the machines have room for all of them."""
+"""Placement of a run's processes on GPUs, and the check that the machines have enough GPUs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from .engines import PlannedEngine
 from .shapes import ModelShape
 
 WeightPath = Literal["memory", "collective", "store"]
+"""Way of weights to the engines: within a GPU's memory, by a collective call, or through Ray's object store."""
 LOCAL, RAY = "local:local", "ray:ray"
 SEVERAL_RANKS = "several_ranks"
-"""What a training backend provides that can be one of several ranks."""
+"""Capability of a training backend that works with several ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,53 +26,67 @@ class Process:
     """One process on a GPU."""
 
     roles: tuple[str, ...]
+    """Roles that the process trains or scores with; empty for a process that is only an engine."""
     engine: bool
-    """It is the engine, or holds it beside the roles."""
+    """Whether the process is the engine, or holds the engine beside its roles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuKind:
-    """GPUs on which the same stands."""
+    """GPUs that all have the same processes."""
 
     name: str
+    """Name in the report, from the names of the processes."""
     count: int
+    """Number of these GPUs."""
     processes: tuple[Process, ...]
+    """Processes on each of these GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The machines that the run may use."""
+    """Machines that the run may use."""
 
     nodes: int
+    """Number of machines."""
     gpus_per_node: int
+    """Number of GPUs of each machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """All of a run."""
+    """Placement of all processes of a run."""
 
     kinds: tuple[GpuKind, ...]
+    """All GPUs of the run, by the processes on them."""
     engines: int
+    """Number of engines."""
     in_process: bool
-    """The engine shares the policy's process."""
+    """Whether the engine shares the policy's process."""
     colocated: bool
-    """The engine shares GPUs with the policy."""
+    """Whether the engine shares GPUs with the policy."""
     ranks: Mapping[str, int]
+    """Number of ranks of each role."""
     weights: WeightPath
-    """How they come to the engines."""
+    """Way of the policy's weights to the engines."""
 
     @property
     def gpus(self) -> int:
+        """Number of GPUs of the run."""
         return sum(kind.count for kind in self.kinds)
 
 
 def place(
     planned: PlannedRun, engine: PlannedEngine, cluster: Cluster | None, notes: list[str]
 ) -> Placement:
-    """Return who shares which GPU.
+    """Return the placement of the run's processes.
+
+    Args:
+        cluster: the machines that the run may use; None: as many GPUs as the run takes.
+        notes: list to which a note on every option that is not modeled is appended.
 
     Raises:
-        ConfigError: options that contradict each other, or GPUs that are not there or do not divide.
+        ConfigError: options contradict each other, or the cluster has too few GPUs or cannot be divided evenly.
     """
     runtime = planned.runtime
     roles = list(planned.spec.roles)
@@ -98,49 +113,49 @@ def place(
             notes.append(f"--runtime {runtime.name} is not modeled; planned as one process")
         if engine.gpus > 1:
             notes.append(
-                "an engine of several GPUs beside a trainer in one process: planned, but whether weights can "
-                "travel so is the engine's to say"
+                "an engine of several GPUs beside a trainer in one process: planned, but the engine may refuse to "
+                "take weights in this way"
             )
         placement = _one_process(roles, engine)
     if cluster is not None and placement.gpus > cluster.nodes * cluster.gpus_per_node:
         raise ConfigError(
-            f"the run takes {placement.gpus} GPUs ({_describe(placement)}); {cluster.nodes} x "
-            f"{cluster.gpus_per_node} were given. Lower runtime.ray.ranks or engines, put more together with "
-            "runtime.ray.colocate, or raise --nodes or --gpus-per-node."
+            f"the run takes {placement.gpus} GPUs ({_describe(placement)}), but --nodes and --gpus-per-node give "
+            f"{cluster.nodes} x {cluster.gpus_per_node}. Lower runtime.ray.ranks or runtime.ray.engines, let more "
+            "roles share GPUs with runtime.ray.colocate, or raise --nodes or --gpus-per-node."
         )
     return placement
 
 
 def check_engine(shape: ModelShape, engine: PlannedEngine) -> None:
-    """Refuse tensor or pipeline parallelism that the model does not divide by.
+    """Refuse a tensor or pipeline parallelism that does not divide the model.
 
     Raises:
-        ConfigError: names the argument and what it would have to divide.
+        ConfigError: the number does not divide; the message names the argument and the model's number.
     """
     tensor, pipeline = engine.tensor_parallel, engine.pipeline_parallel
     if shape.heads % tensor:
         raise ConfigError(
-            f"engine.vllm.args.tensor_parallel_size is {tensor}; the model has {shape.heads} attention heads, which "
-            f"it does not divide. Expected one of {_divisors(shape.heads)}."
+            f"engine.vllm.args.tensor_parallel_size is {tensor}, which does not divide the model's {shape.heads} "
+            f"attention heads. Expected one of {_divisors(shape.heads)}."
         )
     if shape.kv_heads % tensor and tensor % shape.kv_heads:
         raise ConfigError(
-            f"engine.vllm.args.tensor_parallel_size is {tensor}; the model has {shape.kv_heads} key and value heads: "
-            "one number has to divide the other"
+            f"engine.vllm.args.tensor_parallel_size is {tensor}, but the model has {shape.kv_heads} key and value "
+            "heads: one of the two numbers must divide the other"
         )
     if shape.ffn % tensor:
         raise ConfigError(
-            f"engine.vllm.args.tensor_parallel_size is {tensor}; the model's intermediate_size {shape.ffn} does not "
-            "divide by it"
+            f"engine.vllm.args.tensor_parallel_size is {tensor}, which does not divide the model's intermediate_size "
+            f"{shape.ffn}"
         )
     if pipeline > shape.layers:
         raise ConfigError(
-            f"engine.vllm.args.pipeline_parallel_size is {pipeline}; the model has {shape.layers} layers"
+            f"engine.vllm.args.pipeline_parallel_size is {pipeline}, but the model has only {shape.layers} layers"
         )
 
 
 def _require_several(planned: PlannedRun, ranks: Mapping[str, int]) -> None:
-    """Refuse several ranks of a backend that trains in one process."""
+    """Refuse several ranks of a role whose backend trains in one process only."""
     (backend,) = planned.selections["backend.name"]
     many = [f"runtime.ray.ranks.{role} = {num}" for role, num in ranks.items() if num > 1]
     if many and SEVERAL_RANKS not in backend.registered.component.provides:
@@ -168,27 +183,30 @@ def _one_process(roles: Sequence[str], engine: PlannedEngine) -> Placement:
 
 
 def _weight_path(config: RayRuntimeConfig, engine: PlannedEngine, *, colocated: bool) -> WeightPath:
-    """What ``runtime.ray.weights`` comes to; replicas of one engine are not reached by a link."""
+    """Return the way that ``runtime.ray.weights`` gives; an engine with several copies gets weights by the store."""
     if config.weights == "store" or engine.copies > 1:
         return "store"
     return "memory" if colocated else "collective"
 
 
 def _kinds_of(part: Colocation, counts: Mapping[str, int], engine: PlannedEngine) -> list[GpuKind]:
-    """GPUs of one set. Its bundles differ where its members have different numbers of processes."""
+    """Return the kinds of GPUs of one set of colocated members.
+
+    The GPUs differ if the members have different numbers of processes: later GPUs lack the members with few processes.
+    """
     if part.gpus == 0:
         return []
     if part.gpus != int(part.gpus) and part.gpus > 1:
         raise ConfigError(
-            f"runtime.ray.gpus_per gives {' + '.join(part.names)} {part.gpus:g} GPUs a process; above 1 it has to be "
-            "a whole number"
+            f"runtime.ray.gpus_per gives {' + '.join(part.names)} {part.gpus:g} GPUs a process; above 1 the number "
+            "has to be whole"
         )
     wanted = engine.gpus if part.names == (ENGINE,) else 1
     if ENGINE in part.names and engine.gpus > 1 and len(part.names) > 1:
         others = " + ".join(name for name in part.names if name != ENGINE)
         raise ConfigError(
             f"an engine of {engine.gpus} GPUs (tensor x pipeline x data_parallel_size) cannot share GPUs with "
-            f"{others}: leave it out of runtime.ray.colocate"
+            f"{others}: leave the engine out of runtime.ray.colocate"
         )
     if part.gpus >= 1 and part.gpus != wanted:
         what = "tensor x pipeline x data_parallel_size" if wanted > 1 else "one rank"
@@ -217,20 +235,20 @@ def _kinds_of(part: Colocation, counts: Mapping[str, int], engine: PlannedEngine
 
 
 def _require_whole_bundles(parts: Sequence[Colocation], cluster: Cluster | None) -> None:
-    """A bundle is on one machine, so machines have to hold whole ones."""
+    """Refuse a number of GPUs per process that does not divide the GPUs of a machine: a process has one machine."""
     if cluster is None:
         return
     for part in parts:
         if part.gpus > cluster.gpus_per_node:
             raise ConfigError(
-                f"{' + '.join(part.names)} takes {part.gpus:g} GPUs of one machine; --gpus-per-node is "
+                f"{' + '.join(part.names)} takes {part.gpus:g} GPUs of one machine, but --gpus-per-node is "
                 f"{cluster.gpus_per_node}"
             )
         if part.gpus > 1 and cluster.gpus_per_node % int(part.gpus):
             raise ConfigError(
                 f"{' + '.join(part.names)} takes {part.gpus:g} GPUs a process, which does not divide the "
                 f"{cluster.gpus_per_node} GPUs of a machine: some would stand idle. Choose a tensor_parallel_size that "
-                "does."
+                f"divides {cluster.gpus_per_node}."
             )
 
 

@@ -1,4 +1,4 @@
-"""Everything that is predicted of a run: memory of each kind of GPU, seconds of each phase, and what does not fit."""
+"""Prediction of a run: memory of each kind of GPU, seconds of each phase, and the problems if the run does not fit."""
 
 from __future__ import annotations
 
@@ -24,36 +24,41 @@ REWARD_MODEL = "reward_model:reward_model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMemory:
-    """One process on one GPU."""
+    """Memory of one process on one GPU."""
 
     name: str
+    """Names of the roles, and ``engine``."""
     roles: Mapping[str, RoleMemory]
+    """Memory of each role of the process."""
     parts: Parts
-    """What stays of each role and of the engine, the largest moment of one role, and the allowances."""
+    """Bytes of all roles' resident parts, the engine, the largest moment of one role, and the fixed allowances."""
     torch_peak: float
-    """Of the trainer's tensors alone, as ``torch.cuda.max_memory_allocated`` counts them; 0 for vLLM."""
+    """Bytes of the trainer's tensors alone, as ``torch.cuda.max_memory_allocated`` counts them; 0 for vLLM."""
 
     @property
     def total(self) -> float:
+        """Bytes of all parts."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """GPUs on which the same stands."""
+    """Memory of each GPU of one kind."""
 
     kind: GpuKind
+    """The GPUs and their processes."""
     processes: tuple[ProcessMemory, ...]
+    """Memory of each process on one of these GPUs."""
 
     @property
     def total(self) -> float:
-        """Bytes on the device, as the driver counts them."""
+        """Bytes in use on one of these GPUs, as the driver counts them."""
         return sum(process.total for process in self.processes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Of one configuration on one kind of GPU."""
+    """Prediction of one configuration on one model of GPU."""
 
     gpu: Gpu
     shapes: Shapes
@@ -64,14 +69,16 @@ class Prediction:
     roles: Mapping[str, PlannedRole]
     gpus: tuple[GpuMemory, ...]
     phases: tuple[Phase, ...]
-    """Empty where the KV cache does not hold a sequence."""
+    """Phases of a step; empty if the KV cache has no room for one sequence."""
     step: Step
     problems: tuple[str, ...]
-    """Why it does not fit; empty if it does."""
+    """Reasons why the run does not fit; empty if it fits."""
     notes: tuple[str, ...]
+    """Options of the run that the prediction leaves out."""
 
     @property
     def fits(self) -> bool:
+        """Whether the run fits."""
         return not self.problems
 
 
@@ -82,10 +89,10 @@ def predict(
     cluster: Cluster | None,
     workload: Workload,
 ) -> Prediction:
-    """Predict a run.
+    """Return the prediction of a run on GPUs of one model.
 
     Raises:
-        ConfigError: what cannot be on any GPU: numbers that do not divide, options that contradict each other.
+        ConfigError: the configuration cannot run on any GPU: numbers do not divide, or options contradict each other.
     """
     notes = _notes_on_options(planned)
     policy = shapes["policy"]
@@ -134,10 +141,10 @@ def predict(
 
 
 def require_sane(workload: Workload, longest: int) -> None:
-    """Refuse lengths that the run would never make.
+    """Refuse lengths that no sequence of the run can have.
 
     Raises:
-        ConfigError: names the flag.
+        ConfigError: the tokens of prompt and response exceed ``longest``, the longest sequence of the run.
     """
     if workload.length > longest:
         raise ConfigError(
@@ -149,7 +156,11 @@ def require_sane(workload: Workload, longest: int) -> None:
 def _process_memory(
     process: Process, roles: Mapping[str, PlannedRole], served: EngineMemory
 ) -> ProcessMemory:
-    """Sum what stays of all roles, the largest moment among them, the engine's part, and the allowances."""
+    """Return the memory of one process.
+
+    The parts are the resident parts of all its roles, the largest moment of one role, the engine, and the allowances.
+    Moments do not add up, because the roles of a process work one after the other.
+    """
     memories = {
         name: role_memory(roles[name].role, roles[name].sharing, roles[name].batch)
         for name in process.roles
@@ -188,13 +199,13 @@ def _problems(
     gpus: tuple[GpuMemory, ...], gpu: Gpu, engine: PlannedEngine, served: EngineMemory
 ) -> list[str]:
     problems = [
-        f"{memory.kind.name}: needs {memory.total / GIB:.1f} GiB a GPU, {gpu.name} has {gpu.memory_gib:.1f}"
+        f"{memory.kind.name}: needs {memory.total / GIB:.1f} GiB a GPU, but {gpu.name} has {gpu.memory_gib:.1f}"
         for memory in gpus
         if memory.total > gpu.memory
     ]
     if engine.modeled and served.kv_tokens < engine.length:
         problems.append(
-            f"engine: its KV cache has room for {served.kv_tokens} tokens, a sequence of this run may have "
+            f"engine: the KV cache has room for {served.kv_tokens} tokens, but a sequence of this run may have "
             f"{engine.length}"
         )
     return problems
@@ -214,8 +225,8 @@ def _notes_on_options(planned: PlannedRun) -> list[str]:
         reward = selection.ref("rlhf_rewards")
         if reward.name == REWARD_MODEL and reward.options["device"] != "cpu":
             notes.append(
-                f"the model of {selection.section} is not modeled: it needs 2 bytes a parameter, a CUDA context and "
-                f"passes of {reward.options['batch_tokens']:,} tokens on a GPU, beside what is listed"
+                f"the model of {selection.section} is not modeled: beside the listed memory it needs 2 bytes a "
+                f"parameter, a CUDA context and passes of {reward.options['batch_tokens']:,} tokens on a GPU"
             )
     if planned.demands.greedy_rewards:
         notes.append("the greedy episode of each prompt is not modeled")

@@ -1,4 +1,4 @@
-"""What would make a run fit: changes of the configuration, each predicted anew."""
+"""Remedies for a run that does not fit: changes of the configuration, each with a prediction of its own."""
 
 from __future__ import annotations
 
@@ -14,32 +14,36 @@ from .prediction import Prediction
 from .roles import DEEPSPEED, TORCH
 
 Flags = tuple[str, ...]
+"""Names and values of flags in turn."""
 Again = Callable[[Sequence[str]], Prediction]
-"""Predicts the same run with other flags; they replace those of the same name."""
+"""Function that predicts the same run with the given flags in place of the run's flags of the same names."""
 
 SMALLEST = 0.05 * GIB
-"""A change that gains less is no remedy."""
+"""Smallest gain of a remedy, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """Flags, and what they would do."""
+    """Flags and their effect on the run."""
 
     flags: Flags
     fits: bool
+    """Whether the run fits with these flags."""
     gain: float
-    """Bytes on the fullest GPU; negative where a larger KV cache is what makes the run fit."""
+    """Bytes less on the fullest GPU; negative if a larger KV cache makes the run fit."""
 
     def describe(self) -> str:
+        """Return the line of the report."""
         effect = "then it fits" if self.fits else f"{self.gain / GIB:.1f} GiB less, not enough"
         return f"{' '.join(self.flags)}: {effect}"
 
 
 def remedies(planned: PlannedRun, before: Prediction, again: Again) -> list[Remedy]:
-    """Return changes that help, one of each sort, those that are enough alone first.
+    """Return changes that help, at most one of each sort; changes that are enough alone come first.
 
-    Of a sort it is the mildest change that is enough, else the one that gains most. Where none is enough alone, the
-    first entry joins one sort after the other until it is.
+    From each sort the mildest change that is enough is taken, or, if none is enough, the change with the largest gain.
+    If no change is enough alone, sorts are joined one after the other, and the first entry is the first joined change
+    that is enough, if there is one.
     """
     sorts = [tuple(sort) for sort in _sorts(planned)]
     alone = [best for sort in sorts if (best := _best(sort, (), before, again)) is not None]
@@ -67,7 +71,7 @@ def _tried(flags: Flags, before: Prediction, again: Again) -> Remedy | None:
     try:
         after = again(flags)
     except ConfigError:
-        return None  # a change that this run cannot make is no remedy
+        return None  # The run cannot make this change, so it is no remedy.
     gain = _fullest(before) - _fullest(after)
     starved = after.engine_memory.kv_tokens < after.engine.length
     if not after.fits and (gain < SMALLEST or starved):
@@ -76,7 +80,7 @@ def _tried(flags: Flags, before: Prediction, again: Again) -> Remedy | None:
 
 
 def _sorts(planned: PlannedRun) -> Iterator[list[Flags]]:
-    """Changes of one sort in each list, the mildest first."""
+    """Yield a list of changes for each sort of change, the mildest change first."""
     spec, run = planned.spec, planned.run
     backend = {TORCH: "torch", DEEPSPEED: "deepspeed"}.get(spec.backend.name, "")
     options = spec.backend.options
@@ -102,7 +106,7 @@ def _sorts(planned: PlannedRun) -> Iterator[list[Flags]]:
 
 
 def _other_shares(planned: PlannedRun) -> list[Flags]:
-    """Other values of memory_share, the nearest first."""
+    """Return flags for other values of ``memory_share``, the nearest value first."""
     engine = planned.spec.engine
     if engine.name != VLLM or engine.options["kv_cache_gib"] is not None:
         return []

@@ -1,4 +1,4 @@
-"""A prediction as text, and as JSON."""
+"""Report of a prediction, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .prediction import GpuMemory, Prediction
 from .remedies import Remedy
 
 SMALLEST = 0.05 * GIB
-"""Parts below this are summed up as one line."""
+"""Size in bytes below which the parts of a process share one line of the report."""
 
 
 def render(prediction: Prediction, remedies: Sequence[Remedy]) -> str:
-    """Return the report for people."""
+    """Return the report as text."""
     lines = [*_head(prediction), ""]
     for memory in prediction.gpus:
         lines += [*_memory(memory, prediction), ""]
@@ -28,7 +28,7 @@ def render(prediction: Prediction, remedies: Sequence[Remedy]) -> str:
 
 
 def as_json(prediction: Prediction, remedies: Sequence[Remedy]) -> dict[str, Any]:
-    """Return the same as plain values; memory in GiB."""
+    """Return the report as plain values for JSON; memory in GiB, times in seconds."""
     step = prediction.step
     return {
         "fits": prediction.fits,
@@ -154,6 +154,6 @@ def _verdict(prediction: Prediction, remedies: Sequence[Remedy]) -> Iterator[str
     for problem in prediction.problems:
         yield f"It does not fit. {problem}"
     if not remedies:
-        yield "No change that this command knows makes it smaller: use more or larger GPUs (docs/plan.md)."
+        yield "No change that this command knows lowers the memory: use more or larger GPUs (docs/plan.md)."
     for remedy in remedies[:6]:
         yield f"  {remedy.describe()}"

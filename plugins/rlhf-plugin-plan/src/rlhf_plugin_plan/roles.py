@@ -1,6 +1,7 @@
-"""From a run's roles and its backend's options to what their memory and their work depend on.
+"""The run's roles as the prediction sees them: the numbers on which their memory and their work depend.
 
-Components are known by their qualified names. What is not known is planned like the nearest that is, and said.
+The module knows components by their qualified names. An unknown component is planned like the most similar known one,
+and a note in the report says so.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from .training_memory import MicroBatch, Role, Sharing
 
 TORCH, DEEPSPEED = "local:torch", "deepspeed:deepspeed"
 LIVE_PARAMETERS = "zero_optimization.stage3_max_live_parameters"
-"""The one of DeepSpeed's own options that is read."""
+"""The only key of ``backend.deepspeed.args`` on which the prediction depends."""
 SMALL = 1_000_000
-"""Below this many parameters the backends compute in float32."""
+"""Number of parameters below which the backends compute in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,43 +31,53 @@ class Workload:
     """Sequences of one step."""
 
     prompts: int
+    """Number of prompts."""
     samples: int
+    """Number of samples of each prompt."""
     prompt_tokens: int
+    """Number of tokens of a prompt."""
     response_tokens: int
+    """Number of tokens of a response."""
     known_lengths: bool
-    """Every sequence has these lengths, so micro-batches are known; else these are the longest there can be."""
+    """Whether every sequence has these lengths, which gives the micro-batches; else the lengths are upper bounds."""
 
     @property
     def sequences(self) -> int:
+        """Number of sequences."""
         return self.prompts * self.samples
 
     @property
     def length(self) -> int:
+        """Number of tokens of one sequence."""
         return self.prompt_tokens + self.response_tokens
 
     @property
     def shares_enough(self) -> bool:
-        """The backends compute a prompt once for the samples in a micro-batch, if that saves enough tokens."""
+        """Whether sharing prompts saves enough tokens for the backends to compute each prompt once per micro-batch."""
         saved = (self.samples - 1) * self.prompt_tokens
         return saved >= assumed.SHARING_IS_WORTH * self.samples * self.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRole:
-    """A role with its ranks."""
+    """A role with its ranks and their work."""
 
     role: Role
+    """The role's part on one rank."""
     sharing: Sharing
+    """State that the ranks share."""
     batch: MicroBatch
+    """The largest micro-batch of one rank."""
     micro_batches: int
-    """Of one update, on one rank."""
+    """Number of micro-batches of one update, on one rank."""
     shape: ModelShape
-    """Of the whole model."""
+    """Shape of the whole model."""
     ranks: int
+    """Number of ranks."""
     slices: int = 1
-    """Ranks that compute each sequence together, a slice of its tokens each."""
+    """Number of ranks that compute each sequence together, a slice of its tokens each."""
     parts: int = 1
-    """Ranks that share every matrix, and compute the same tokens."""
+    """Number of ranks that share every matrix and compute the same tokens."""
 
 
 def planned_role(
@@ -77,10 +88,14 @@ def planned_role(
     ranks: int,
     notes: list[str],
 ) -> PlannedRole:
-    """Return a role as its backend would hold it; ``notes`` gets what is not modeled.
+    """Return a role as its backend would hold it.
+
+    Args:
+        ranks: number of ranks of the role.
+        notes: list to which a note on every option that is not modeled is appended.
 
     Raises:
-        ConfigError: more ranks than sequences of an update.
+        ConfigError: the role has more ranks than an update has sequences, or numbers of ranks do not divide.
     """
     backend = run.spec.backend
     options = backend.options
@@ -121,11 +136,11 @@ def planned_role(
     together = slices * parts
     if ranks // together > rows:
         raise ConfigError(
-            f"runtime.ray.ranks.{spec.role} is {ranks}, but a pass has {rows} sequences: some ranks would have "
-            "none. Lower the ranks, or raise train.batch_size or rollout.batch_size."
+            f"runtime.ray.ranks.{spec.role} is {ranks}, but a pass has {rows} sequences: some ranks would have no "
+            f"sequence. Lower runtime.ray.ranks.{spec.role}, or raise train.batch_size or rollout.batch_size."
         )
     budget = run.run.train.max_tokens_per_micro_batch
-    # The samples of a prompt are dealt to the ranks in turn.
+    # The runtime deals the samples of a prompt to the ranks in turn, so a rank group has only some of them.
     dealt = replace(workload, samples=-(-workload.samples * together // ranks))
     batch, count = largest_micro_batch(
         -(-rows * together // ranks),
@@ -150,7 +165,7 @@ def planned_role(
 
 
 def _note_options(backend: ComponentRef, notes: list[str]) -> None:
-    """Say which options of the backend change memory or time and are not read."""
+    """Append notes on options of the backend that change memory or time and are not modeled."""
     if backend.options.get("device") == "cpu":
         _note(notes, "backend device cpu: planned as if the trainer were on a GPU")
     if backend.name == DEEPSPEED:
@@ -164,10 +179,12 @@ def _note_options(backend: ComponentRef, notes: list[str]) -> None:
 def _groups(
     backend: ComponentRef, shape: ModelShape, ranks: int, spec: RoleSpec
 ) -> tuple[int, int]:
-    """Ranks that slice each sequence, and ranks that share every matrix; a role that only scores shares none.
+    """Return two sizes of rank groups: ranks that slice each sequence, and ranks that share every matrix.
+
+    A role that is not trained shares no matrices.
 
     Raises:
-        ConfigError: they do not divide the ranks or the heads.
+        ConfigError: a size does not divide the number of ranks or of heads.
     """
     if backend.name != DEEPSPEED:
         return 1, 1
@@ -196,10 +213,13 @@ def _require_divides(option: str, size: int, *numbers: tuple[str, int]) -> None:
 def largest_micro_batch(
     rows: int, workload: Workload, budget: int, *, share_prompts: bool = False
 ) -> tuple[MicroBatch, int]:
-    """Return the largest micro-batch of ``rows`` sequences on one rank, and how many there are.
+    """Return the largest micro-batch of ``rows`` sequences on one rank, and the number of micro-batches.
 
-    With known lengths they are cut as the backends do, evenly into the fewest that hold them. Otherwise one may be
-    filled to the budget, or hold one sequence that is longer.
+    With known lengths the sequences are cut as the backends cut them: evenly, into as few micro-batches as can hold
+    them. With lengths that are upper bounds, a micro-batch may fill the budget, or hold one sequence beyond it.
+
+    Args:
+        budget: number of tokens that a micro-batch may have.
     """
     length = workload.length
     fitting = max(1, budget // length)
@@ -217,7 +237,7 @@ def largest_micro_batch(
 
 
 def _most_prompts(rows: int, samples: int) -> int:
-    """Return how many prompts so many neighbouring sequences have at most, wherever the first of them stands."""
+    """Return the largest number of different prompts among ``rows`` neighboring sequences, for any first sequence."""
     return min(rows, (rows - 2) // samples + 2) if rows > 1 else rows
 
 
@@ -238,7 +258,7 @@ def _sharing(backend: ComponentRef, ranks: int, *, trained: bool) -> Sharing:
         return Sharing(ranks=ranks)
     stage = options["zero_stage"]
     zero = options["args"].get("zero_optimization", {})
-    # A role that is only scored is shared by stage 3 alone; below it stands whole on every rank.
+    # Only stage 3 shares the weights of a role that is not trained; at other stages each rank has the whole role.
     return Sharing(
         stage=stage if trained or stage == 3 else 0,
         ranks=ranks,
@@ -251,7 +271,7 @@ def _sharing(backend: ComponentRef, ranks: int, *, trained: bool) -> Sharing:
 
 
 def _optimizer_bytes(ref: ComponentRef | None, notes: list[str]) -> tuple[float, float]:
-    """Bytes of state of one parameter of the layers, and of embeddings and head."""
+    """Return the bytes of state of one parameter of the layers, and of one parameter of embeddings and head."""
     match ref.name if ref else "":
         case "optim:adam":
             return 8.0, 8.0

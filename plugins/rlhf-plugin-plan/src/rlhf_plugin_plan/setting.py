@@ -1,4 +1,4 @@
-"""What the times of a step depend on, and what is said of each of its phases."""
+"""Inputs of the prediction of times, and the result for one phase of a step."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from .roles import PlannedRole, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A part of a step."""
+    """One phase of a step."""
 
     name: str
+    """Name in the report."""
     limit_s: float
-    """What no implementation of this model in this precision goes below."""
+    """Seconds at the hardware's limit, which no implementation of this model in this precision can beat."""
     measured_s: float | None
-    """At the share of the limit that was measured; None where nothing was."""
+    """Seconds at the measured share of the limit; None without a measurement."""
     bound: str
-    """What the limit is of."""
+    """Part of the hardware that sets the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Everything that the times depend on."""
+    """All inputs of the prediction of times."""
 
     planned: PlannedRun
     gpu: Gpu
@@ -38,24 +39,27 @@ class Setting:
     placement: Placement
     engine: PlannedEngine
     kv_tokens: int
-    """For which one copy of the model in an engine has room."""
+    """Number of tokens that fit in the KV cache of one copy of the model."""
     roles: Mapping[str, PlannedRole]
 
     def link(self, processes: int) -> float:
-        """Bytes per second between that many GPUs, the slowest link on the way."""
+        """Return the bytes per second between ``processes`` GPUs, over the slowest link on the way."""
         per_node = self.cluster.gpus_per_node if self.cluster else 8
         rate = self.gpu.link_gb_s if processes <= per_node else self.gpu.network_gb_s
         return 1e9 * rate
 
     @property
     def copies(self) -> int:
-        """Of the model in all engines, each with requests of its own."""
+        """Number of copies of the model in all engines; each copy serves requests of its own."""
         return self.placement.engines * self.engine.copies
 
     @property
     def drawn_prompts(self) -> int:
-        """Prompts that a step generates. On-policy those drawn beyond the batch are thrown away; else they wait for the
-        next step, which draws as many fewer."""
+        """Number of prompts that a step generates.
+
+        On-policy, surplus prompts of ``oversampling`` are thrown away. With stale samples allowed the surplus waits for
+        the next step, which draws as many fewer.
+        """
         rollout = self.planned.run.rollout
         if rollout.max_staleness > 0:
             return self.workload.prompts

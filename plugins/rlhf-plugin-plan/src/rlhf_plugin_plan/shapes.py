@@ -1,4 +1,4 @@
-"""The shape of a language model, read from its config.json, and the numbers of parameters that follow from it."""
+"""Shape of a language model, read from its config.json, and the numbers of parameters that follow from the shape."""
 
 from __future__ import annotations
 
@@ -11,54 +11,64 @@ from typing import Any
 from rlhf_core import ConfigError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""``model_type`` of the dense decoders whose layers are the same: attention, gated feed-forward, two norms."""
+"""Values of ``model_type`` that are modeled: dense decoders with attention, a gated feed-forward part and two norms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A dense decoder. All counts are of numbers, not bytes."""
+    """Shape of a dense decoder. Axes: D hidden, L layers, Q queries, K keys, F feed-forward, V vocabulary."""
 
     hidden: int
+    """Width of the hidden states, D."""
     layers: int
+    """Number of layers, L."""
     heads: int
+    """Number of attention heads."""
     kv_heads: int
+    """Number of heads of keys, and of values."""
     head_dim: int
+    """Width of one head."""
     ffn: int
+    """Width of the feed-forward part, F."""
     vocab: int
+    """Number of tokens of the vocabulary, V."""
     tied: bool
-    """The output head is the embedding table."""
+    """Whether the output head is the embedding table."""
     qkv_bias: bool = False
+    """Whether the projections of queries, keys and values have biases."""
     output_bias: bool = False
-    """Of the attention's output projection."""
+    """Whether the attention's output projection has a bias."""
     ffn_bias: bool = False
+    """Whether the matrices of the feed-forward part have biases."""
     qk_norm: bool = False
-    """Queries and keys are normalized, by head."""
+    """Whether queries and keys are normalized, each head by itself."""
     head_ranks: int = 1
-    """Among which the rows of the output head are shared."""
+    """Number of ranks that share the rows of the output head."""
 
     @property
     def query_width(self) -> int:
+        """Width of the queries of all heads, Q."""
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Of keys, and again of values."""
+        """Width of the keys of all heads, K, which is also that of the values."""
         return self.kv_heads * self.head_dim
 
     @property
     def layer_weights(self) -> int:
-        """Weights of all layers that multiply every token: ``L (D (2 Q + 2 K) + 3 D F)``."""
+        """Number of the layers' weights that multiply every token: ``L (D (2 Q + 2 K) + 3 D F)``."""
         attention = self.hidden * (2 * self.query_width + 2 * self.kv_width)
         return self.layers * (attention + 3 * self.hidden * self.ffn)
 
     @property
     def head_weights(self) -> int:
-        """Of the output head, ``V D``, or of the part that is here."""
+        """Number of weights of the output head on one rank: ``ceil(V / head_ranks) D``."""
         return -(-self.vocab // self.head_ranks) * self.hidden
 
     @property
     def layer_parameters(self) -> int:
-        """Everything in the layers, norms and biases too."""
+        """Number of parameters of all layers, norms and biases included."""
         small = 2 * self.hidden
         small += (self.query_width + 2 * self.kv_width) if self.qkv_bias else 0
         small += self.hidden if self.output_bias else 0
@@ -68,13 +78,15 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """All: embeddings, layers, last norm, and the head where it is not tied."""
+        """Number of all parameters: embeddings, layers, last norm, and the head if it is not tied."""
         table = self.vocab * self.hidden
         return self.layer_parameters + self.hidden + table + (0 if self.tied else self.head_weights)
 
     def part(self, ranks: int) -> ModelShape:
-        """Return what one of ``ranks`` has of the model when they share every matrix: a part of the heads, of the
-        feed-forward width, and of the output head unless that is the embedding table. Norms and embeddings are whole.
+        """Return the shape of one rank's part of the model when ``ranks`` ranks share every matrix.
+
+        A rank has a part of the heads, of the feed-forward width, and of the output head if it is not tied. Norms and
+        embeddings are whole.
 
         Source: Shoeybi et al. 2019 (Megatron-LM), arXiv:1909.08053; embeddings as DeepSpeed's AutoTP leaves them.
         """
@@ -88,10 +100,10 @@ class ModelShape:
 
 
 def read_shape(path: Path) -> ModelShape:
-    """Read a config.json, or the one in a folder.
+    """Return the shape in a config.json, or in the config.json of a folder.
 
     Raises:
-        ConfigError: no such file, not JSON, or a model that is not one of ``FAMILIES``.
+        ConfigError: the file is missing, is not JSON, or describes a model that is not one of ``FAMILIES``.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -111,10 +123,10 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
     """Return the shape that a config.json describes.
 
     Args:
-        source: what to call it in messages.
+        source: name of the config.json for messages.
 
     Raises:
-        ConfigError: another family, a key that is missing, or heads that do not divide.
+        ConfigError: the family is not modeled, a key is missing, or the key heads do not divide the attention heads.
     """
     family = config.get("model_type")
     if family not in FAMILIES:

@@ -1,6 +1,9 @@
-"""GPU memory of one role in a training backend: what stays, and what its largest moments need beside that.
+"""GPU memory of one role in a training backend: resident parts, and the parts of its largest moments.
 
-P is a number of parameters, N of ranks. A moment is a table of parts; the peak is what stays plus the largest moment.
+*Resident* parts stay for the whole run. A *moment* is a time at which memory may peak, with the parts that exist beside
+the resident parts at that time. The peak is the sum of the resident parts and of the largest moment.
+
+P is a number of parameters, N a number of ranks.
 """
 
 from __future__ import annotations
@@ -22,99 +25,115 @@ from .activations import (
 from .shapes import ModelShape
 
 Parts = Mapping[str, float]
-"""Bytes by what they are for."""
+"""Bytes of each part, by the part's name in the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What the memory of a role depends on."""
+    """Properties of a role on which its memory depends."""
 
     name: str
+    """Name of the role."""
     shape: ModelShape
-    """As one rank has it: ``ModelShape.part`` of the model where ranks share every matrix."""
+    """Shape of the model on one rank: ``ModelShape.part`` if ranks share every matrix."""
     precision: Precision
+    """Types of parameters and matmuls."""
     trained: bool
+    """Whether the role is trained."""
     has_head: bool
-    """Makes logits; a critic does not."""
+    """Whether the role computes logits; a critic does not."""
     optimizer_bytes: float = 8.0
-    """State of one parameter of the layers."""
+    """Bytes of optimizer state of one parameter of the layers."""
     optimizer_table_bytes: float = 8.0
-    """State of one parameter of embeddings and head."""
+    """Bytes of optimizer state of one parameter of embeddings and head."""
     scores: bool = True
-    """Makes passes without gradients."""
+    """Whether the role makes passes without gradients."""
     average: bool = False
-    """Keeps a moving average of its weights."""
+    """Whether the role keeps a moving average of its weights."""
     recompute: bool = False
+    """Whether the backward pass recomputes each layer."""
     compiled: bool = False
-    """Layers are compiled, which fuses operations whose results would be kept."""
+    """Whether layers are compiled, which fuses operations so that fewer results are kept."""
     chunk: int = assumed.GPU_CHUNK
+    """Number of action tokens whose logits are in memory at once."""
     scales_logits: bool = False
-    """The temperature is not 1."""
+    """Whether the temperature differs from 1."""
     fused_head: bool = True
-    """One kernel reads the head's products, forwards and backwards; not so in distillation over several tokens."""
+    """Whether one kernel reads the head's product, forwards and backwards; not in distillation over several tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How ranks share a role: DeepSpeed's options, or stage 0 with one rank for the torch backend."""
+    """State that the ranks of a role share: DeepSpeed's options; stage 0 with one rank for the torch backend."""
 
     stage: int = 0
+    """ZeRO stage, 0 to 3."""
     ranks: int = 1
-    """Among which ZeRO shares: N over the number that share every matrix."""
+    """Number N of ranks among which ZeRO shares; ranks that share every matrix count as one."""
     offload_optimizer: bool = False
+    """Whether float32 weights and optimizer state are in host memory."""
     offload_parameters: bool = False
+    """Whether the shared weights of stage 3 are in host memory."""
     reduce_bucket: int = 0
-    """Elements of float32."""
+    """Number of float32 elements of one bucket of gradients."""
     overlap: bool = False
+    """Whether gradients are summed during the backward pass, which takes a second bucket."""
     live_parameters: int = assumed.LIVE_PARAMETERS
+    """Largest number of parameters that stage 3 keeps collected."""
 
     def part(self, stage: int) -> float:
-        """1 / N from ``stage`` on, else 1."""
+        """Return the part of a state that one rank has, if ranks share the state from ``stage`` on: 1 / N or 1."""
         return 1.0 / self.ranks if self.stage >= stage else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """The largest of an update, on one rank."""
+    """The largest micro-batch of an update, on one rank."""
 
     tokens: int
+    """Number of tokens."""
     actions: int
+    """Number of action tokens."""
     several: bool
-    """An update has more than one, so gradients are there while activations are."""
+    """Whether an update has several micro-batches, so that gradients and activations exist at the same time."""
     repeated: int = 0
-    """Of ``tokens``, those of prompts that another of its sequences has too: only attention computes them again."""
+    """Number of the tokens that belong to a prompt of another sequence too; only attention computes them again."""
 
     @property
     def computed(self) -> int:
-        """Tokens that the model gets."""
+        """Number of tokens that the layers compute."""
         return self.tokens - self.repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleMemory:
-    """One role on one GPU."""
+    """Memory of one role on one GPU."""
 
     resident: Parts
+    """Parts that stay for the whole run."""
     moment: str
-    """When the peak is."""
+    """Name of the largest moment."""
     transient: Parts
-    """Of that moment."""
+    """Parts of the largest moment."""
 
     @property
     def resident_bytes(self) -> float:
+        """Bytes of the resident parts."""
         return sum(self.resident.values())
 
     @property
     def transient_bytes(self) -> float:
+        """Bytes of the largest moment."""
         return sum(self.transient.values())
 
     @property
     def peak_bytes(self) -> float:
+        """Bytes of resident parts and largest moment."""
         return self.resident_bytes + self.transient_bytes
 
 
 def role_memory(role: Role, sharing: Sharing, batch: MicroBatch) -> RoleMemory:
-    """Return what one rank of a role needs."""
+    """Return the memory of one rank of a role."""
     found = moments(role, sharing, batch)
     moment = max(found, key=lambda name: sum(found[name].values()))
     return RoleMemory(
@@ -123,18 +142,18 @@ def role_memory(role: Role, sharing: Sharing, batch: MicroBatch) -> RoleMemory:
 
 
 def moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Mapping[str, Parts]:
-    """Return what each of a role's large moments needs beside what stays."""
+    """Return the parts of each moment of a role, by the moment's name."""
     return {name: _clean(parts) for name, parts in _moments(role, sharing, batch)}
 
 
 def trained_parameters(role: Role) -> int:
-    """Parameters that the optimizer has: all, but not the unused head of a critic."""
+    """Return the number of parameters that the optimizer updates: all but the unused output head of a critic."""
     unused = role.shape.head_weights if not role.has_head and not role.shape.tied else 0
     return role.shape.parameters - unused
 
 
 def _resident(role: Role, sharing: Sharing) -> Parts:
-    """Weights, their float32 copies, optimizer state, average; under stage 3 the buffer of gradients."""
+    """Return the resident parts: weights, float32 copies, optimizer state, average; at stage 3 also gradients."""
     width, shape = role.precision.weight_bytes, role.shape
     weights = width * shape.parameters * sharing.part(3)
     if sharing.stage == 3:
@@ -184,8 +203,8 @@ def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[
     }
     head_gradient = _head_weights(role) * role.precision.weight_bytes
     yield "backward", {**common, **kept, **working, "gradient of the head": head_gradient}
-    # bfloat16 gradients of one micro-batch stand beside the float32 sum until they are added to it; those of the only
-    # one are freed as they become the sum.
+    # With several micro-batches the bfloat16 gradients of one micro-batch exist beside the float32 sum until they are
+    # added to the sum. The gradients of a single micro-batch become the sum one after the other and are freed.
     adds = role.precision.weight_bytes == 2 and sharing.stage < 2 and batch.several
     yield (
         "end of a micro-batch",
@@ -200,7 +219,7 @@ def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[
 
 
 def _gradients(role: Role, sharing: Sharing) -> float:
-    """float32 sums over micro-batches; under stage 3 they are among what stays."""
+    """Return the bytes of the float32 sums over micro-batches; at stage 3 they are a resident part instead."""
     if sharing.stage == 3 or (sharing.offload_optimizer and sharing.stage == 2):
         return 0.0
     return 4.0 * trained_parameters(role) * sharing.part(2)
@@ -213,7 +232,7 @@ def _buckets(sharing: Sharing) -> float:
 
 
 def _collected(role: Role, sharing: Sharing) -> Parts:
-    """Weights of other ranks that stage 3 has fetched."""
+    """Return the weights of other ranks that stage 3 keeps collected, as a part."""
     if sharing.stage != 3:
         return {}
     live = min(sharing.live_parameters, role.shape.layer_parameters)
@@ -221,7 +240,7 @@ def _collected(role: Role, sharing: Sharing) -> Parts:
 
 
 def _kept(role: Role, batch: MicroBatch) -> Parts:
-    """What the forward pass leaves for the backward pass."""
+    """Return the parts that the forward pass keeps for the backward pass."""
     shape, precision = role.shape, role.precision
     each = _layer_keeps(role, batch)
     if role.recompute:
@@ -242,8 +261,11 @@ def _layer_work(role: Role, batch: MicroBatch) -> float:
 
 
 def _layer_keeps(role: Role, batch: MicroBatch) -> float:
-    """What one layer keeps for its backward pass. Where prompts are shared, attention keeps what it made of whole
-    sequences, and the output that goes on is another array than its own."""
+    """Return the bytes that one layer keeps for its backward pass.
+
+    With shared prompts attention keeps its arrays for whole sequences, prompts repeated. The layer's next matmul then
+    keeps a separate array without the repetitions.
+    """
     shape, precision = role.shape, role.precision
     kept = float(batch.computed) * layer_bytes(shape, precision, compiled=role.compiled)
     if batch.repeated:
@@ -257,10 +279,10 @@ def _head_weights(role: Role) -> int:
 
 
 def _head_work(role: Role, batch: MicroBatch) -> Parts:
-    """One chunk's backward pass: its logits, and the gradient of the head's weights.
+    """Return the parts of the head's backward pass over one chunk: logits, and the gradient of the head's weights.
 
-    The gradient is summed over chunks in float32 beside the one that is being made, which under autocast is made in
-    bfloat16 from weights that were cast.
+    The float32 sum of the gradient over chunks exists beside the gradient of one chunk. Under autocast a chunk's
+    gradient is bfloat16, and the head's weights have a bfloat16 cast.
     """
     weights, precision = role.shape.head_weights, role.precision
     each = assumed.CHUNK_FUSED * precision.compute_bytes
@@ -274,7 +296,7 @@ def _head_work(role: Role, batch: MicroBatch) -> Parts:
 
 
 def _scoring(role: Role, batch: MicroBatch) -> Parts:
-    """A pass without gradients. Autocast keeps casts of weights that are trained until the pass ends."""
+    """Return the parts of a pass without gradients; autocast keeps the casts of trained weights until the pass ends."""
     shape, precision = role.shape, role.precision
     each = precision.compute_bytes
     if not role.fused_head:
