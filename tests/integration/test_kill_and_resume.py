@@ -1,24 +1,26 @@
 """Kill a run with SIGKILL at every step and phase, resume it, and compare with the run that was left alone.
 
-The run has everything that carries state: a critic, a reference with an adaptive KL in the reward, two minibatches and
-two inner epochs, an averaged copy of the weights, evaluation, best checkpoint and export.
+The run has everything that carries state, see ``forked_runs``.
 """
 
-import hashlib
-import json
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
-from rlhf_core.loop.faults import ENVIRONMENT_VARIABLE, PHASES
+from rlhf_core.loop.faults import PHASES
 from rlhf_core.loop.ledger import replay
-from rlhf_core.testing.tiny import write_tiny_model
 
-STEPS = 12
-CHECKPOINT_EVERY = 3
+from .forked_runs import (
+    CHECKPOINT_EVERY,
+    STEPS,
+    metrics_without_times,
+    train_in_a_fork,
+    weights_digest,
+    write_workspace,
+)
+
 POINTS = [
     (phase, step)
     for step in range(1, STEPS + 1)
@@ -27,106 +29,14 @@ POINTS = [
 POINTS += [("save", step) for step in range(CHECKPOINT_EVERY, STEPS + 1, CHECKPOINT_EVERY)]
 POINTS += [("export", STEPS)]
 
-CONFIG = f"""
-seed = 7
-[model]
-path = "model"
-[data]
-train = ["train.jsonl"]
-max_prompt_tokens = 16
-[rollout]
-batch_size = 4
-n_samples_per_prompt = 4
-max_new_tokens = 6
-[reward]
-use = ["reward.py:score"]
-[algo.advantage]
-estimator = "gae"
-[algo.kl]
-mode = "reward"
-coef = 0.05
-target = 0.1
-horizon = 64
-[actor]
-ema = 0.9
-lr_schedule = "cosine"
-[actor.adam]
-lr = 1e-3
-[critic.adam]
-lr = 1e-3
-[train]
-steps = {STEPS}
-batch_size = 8
-inner_epochs = 2
-[eval]
-fraction = 0.2
-every = 4
-[checkpoint]
-every = {CHECKPOINT_EVERY}
-[log]
-progress = "off"
-tensorboard = false
-curve = false
-[runtime.local]
-threads = 1
-"""
-
-REWARD = """
-def score(response, row):
-    return sum(a == b for a, b in zip(response, row["answer"])) / 4 + response.count("1") / 10
-"""
-
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("killed")
-    write_tiny_model(folder / "model", hidden_size=16, num_layers=1, num_heads=2)
-    rows = [{"prompt": f"{n:04d}=", "answer": f"{n:04d}"[::-1]} for n in range(0, 9000, 400)]
-    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    (folder / "reward.py").write_text(REWARD)
-    (folder / "run.toml").write_text(CONFIG)
-    return folder
-
-
-def train_in_a_fork(workspace: Path, output: str, *flags: str, fault: str = "") -> int:
-    """Run ``rlhf train`` in a forked child, so that torch is imported once; return the wait status."""
-    child = os.fork()
-    if child == 0:
-        code = 70
-        try:
-            os.chdir(workspace)
-            os.environ[ENVIRONMENT_VARIABLE] = fault
-            log = os.open(f"{output}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            sys.stdout = sys.stderr = os.fdopen(log, "w", buffering=1)
-            from rlhf_cli.main import main
-
-            code = main(["train", "-c", "run.toml", "--output", output, *flags])
-        finally:
-            os._exit(code)
-    return os.waitpid(child, 0)[1]
-
-
-def metrics_without_times(run: Path) -> list[dict]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    drop = ("time_s", "timing")
-    return [{k: v for k, v in json.loads(line).items() if k not in drop} for line in lines]
-
-
-def weights_digest(run: Path) -> dict[str, str]:
-    return {
-        name: hashlib.sha256((run / name / "model.safetensors").read_bytes()).hexdigest()
-        for name in ("model", "model_ema")
-    }
+    return write_workspace(tmp_path_factory.mktemp("killed"))
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(workspace):
-    import torch
-    import transformers  # noqa: F401  imported before forking, so that every child starts at once
-
-    assert torch.get_num_threads()
     status = train_in_a_fork(workspace, "whole")
     assert status == 0, (workspace / "whole.log").read_text()
     return metrics_without_times(workspace / "whole"), weights_digest(workspace / "whole")

@@ -72,11 +72,22 @@ def test_a_file_may_have_an_equals_sign_in_its_name(check, tmp_path):
 @pytest.mark.parametrize("flag", ["model", "data", "output", "resume"])
 @pytest.mark.parametrize("name", ["./" + 300 * "x", "./nul\0byte"])
 def test_names_that_no_file_can_have_are_refused_like_others(check, flag, name):
-    if flag == "output":
-        check(output=name)  # the loop says so when it makes the folder
-        return
     with pytest.raises(ConfigError, match=f"--{flag}"):
         check(**{flag: name})
+
+
+def test_an_output_that_is_no_folder_is_refused(check, tmp_path):
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "fifo")
+
+    for name, kind in (
+        ("dangling", "a link to nothing"),
+        ("loop", "a name that cannot be looked up"),
+        ("fifo", "is a file"),
+    ):
+        with pytest.raises(ConfigError, match=rf"--output {name}: expected a folder; .*{kind}"):
+            check(output=name)
 
 
 def test_a_used_folder_can_be_resumed(check, tmp_path):

@@ -124,3 +124,49 @@ def test_a_kill_between_any_two_renames_leaves_a_valid_newest(tmp_path, monkeypa
         monkeypatch.setattr(os, "fsync", real)
         _, state = checkpoint.newest_valid(tmp_path)
         assert state["step"] in (1, 2)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "3",
+        "null",
+        '{"schema": 2}',
+        '{"schema": 2, "files": []}',
+        '{"schema": 2, "files": {}}',
+        100_000 * "[",
+    ],
+    ids=lambda content: content[:30],
+)
+def test_a_manifest_of_another_form_is_passed_over(tmp_path, content):
+    save(tmp_path, 1)
+    (save(tmp_path, 2) / "manifest.json").write_text(content)
+
+    assert checkpoint.newest_valid(tmp_path)[1] == {"step": 1}
+
+
+@pytest.mark.parametrize("name", ["step-00000002", "step-00000002.tmp"])
+def test_a_file_in_the_place_of_a_checkpoint_is_in_nobodys_way(tmp_path, name):
+    save(tmp_path, 1)
+    (tmp_path / name).write_text("x")
+    (tmp_path / "step-notes").write_text("x")
+
+    assert checkpoint.newest_valid(tmp_path)[1] == {"step": 1}
+    save(tmp_path, 2)
+    checkpoint.retain(tmp_path, keep=1, best_step=None)
+
+    assert checkpoint.newest_valid(tmp_path)[1] == {"step": 2}
+    assert [path.name for path in checkpoint.complete(tmp_path)] == ["step-00000002"]
+
+
+def test_checkpoints_of_steps_that_are_done_again_do_not_come_back(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+
+    checkpoint.void_later(tmp_path, 1)
+    assert checkpoint.newest_valid(tmp_path)[1] == {"step": 1}
+
+    save(tmp_path, 2)
+    checkpoint.retain(tmp_path, keep=2, best_step=None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]

@@ -6,6 +6,7 @@ import pytest
 
 from rlhf_core.contracts import Uid
 from rlhf_core.errors import CheckpointError
+from rlhf_core.loop.appending import RunningDigest
 from rlhf_core.loop.ledger import Ledger, groups_of, replay
 
 A, B = {(0, 1): 4}, {(0, 2): 4}
@@ -20,7 +21,14 @@ def path(tmp_path):
 def open_ledger(path):
     """Opens the ledger, once more at each call, and closes everything at the end."""
     with ExitStack() as stack:
-        yield lambda: stack.enter_context(closing(Ledger(path)))
+
+        def opened(num_bytes=0):
+            begun = RunningDigest()
+            if num_bytes:
+                begun.add_file(path, up_to=num_bytes)
+            return stack.enter_context(closing(Ledger(path, begun)))
+
+        yield opened
 
 
 def test_planned_work_is_settled_by_training_or_dropping(path, open_ledger):
@@ -49,9 +57,11 @@ def test_resuming_voids_the_steps_after_the_checkpoint(path, open_ledger):
     for step, group in ((1, A), (2, B)):
         ledger.planned(step, group)
         ledger.trained(step, group, version=step - 1)
+        if step == 1:
+            known = ledger.extent.num_bytes
     ledger.planned(3, {(0, 3): 4})
     ledger.close()
-    ledger = open_ledger()
+    ledger = open_ledger(known)
     ledger.resumed(1)
 
     balance = replay(path)
@@ -64,36 +74,68 @@ def test_a_line_that_a_kill_cut_off_is_left_out(path, open_ledger):
     ledger = open_ledger()
     ledger.planned(1, A)
     ledger.trained(1, A, version=0)
+    known = ledger.extent.num_bytes
     ledger.close()
     with path.open("a") as file:
         file.write('{"step":2,"event":"plan')
 
     assert replay(path).unsettled() == []
 
-    open_ledger().resumed(1)
+    open_ledger(known).resumed(1)
 
     assert dict(replay(path).trained) == {"0.1": 4}
 
 
-def test_a_damaged_line_is_reported_with_its_number(path, open_ledger):
+def test_damage_in_what_is_void_does_not_matter(path, open_ledger):
+    ledger = open_ledger()
+    ledger.planned(1, A)
+    ledger.trained(1, A, version=0)
+    known = ledger.extent.num_bytes
+    ledger.close()
+    with path.open("ab") as file:
+        file.write(b'{"step": \xff\n[]\n{"event": "planned", "groups": 3}\n')
+    with pytest.raises(CheckpointError):
+        replay(path)
+
+    open_ledger(known).resumed(1)
+
+    assert dict(replay(path).trained) == {"0.1": 4}
+    assert replay(path).unsettled() == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{broken",
+        b"[]",
+        b'{"event": "planned"}',
+        b'{"event": "flown", "groups": {}}',
+        b'{"event": "resumed", "step": 1}',
+        b'{"event": "planned", "groups": {"0.1": "four"}}',
+        b"\xff",
+        100_000 * b"[",
+    ],
+    ids=lambda line: line[:20].decode(errors="replace"),
+)
+def test_a_damaged_line_is_reported_with_its_number(path, open_ledger, line):
     ledger = open_ledger()
     ledger.planned(1, A)
     ledger.planned(1, B)
     ledger.close()
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join(["{broken", *lines]))
+    path.write_bytes(line + b"\n" + path.read_bytes())
 
     with pytest.raises(CheckpointError, match=r"ledger.jsonl:1"):
         replay(path)
 
 
-def test_later_steps_can_be_left_out_of_the_balance(path, open_ledger):
+def test_later_lines_can_be_left_out_of_the_balance(path, open_ledger):
     ledger = open_ledger()
     ledger.planned(1, A)
     ledger.trained(1, A, version=0)
+    known = ledger.extent.num_bytes
     ledger.planned(2, B)
 
-    assert replay(path, up_to_step=1).unsettled() == []
+    assert replay(path, num_bytes=known).unsettled() == []
 
 
 def test_segments_of_an_episode_count_once():

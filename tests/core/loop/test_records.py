@@ -1,23 +1,28 @@
-"""Records after a kill: complete lines of finished steps stay, everything else goes."""
+"""Records after a kill: what a checkpoint vouches for stays, everything else goes."""
 
-from rlhf_core.loop.records import RecordFile, cut_after
+from contextlib import closing
+
+from rlhf_core.loop.appending import RunningDigest
+from rlhf_core.loop.records import RecordFile
 
 
-def test_records_of_later_steps_and_cut_lines_are_removed(tmp_path):
+def test_what_comes_after_the_known_beginning_is_removed(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    records = RecordFile(path)
-    for step in (1, 2, 3):
-        records.write({"step": step})
-    records.close()
-    with path.open("a") as file:
-        file.write('{"step": 2, "eva')
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"step": 4, "eva')
+    begun = RunningDigest()
+    begun.add_file(path, up_to=24)
 
-    cut_after(path, 2)
+    with closing(RecordFile(path, begun)) as records:
+        records.write({"step": 3, "again": True})
 
-    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3, "again": true}\n'
 
 
-def test_a_file_that_does_not_exist_is_left_so(tmp_path):
-    cut_after(tmp_path / "none.jsonl", 3)
+def test_without_a_beginning_the_file_begins_anew(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n')
 
-    assert not list(tmp_path.iterdir())
+    with closing(RecordFile(path)) as records:
+        records.write({"step": 1, "again": True})
+
+    assert path.read_text() == '{"step": 1, "again": true}\n'

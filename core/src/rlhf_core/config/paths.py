@@ -104,6 +104,8 @@ def _output_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
     )
     if existing is not None and not existing.is_dir():
         yield f"{label}: expected a folder; {existing} is a file"
+    elif problem := next(RunFolder(output).problems(), None):
+        yield f"{label}: {problem}"
     elif existing is not None and not os.access(existing, os.W_OK | os.X_OK):
         yield f"{label}: {existing} cannot be written to (permissions)"
     if os.path.isfile(output / "config.json"):

@@ -338,6 +338,11 @@ class ResumeConfig(Config):
         description="refuse a checkpoint that was made with other plugins, plugin files or libraries, instead of "
         "reporting them",
     )
+    damaged_records: Literal["refuse", "set-aside"] = Field(
+        "refuse",
+        description="when metrics.jsonl, samples.jsonl or ledger.jsonl has lost or changed lines that the checkpoint "
+        "knows: do not go on, or rename the file to NAME.damaged and begin a new one",
+    )
 
 
 class EngineSelection(Config):

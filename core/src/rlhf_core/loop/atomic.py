@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+from itertools import count
 from pathlib import Path
 
 
 def write_text_atomically(path: Path, text: str) -> None:
     """Replace a file's content in one step, durably."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    remove(temporary)
+    with temporary.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -35,3 +38,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file to ``NAME.damaged``, or ``NAME.damaged-2`` and so on, and return its new path."""
+    names = (f"{path.name}.damaged{'' if n == 1 else f'-{n}'}" for n in count(1))
+    aside = next(
+        path.with_name(name) for name in names if not os.path.lexists(path.with_name(name))
+    )
+    path.rename(aside)
+    return aside

@@ -14,16 +14,21 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
+import os
+import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from .atomic import sync_folder, sync_tree
+from .atomic import remove, sync_folder, sync_tree
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-\d{8,}")
+_LEFTOVERS = (".tmp", ".void")
+"""Suffixes of unfinished checkpoints and removals, and of checkpoints of steps that a resumed run does again."""
 
 log = logging.getLogger(__name__)
 
@@ -51,19 +56,19 @@ async def save(
     final = step_folder(root, step)
     temporary = final.with_name(final.name + ".tmp")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         temporary.mkdir(parents=True)
         await fill(temporary)
         (temporary / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
         manifest = {"schema": SCHEMA, "step": step, "files": _digests(temporary)}
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         sync_tree(temporary)
-        if final.exists():
-            shutil.rmtree(final)
+        remove(final)
         temporary.rename(final)
         sync_folder(root)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):  # the error to report is the first one
+            remove(temporary)
         raise CheckpointError(
             f"the checkpoint of step {step} could not be written to {root}: {error}. Earlier checkpoints are untouched."
         ) from error
@@ -81,22 +86,25 @@ def read(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{folder}: written with checkpoint schema {manifest.get('schema')}, this version reads {SCHEMA}"
         )
+    files = manifest.get("files")
+    if not isinstance(files, dict) or "state.json" not in files:
+        raise CheckpointError(f"{folder / MANIFEST}: expected 'files' with the sha256 of each file")
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    for name, expected in manifest["files"].items():
+    for name, expected in files.items():
         if name not in found:
             raise CheckpointError(f"{folder}: {name} is missing")
         if _digest(folder / name) != expected:
             raise CheckpointError(
                 f"{folder}: {name} is damaged (its sha256 differs from the manifest's)"
             )
-    if extra := found - manifest["files"].keys() - {MANIFEST}:
+    if extra := found - files.keys() - {MANIFEST}:
         raise CheckpointError(f"{folder}: {sorted(extra)[0]} does not belong to the checkpoint")
     return _read_json(folder / "state.json")
 
 
 def complete(root: Path) -> list[Path]:
     """Folders of finished checkpoints, oldest first; their content is not checked."""
-    return sorted(path for path in root.glob("step-*") if path.suffix != ".tmp")
+    return sorted(path for path in root.glob("step-*") if _NAME.fullmatch(path.name))
 
 
 def newest_valid(root: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -109,16 +117,36 @@ def newest_valid(root: Path) -> tuple[Path, dict[str, Any]] | None:
     return None
 
 
+def void_later(root: Path, step: int) -> None:
+    """Take the checkpoints of steps after ``step`` out of sight: the steps are done again, by a run that goes on from
+    ``step``, and a kill must not bring the old ones back. The next ``retain`` removes them."""
+    for folder in complete(root):
+        if step_of(folder) > step:
+            _rename(folder, ".void")
+
+
 def retain(root: Path, keep: int, best_step: int | None) -> None:
-    """Remove all but the newest ``keep`` checkpoints and the best one, and leftovers of killed saves."""
-    for leftover in root.glob("step-*.tmp"):
-        shutil.rmtree(leftover)
-    for folder in complete(root)[:-keep]:
-        if step_of(folder) != best_step:
-            # Renamed first: a kill in the middle of the removal must not leave a folder that looks complete.
-            doomed = folder.with_name(folder.name + ".tmp")
-            folder.rename(doomed)
-            shutil.rmtree(doomed)
+    """Remove all but the newest ``keep`` checkpoints and the best one, and leftovers of killed saves.
+
+    Raises:
+        CheckpointError: something cannot be removed.
+    """
+    try:
+        for folder in complete(root)[:-keep]:
+            if step_of(folder) != best_step:
+                # Renamed first: a kill in the middle of the removal must not leave a folder that looks complete.
+                _rename(folder, ".tmp")
+        for leftover in root.glob("step-*"):
+            if leftover.suffix in _LEFTOVERS:
+                remove(leftover)
+    except OSError as error:
+        raise CheckpointError(f"an older checkpoint cannot be removed: {error}") from error
+
+
+def _rename(folder: Path, suffix: str) -> None:
+    target = folder.with_name(folder.name + suffix)
+    remove(target)
+    folder.rename(target)
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -127,16 +155,20 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    # os.path answers no where Path would raise, as in a folder that may not be entered.
+    if not os.path.isfile(path):
+        raise CheckpointError(f"{path.parent} is not a checkpoint: it has no {path.name}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} is not a checkpoint: it has no {path.name}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: expected an object, found {type(content).__name__}")

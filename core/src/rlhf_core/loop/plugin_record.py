@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import ResumeError
 from ..fingerprint import LIBRARIES, fingerprint
 from ..plugins import Plugins
-from .atomic import write_text_atomically
+from .atomic import set_aside, write_text_atomically
 
 ABSENT = "not there"
 
@@ -52,8 +52,7 @@ def append_to_history(path: Path, now: Record, *, step: int) -> None:
     """Add ``now`` to the history at ``path``, unless it is what the last entry says."""
     history = _read_history(path)
     if history is None:
-        aside = path.with_name(path.name + ".damaged")
-        path.replace(aside)
+        aside = set_aside(path)
         log.warning("%s is no history of plugins; it is kept as %s", path, aside.name)
         history = []
     if history and all(history[-1].get(part) == values for part, values in now.items()):

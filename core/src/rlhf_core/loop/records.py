@@ -12,36 +12,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .atomic import write_text_atomically
+from .appending import AppendedFile, Extent, RunningDigest
 
 
 class RecordFile:
-    """An append-only JSON-lines file whose records carry a ``step``."""
+    """A JSON-lines file whose records carry a ``step``. What it has beyond ``begun`` is cut off.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = path.open("a", encoding="utf-8")
+    Args:
+        begun: the digest of the lines that a checkpoint vouches for; None: the file begins anew.
+    """
+
+    def __init__(self, path: Path, begun: RunningDigest | None = None) -> None:
+        if path.exists():
+            os.truncate(path, begun.num_bytes if begun else 0)
+        self._file = AppendedFile(path, begun)
+
+    @property
+    def extent(self) -> Extent:
+        """The whole file as it is now."""
+        return self._file.extent
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record; it is complete in the file when this returns."""
         # allow_nan: a metric that became NaN is recorded as such rather than lost.
-        self._file.write(json.dumps(record, ensure_ascii=True) + "\n")
-        self._file.flush()
+        self._file.write_line(json.dumps(record, ensure_ascii=True))
 
     def sync(self) -> None:
         """Make everything written so far durable."""
-        os.fsync(self._file.fileno())
+        self._file.sync()
 
     def close(self) -> None:
         self._file.close()
-
-
-def cut_after(path: Path, step: int) -> None:
-    """Remove the records of steps after ``step``, and a last line that a kill cut off."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n") and json.loads(line)["step"] <= step:
-            kept.append(line)
-    write_text_atomically(path, "".join(kept))

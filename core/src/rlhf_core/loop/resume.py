@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..config.resolved import Resolved
-from ..errors import CheckpointError, ConfigError
+from ..errors import CheckpointError, ConfigError, ResumeError
 from . import checkpoint
+from .appending import Extent, RunningDigest
 from .ledger import replay
 from .plugin_record import Record
+from .record_check import CheckedRecords, check_records
 from .run_folder import AUTO, RunFolder
 from .state import LoopState
 
@@ -33,7 +35,7 @@ FREE = ("resume", "output", "log", "checkpoint", "eval")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
     """A checkpoint that was found whole."""
 
@@ -41,35 +43,111 @@ class ResumePoint:
     state: LoopState
     made_with: Record
     """Plugins and libraries of the run that saved it."""
+    records: Mapping[str, RunningDigest]
+    """By file name: the beginnings of this folder's records that belong to it. The other records begin anew."""
+    damaged: tuple[str, ...] = ()
+    """Names of records that have to be set aside first."""
 
 
 def find_resume_point(resolved: Resolved, folder: RunFolder) -> ResumePoint | None:
     """Return the checkpoint to go on from, or None to start at the beginning.
 
     Raises:
-        CheckpointError: the named checkpoint is missing or damaged, or the ledger disagrees with it.
+        ResumeError: the named checkpoint, or all there are, are missing or damaged, or the records disagree with it.
         ConfigError: the configuration differs from the checkpoint's where its state depends on it.
     """
     wanted = resolved.run.resume.checkpoint
     if wanted is None:
         return None
-    if wanted == AUTO:
-        found = checkpoint.newest_valid(folder.checkpoints)
-        if found is None:
-            return None
-        path, values = found
-    else:
-        path = Path(wanted)
-        values = checkpoint.read(path)
-    _compare(values["config"], resolved.tree, path)
+    try:
+        if wanted == AUTO:
+            found = _newest(folder)
+            if found is None:
+                return None
+            path, values = found
+        else:
+            path = Path(wanted)
+            values = checkpoint.read(path)
+        _compare(values["config"], resolved.tree, path)
+        return _point(resolved, folder, path, values)
+    except ResumeError:
+        raise
+    except CheckpointError as error:
+        raise ResumeError(str(error)) from error
+
+
+def _newest(folder: RunFolder) -> tuple[Path, dict[str, Any]] | None:
+    found = checkpoint.newest_valid(folder.checkpoints)
+    if found is None and checkpoint.complete(folder.checkpoints):
+        raise ResumeError(
+            f"{folder.checkpoints}: none of the checkpoints is whole; what is wrong with each is said above. "
+            "Start a new run in another --output."
+        )
+    return found
+
+
+def _point(
+    resolved: Resolved, folder: RunFolder, path: Path, values: Mapping[str, Any]
+) -> ResumePoint:
     state = LoopState.from_json(values)
-    if path.parent == folder.checkpoints:
-        _check_books(folder.ledger, state)
-    return ResumePoint(path, state, values["made_with"])
+    if path.resolve().parent != folder.checkpoints.resolve():
+        if folder.is_used():
+            raise ResumeError(
+                f"--output {folder.root}: a run is there already, and {path} is another run's. Add --resume auto to go "
+                "on with the run that is there, or choose another folder."
+            )
+        return ResumePoint(path=path, state=state, made_with=values["made_with"], records={})
+    checked = check_records(folder, _extents(values))
+    if checked.damaged and resolved.run.resume.damaged_records == "refuse":
+        raise ResumeError(_damage_and_choices(folder, path, checked))
+    if (ledger := checked.whole.get(folder.ledger.name)) is not None:
+        _check_books(folder.ledger, state, ledger.num_bytes)
+    return ResumePoint(
+        path=path,
+        state=state,
+        made_with=values["made_with"],
+        records=checked.whole,
+        damaged=tuple(checked.damaged),
+    )
 
 
-def _check_books(ledger: Path, state: LoopState) -> None:
-    balance = replay(ledger, up_to_step=state.step)
+def _extents(values: Mapping[str, Any]) -> dict[str, Extent]:
+    return {name: Extent.from_json(extent) for name, extent in values["records"].items()}
+
+
+def _damage_and_choices(folder: RunFolder, path: Path, checked: CheckedRecords) -> str:
+    """Say what is wrong with the records, and each way to go on."""
+    damage = "".join(f"\n  {name} {what}" for name, what in checked.damaged.items())
+    older = _older_that_agrees(folder, path)
+    choices = [
+        f"--resume {path} --resume.damaged_records set-aside   keeps what is damaged as NAME.damaged, "
+        "and begins these files anew"
+    ]
+    if older is not None:
+        choices.insert(
+            0, f"--resume {older}   goes on from a checkpoint that the records agree with"
+        )
+    return (
+        f"{folder.root}: the records are not as the checkpoint {path.name} left them:{damage}\n"
+        "Put back what is lost, or go on with:\n  " + "\n  ".join(choices)
+    )
+
+
+def _older_that_agrees(folder: RunFolder, than: Path) -> Path | None:
+    for path in reversed(checkpoint.complete(folder.checkpoints)):
+        if path.name >= than.name:
+            continue
+        try:
+            values = checkpoint.read(path)
+        except CheckpointError:
+            continue  # no choice to offer
+        if not check_records(folder, _extents(values)).damaged:
+            return path
+    return None
+
+
+def _check_books(ledger: Path, state: LoopState, num_bytes: int) -> None:
+    balance = replay(ledger, num_bytes=num_bytes)
     in_flight = {f"{epoch}.{prompt}" for epoch, prompt in state.in_flight}
     for group in sorted(in_flight ^ set(balance.unsettled()))[:1]:
         expected = "in flight" if group in in_flight else "settled"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import shutil
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from ..errors import RLHFError
 from ..observer import RolloutSample, RunInfo, RunResult
 from ..plugins import Plugins
 from . import checkpoint
-from .atomic import sync_tree
+from .appending import RunningDigest
+from .atomic import remove, set_aside, sync_tree
 from .cursor import Cursor
 from .faults import fault_point
 from .interrupts import Interrupts
 from .ledger import Ledger
 from .plugin_record import append_to_history, record_of, report_changes
-from .records import RecordFile, cut_after
+from .records import RecordFile
 from .restore import is_saved, restore_roles, restore_shapers
 from .resume import ResumePoint, find_resume_point
 from .roles import POLICY
@@ -130,12 +131,17 @@ class _Run:
     async def _restore(self, session: Session, stack: AsyncExitStack) -> Trainer:
         """Bring roles, records and cursor to where the run goes on."""
         step = self.state.step
-        for path in (self.folder.metrics, self.folder.samples):
-            cut_after(path, step if self.point else -1)
-        self.metrics = stack.enter_context(closing(RecordFile(self.folder.metrics)))
-        self.samples = stack.enter_context(closing(RecordFile(self.folder.samples)))
-        self.ledger = stack.enter_context(closing(Ledger(self.folder.ledger)))
-        if self.config.resume.checkpoint is not None:
+        begun = self._take_up_records()
+        self.metrics = stack.enter_context(
+            closing(RecordFile(self.folder.metrics, begun.get(self.folder.metrics.name)))
+        )
+        self.samples = stack.enter_context(
+            closing(RecordFile(self.folder.samples, begun.get(self.folder.samples.name)))
+        )
+        self.ledger = stack.enter_context(
+            closing(Ledger(self.folder.ledger, begun.get(self.folder.ledger.name)))
+        )
+        if self.config.resume.checkpoint is not None or self.ledger.extent.num_bytes:
             self.ledger.resumed(step)
         if self.point is not None:
             await restore_roles(self.point, self.resolved, session.roles)
@@ -149,13 +155,24 @@ class _Run:
         self._restart_in_flight(session)
         return Trainer(session, self.state, cursor, self.ledger)
 
+    def _take_up_records(self) -> Mapping[str, RunningDigest]:
+        """Move what is damaged or void out of the way; return the beginnings of the records that go on."""
+        if self.point is None:
+            return {}
+        for name in self.point.damaged:
+            path = self.folder.root / name
+            if path.exists():
+                log.warning("%s is damaged; it is kept as %s", path, set_aside(path).name)
+        checkpoint.void_later(self.folder.checkpoints, self.state.step)
+        return self.point.records
+
     def _restart_in_flight(self, session: Session) -> None:
         """Start again what a checkpoint found under way."""
         in_flight = self.state.in_flight
         if self.point is None or not in_flight or self.state.step >= session.total_steps:
             return
-        if self.point.path.parent != self.folder.checkpoints:
-            # The other run's ledger has the lines that say so.
+        if self.folder.ledger.name not in self.point.records:
+            # The lines that say so are in another run's ledger, or in one that was set aside.
             count = self.config.rollout.n_samples_per_prompt
             groups = {(epoch, prompt): count for epoch, prompt in in_flight}
             self.ledger.planned(self.state.step, groups)
@@ -232,6 +249,11 @@ class _Run:
         state = self.state.to_json() | {
             "config": json.loads(json.dumps(self.resolved.tree)),
             "made_with": record_of(self.plugins),
+            "records": {
+                self.folder.metrics.name: self.metrics.extent.to_json(),
+                self.folder.samples.name: self.samples.extent.to_json(),
+                self.folder.ledger.name: self.ledger.extent.to_json(),
+            },
         }
         path = await checkpoint.save(self.folder.checkpoints, step, state, fill)
         checkpoint.retain(
@@ -248,11 +270,11 @@ class _Run:
             exports.append((self.folder.ema_model, True))
         for target, ema in exports:
             temporary = target.with_name(target.name + ".tmp")
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove(temporary)
             await session.roles[POLICY].export(temporary, ema=ema)
             fault_point("export", self.state.step)
             sync_tree(temporary)
-            shutil.rmtree(target, ignore_errors=True)
+            remove(target)
             temporary.rename(target)
 
     def _result(self, status: Any, message: str = "") -> RunResult:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Sequence
+import os
+import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -12,6 +14,15 @@ from ..config.layers import Layer, Words, lookup, merge
 from ..config.run import RunConfig
 from ..errors import ConfigError
 
+LOCK = ".lock"
+_KINDS = (
+    (stat.S_ISREG, "a file"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 AUTO = "auto"
 """``--resume auto``: the newest checkpoint of the run folder."""
 
@@ -43,6 +54,11 @@ class RunFolder:
         return self.root / "ledger.jsonl"
 
     @property
+    def records(self) -> tuple[Path, ...]:
+        """The files that every checkpoint knows the extent of."""
+        return self.metrics, self.samples, self.ledger
+
+    @property
     def log(self) -> Path:
         return self.root / "run.log"
 
@@ -60,7 +76,33 @@ class RunFolder:
 
     def is_used(self) -> bool:
         """True when a run has started here before."""
-        return self.metrics.exists() or self.checkpoints.exists()
+        return os.path.lexists(self.metrics) or os.path.lexists(self.checkpoints)
+
+    def problems(self) -> Iterator[str]:
+        """Say what stands where the run's files and folders would be and is none: opening a FIFO would hang."""
+        root = _kind(self.root)
+        if root not in ("", "a folder"):
+            yield f"expected a folder; {self.root} is {root}"
+            return
+        files = (*self.records, self.config, self.plugins, self.log, self.root / LOCK)
+        for paths, wanted in (
+            (files, "a file"),
+            ((self.checkpoints, self.model, self.ema_model), "a folder"),
+        ):
+            for path in paths:
+                if _kind(path) not in ("", wanted):
+                    yield f"expected {wanted}; {path} is {_kind(path)}. Move it away"
+
+
+def _kind(path: Path) -> str:
+    """What stands at a path: ``a file``, ``a folder``, ..., nothing for what is not there."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "a link to nothing" if os.path.islink(path) else ""
+    except (OSError, ValueError) as error:
+        return f"a name that cannot be looked up ({getattr(error, 'strerror', None) or error})"
+    return next((name for test, name in _KINDS if test(mode)), "neither a file nor a folder")
 
 
 def folder_to_resume(layers: Sequence[Layer]) -> RunFolder | None:
@@ -84,6 +126,8 @@ def claim(folder: RunFolder, *, resume: bool) -> IO[str]:
         ConfigError: a run is there already and ``resume`` is not set, another process is running in it, or it
             cannot be created.
     """
+    for problem in folder.problems():
+        raise ConfigError(f"--output {folder.root}: {problem}.")
     if folder.is_used() and not resume:
         raise ConfigError(
             f"--output {folder.root}: a run is there already. "
@@ -91,8 +135,8 @@ def claim(folder: RunFolder, *, resume: bool) -> IO[str]:
         )
     try:
         folder.root.mkdir(parents=True, exist_ok=True)
-        lock = (folder.root / ".lock").open("w", encoding="utf-8")
-    except OSError as error:
+        lock = (folder.root / LOCK).open("w", encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         raise ConfigError(
             f"--output {folder.root}: the run folder cannot be created: {error}"
         ) from error

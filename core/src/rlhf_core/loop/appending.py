@@ -1,0 +1,100 @@
+"""Files that only grow, and what a checkpoint knows of them: their length and SHA-256 when it was saved.
+
+The digest runs along with what is written, so a checkpoint costs no second look at a long file; a resumed run reads the
+file once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import RLHFError
+
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """The beginning of a file."""
+
+    num_bytes: int
+    sha256: str
+    """Of these bytes, in hexadecimal digits."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"num_bytes": self.num_bytes, "sha256": self.sha256}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Extent:
+        """Invert ``to_json``."""
+        return cls(num_bytes=int(values["num_bytes"]), sha256=str(values["sha256"]))
+
+
+class RunningDigest:
+    """Length and SHA-256 of what has been added so far."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self._sha256 = hashlib.sha256()
+
+    def add(self, data: bytes) -> None:
+        self._sha256.update(data)
+        self.num_bytes += len(data)
+
+    def add_file(self, path: Path, *, up_to: int | None = None) -> None:
+        """Add what the file has after the bytes that were added already, to byte ``up_to`` or to its end."""
+        with path.open("rb") as file:
+            file.seek(self.num_bytes)
+            while up_to is None or self.num_bytes < up_to:
+                size = CHUNK_BYTES if up_to is None else min(CHUNK_BYTES, up_to - self.num_bytes)
+                if not (data := file.read(size)):
+                    return
+                self.add(data)
+
+    def extent(self) -> Extent:
+        return Extent(num_bytes=self.num_bytes, sha256=self._sha256.hexdigest())
+
+
+class AppendedFile:
+    """Appends lines to a file; each is complete in the file when ``write_line`` returns.
+
+    Args:
+        begun: the digest of the file's beginning, where it is known; the rest of the file is read.
+    """
+
+    def __init__(self, path: Path, begun: RunningDigest | None = None) -> None:
+        self.path = path
+        self._file = path.open("ab")
+        self._digest = begun or RunningDigest()
+        self._digest.add_file(path)
+
+    @property
+    def extent(self) -> Extent:
+        """The whole file as it is now."""
+        return self._digest.extent()
+
+    def write_line(self, text: str) -> None:
+        """Append a line.
+
+        Raises:
+            RLHFError: it could not be written, because the disk is full, say.
+        """
+        data = text.encode() + b"\n"
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            raise RLHFError(f"{self.path} cannot be written to: {error.strerror}") from error
+        self._digest.add(data)
+
+    def sync(self) -> None:
+        """Make everything written so far durable."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
