@@ -41,6 +41,11 @@ def test_slices_together_are_the_rows(size, rows, material):
         begin = rank * len(one.packed.input_ids)
         predictors += (one.packed.predictors[:count] + begin).tolist()
     (actions,) = part.action_mask.nonzero()
+    lengths = torch.cat([one.packed.layout.sequence_lengths(9) for one in parts]).tolist()
+    assert lengths[: len(part.token_ids)] == [
+        max(9, length) for length in part.num_tokens for _ in range(length)
+    ]
+    assert len(lengths) == len(tokens)
     assert targets == part.token_ids[actions].tolist()
     assert predictors == (actions - 1).tolist()
 

@@ -221,7 +221,8 @@ class DeepSpeedBackend(ScoringBackend):
         )
 
     def _lay_out(self, batch: TrajectoryColumns, rows: Rows) -> GroupRows:
-        shares = self._shares_prompts
+        # A prompt in sequences of different lengths is not the same to a model that looks at the length.
+        shares = self._shares_prompts and self._lm.ropes.are_alike(batch.num_tokens[rows])
         return lay_out(batch, rows, self._slices, self._device, share_prompts=shares)
 
     @property

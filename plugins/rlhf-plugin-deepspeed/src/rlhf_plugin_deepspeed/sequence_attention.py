@@ -26,6 +26,8 @@ from .rank_group import RankGroup
 class SlicedLayout:
     """Layout of ``num_tokens`` tokens, of which each rank of the rank group has a slice.
 
+    The slices are equal: the last ranks fill theirs up with tokens that nobody reads.
+
     Args:
         whole: the layout of all tokens, which decides which tokens attend to which.
         num_tokens: N, the number of tokens without the padding that makes the slices equally long.
@@ -34,6 +36,16 @@ class SlicedLayout:
 
     def __init__(self, whole: Layout, num_tokens: int, group: RankGroup) -> None:
         self._whole, self._num_tokens, self._group = whole, num_tokens, group
+
+    def sequence_lengths(self, at_least: int) -> Tensor:
+        """(n,) of the whole sequence of each token of this rank; ``at_least`` for shorter ones and for padding."""
+        width = -(-self._num_tokens // self._group.size)
+        lengths = F.pad(
+            self._whole.sequence_lengths(at_least),
+            (0, width * self._group.size - self._num_tokens),
+            value=at_least,
+        )
+        return lengths[self._group.rank * width :][:width]
 
     def attend(
         self,

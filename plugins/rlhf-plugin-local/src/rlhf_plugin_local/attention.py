@@ -34,6 +34,11 @@ class Layout(Protocol):
         """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
         ...
 
+    def sequence_lengths(self, at_least: int) -> Tensor:
+        """Return how many tokens the sequence of each token has (N,), ``at_least`` for shorter ones. Only asked for
+        where a model depends on it."""
+        ...
+
 
 def layout_attention(
     module: torch.nn.Module,

@@ -19,6 +19,7 @@ from rlhf_core import ConfigError, PluginError
 from . import attention
 from .attention import Layout
 from .quiet import no_progress_bars
+from .rope import PerSequenceRopes
 from .verification import own_attention, verify
 from .whole_graph import WholeGraph
 
@@ -61,6 +62,7 @@ class CausalLM(nn.Module):
         super().__init__()
         self.model = model
         self.compute_dtype = compute_dtype
+        self.ropes = PerSequenceRopes(model)
         self.whole_graph: WholeGraph | None = None
         """Computes the hidden states, once the layers are compiled together."""
         self._config = config = model.config.get_text_config()
@@ -70,7 +72,7 @@ class CausalLM(nn.Module):
 
     def hidden(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """Return the last hidden states (N, D) of one packed row of tokens (N,)."""
-        with self.autocast():
+        with self.autocast(), self.ropes.of(layout):
             if self.whole_graph is not None:
                 return self.whole_graph(input_ids, position_ids, layout)
             output = self.model.base_model(
@@ -83,7 +85,16 @@ class CausalLM(nn.Module):
         return hidden
 
     def compile_layers(self, **options: Any) -> None:
-        """Compute the hidden states by one graph from now on; ``options`` are those of ``torch.compile``."""
+        """Compute the hidden states by one graph from now on; ``options`` are those of ``torch.compile``.
+
+        Raises:
+            PluginError: the model looks at the lengths of sequences, which are not known to a graph.
+        """
+        if self.ropes.limit is not None:
+            raise PluginError(
+                f"{type(self.model).__name__}: the frequencies of its rotary embedding depend on the length of a "
+                "sequence, so its layers cannot be compiled as one graph. Set --backend.deepspeed.deep_compile false."
+            )
         self.whole_graph = WholeGraph(self.model.base_model, options)
 
     def logits(self, hidden: Tensor) -> Tensor:

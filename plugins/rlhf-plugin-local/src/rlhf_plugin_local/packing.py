@@ -48,6 +48,10 @@ class PackedLayout:
         starts = self.offsets[:-1].repeat_interleave(self.lengths)
         return (torch.arange(int(self.offsets[-1])) - starts).to(self.device)
 
+    def sequence_lengths(self, at_least: int) -> Tensor:
+        """(N,) on the host, of each token's sequence; ``at_least`` for shorter ones."""
+        return self.lengths.clamp(min=at_least).repeat_interleave(self.lengths)
+
     def attend(
         self,
         layer: int,

@@ -83,6 +83,20 @@ class SharedLayout:
         self.is_copy = torch.from_numpy(places.copies < len(places.place)).to(device)
         self.copies = torch.from_numpy(places.copies.clip(max=len(places.place) - 1)).to(device)
 
+    def sequence_lengths(self, at_least: int) -> Tensor:
+        """(N,) on the host, of each token's sequence; ``at_least`` for shorter ones.
+
+        Raises:
+            RuntimeError: a token stands for several that are in sequences of different lengths.
+        """
+        of_all = self._whole.sequence_lengths(at_least)  # (F,)
+        of_kept = of_all[self.kept.cpu()]
+        if not torch.equal(of_kept[self.place.cpu()], of_all):
+            raise RuntimeError(
+                "sequences of different lengths share a prompt in a model that rotates it differently for each"
+            )
+        return of_kept
+
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
     ) -> Tensor:

@@ -6,6 +6,9 @@ unknown here would train silently on wrong numbers. They are refused by comparin
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +17,7 @@ from torch import Tensor
 from rlhf_core import PluginError
 
 from . import attention
-from .attention import Layout
+from .long_positions import RotaryTables, compare_tables, lengths_named
 from .packing import PackedLayout
 
 if TYPE_CHECKING:
@@ -22,16 +25,35 @@ if TYPE_CHECKING:
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 LONGEST_PROBE = 64
+TAIL = 2
+"""Tokens of each long sequence that are in the probe."""
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 """Largest difference of logits, relative to their largest size. Wrong attention differs by the order of 1."""
 
 
 class _Witness:
-    """A layout that also notes which layers asked for which window."""
+    """The layout of the probe, which also notes which layers asked for which window.
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    Args:
+        offsets: of the parts of the row.
+        lengths: of the sequence that each part belongs to.
+    """
+
+    def __init__(
+        self, offsets: Sequence[int], lengths: Sequence[int], device: torch.device
+    ) -> None:
+        self.layout = PackedLayout(offsets, device)
+        self.lengths = torch.tensor(lengths)
         self.windows: dict[int, int | None] = {}
+
+    def positions(self) -> Tensor:
+        """(N,) of each token in its sequence, of which it has the last tokens."""
+        missing = self.lengths - self.layout.lengths
+        skipped = missing.repeat_interleave(self.layout.lengths).to(self.layout.device)
+        return self.layout.positions() + skipped
+
+    def sequence_lengths(self, at_least: int) -> Tensor:
+        return self.lengths.clamp(min=at_least).repeat_interleave(self.layout.lengths)
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
@@ -44,6 +66,8 @@ class _Witness:
 def verify(lm: CausalLM) -> None:
     """Compare packed logits of two short sequences with the model's own, each alone under its eager attention.
 
+    Behind them the row has the ends of sequences that are longer than any length that the config names.
+
     Raises:
         PluginError: they differ, or a layer is of a kind that is not computed here.
     """
@@ -55,21 +79,22 @@ def verify(lm: CausalLM) -> None:
             f"{family} has layers of kind {', '.join(unknown)}; the torch backend and the embedded engine compute "
             f"{' and '.join(sorted(KNOWN_LAYERS))}. Choose another model, or another engine and backend."
         )
-    lengths = (_probe_length(config), 7)
-    rows = [_probe_tokens(length, lm.vocab_size).to(lm.device) for length in lengths]
-    witness = _Witness(PackedLayout([0, lengths[0], sum(lengths)], lm.device))
-    try:
-        layout = witness.layout
-        assert isinstance(layout, PackedLayout)
-        actual = lm.logits(lm.hidden(torch.cat(rows), layout.positions(), witness))
-    except (RuntimeError, TypeError, AttributeError) as error:
-        if not lm.model._supports_attention_backend:
-            raise PluginError(own_attention(family)) from error
-        raise PluginError(f"{family} cannot be run by the torch backend: {error}") from error
+    tables = RotaryTables(lm.model)
+    rows = [
+        _probe_tokens(length, lm.vocab_size).to(lm.device) for length in (_probe_length(config), 7)
+    ]
+    # Learned positions end at a length, and do not change there.
+    long = lengths_named(config) if tables else []
+    # Before anything longer, of which frequencies may keep something.
+    with tables.recorded() as own_tables, _explained(lm, family):
+        first = _own_logits(lm, rows[0])
+    with tables.recorded() as packed_tables, _explained(lm, family):
+        witness, actual = _packed_logits(lm, rows, long)
     if not witness.windows:
         raise PluginError(own_attention(family))
     _check_windows(witness, config, family)
-    expected = torch.cat([_own_logits(lm, row) for row in rows])
+    compare_tables(own_tables, packed_tables, len(rows[0]), family)
+    expected = torch.cat([first, _own_logits(lm, rows[1])])
     scale = expected.abs().max().clamp_min(1e-6)
     difference = float((actual - expected).abs().max() / scale)
     allowed = TOLERANCE[lm.compute_dtype]
@@ -79,6 +104,32 @@ def verify(lm: CausalLM) -> None:
             f"logit (allowed: {allowed:g}), so this architecture would be trained wrongly by the torch backend. "
             "Choose another model, or another engine and backend."
         )
+
+
+def _packed_logits(
+    lm: CausalLM, rows: Sequence[Tensor], long: Sequence[int]
+) -> tuple[_Witness, Tensor]:
+    """Return the logits of ``rows``, in one row with the last tokens of sequences of the lengths ``long``."""
+    parts = [*rows, *(rows[0][:TAIL] for _ in long)]
+    offsets = [0, *accumulate(map(len, parts))]
+    witness = _Witness(offsets, [*map(len, rows), *long], lm.device)
+    hidden = lm.hidden(torch.cat(parts), witness.positions(), witness)
+    return witness, lm.logits(hidden[: offsets[len(rows)]])
+
+
+@contextmanager
+def _explained(lm: CausalLM, family: str) -> Iterator[None]:
+    """Say why a forward pass is not possible.
+
+    Raises:
+        PluginError: it raised what models raise that are not made for a layout.
+    """
+    try:
+        yield
+    except (RuntimeError, TypeError, AttributeError, IndexError) as error:
+        if not lm.model._supports_attention_backend:
+            raise PluginError(own_attention(family)) from error
+        raise PluginError(f"{family} cannot be run by the torch backend: {error}") from error
 
 
 def own_attention(model: str) -> str:

@@ -18,6 +18,7 @@ from . import compat, processes
 from .arguments import engine_args, environment
 from .config import VllmEngineConfig
 from .requests import completion, sampling_params
+from .rope_limit import check_length
 from .served_digest import HeldWeight, served_digest
 from .transfer.sender import Hand, WeightSender
 
@@ -88,7 +89,8 @@ class VllmEngine:
         """Start vLLM's processes without weights. ``update_weights`` or ``receive_weights`` has to follow.
 
         Raises:
-            ConfigError: vLLM refuses an argument, the model or the memory.
+            ConfigError: vLLM refuses an argument, the model or the memory, or it would rotate long sequences otherwise
+                than a trainer does.
             RolloutError: the engine was started before.
         """
         self._require("start", State.NEW)
@@ -262,6 +264,7 @@ class VllmEngine:
             args = engine_args(spec, self._config, on_cpu=current_platform.is_cpu())
             try:
                 config = args.create_engine_config(UsageContext.ENGINE_CONTEXT)
+                check_length(config.model_config.hf_text_config, spec.max_length, spec.model_path)
                 if self._config.portion > 1:
                     compat.choose_scheduler(config.scheduler_config)
                 return AsyncLLM.from_vllm_config(
@@ -269,6 +272,8 @@ class VllmEngine:
                     enable_log_requests=args.enable_log_requests,
                     disable_log_stats=args.disable_log_stats,
                 )
+            except ConfigError:
+                raise
             except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
                 raise ConfigError(
                     f"vLLM could not start with {spec.model_path}: {error}\n"

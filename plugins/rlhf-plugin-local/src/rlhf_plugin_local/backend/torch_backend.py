@@ -122,7 +122,9 @@ class TorchBackend(ScoringBackend):
         return sharing_micro_batches(batch, limit, share_prompts=self._config.share_prompts)
 
     def _packed(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> PackedRows:
-        return pack_rows(batch, rows, self._device, share_prompts=self._config.share_prompts)
+        # A prompt in sequences of different lengths is not the same to a model that looks at the length.
+        shares = self._config.share_prompts and self._lm.ropes.are_alike(batch.num_tokens[rows])
+        return pack_rows(batch, rows, self._device, share_prompts=shares)
 
     def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to micro-batches and put the results, (M, ...) each, where the actions are."""

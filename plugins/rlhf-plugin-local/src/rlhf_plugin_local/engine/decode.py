@@ -33,6 +33,10 @@ class DecodeLayout:
         self._index: dict[int, Tensor] = {}
         self._masks: dict[int | None, Tensor] = {}
 
+    def sequence_lengths(self, at_least: int) -> Tensor:
+        """(R,) ``at_least`` everywhere: what the engine serves is no longer than lengths that matter."""
+        return torch.full((len(self.rows),), at_least)
+
     def attend(
         self,
         layer: int,

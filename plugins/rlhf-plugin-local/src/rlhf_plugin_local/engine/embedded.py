@@ -74,7 +74,8 @@ class EmbeddedEngine:
         """Share or load the weights; see ``ServedWeights``.
 
         Raises:
-            ConfigError: the model cannot be loaded, or an end-of-sequence id is not in its vocabulary.
+            ConfigError: the model cannot be loaded, an end-of-sequence id is not in its vocabulary, or sequences may
+                grow to where the model rotates all their tokens anew.
             RolloutError: the engine was started before.
         """
         self._require("start", State.NEW)
@@ -87,6 +88,7 @@ class EmbeddedEngine:
                 f"end-of-sequence ids {wrong} are outside of the model's vocabulary of {lm.vocab_size}; the tokenizer "
                 f"of {spec.model_path} does not belong to its weights"
             )
+        lm.ropes.require_constant(spec.max_length, spec.model_path)
         self._batch = Batch(
             lm,
             spec.eos_token_ids,

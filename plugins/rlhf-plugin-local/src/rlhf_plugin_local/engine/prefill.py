@@ -107,6 +107,10 @@ class PrefillLayout:
         self.sizes = [sum(part) for part in parts]
         self._index: dict[int, Tensor] = {}
 
+    def sequence_lengths(self, at_least: int) -> Tensor:
+        """(N,) ``at_least`` everywhere: what the engine serves is no longer than lengths that matter."""
+        return torch.full((sum(self.sizes),), at_least)
+
     def attend(
         self,
         layer: int,

@@ -1,0 +1,156 @@
+"""Rotary embeddings whose frequencies depend on the length of the sequence: each sequence of a row gets its own.
+
+With "dynamic" (NTK) and "longrope" Transformers takes the longest position of a forward pass for the length of its
+sequences. In a packed row that is the length of the longest one, and with "dynamic" the frequencies of a long row stay
+for the shorter rows after it. So a row is rotated part by part, one for each length, from the same state.
+
+A token of a longer sequence is thus rotated by a length that only later tokens decide. Nothing can sample from that, so
+engines take such a model up to the length from which on its frequencies change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_core import ConfigError, PluginError
+
+from .attention import Layout
+
+
+class PerSequenceRope(nn.Module):
+    """Cosines and sines of a row by Transformers' own module, as it computes them for each sequence alone.
+
+    Args:
+        rotary: a module of Transformers whose frequencies depend on the length.
+        limit: the largest length up to which they do not.
+    """
+
+    def __init__(self, rotary: nn.Module, limit: int) -> None:
+        super().__init__()
+        self.rotary = rotary
+        self.limit = limit
+        self.lengths: Tensor | None = None
+        """(N,) on the host, of the sequences that the row's tokens belong to, ``limit`` where they are shorter. None:
+        the row is one sequence from its first token on."""
+
+    def forward(
+        self, x: Tensor, position_ids: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, ...]:
+        """Return what ``rotary`` does: tensors (..., N, K) for positions (..., N)."""
+
+        def rotated(positions: Tensor) -> tuple[Tensor, ...]:
+            # A single token puts frequencies back that grew with an earlier row.
+            self.rotary(x, torch.zeros_like(positions[..., :1]), *args, **kwargs)
+            tables: tuple[Tensor, ...] = self.rotary(x, positions, *args, **kwargs)
+            return tables
+
+        if self.lengths is None:
+            return rotated(position_ids)
+        parts, order = [], []
+        for length in self.lengths.unique().tolist():
+            tokens = (self.lengths == length).nonzero()[:, 0].to(position_ids.device)
+            # The row may lack the last token of a sequence; and an engine pads prompts with tokens behind their end.
+            positions = position_ids.index_select(-1, tokens).clamp(max=length - 1)
+            last = torch.full_like(positions[..., :1], length - 1)
+            tables = rotated(torch.cat([positions, last], dim=-1))
+            parts.append([table[..., :-1, :] for table in tables])
+            order.append(tokens)
+        back = torch.cat(order).argsort()
+        return tuple(
+            torch.cat(tables, dim=-2).index_select(-2, back) for tables in zip(*parts, strict=True)
+        )
+
+
+class PerSequenceRopes:
+    """The modules of a model whose frequencies depend on the length; most models have none."""
+
+    def __init__(self, model: nn.Module) -> None:
+        _replace(model)
+        self._ropes = [m for m in model.modules() if isinstance(m, PerSequenceRope)]
+
+    @property
+    def limit(self) -> int | None:
+        """The largest length up to which no frequency depends on the length; None if none ever does."""
+        return min((rope.limit for rope in self._ropes), default=None)
+
+    def are_alike(self, lengths: Iterable[int]) -> bool:
+        """Whether tokens of sequences of these lengths get the same frequencies at the same positions."""
+        return self.limit is None or max(lengths, default=0) <= self.limit
+
+    @contextmanager
+    def of(self, layout: Layout) -> Iterator[None]:
+        """Rotate the rows of a forward pass by the lengths that its layout knows."""
+        try:
+            for rope in self._ropes:
+                rope.lengths = layout.sequence_lengths(rope.limit).cpu()
+            yield
+        finally:
+            for rope in self._ropes:
+                rope.lengths = None
+
+    def require_constant(self, max_length: int, model: str) -> None:
+        """Refuse to sample where a token's frequencies would change as its sequence grows.
+
+        Raises:
+            ConfigError: sequences of ``max_length`` tokens are longer than ``limit``.
+        """
+        if self.limit is not None and max_length > self.limit:
+            raise ConfigError(
+                f"model {model}: the frequencies of its rotary embedding change when a sequence is longer than "
+                f"{self.limit} tokens, also for the tokens before; this run allows {max_length}. Tokens would be "
+                f"sampled by other frequencies than those that they are trained with. Set --rollout.max_length "
+                f"{self.limit} and a smaller --data.max_prompt_tokens; or, with longrope, give short_factor and "
+                "long_factor in the model's config.json the same values: those of long_factor, as a server for long "
+                "sequences does."
+            )
+
+
+def _replace(model: nn.Module) -> None:
+    """Put a ``PerSequenceRope`` in the place of each module that needs one.
+
+    Raises:
+        PluginError: one is part of a layer, which may be computed again when the lengths are those of another row.
+    """
+    for name, rotary in list(model.named_modules()):
+        limit = constant_length(rotary)
+        parent, _, own_name = name.rpartition(".")
+        if limit is None or isinstance(model.get_submodule(parent), PerSequenceRope):
+            continue
+        if any(part.isdigit() for part in name.split(".")):
+            raise PluginError(
+                f"{type(model).__name__}: {name} rotates by frequencies that depend on the length of the sequence, in "
+                "each layer; the torch backend and the embedded engine compute them once for all layers only. Choose "
+                "another model."
+            )
+        setattr(model.get_submodule(parent), own_name, PerSequenceRope(rotary, limit))
+
+
+def constant_length(rotary: nn.Module) -> int | None:
+    """Return the length up to which the frequencies of a module of Transformers are constant; None: at any length."""
+    kinds: Any = getattr(rotary, "rope_type", None)
+    config: Any = getattr(rotary, "config", None)
+    if kinds is None or config is None:
+        return None
+    options = config.rope_parameters
+    by_layer = isinstance(kinds, dict)
+    each: Sequence[tuple[str, dict[str, Any]]] = (
+        [(kind, options[layer]) for layer, kind in kinds.items()]
+        if by_layer
+        else [(kinds, options)]
+    )
+    limits = [_constant_length(kind, parameters, config) for kind, parameters in each]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _constant_length(kind: str, parameters: dict[str, Any], config: Any) -> int | None:
+    if kind == "longrope":
+        pairs = [("short_factor", "long_factor"), ("short_mscale", "long_mscale")]
+        if all(parameters.get(short) == parameters.get(long) for short, long in pairs):
+            return None
+        return int(parameters["original_max_position_embeddings"])
+    return int(config.max_position_embeddings) if "dynamic" in kind else None
