@@ -2,22 +2,40 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from tests.deadlines import HANG_S
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.when == "call":
+        item.stash[_FAILED] = report.failed
+    return report
 
 
 @pytest.fixture
-def no_process_left():
-    """Fail when a process that was started during the test is still there after it."""
+def no_process_left(request):
+    """Fail when a process that was started during the test is still there after it, and end it."""
     before = _family(os.getpid())
     yield
-    give_up = time.monotonic() + 3
+    # Of a test that failed, what it started is not waited for.
+    patience = 0 if request.node.stash.get(_FAILED, True) else HANG_S
+    give_up = time.monotonic() + patience
     while (left := _family(os.getpid()) - before) and time.monotonic() < give_up:
         time.sleep(0.02)
-    assert not left, [_command(pid) for pid in left]
+    commands = [_command(pid) for pid in left]
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert patience == 0 or not commands, commands
 
 
 def _family(root):

@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_cli import train
 from rlhf_core import ConfigError
@@ -160,7 +161,7 @@ def test_nothing_heavy_is_imported(folder, words):
         "sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=HANG_S
     )
 
     assert done.stderr.splitlines()[-1].strip() == "imported:"

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_cli.main import main
 
@@ -22,7 +23,7 @@ STAND_INS = {
     "srun": 'while [[ $1 == --* ]]; do shift; done; exec "$@"',
     # As on a Debian whose own name stands for the loopback.
     "hostname": '[[ $1 == --ip-address ]] && echo 127.0.1.1 || echo "fe80::1 10.0.0.1 172.17.0.1 "',
-    "ray": 'log ray "$@"; [[ " $* " != *" --block "* ]] || exec sleep 60',
+    "ray": 'log ray "$@"; [[ " $* " != *" --block "* ]] || exec sleep 3000',
     "python": 'log python "$@"',
     "rlhf": 'log rlhf "$@"; [[ " $* " == *" --check "* ]] && exit "${CHECK_CODE:-0}"; '
     "trap 'log rlhf TERM; exit 130' TERM; for _ in $(seq \"${RUN_TENTHS:-1}\"); do sleep 0.1; done; "
@@ -43,6 +44,7 @@ def start(tmp_path, no_process_left):
         path.chmod(0o755)
     calls = tmp_path / "calls"
     calls.touch()
+    started = []
 
     def call(script, *words, **variables):
         slurm = {"SLURM_SUBMIT_DIR": str(ROOT), "SLURM_JOB_NODELIST": "n[1-3]"}
@@ -60,11 +62,18 @@ def start(tmp_path, no_process_left):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
+        started.append(process)
         return process
 
     call.calls = lambda: [shlex.split(line) for line in calls.read_text().splitlines()]
-    return call
+    yield call
+    for process in started:
+        # One that the test did not wait for; what a script that ended has left is for no_process_left to tell.
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 @pytest.fixture
@@ -88,7 +97,7 @@ def test_the_script_is_valid_bash(script):
 
 def test_slurm_starts_a_node_each_waits_for_them_and_trains(start):
     process = start("slurm.sh", *RECIPE, SLURM_GPUS_ON_NODE="4", SLURM_CPUS_PER_TASK="9")
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=HANG_S)
 
     assert process.returncode == 0, out
     token, *nodes = calls_of(start, "ray")  # nodes run side by side, so they come in any order
@@ -110,18 +119,20 @@ def test_slurm_starts_a_node_each_waits_for_them_and_trains(start):
 
 def test_slurm_returns_what_the_run_returns_and_leaves_no_node(start):
     process = start("slurm.sh", *RECIPE, RUN_CODE="7")
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_S)
 
     assert process.returncode == 7
 
 
 def test_slurms_warning_reaches_the_run(start):
-    process = start("slurm.sh", *RECIPE, RUN_TENTHS="200")
-    give_up = time.monotonic() + 20
-    while len(calls_of(start, "rlhf")) < 2 and time.monotonic() < give_up:
+    process = start("slurm.sh", *RECIPE, RUN_TENTHS="30000")
+    give_up = time.monotonic() + HANG_S
+    while len(calls_of(start, "rlhf")) < 2:
+        assert time.monotonic() < give_up
+        assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=HANG_S)
 
     assert ["TERM"] in calls_of(start, "rlhf")
     assert process.returncode == 130
@@ -130,7 +141,7 @@ def test_slurms_warning_reaches_the_run(start):
 def test_a_wrong_configuration_starts_no_cluster(start):
     for script in ("slurm.sh", "submit.sh"):
         process = start(script, *RECIPE, CHECK_CODE="2", RAY_API_SERVER_ADDRESS="http://h:8265")
-        process.communicate(timeout=20)
+        process.communicate(timeout=HANG_S)
         assert process.returncode == 2, script
 
     assert calls_of(start, "ray") == []
@@ -139,7 +150,7 @@ def test_a_wrong_configuration_starts_no_cluster(start):
 def test_a_job_is_submitted_with_what_was_typed(start):
     words = [*RECIPE, "--output", "runs/with space"]
     process = start("submit.sh", *words, RAY_API_SERVER_ADDRESS="http://10.0.0.1:8265")
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=HANG_S)
 
     assert process.returncode == 0, out
     (job,) = calls_of(start, "ray")
@@ -165,7 +176,7 @@ def test_a_job_is_submitted_with_what_was_typed(start):
 
 def test_without_an_address_nothing_is_submitted(start):
     process = start("submit.sh", *RECIPE)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=HANG_S)
 
     assert process.returncode != 0
     assert "the address of the head node" in out
@@ -176,7 +187,7 @@ def test_without_an_address_nothing_is_submitted(start):
 def test_every_flag_that_the_script_adds_exists(start, script, monkeypatch, capsys):
     """The recorded command lines, read by the real program."""
     process = start(script, *RECIPE, RAY_API_SERVER_ADDRESS="http://10.0.0.1:8265")
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_S)
     monkeypatch.chdir(ROOT)
 
     lines = calls_of(start, "rlhf")
@@ -190,8 +201,8 @@ def test_every_flag_that_the_script_adds_exists(start, script, monkeypatch, caps
 def test_every_flag_of_ray_exists(start):
     scripts = pytest.importorskip("ray.scripts.scripts")
     jobs = pytest.importorskip("ray.dashboard.modules.job.cli")
-    start("slurm.sh", *RECIPE).communicate(timeout=30)
-    start("submit.sh", *RECIPE, RAY_API_SERVER_ADDRESS="http://h:8265").communicate(timeout=30)
+    start("slurm.sh", *RECIPE).communicate(timeout=HANG_S)
+    start("submit.sh", *RECIPE, RAY_API_SERVER_ADDRESS="http://h:8265").communicate(timeout=HANG_S)
     commands = {
         "get-auth-token": scripts.get_auth_token,
         "start": scripts.start,
@@ -218,7 +229,7 @@ def test_nodes_are_waited_for_and_missed(ray_head):
             ],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_S,
         )
 
     there, missed = wait(1), wait(2)

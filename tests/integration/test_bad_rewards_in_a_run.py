@@ -45,8 +45,9 @@ def test_drop_leaves_the_other_groups_as_they_were(train, workspace, bad_reward,
         *flags,
         "--reward.score.on_error",
         "drop",
+        # Of which the batch takes three quarters where a sample hangs, and each sample a quarter of the rest.
         "--reward.score.timeout_s",
-        "3",
+        "24",
         "--steps",
         "1",
     )

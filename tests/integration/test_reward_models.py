@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_cli.main import main
 from rlhf_core.testing.tiny import tiny_config, tiny_tokenizer
@@ -46,7 +47,7 @@ def server_url(reward_model):
         lines = iter(process.stdout.readline, "")
         yield next(line.split()[1] for line in lines if line.startswith("url:"))
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(HANG_S) == 0
 
 
 @pytest.mark.usefixtures("no_process_left")

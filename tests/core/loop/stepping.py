@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
+from tests.deadlines import HANG_S
 
 from rlhf_core.contracts import Completion, RolloutContext, SamplingParams, Stop, Task, Uid
 from rlhf_core.loop.cursor import Cursor
@@ -143,7 +144,7 @@ def run(tmp_path, ahead, *, seed=0, steps=8, filters=()):
     path.unlink(missing_ok=True)
 
     async def bounded():
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_S):
             source = make_source(engine, ahead, seed, filters)
             with closing(Ledger(path)) as ledger:
                 trained = await train(engine, source, ledger, steps, seed)

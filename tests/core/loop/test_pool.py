@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core.contracts import Task, Uid
 from rlhf_core.errors import RolloutError
@@ -57,7 +58,7 @@ def play():
         async def bounded():
             episodes = Episodes()
             pool = Pool(episodes, **options)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_S):
                 try:
                     await work(pool, episodes)
                 finally:

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
 from rlhf_core.loop.served_weights import check_served_weights
@@ -52,7 +53,7 @@ def test_both_ends_take_their_digests_at_the_same_time():
     def end(name):
         async def checksum():
             begun.append(name)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(HANG_S):
                 while len(begun) < 2:
                     await asyncio.sleep(0)
             return "abc"

@@ -65,6 +65,8 @@ class Probe:
 
     async def sleeps(self, requests, bad):
         if bad:
+            if self.config.file:
+                Path(self.config.file).touch()
             time.sleep(1000)
         return await self.score_all(requests)
 
@@ -96,7 +98,10 @@ class Probe:
         ]
         if (forked := os.fork()) == 0:
             time.sleep(1000)
-        Path(self.config.file).write_text(" ".join(map(str, [os.getpid(), *pids, forked])))
+        # Whole or not there: a test reads it as soon as it is.
+        unfinished = Path(self.config.file).with_suffix(".unfinished")
+        unfinished.write_text(" ".join(map(str, [os.getpid(), *pids, forked])))
+        unfinished.rename(self.config.file)
         if bad:
             time.sleep(1000)
         return await self.score_all(requests)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.deadlines import HANG_S
 
 from rlhf_core.weights import Invitation, SendingLink, WeightPlan, plan_weights
 
@@ -27,7 +28,7 @@ try:
             for number, (slots, data) in enumerate(buckets):
                 if number == 1 and misbehavior == "hang":
                     print("hanging", flush=True)
-                    time.sleep(600)
+                    time.sleep(36000)
                 if number == 1 and misbehavior == "die":
                     os._exit(9)
                 if number == 1 and misbehavior == "raise":
@@ -65,7 +66,7 @@ def plan(weights: dict[str, torch.Tensor]) -> WeightPlan:
 def link(plan: WeightPlan) -> Iterator[Callable[..., SendingLink]]:
     made: list[SendingLink] = []
 
-    def make(path: str, num_receivers: int = 1, timeout_s: float = 20.0) -> SendingLink:
+    def make(path: str, num_receivers: int = 1, timeout_s: float = HANG_S) -> SendingLink:
         made.append(
             SendingLink(
                 "test",

@@ -8,12 +8,12 @@ import time
 
 import pytest
 import torch
+from tests.deadlines import HANG_S, PATIENT_S
 
 from rlhf_core import RLHFError
 from rlhf_core.weights import LinkBroken
 
 PATHS = ["memory", "collective"]
-SOON_S = 10.0
 
 
 def digest_of(weights):
@@ -50,7 +50,7 @@ def test_weights_of_several_updates_arrive_to_the_bit(link, receiver, weights, p
         send(sender, weights, version)
 
     for other in others:
-        assert other.communicate(timeout=SOON_S)[0].split() == sent
+        assert other.communicate(timeout=HANG_S)[0].split() == sent
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_weights_of_several_updates_arrive_to_the_bit(link, receiver, weights, p
 def test_a_receiver_that_fails_ends_the_update_for_all_soon(
     link, receiver, weights, path, misbehavior, reason
 ):
-    sender = link(path, 2, timeout_s=60.0)
+    sender = link(path, 2, timeout_s=PATIENT_S)
     well = receiver(sender.invitation, 0, (0, ""), (1, ""))
     receiver(sender.invitation, 1, (0, ""), (1, misbehavior))
     sender.connect()
@@ -71,8 +71,8 @@ def test_a_receiver_that_fails_ends_the_update_for_all_soon(
     begin = time.monotonic()
     with pytest.raises(LinkBroken, match=reason):
         send(sender, weights, 1)
-    out = well.communicate(timeout=SOON_S)[0].splitlines()
-    assert time.monotonic() - begin < SOON_S
+    out = well.communicate(timeout=HANG_S)[0].splitlines()
+    assert time.monotonic() - begin < HANG_S
 
     assert out[0] == digest_of(weights)
     assert out[1].startswith("LinkBroken: weight link test")
@@ -83,21 +83,21 @@ def test_a_receiver_that_fails_ends_the_update_for_all_soon(
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_a_receiver_that_hangs_is_waited_for_until_the_deadline(link, receiver, weights, path):
-    sender = link(path, 1, timeout_s=8.0)
+    sender = link(path, 1, timeout_s=30.0)
     other = receiver(sender.invitation, 0, (0, "hang"))
     sender.connect()
 
     begin = time.monotonic()
-    with pytest.raises(LinkBroken, match="took longer than 8 s"):
+    with pytest.raises(LinkBroken, match="took longer than 30 s"):
         send(sender, weights, 0)
     sender.close()  # does not wait for what hangs
-    assert time.monotonic() - begin < 8 + SOON_S
+    assert time.monotonic() - begin < 30 + HANG_S
     assert other.poll() is None
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_the_sender_giving_up_ends_the_receivers_wait(link, receiver, weights, path):
-    sender = link(path, 1, timeout_s=60.0)
+    sender = link(path, 1, timeout_s=PATIENT_S)
     other = receiver(sender.invitation, 0, (0, ""))
     sender.connect()
 
@@ -107,7 +107,7 @@ def test_the_sender_giving_up_ends_the_receivers_wait(link, receiver, weights, p
 
     asyncio.run(play())
 
-    out = other.communicate(timeout=SOON_S)[0]
+    out = other.communicate(timeout=HANG_S)[0]
     assert "given up by rank 0: engine 1 died" in out
 
 
@@ -126,7 +126,7 @@ def test_another_version_than_expected_is_refused(link, receiver, weights):
     with pytest.raises(LinkBroken):
         send(sender, weights, 6)
 
-    assert "expected weights of version 7, got 6" in other.communicate(timeout=SOON_S)[0]
+    assert "expected weights of version 7, got 6" in other.communicate(timeout=HANG_S)[0]
 
 
 def test_weights_that_are_not_those_of_the_plan_are_refused(link, receiver, weights):

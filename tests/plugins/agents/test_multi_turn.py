@@ -2,6 +2,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Observation, StepResult, Stop, Task, TrajectoryColumns, Uid
@@ -205,8 +206,8 @@ def _give(value):
             {"close": _raise},
             r"0\.3\.0\.0, turn 2: close of BadEnvironment raised ZeroDivisionError",
         ),
-        ({"reset": _sleep}, "reset of BadEnvironment did not return within 0.05 s"),
-        ({"step": _sleep}, "step of BadEnvironment did not return within 0.05 s"),
+        ({"reset": _sleep}, "reset of BadEnvironment did not return within 2 s"),
+        ({"step": _sleep}, "step of BadEnvironment did not return within 2 s"),
         ({"step": _give(None)}, "step of BadEnvironment returned a NoneType; expected StepResult"),
         ({"reset": _give("hello")}, "reset of BadEnvironment returned a str; expected Observation"),
         ({"step": _give(StepResult(reward=float("nan")))}, "reward = nan; expected one finite"),
@@ -222,7 +223,7 @@ def test_what_an_environment_does_wrong_is_named(stage, task, counting, methods,
             task,
             [0],
             stage.context(bad_environment(counting, **methods)),
-            environment_timeout_s=0.05,
+            environment_timeout_s=2.0 if _sleep in methods.values() else HANG_S,
         )
     if "close" not in methods:
         assert stage.made[0].closed == 1

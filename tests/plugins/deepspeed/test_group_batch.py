@@ -4,11 +4,12 @@ import threading
 
 import numpy as np
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core.contracts import TopTokens, TrainBatch
 from rlhf_plugin_deepspeed.group_batch import group_batch
 
-WAIT_S = 3
+WAIT_S = HANG_S
 
 
 class Meeting:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core import Component, Registered
 from rlhf_core.contracts import ComponentRef, EngineSpec, RoleSpec, RuntimeSpec
@@ -27,7 +28,7 @@ class SlowBackend:
 
     def logprobs(self, batch):
         self.thread = threading.current_thread()
-        assert self.free.wait(10), "the event loop stood still"
+        assert self.free.wait(HANG_S), "the event loop stood still"
         return np.zeros(1, np.float32)
 
     def checksum(self):

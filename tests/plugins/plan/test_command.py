@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_cli.main import main
 from rlhf_core import ConfigError
@@ -348,7 +349,7 @@ def test_no_torch_is_imported(tmp_path, config_file, config_text):
         "assert code == 0 and not heavy, (code, heavy)\n"
     )
 
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANG_S)
 
 
 def test_the_limit_of_the_weight_sync_is_that_of_the_way_they_take(run):

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core.contracts import RewardRequest, Turn
 from rlhf_core.plugins import load
 from rlhf_core.testing.tiny import tiny_config, tiny_tokenizer
 
-START_LIMIT_S = 120.0
 TOKEN = "the-tests-token"
 
 
@@ -155,12 +155,12 @@ def serving(*words: str, token: str | None = TOKEN):
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=HANG_S)
 
 
 def _first_lines(process: subprocess.Popen) -> list[str]:
     lines: list[str] = []
-    give_up = time.monotonic() + START_LIMIT_S
+    give_up = time.monotonic() + HANG_S
     while time.monotonic() < give_up:
         line = process.stdout.readline()
         if not line:
@@ -168,7 +168,7 @@ def _first_lines(process: subprocess.Popen) -> list[str]:
         lines.append(line.strip())
         if line.startswith("token:"):
             return lines
-    raise AssertionError(f"no url within {START_LIMIT_S} s: {lines}")
+    raise AssertionError(f"no url within {HANG_S} s: {lines}")
 
 
 @pytest.fixture(scope="session")

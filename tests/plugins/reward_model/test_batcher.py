@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_plugin_reward_model.serving.batcher import Batcher, Full
 
@@ -16,7 +17,7 @@ def test_concurrent_requests_share_forward_passes():
     def score(sequences):
         passes.append(len(sequences))
         if len(passes) == 1:
-            assert first.wait(10)
+            assert first.wait(HANG_S)
         return [float(len(one)) for one in sequences]
 
     async def requests():
@@ -48,7 +49,7 @@ def test_a_forward_pass_that_fails_costs_only_the_guilty_request():
     go = threading.Event()
 
     def score(sequences):
-        go.wait(10)
+        go.wait(HANG_S)
         if any(7 in one for one in sequences):
             raise MemoryError("too large")
         return [float(len(one)) for one in sequences]
@@ -73,7 +74,9 @@ def test_who_waits_when_the_server_stops_is_told():
     go = threading.Event()
 
     async def requests():
-        batcher = Batcher(lambda rows: [0.0] if go.wait(10) else [], batch_tokens=1, max_waiting=8)
+        batcher = Batcher(
+            lambda rows: [0.0] if go.wait(HANG_S) else [], batch_tokens=1, max_waiting=8
+        )
         batcher.start()
         tasks = [asyncio.create_task(batcher.submit([[1]])) for _ in range(3)]
         await asyncio.sleep(0.05)

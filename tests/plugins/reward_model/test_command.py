@@ -9,6 +9,7 @@ from rlhf_cli.main import main
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
+from tests.deadlines import HANG_S
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_help_lists_every_option_and_imports_no_torch():
         "print('torch' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S, check=True
     )
 
     for flag in ("--host", "--port", "--dtype", "--device", "--batch-tokens", "--max-length"):

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core import RewardError
 
@@ -33,7 +34,7 @@ def post(url, message, *, token=TOKEN, body=None):
         | ({"Authorization": f"Bearer {token}"} if token else {}),
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=HANG_S) as response:
             return response.status, json.loads(response.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -96,7 +97,7 @@ def test_a_large_request_is_refused_before_it_is_read(serve, reward_model):
         status, answer = post(server.url, {"query": ["x" * 2**20]})
 
         host, port = server.url.split("/")[2].split(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
             head = "POST /get_reward HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999\r\n"
             connection.sendall(f"{head}Authorization: Bearer {TOKEN}\r\n\r\n".encode())
             declared = connection.recv(100)
@@ -106,7 +107,9 @@ def test_a_large_request_is_refused_before_it_is_read(serve, reward_model):
 
 
 def test_health_needs_no_token(server):
-    with urllib.request.urlopen(server.url.replace("get_reward", "health"), timeout=10) as response:
+    with urllib.request.urlopen(
+        server.url.replace("get_reward", "health"), timeout=HANG_S
+    ) as response:
         assert json.loads(response.read()) == {"status": "ok", "waiting": 0}
 
 
@@ -134,8 +137,8 @@ def test_sigterm_ends_it_after_the_request_in_work(serve, reward_model):
         thread.start()
         wait_for_work(server)
         server.process.send_signal(signal.SIGTERM)
-        code = server.process.wait(30)
-        thread.join(10)
+        code = server.process.wait(HANG_S)
+        thread.join(HANG_S)
 
     assert code == 0
     assert [(status, len(answer["rewards"])) for status, answer in answers] == [(200, 60)]
@@ -149,7 +152,7 @@ def wait_for_work(server):
         with open(stat) as file:
             return int(file.read().rpartition(")")[2].split()[11])
 
-    before, give_up = cpu_ticks(), time.monotonic() + 20
+    before, give_up = cpu_ticks(), time.monotonic() + HANG_S
     while cpu_ticks() < before + 5:
         assert time.monotonic() < give_up
         time.sleep(0.005)
@@ -161,7 +164,7 @@ def command(*words):
         [sys.executable, "-m", "rlhf_cli", "serve-rm", *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     return done.returncode, done.stderr.splitlines()
@@ -178,7 +181,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_two(server, reward_model):
     ]
 
 
-OPTIONS = {"backoff_s": 0.01, "max_backoff_s": 0.1, "breaker_pause_s": 30.0}
+OPTIONS = {"backoff_s": 0.01, "max_backoff_s": 0.1, "breaker_pause_s": HANG_S}
 
 
 def test_a_server_that_is_killed_is_an_error_within_the_deadline_and_a_second_takes_over(
@@ -188,14 +191,14 @@ def test_a_server_that_is_killed_is_an_error_within_the_deadline_and_a_second_ta
     expected = [plain(reward_model, one.token_ids) for one in samples]
 
     async def both(dying):
-        alone = reward("http", urls=[dying.url], deadline_s=2.0, **OPTIONS)
+        alone = reward("http", urls=[dying.url], deadline_s=30.0, **OPTIONS)
         pair = reward("http", urls=[dying.url, server.url], batch_size=1, **OPTIONS)
         before = [await alone.score(samples), await pair.score(samples)]
         dying.process.kill()
-        dying.process.wait(10)
+        dying.process.wait(HANG_S)
         started = time.monotonic()
         errors = await alone.score(samples)
-        assert time.monotonic() - started < 10.0
+        assert time.monotonic() - started < HANG_S
         return before, errors, await pair.score(samples)
 
     with serve(str(reward_model), "--port", "0") as dying:

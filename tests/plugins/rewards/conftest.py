@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core.config.resolved import RewardOptions, Selection
 from rlhf_core.contracts import RewardRequest, Turn
@@ -161,7 +162,7 @@ def serve():
 
         def stop():
             server.shutdown()
-            thread.join(5)
+            thread.join(HANG_S)
             server.server_close()
 
         running.append(stop)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core import RewardError
 
@@ -95,13 +96,15 @@ def test_an_error_concerns_its_sample_alone(panel_scores, request_for, function)
 def test_a_process_that_has_to_be_replaced_costs_only_the_guilty_sample(
     panel_scores, request_for, function
 ):
-    check_policies(panel_scores, request_for, function, STOPPED[function], ["value"], timeout_s=2.0)
+    check_policies(
+        panel_scores, request_for, function, STOPPED[function], ["value"], timeout_s=12.0
+    )
 
 
 @pytest.mark.usefixtures("no_process_left")
 @pytest.mark.parametrize("function", HARMLESS)
 def test_what_only_looks_dangerous_is_scored(panel_scores, request_for, function):
-    scores = panel_scores(options_of(function), four(request_for), timeout_s=20.0, times=3)
+    scores = panel_scores(options_of(function), four(request_for), timeout_s=HANG_S, times=3)
 
     assert [one.reward for one in scores] == [1.0] * 4
 
@@ -112,7 +115,7 @@ def test_what_only_looks_dangerous_is_scored(panel_scores, request_for, function
 @pytest.mark.parametrize("function", [*CAUGHT, *STOPPED])
 def test_every_policy_holds_in_a_process_of_its_own(panel_scores, request_for, function, policy):
     text = (CAUGHT | STOPPED)[function]
-    check_policies(panel_scores, request_for, function, text, [policy], timeout_s=3.0)
+    check_policies(panel_scores, request_for, function, text, [policy], timeout_s=12.0)
 
 
 def test_the_message_has_the_line_of_the_user_s_file(panel_scores, request_for):

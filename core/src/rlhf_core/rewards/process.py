@@ -24,8 +24,8 @@ MAX_LOGGED_BYTES = 64 * 2**10
 """Of what user code prints during one call; the rest is dropped."""
 
 _STOP_LIMIT_S = 3.0
-_DEATH_LIMIT_S = 0.5
-"""A worker that closed its connection has ended, or user code has closed its files."""
+_DEATH_LIMIT_S = 10.0
+"""For the end of a worker that closed its connection: it has ended, or user code has closed its files."""
 _TAIL_LINES = 5
 
 log = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.deadlines import HANG_S
 
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, SamplingParams, Uid
 from rlhf_core.testing.tiny import write_tiny_model
@@ -129,7 +130,7 @@ def make_request() -> Callable[..., GenerationRequest]:
 def run() -> Callable[..., object]:
     """Run a coroutine, with a deadline so that a hanging engine fails the test."""
 
-    def run_it(coroutine: object, timeout_s: float = 60.0) -> object:
+    def run_it(coroutine: object, timeout_s: float = HANG_S) -> object:
         async def bounded() -> object:
             async with asyncio.timeout(timeout_s):
                 return await coroutine
