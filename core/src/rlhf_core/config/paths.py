@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import ConfigError
-from .layers import Layer, merge
+from ..loop.run_folder import AUTO, RunFolder
+from .layers import Layer, Words, lookup, merge
 from .problems import Labels
 from .resolved import Resolved
+from .run import RunConfig
 
 _DATA_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
 
@@ -26,6 +28,20 @@ def check_paths(resolved: Resolved, layers: Sequence[Layer]) -> None:
     """
     for problem in path_problems(resolved, layers):
         raise ConfigError(problem)
+
+
+def folder_to_resume(layers: Sequence[Layer]) -> RunFolder | None:
+    """Return the folder whose run the options ask to go on with, before anything of them is validated."""
+    values = merge(layers).values
+
+    def written(path: str, default: str = "") -> str:
+        value = lookup(values, path)
+        return str(value[0]) if isinstance(value, Words) and value else str(value or default)
+
+    wanted = written("resume.checkpoint")
+    if wanted == AUTO:
+        return RunFolder(Path(written("output", RunConfig.model_fields["output"].default)))
+    return RunFolder(Path(wanted).parent.parent) if wanted else None
 
 
 def path_problems(resolved: Resolved, layers: Sequence[Layer]) -> list[str]:
@@ -94,8 +110,6 @@ def _data_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
 
 def _output_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
     # Imported here: the loop imports this package.
-    from ..loop.run_folder import RunFolder
-
     run = resolved.run
     output = Path(run.output)
     label = f"{labels('output')} {run.output}"

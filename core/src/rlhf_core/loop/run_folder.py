@@ -5,13 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ..config.layers import Layer, Words, lookup, merge
-from ..config.run import RunConfig
 from ..errors import ConfigError
 
 LOCK = ".lock"
@@ -103,20 +101,6 @@ def _kind(path: Path) -> str:
     except (OSError, ValueError) as error:
         return f"a name that cannot be looked up ({getattr(error, 'strerror', None) or error})"
     return next((name for test, name in _KINDS if test(mode)), "neither a file nor a folder")
-
-
-def folder_to_resume(layers: Sequence[Layer]) -> RunFolder | None:
-    """Return the folder whose run the options ask to go on with, before anything of them is validated."""
-    values = merge(layers).values
-
-    def written(path: str, default: str = "") -> str:
-        value = lookup(values, path)
-        return str(value[0]) if isinstance(value, Words) and value else str(value or default)
-
-    wanted = written("resume.checkpoint")
-    if wanted == AUTO:
-        return RunFolder(Path(written("output", RunConfig.model_fields["output"].default)))
-    return RunFolder(Path(wanted).parent.parent) if wanted else None
 
 
 def claim(folder: RunFolder, *, resume: bool) -> IO[str]:
