@@ -76,6 +76,7 @@ format: $(INSTALLED)  ## rewrite the code as lint wants it, where that can be do
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(INSTALLED)  ## rewrite docs/options.md from the options models, and the links from algorithms to their code
+docs: $(INSTALLED)  ## rewrite docs/options.md, the tables of docs/architecture.md, and the links from algorithms to their code
 	$(BIN)/python docs/generate_options.py
+	$(BIN)/python docs/generate_architecture.py
 	$(BIN)/python docs/link_algorithms.py

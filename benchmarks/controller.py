@@ -51,26 +51,26 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
     Uid,
 )
-from rlhf_core.loop.cursor import Cursor
-from rlhf_core.loop.episodes import EpisodeRunner
-from rlhf_core.loop.ledger import Ledger
-from rlhf_core.loop.rng import sample_seed
-from rlhf_core.loop.rollouts import RolloutSource
+from rlhf_core.durable.ledger import Ledger
 from rlhf_core.rewards.panel import SampleScore
-from rlhf_core.rollout_process import GroupRunner, RolloutParts
+from rlhf_core.rng import sample_seed
+from rlhf_core.rollouts.cursor import Cursor
+from rlhf_core.rollouts.episodes import EpisodeRunner
+from rlhf_core.rollouts.source import RolloutSource
+from rlhf_core.rollouts.worker import GroupRunner, RolloutParts
 from rlhf_core.testing.fakes import FakeRenderer
 from rlhf_plugin_agents.config import SingleTurnConfig
 from rlhf_plugin_agents.single_turn import SingleTurn
+from rlhf_plugin_ray.batches.sharding import split_rows
 from rlhf_plugin_ray.config import RayRuntimeConfig
-from rlhf_plugin_ray.learner_actor import LearnerActor
-from rlhf_plugin_ray.process import Process
-from rlhf_plugin_ray.rank_actor import RankActor
-from rlhf_plugin_ray.remote_learner import RemoteLearner
-from rlhf_plugin_ray.role import SharedBatches
-from rlhf_plugin_ray.rollout_actor import RolloutActor
-from rlhf_plugin_ray.rollout_pool import RolloutPool
-from rlhf_plugin_ray.sharding import split_rows
-from rlhf_plugin_ray.supervisor import Supervisor
+from rlhf_plugin_ray.processes.process import Process
+from rlhf_plugin_ray.processes.supervisor import Supervisor
+from rlhf_plugin_ray.ranks.learner_actor import LearnerActor
+from rlhf_plugin_ray.ranks.rank_actor import RankActor
+from rlhf_plugin_ray.ranks.remote_learner import RemoteLearner
+from rlhf_plugin_ray.ranks.role import SharedBatches
+from rlhf_plugin_ray.rollouts.rollout_actor import RolloutActor
+from rlhf_plugin_ray.rollouts.rollout_pool import RolloutPool
 
 GROWTH = (1, 10, 100)
 PROMPT_TOKENS = 64

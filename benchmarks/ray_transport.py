@@ -19,9 +19,9 @@ import numpy as np
 import ray
 
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
-from rlhf_plugin_ray.batch_parts import rows_of
-from rlhf_plugin_ray.packed_trajectories import pack, unpack
-from rlhf_plugin_ray.sharding import split_rows
+from rlhf_plugin_ray.batches.batch_parts import rows_of
+from rlhf_plugin_ray.batches.packed_trajectories import pack, unpack
+from rlhf_plugin_ray.batches.sharding import split_rows
 
 PROMPT_SHARE = 0.2
 ARRAYS = ("token_ids", "action_mask", "rollout_logprobs", "weight_version")

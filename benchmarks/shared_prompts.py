@@ -34,8 +34,8 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.plugins import load
-from rlhf_plugin_local.backend.torch_backend import TorchBackend
 from rlhf_plugin_local.config import TorchBackendConfig
+from rlhf_plugin_local.torch_backend import TorchBackend
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from rlhf_core.loop.faults import ENVIRONMENT_VARIABLE
+from rlhf_core.durable.faults import ENVIRONMENT_VARIABLE
 from rlhf_core.testing.tiny import write_tiny_model
 
 STEPS = 12

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.loop.faults import ENVIRONMENT_VARIABLE
-from rlhf_core.loop.ledger import replay
+from rlhf_core.durable.faults import ENVIRONMENT_VARIABLE
+from rlhf_core.durable.ledger import replay
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "reverse_digits"

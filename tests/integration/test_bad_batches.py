@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rlhf_plugin_local.backend import torch_backend
+from rlhf_plugin_local import torch_backend
 
 DROP_ALL = """
 from rlhf_core import Component

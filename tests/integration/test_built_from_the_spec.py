@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_core.learner_process import open_learner
-from rlhf_core.rollout_process import GroupRunner, open_rewards, open_rollouts
+from rlhf_core.learning.process import open_learner
+from rlhf_core.rollouts.worker import GroupRunner, open_rewards, open_rollouts
 from rlhf_plugin_local.runtime import LocalRuntime
 
 RUNS = {

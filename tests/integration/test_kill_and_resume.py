@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from rlhf_core.loop.faults import PHASES
-from rlhf_core.loop.ledger import replay
+from rlhf_core.durable.faults import PHASES
+from rlhf_core.durable.ledger import replay
 
 from .forked_runs import (
     CHECKPOINT_EVERY,

@@ -17,11 +17,11 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_core.config import Layer, parse_flags, read_toml, resolve
 from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.contracts.backend import StepPlan
-from rlhf_core.loop.demands import demands_of
-from rlhf_core.loop.minibatches import minibatches, normalizers_of
-from rlhf_core.loop.preparing import prepare
-from rlhf_core.loop.roles import CRITIC, POLICY, runtime_spec
-from rlhf_core.loop.scoring import advantages, score
+from rlhf_core.learning.demands import demands_of
+from rlhf_core.learning.minibatches import minibatches, normalizers_of
+from rlhf_core.learning.preparing import prepare
+from rlhf_core.learning.roles import CRITIC, POLICY, runtime_spec
+from rlhf_core.learning.scoring import advantages, score
 from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.runtime import LocalRole
 

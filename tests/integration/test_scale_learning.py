@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from rlhf_core.loop.ledger import replay
+from rlhf_core.durable.ledger import replay
 
 pytest.importorskip("ray")
 pytest.importorskip("vllm")

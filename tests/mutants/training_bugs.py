@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rlhf_core.testing.conformance.columns import EOS_ID
-from rlhf_plugin_local.backend.prompt_sharing import prompt_lengths
+from rlhf_torch.rows.prompt_sharing import prompt_lengths
 
 from .mutant import Mutant
 
@@ -199,97 +199,97 @@ MUTANTS = (
     _torch(
         "log-probs are read one token too late",
         "the class of AReaL#1346, tokens and masks off by one",
-        "rlhf_plugin_local.backend.torch_backend:pack_rows",
+        "rlhf_plugin_local.torch_backend:pack_rows",
         predicted_from_itself,
     ),
     _torch(
         "end-of-sequence is not trained where it equals padding",
         "TRL#6357",
-        "rlhf_plugin_local.backend.torch_backend:pack_rows",
+        "rlhf_plugin_local.torch_backend:pack_rows",
         eos_is_padding,
     ),
     _torch(
         "packed sequences attend to each other",
         "no issue cited: packing without a mask per sequence",
-        "rlhf_plugin_local.backend.packed_rows:PackedLayout",
+        "rlhf_torch.rows.packed_rows:PackedLayout",
         one_long_sequence,
     ),
     _torch(
         "prompts of one length are taken for one prompt",
         "no issue cited: prompts computed once",
-        "rlhf_plugin_local.backend.packed_rows:shared_starts",
+        "rlhf_torch.rows.packed_rows:shared_starts",
         prompts_are_told_by_their_length,
     ),
     _torch(
         "a prompt's keys get the gradient of one sample only",
         "no issue cited: prompts computed once",
-        "rlhf_plugin_local.backend.packed_rows:SharedLayout",
+        "rlhf_torch.rows.packed_rows:SharedLayout",
         only_the_first_sample_moves_the_prompt,
     ),
     _torch(
         "the trainer ignores the temperature",
         "verl#6935, temperature not applied to some tensors",
-        "rlhf_plugin_local.backend.role_reader:action_scores",
+        "rlhf_torch.scoring.role_reader:action_scores",
         no_temperature,
     ),
     _torch(
         "the scoring pass ignores the temperature",
         "slime#2085, scored at another temperature",
-        "rlhf_plugin_local.backend.role_reader:action_statistics",
+        "rlhf_torch.scoring.role_reader:action_statistics",
         no_temperature,
     ),
     _torch(
         "the entropy ignores the temperature",
         "the class of verl#6935",
-        "rlhf_plugin_local.backend.role_reader:action_scores",
+        "rlhf_torch.scoring.role_reader:action_scores",
         entropy_without_temperature,
     ),
     _torch(
         "each micro-batch is normalized by its own totals",
         "verl#6957, #7225, #5366; prime-rl#2034, #2562; TRL#6439",
-        "rlhf_plugin_local.backend.policy_objective:reduced",
+        "rlhf_torch.training.policy_objective:reduced",
         totals_of_the_micro_batch,
     ),
     _torch(
         "tokens that a correction drops leave the denominator",
         "SkyRL#1296, token-mean redefined",
-        "rlhf_plugin_local.backend.policy_objective:reduced",
+        "rlhf_torch.training.policy_objective:reduced",
         dropped_tokens_leave_the_divisor,
     ),
     _torch(
         "the loss is scaled a second time",
         "SkyRL#1420, #1751, a factor of the parallel size",
-        "rlhf_plugin_local.backend.policy_objective:reduced",
+        "rlhf_torch.training.policy_objective:reduced",
         weights_put_on_twice,
     ),
     _torch(
         "the KL to the reference is upside down",
         "the class of TRL#5731, a wrong divergence",
-        "rlhf_plugin_local.backend.policy_objective:kl_estimate",
+        "rlhf_torch.training.policy_objective:kl_estimate",
         kl_upside_down,
     ),
     _torch(
         "old and new log-probs differ before any update",
         "verl#2088, verl#2996",
-        "rlhf_plugin_local.backend.policy_objective:loss_inputs",
+        "rlhf_torch.training.policy_objective:loss_inputs",
         old_logprobs_of_another_pass,
     ),
     _torch(
         "the old log-probs keep their graph",
         "the class of verl#2088, old and new log-probs mixed up",
-        "rlhf_plugin_local.backend.policy_objective:loss_inputs",
+        "rlhf_torch.training.policy_objective:loss_inputs",
         old_logprobs_keep_their_graph,
     ),
     _torch(
         "a gradient that is nan reaches the weights",
         "OpenRLHF#1240, one nan poisons the loss",
-        "rlhf_plugin_local.backend.updater:math",
+        "rlhf_torch.training.updater:math",
         nothing_is_too_much,
     ),
     _torch(
         "a resumed run starts with an empty optimizer",
         "open-instruct#1823, OpenRLHF 0.11.2: state lost on resume",
-        "rlhf_plugin_local.backend.torch_backend:load_state",
+        "rlhf_plugin_local.torch_backend:load_state",
         resume_forgets_the_optimizer,
     ),
     _adam(

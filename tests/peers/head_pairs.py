@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from rlhf_plugin_local.backend.action_head import action_scores
-from rlhf_plugin_local.backend.statistics import action_statistics
-from rlhf_plugin_local.modeling import LogitForm
+from rlhf_torch.heads.action_head import action_scores
+from rlhf_torch.heads.statistics import action_statistics
+from rlhf_torch.models.modeling import LogitForm
 
 from .batches import Batch
 from .pairs import Both, pair

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 
 from rlhf_core.contracts import RewardBatch
+from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
 
 Turns = Sequence[tuple[int, float]]
 
@@ -65,3 +67,19 @@ def make_reward_batch() -> Callable[..., RewardBatch]:
 def golden_batch() -> RewardBatch:
     """Two prompts with two samples each: rewards 1, 0 and 1, 1 for responses of 2, 3, 1 and 2 tokens."""
     return _reward_batch([[(2, 1.0)], [(3, 0.0)], [(1, 1.0)], [(2, 1.0)]], group=[0, 0, 1, 1])
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny models of every family, written once."""
+    root = tmp_path_factory.mktemp("models")
+    return {family: write_tiny_model(root / family, family) for family in FAMILIES}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Other processes share the cores, and small tensors gain nothing from more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from rlhf_core.config import Resolved, RunConfig, Selection, resolve
 from rlhf_core.contracts import ComponentRef, RuntimeSpec
-from rlhf_core.loop.demands import Demands, demands_of
-from rlhf_core.loop.roles import max_length, runtime_spec
+from rlhf_core.learning.demands import Demands, demands_of
+from rlhf_core.learning.roles import max_length, runtime_spec
 from rlhf_core.plugins import Plugins
 
 from .train import layers_of, split_arguments

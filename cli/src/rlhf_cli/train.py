@@ -134,7 +134,7 @@ def warn_of_failed_plugins(plugins: Plugins) -> None:
 def _how_to_get_it_back(layers: Sequence[Layer], plugins: Plugins) -> str:
     """When a run is resumed: the plugins that it had and this process has not, as a command that installs them."""
     from rlhf_core.config.paths import folder_to_resume
-    from rlhf_core.loop.plugin_record import lost_plugins
+    from rlhf_core.durable.plugin_record import lost_plugins
 
     folder = folder_to_resume(layers)
     lost = lost_plugins(folder.plugins, plugins) if folder is not None else []

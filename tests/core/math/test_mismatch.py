@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rlhf_core.contracts.metric import metric_values
+from rlhf_core.batch.metric import metric_values
 from rlhf_core.math import mismatch_metrics
 
 # Rows of 3 and 2 tokens.

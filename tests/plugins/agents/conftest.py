@@ -14,7 +14,7 @@ from rlhf_core.contracts import (
     Task,
     Uid,
 )
-from rlhf_core.loop.rng import seed_of
+from rlhf_core.rng import seed_of
 from rlhf_core.testing.fakes import FakeEngine, FakeRenderer
 
 RENDERER = FakeRenderer()

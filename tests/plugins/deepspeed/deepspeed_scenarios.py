@@ -39,7 +39,7 @@ from rlhf_core.contracts import (
     TrainBatch,
     ValueObjective,
 )
-from rlhf_plugin_local.backend.torch_backend import TorchBackend
+from rlhf_plugin_local.torch_backend import TorchBackend
 
 SMALL_MICRO_BATCH = 30
 NAN_STEP = 2
@@ -268,7 +268,7 @@ def rest(backend: Any) -> None:
         backend.offload()
         backend.reload()
         return
-    from rlhf_plugin_deepspeed.offloading import Offloading
+    from rlhf_plugin_deepspeed.files.offloading import Offloading
 
     moving = Offloading(backend._scoring, backend._model, backend._device)
     moving.offload()

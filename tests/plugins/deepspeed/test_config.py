@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from rlhf_core.contracts import RoleSpec
 from rlhf_plugin_deepspeed.config import OURS, DeepSpeedConfig
-from rlhf_plugin_deepspeed.engine_config import engine_config
+from rlhf_plugin_deepspeed.zero.engine_config import engine_config
 
 SPEC = RoleSpec(role="policy", model_path="model", max_grad_norm=0.5)
 

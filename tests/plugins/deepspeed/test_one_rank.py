@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, CohereConfig, OPTConfig
 from rlhf_core import CheckpointError, ConfigError
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Uid
 from rlhf_core.testing.conformance import applying, subject
-from rlhf_plugin_local.backend.torch_backend import TorchBackend
 from rlhf_plugin_local.config import TorchBackendConfig
+from rlhf_plugin_local.torch_backend import TorchBackend
 
 pytestmark = [pytest.mark.scale]
 pytest.importorskip("deepspeed")
@@ -123,7 +123,7 @@ def test_an_average_that_is_not_kept_cannot_be_exported(place, tmp_path):
 
 
 def test_an_environment_with_a_part_of_the_ranks_is_refused(monkeypatch):
-    from rlhf_plugin_deepspeed import ranks
+    from rlhf_plugin_deepspeed.parallel import ranks
 
     monkeypatch.setattr(ranks.dist, "is_initialized", lambda: False)
     for name in ranks.NEEDED:
@@ -164,7 +164,7 @@ def test_rows_without_actions_change_nothing(place, material, scenarios, stage):
 
 def test_a_process_that_a_single_rank_started_is_a_single_rank_too(monkeypatch):
     """DeepSpeed wants LOCAL_RANK to be set, and children inherit it."""
-    from rlhf_plugin_deepspeed import ranks
+    from rlhf_plugin_deepspeed.parallel import ranks
 
     joined = []
     monkeypatch.setattr(ranks.dist, "is_initialized", lambda: False)
@@ -187,7 +187,7 @@ def test_a_process_that_a_single_rank_started_is_a_single_rank_too(monkeypatch):
 )
 def test_a_role_goes_on_after_it_was_moved_to_the_host_and_back(place, scenarios, stage, dtype):
     """On a CPU nothing changes its place, but DeepSpeed takes its buffers apart and puts them together all the same."""
-    from rlhf_plugin_deepspeed.offloading import Offloading
+    from rlhf_plugin_deepspeed.files.offloading import Offloading
 
     spec = {**scenarios.TRAINING, "dtype": dtype, "options": {"zero_stage": stage}}
     straight, moved = place.start(**spec), place.start(**spec)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rlhf_core.contracts.metric import merge_metrics, metric_values
+from rlhf_core.batch.metric import merge_metrics, metric_values
 
 LEVELS = ("token", "sequence", "geometric")
 GATES = ("binary_kl", "tv", "k2", "k3")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlhf_core import Config
-from rlhf_core.contracts.metric import metric_values
+from rlhf_core.batch.metric import metric_values
 from rlhf_core.math import aggregate
 from rlhf_plugin_offpolicy import rlhf_is_corrections
 from rlhf_plugin_offpolicy.flash_mask import FlashMaskConfig

@@ -4,13 +4,13 @@ import pytest
 from transformers import AutoModelForCausalLM, CohereConfig, LlamaConfig, Qwen3MoeConfig
 
 from rlhf_core.contracts import RoleSpec
-from rlhf_plugin_local.backend.role_model import build_role_model
-from rlhf_plugin_local.backend.updater import Updater
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_optim.adam import Adam
 from rlhf_plugin_optim.config import AdamConfig, MuonConfig, SgdConfig
 from rlhf_plugin_optim.muon import Muon
 from rlhf_plugin_optim.sgd import Sgd
+from rlhf_torch.models.role_model import build_role_model
+from rlhf_torch.training.updater import Updater
 
 SHAPE = {
     "vocab_size": 100,

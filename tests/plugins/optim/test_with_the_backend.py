@@ -7,11 +7,11 @@ import torch
 
 from rlhf_core.contracts import RoleSpec
 from rlhf_core.testing.tiny import write_tiny_model
-from rlhf_plugin_local.backend.state_files import load_state, save_state
-from rlhf_plugin_local.backend.updater import Updater
 from rlhf_plugin_optim.config import MuonConfig, SgdConfig
 from rlhf_plugin_optim.muon import Muon
 from rlhf_plugin_optim.sgd import Sgd
+from rlhf_torch.training.state_files import load_state, save_state
+from rlhf_torch.training.updater import Updater
 
 OPTIMIZERS = {
     "muon": lambda: Muon(MuonConfig(lr=0.01, weight_decay=0.1)),

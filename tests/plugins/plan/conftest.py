@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_plugin_plan.command import main as plan
-from rlhf_plugin_plan.shapes import ModelShape, shape_of
+from rlhf_plugin_plan.model.shapes import ModelShape, shape_of
 
 CONFIG = """
 [model]

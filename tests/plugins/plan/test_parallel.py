@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from rlhf_core import ConfigError
-from rlhf_plugin_plan.activations import Precision, layer_bytes
 from rlhf_plugin_plan.command import main as plan
-from rlhf_plugin_plan.engine_memory import stage_parameters
-from rlhf_plugin_plan.shapes import ModelShape
-from rlhf_plugin_plan.training_memory import MicroBatch, Role, Sharing, role_memory
-from rlhf_plugin_plan.work import (
+from rlhf_plugin_plan.memory.engine_memory import stage_parameters
+from rlhf_plugin_plan.memory.training_memory import MicroBatch, Role, Sharing, role_memory
+from rlhf_plugin_plan.model.activations import Precision, layer_bytes
+from rlhf_plugin_plan.model.shapes import ModelShape
+from rlhf_plugin_plan.seconds.work import (
     head_exchange_bytes,
     matrix_exchange_bytes,
     slice_exchange_bytes,

@@ -22,12 +22,12 @@ from rlhf_core.contracts import (  # noqa: E402
     TrajectoryColumns,
     Uid,
 )
-from rlhf_core.loop.rng import sample_seed  # noqa: E402
+from rlhf_core.rng import sample_seed  # noqa: E402
+from rlhf_plugin_ray.batches.stored_tokens import references_of  # noqa: E402
 from rlhf_plugin_ray.config import RayRuntimeConfig  # noqa: E402
-from rlhf_plugin_ray.process import Process  # noqa: E402
-from rlhf_plugin_ray.rollout_pool import RolloutPool  # noqa: E402
-from rlhf_plugin_ray.stored_tokens import references_of  # noqa: E402
-from rlhf_plugin_ray.supervisor import ProcessLost, Supervisor  # noqa: E402
+from rlhf_plugin_ray.processes.process import Process  # noqa: E402
+from rlhf_plugin_ray.processes.supervisor import ProcessLost, Supervisor  # noqa: E402
+from rlhf_plugin_ray.rollouts.rollout_pool import RolloutPool  # noqa: E402
 
 from .conftest import COMPONENTS  # noqa: E402
 

@@ -20,9 +20,9 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
     Uid,
 )
-from rlhf_core.loop.rng import sample_seed
-from rlhf_core.rollout_process import GroupRunner, open_rewards, open_rollouts
-from rlhf_plugin_ray.stored_tokens import StoredBlock
+from rlhf_core.rng import sample_seed
+from rlhf_core.rollouts.worker import GroupRunner, open_rewards, open_rollouts
+from rlhf_plugin_ray.batches.stored_tokens import StoredBlock
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 

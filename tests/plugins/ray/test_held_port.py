@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from rlhf_plugin_ray.process import HeldPort
+from rlhf_plugin_ray.processes.process import HeldPort
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a port")
 

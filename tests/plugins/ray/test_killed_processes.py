@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from rlhf_core.loop.ledger import replay
+from rlhf_core.durable.ledger import replay
 
 from .conftest import COMPONENTS
 from .records import books_of, seconds_until_noted, train_here

@@ -11,8 +11,8 @@ import pytest
 
 from rlhf_core import ConfigError, RLHFError, RolloutError
 from rlhf_core.contracts import ComponentRef, RolloutContext, RolloutSpec, SamplingParams, Task, Uid
-from rlhf_core.loop.rng import sample_seed
-from rlhf_core.rollout_process import open_rollouts
+from rlhf_core.rng import sample_seed
+from rlhf_core.rollouts.worker import open_rollouts
 
 from .conftest import engine_pids, pid_of
 

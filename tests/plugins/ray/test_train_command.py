@@ -85,7 +85,7 @@ def test_split_placement_and_two_engines_change_nothing(train):
 def test_workers_and_a_learner_change_nothing_and_the_driver_sees_no_tokens(
     train, tmp_path, monkeypatch, flags
 ):
-    from rlhf_plugin_ray.stored_tokens import StoredBlock
+    from rlhf_plugin_ray.batches.stored_tokens import StoredBlock
 
     workers = ["--runtime.ray.rollout_workers", "2", "--runtime.ray.cpus_per.rollout", "0.5"]
     flags = [*flags, "--log.samples", "0"]

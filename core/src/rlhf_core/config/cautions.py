@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from .features import is_off_policy, sampling_params, updates_per_batch
+from .checks.features import is_off_policy, sampling_params, updates_per_batch
 from .problems import Labels
 from .resolved import Selection
 from .run import RunConfig

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..durable.run_folder import AUTO, RunFolder
 from ..errors import ConfigError
-from ..loop.run_folder import AUTO, RunFolder
 from .layers import Layer, Words, lookup, merge
 from .problems import Labels
 from .resolved import Resolved

@@ -10,8 +10,8 @@ from ..component import Config
 from ..errors import PluginError
 from ..hookspecs import COMPONENT_HOOKS
 from ..plugins import Plugins
-from . import effects, features, rules
 from .cautions import cautions
+from .checks import effects, features, rules
 from .layers import Layer, Words, insert, leaves, lookup, merge
 from .problems import Labels, Report, flag
 from .resolved import SHARED_OPTIONS, Resolved, RewardOptions, Selection, TermOptions

@@ -1,5 +1,10 @@
 """Protocols and data types that plugins and core exchange. One file a kind; none imports torch."""
 
+from ..batch.metric import Metric, Metrics, merge_metrics, metric_values
+from ..batch.task import Message, Task, Uid
+from ..batch.token_columns import Block, DeferredTokens, TokenColumns, Tokens
+from ..batch.trajectory import Stop, Trajectory, Turn
+from ..batch.trajectory_columns import TrajectoryColumns
 from ..component import ComponentRef
 from ..observer import RolloutSample, RunInfo, RunResult
 from .advantage import AdvantageEstimator, Advantages, RewardBatch
@@ -35,7 +40,6 @@ from .executor import Generator, Renderer, RolloutContext, RolloutExecutor
 from .group import FinishedGroup, GroupPlayer, GroupTerms
 from .learner import Learner, LearnOutcome, LearnRequest
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
-from .metric import Metric, Metrics, merge_metrics, metric_values
 from .model_adapter import ModelAdapter
 from .named_parameters import NamedParameters, norm_parameters
 from .optimizer import Optimizer, ParameterGroup
@@ -56,10 +60,6 @@ from .runtime import (
     Runtime,
     RuntimeSpec,
 )
-from .task import Message, Task, Uid
-from .token_columns import Block, DeferredTokens, TokenColumns, Tokens
-from .trajectory import Stop, Trajectory, Turn
-from .trajectory_columns import TrajectoryColumns
 
 __all__ = [
     "PREPARED",

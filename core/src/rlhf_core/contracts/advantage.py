@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from .metric import Metrics
+from ..batch.metric import Metrics
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

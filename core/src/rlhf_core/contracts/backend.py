@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..batch.metric import Metrics
+from ..batch.trajectory_columns import TrajectoryColumns
 from ..component import ComponentRef
-from .metric import Metrics
-from .trajectory_columns import TrajectoryColumns
 
 if TYPE_CHECKING:
     import torch

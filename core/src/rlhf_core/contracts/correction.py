@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from .metric import Metrics
+from ..batch.metric import Metrics
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..batch.task import Uid
+from ..batch.trajectory import Stop
 from ..errors import RolloutError
-from .task import Uid
-from .trajectory import Stop
 
 if TYPE_CHECKING:
     import torch

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .task import Message, Task
-from .trajectory import Stop
+from ..batch.task import Message, Task
+from ..batch.trajectory import Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..batch.task import Message, Task
+from ..batch.trajectory import Trajectory
 from .engine import Completion, GenerationRequest, SamplingParams
 from .environment import Environment
-from .task import Message, Task
-from .trajectory import Trajectory
 
 
 class Generator(Protocol):

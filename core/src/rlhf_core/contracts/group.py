@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..batch.task import Task
+from ..batch.trajectory_columns import TrajectoryColumns
 from .engine import SamplingParams
-from .task import Task
-from .trajectory_columns import TrajectoryColumns
 
 SeedOf = Callable[[Task, int, int], int]
 """``seed_of(task, sample, turn)``: the 64-bit seed of a turn."""

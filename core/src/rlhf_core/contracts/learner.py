@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from .metric import Metrics
-from .trajectory_columns import TrajectoryColumns
+from ..batch.metric import Metrics
+from ..batch.trajectory_columns import TrajectoryColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

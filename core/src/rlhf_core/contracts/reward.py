@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .trajectory import Turn
+from ..batch.trajectory import Turn
 
 if TYPE_CHECKING:
-    from .metric import Metrics
-    from .trajectory_columns import TrajectoryColumns
+    from ..batch.metric import Metrics
+    from ..batch.trajectory_columns import TrajectoryColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

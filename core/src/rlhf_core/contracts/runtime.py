@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..batch.trajectory_columns import TrajectoryColumns
 from ..component import ComponentRef
 from .backend import (
     RoleSpec,
@@ -23,7 +24,6 @@ from .engine import Engine, EngineSpec, WeightSource
 from .executor import RolloutExecutor
 from .group import GroupPlayer
 from .learner import Learner
-from .trajectory_columns import TrajectoryColumns
 
 if TYPE_CHECKING:
     from ..plugins import Plugins

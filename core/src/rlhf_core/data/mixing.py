@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..loop.rng import generator_of, seed_of
+from ..rng import generator_of, seed_of
 
 
 def epoch_counts(sizes: Sequence[int], probabilities: Sequence[float]) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..contracts.task import Message
+from ..batch.task import Message
 from ..errors import DataError
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..batch.task import Uid
+from ..batch.trajectory import Trajectory, Turn
+from ..batch.trajectory_columns import TrajectoryColumns
 from ..config.run import RunConfig
-from ..contracts.task import Uid
-from ..contracts.trajectory import Trajectory, Turn
-from ..contracts.trajectory_columns import TrajectoryColumns
 from ..errors import DataError
 from .prompts import check_characters, tokenize_prompts
 from .renderer import TokenizerRenderer

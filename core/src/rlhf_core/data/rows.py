@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..batch.task import Message
 from ..config.run import DataConfig
-from ..contracts.task import Message
 from ..errors import DataError
 from .source import Row
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..batch.task import Task, Uid
 from ..config.run import RunConfig
-from ..contracts.task import Task, Uid
 from ..errors import DataError
 from .mixing import epoch_counts, epoch_order, held_out
 from .prompts import Prompts, tokenize_prompts

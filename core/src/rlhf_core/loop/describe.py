@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..config.resolved import Resolved, Selection
 from ..contracts.backend import PolicyObjective, RoleSpec
 from ..contracts.runtime import PlansPlacement
+from ..learning.demands import Demands, demands_of
+from ..learning.roles import max_length, policy_role, runtime_spec
 from ..plugins import Plugins
-from .demands import Demands, demands_of
-from .roles import max_length, policy_role, runtime_spec
 
 
 def describe(resolved: Resolved, plugins: Plugins) -> str:

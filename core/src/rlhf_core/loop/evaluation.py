@@ -10,14 +10,14 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.executor import RolloutContext, RolloutExecutor
 from ..contracts.group import GroupPlayer
-from ..contracts.trajectory_columns import TrajectoryColumns
-from .cursor import Tasks
-from .episodes import EpisodeRunner, ScoreRequests
-from .players import player_for
-from .pool import play_all
-from .rng import eval_seed
+from ..rng import eval_seed
+from ..rollouts.cursor import Tasks
+from ..rollouts.episodes import EpisodeRunner, ScoreRequests
+from ..rollouts.players import player_for
+from ..rollouts.pool import play_all
 
 EPOCH = -1
 """The epoch in the uids of evaluation samples."""

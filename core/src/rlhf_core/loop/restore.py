@@ -11,8 +11,8 @@ from ..config.resolved import Resolved, Selection
 from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
 from ..errors import CheckpointError, ResumeError, RLHFError
+from ..learning.roles import CRITIC, REFERENCE
 from .resume import ResumePoint
-from .roles import CRITIC, REFERENCE
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ..config.resolved import Resolved
+from ..durable import checkpoint
+from ..durable.appending import Extent, RunningDigest
+from ..durable.ledger import replay
+from ..durable.plugin_record import Record
+from ..durable.record_check import CheckedRecords, check_records
+from ..durable.run_folder import AUTO, RunFolder
 from ..errors import CheckpointError, ConfigError, ResumeError
-from . import checkpoint
-from .appending import Extent, RunningDigest
-from .ledger import replay
-from .plugin_record import Record
-from .record_check import CheckedRecords, check_records
-from .run_folder import AUTO, RunFolder
 from .state import LoopState
 
 BINDING = (

@@ -13,23 +13,23 @@ from typing import Any
 
 from ..config import write_toml
 from ..config.resolved import Resolved
+from ..durable import checkpoint
+from ..durable.appending import RunningDigest
+from ..durable.atomic import remove, set_aside, sync_tree
+from ..durable.faults import fault_point
+from ..durable.ledger import Ledger
+from ..durable.plugin_record import append_to_history, record_of, report_changes
+from ..durable.records import RecordFile
+from ..durable.run_folder import RunFolder, claim
+from ..durable.run_log import Notes, run_log
 from ..errors import RLHFError
+from ..learning.roles import POLICY
 from ..observer import RolloutSample, RunInfo, RunResult
 from ..plugins import Plugins
-from . import checkpoint
-from .appending import RunningDigest
-from .atomic import remove, set_aside, sync_tree
-from .cursor import Cursor
-from .faults import fault_point
+from ..rollouts.cursor import Cursor
 from .interrupts import Interrupts
-from .ledger import Ledger
-from .plugin_record import append_to_history, record_of, report_changes
-from .records import RecordFile
 from .restore import is_saved, restore_roles, restore_shapers
 from .resume import ResumePoint, find_resume_point
-from .roles import POLICY
-from .run_folder import RunFolder, claim
-from .run_log import Notes, run_log
 from .session import Session, open_session
 from .state import initial_state
 from .trainer import StepResult, Trainer

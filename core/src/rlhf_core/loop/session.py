@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..config.features import sampling_params, spare_prompts
+from ..config.checks.features import sampling_params, spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig
 from ..contracts.engine import Engine
@@ -20,17 +20,17 @@ from ..contracts.runtime import RoleHandle
 from ..data.renderer import TokenizerRenderer
 from ..data.tasks import load_eval_sets, load_task_set
 from ..data.tokenizer import eos_token_ids, load_tokenizer
+from ..learning.demands import Demands, demands_of
+from ..learning.learner import BatchLearner
+from ..learning.parts import learning_parts
+from ..learning.roles import max_length, runtime_spec
 from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
-from .cursor import Tasks
-from .demands import Demands, demands_of
-from .episodes import EpisodeRunner, ScoreRequests
+from ..rng import sample_seed
+from ..rollouts.cursor import Tasks
+from ..rollouts.episodes import EpisodeRunner, ScoreRequests
+from ..rollouts.source import Ahead, RolloutSource
 from .evaluation import Evaluator
-from .learner import BatchLearner
-from .learning_parts import learning_parts
-from .rng import sample_seed
-from .roles import max_length, runtime_spec
-from .rollouts import Ahead, RolloutSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,17 +6,17 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from ..batch.metric import Metric, merge_metrics, metric_values
+from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.learner import LearnOutcome, LearnRequest
-from ..contracts.metric import Metric, merge_metrics, metric_values
-from ..contracts.trajectory_columns import TrajectoryColumns
+from ..durable.faults import fault_point
+from ..durable.ledger import Ledger
+from ..learning.roles import POLICY
+from ..learning.served_weights import check_served_weights
 from ..math import adapted_entropy_coef, adapted_kl_coef
-from .cursor import Cursor
-from .faults import fault_point
-from .ledger import Ledger
-from .pool import WorkDone
-from .roles import POLICY
-from .samples import sample_texts
-from .served_weights import check_served_weights
+from ..rollouts.cursor import Cursor
+from ..rollouts.pool import WorkDone
+from ..rollouts.samples import sample_texts
 from .session import Session
 from .state import LoopState
 from .zero_gradients import ZeroGradients

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from .roles import CRITIC, POLICY
+from ..learning.roles import CRITIC, POLICY
 
 log = logging.getLogger(__name__)
 

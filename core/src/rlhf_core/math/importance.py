@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..contracts.metric import Metric, Metrics
+from ..batch.metric import Metric, Metrics
 from ..lazy import Bool, Float, torch
 from .masked import masked_sum
 from .ratios import MAX_LOG_RATIO

@@ -6,7 +6,7 @@ whole rollout batch: quantiles and effective sample sizes of parts cannot be mer
 
 from __future__ import annotations
 
-from ..contracts.metric import Metric, Metrics
+from ..batch.metric import Metric, Metrics
 from ..lazy import Bool, Float, torch
 from .ratios import MAX_LOG_RATIO
 

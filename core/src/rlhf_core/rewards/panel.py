@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..all_at_once import all_at_once
+from ..concurrency import all_at_once
 from ..config.resolved import Selection
 from ..contracts.reward import RewardRequest
 from ..errors import RewardError

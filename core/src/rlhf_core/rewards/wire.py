@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from ..batch.trajectory import Stop, Turn
 from ..contracts.reward import RewardRequest
-from ..contracts.trajectory import Stop, Turn
 from ..errors import RewardError
 from .outcome import Outcome, Problem, ProblemKind
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ..batch.task import Message
+from ..batch.trajectory import Stop
 from ..contracts.engine import Completion, EngineSpec, GenerationRequest, WeightSource
-from ..contracts.task import Message
-from ..contracts.trajectory import Stop
 
 PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 _NUM_SPECIAL = 3

@@ -29,41 +29,35 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.plugins import Plugins
 from rlhf_core.weights import weights_digest
-from rlhf_plugin_local.backend.action_columns import ActionColumns
-from rlhf_plugin_local.backend.action_head import ActionScores, default_chunk
-from rlhf_plugin_local.backend.batch_columns import (
-    TEACHER_TOP_IDS,
-    Pass,
-    SeenLogprobs,
-    columns_of,
-    placed,
-)
-from rlhf_plugin_local.backend.buckets import buckets_of
-from rlhf_plugin_local.backend.device import choose_device
-from rlhf_plugin_local.backend.metric_reading import read_metrics
-from rlhf_plugin_local.backend.policy_objective import policy_objective, supervised_objective
-from rlhf_plugin_local.backend.policy_terms import PolicyTerms
-from rlhf_plugin_local.backend.scores import OpenRole, Score
-from rlhf_plugin_local.backend.scoring_backend import ScoringBackend
-from rlhf_plugin_local.backend.trained_parts import trained_parts
-from rlhf_plugin_local.backend.value_objective import value_objective
+from rlhf_torch.heads.action_head import ActionScores, default_chunk
+from rlhf_torch.models.buckets import buckets_of
+from rlhf_torch.models.device import choose_device
+from rlhf_torch.rows.batch_columns import TEACHER_TOP_IDS, Pass, SeenLogprobs, columns_of, placed
+from rlhf_torch.scoring.scores import OpenRole, Score
+from rlhf_torch.scoring.scoring_backend import ScoringBackend
+from rlhf_torch.training.action_columns import ActionColumns
+from rlhf_torch.training.metric_reading import read_metrics
+from rlhf_torch.training.policy_objective import policy_objective, supervised_objective
+from rlhf_torch.training.policy_terms import PolicyTerms
+from rlhf_torch.training.trained_parts import trained_parts
+from rlhf_torch.training.value_objective import value_objective
 
 from .config import DeepSpeedConfig
-from .export import export_role
-from .group_batch import group_batch, group_rows
-from .loading import load_role
-from .offloading import Offloading
-from .passes import Rows, agreed_passes, nothing
-from .rank_group import RankGroup, join_group
-from .ranks import Ranks, join, own_device
-from .replicated_training import ReplicatedTraining
+from .files.export import export_role
+from .files.loading import load_role
+from .files.offloading import Offloading
+from .files.state_files import load_training, save_training
+from .files.weights import served_weights
+from .parallel.group_batch import group_batch, group_rows
+from .parallel.passes import Rows, agreed_passes, nothing
+from .parallel.rank_group import RankGroup, join_group
+from .parallel.ranks import Ranks, join, own_device
+from .parallel.sequence_attention import check_heads
+from .parallel.sequence_rows import GroupRows, lay_out
+from .parallel.tensor_shards import WholeShards
 from .scoring import SharedScoring, WholeScoring
-from .sequence_attention import check_heads
-from .sequence_rows import GroupRows, lay_out
-from .state_files import load_training, save_training
-from .tensor_shards import WholeShards
-from .weights import served_weights
-from .zero_training import ZeroTraining
+from .zero.replicated_training import ReplicatedTraining
+from .zero.zero_training import ZeroTraining
 
 Training = ZeroTraining | ReplicatedTraining
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rlhf_plugin_local.backend.role_model import RoleModel
+from rlhf_torch.models.role_model import RoleModel
 
 ResultT = TypeVar("ResultT")
 

@@ -11,12 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from rlhf_core.contracts import RoleSpec
-from rlhf_plugin_local.backend.role_model import RoleModel
+from rlhf_torch.models.role_model import RoleModel
 
 from .config import DeepSpeedConfig
+from .parallel.ranks import Ranks
 from .partitioned_model import WholeHead
-from .ranks import Ranks
-from .zero_training import start_engine
+from .zero.zero_training import start_engine
 
 
 class WholeScoring:

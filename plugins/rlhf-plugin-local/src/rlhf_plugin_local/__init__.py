@@ -28,7 +28,7 @@ def rlhf_train_backends() -> list[Component[Any]]:
         Component(
             name="torch",
             config=TorchBackendConfig,
-            factory="rlhf_plugin_local.backend.torch_backend:TorchBackend",
+            factory="rlhf_plugin_local.torch_backend:TorchBackend",
             summary="trains any Transformers causal LM on packed sequences, on one CPU or GPU",
         )
     ]

@@ -11,13 +11,13 @@ from rlhf_cli.runs import PlannedRun, read_run
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 
-from .configs import Shapes, shapes_of
-from .hardware import GPUS, find_gpu
-from .placement import Cluster
+from .machine.hardware import GPUS, find_gpu
+from .memory.placement import Cluster
+from .memory.roles import Workload
+from .model.configs import Shapes, shapes_of
 from .prediction import Prediction, predict, require_sane
 from .remedies import Remedy, remedies
 from .report import as_json, render
-from .roles import Workload
 
 
 class _Parser(argparse.ArgumentParser):

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
 
-from . import assumptions as assumed
-from .configs import Shapes
-from .engine_memory import EngineMemory
-from .engines import PlannedEngine, planned_engine
-from .hardware import GIB, Gpu
-from .phases import Step, phases_of, step_of
-from .placement import Cluster, GpuKind, Placement, Process, check_engine, place
-from .roles import PlannedRole, Workload, planned_role
-from .setting import Phase, Setting
-from .training_memory import Parts, RoleMemory, role_memory
+from .machine import assumptions as assumed
+from .machine.hardware import GIB, Gpu
+from .memory.engine_memory import EngineMemory
+from .memory.engines import PlannedEngine, planned_engine
+from .memory.placement import Cluster, GpuKind, Placement, Process, check_engine, place
+from .memory.roles import PlannedRole, Workload, planned_role
+from .memory.training_memory import Parts, RoleMemory, role_memory
+from .model.configs import Shapes
+from .seconds.phases import Step, phases_of, step_of
+from .seconds.setting import Phase, Setting
 
 REWARD_MODEL = "reward_model:reward_model"
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
 
-from .engines import VLLM
-from .hardware import GIB
+from .machine.hardware import GIB
+from .memory.engines import VLLM
+from .memory.roles import DEEPSPEED, TORCH
 from .prediction import Prediction
-from .roles import DEEPSPEED, TORCH
 
 Flags = tuple[str, ...]
 """Names and values of flags in turn."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import measured
-from .hardware import GIB
+from .machine.hardware import GIB
 from .prediction import GpuMemory, Prediction
 from .remedies import Remedy
+from .seconds import measured
 
 SMALLEST = 0.05 * GIB
 """Size in bytes below which the parts of a process share one line of the report."""

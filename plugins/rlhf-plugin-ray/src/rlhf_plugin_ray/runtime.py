@@ -18,11 +18,12 @@ from rlhf_core import ConfigError
 from rlhf_core.contracts import Placement, RoleSpec, RuntimeSpec
 from rlhf_core.plugins import Plugins
 
-from . import preflight
-from .cluster import Cluster
+from .cluster import preflight
+from .cluster.cluster import Cluster
 from .config import RayRuntimeConfig
-from .delivery import WeightDelivery
-from .engine_actor import EngineActor
+from .engines.delivery import WeightDelivery
+from .engines.engine_actor import EngineActor
+from .engines.router import EngineRouter
 from .layout import (
     ENGINE,
     ROLLOUT,
@@ -32,15 +33,14 @@ from .layout import (
     require_known_names,
     require_room,
 )
-from .learner_actor import LearnerActor
-from .process import Driver, Process, ProcessInfo, describe_driver, killed_on_error
-from .rank_actor import RankActor
-from .remote_learner import RemoteLearner
-from .role import RayRole, SharedBatches
-from .rollout_actor import RolloutActor
-from .rollout_pool import RolloutPool
-from .router import EngineRouter
-from .supervisor import ProcessLost, Supervisor, all_of
+from .processes.process import Driver, Process, ProcessInfo, describe_driver, killed_on_error
+from .processes.supervisor import ProcessLost, Supervisor, all_of
+from .ranks.learner_actor import LearnerActor
+from .ranks.rank_actor import RankActor
+from .ranks.remote_learner import RemoteLearner
+from .ranks.role import RayRole, SharedBatches
+from .rollouts.rollout_actor import RolloutActor
+from .rollouts.rollout_pool import RolloutPool
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from .arguments import engine_args, environment
 from .config import VllmEngineConfig
 from .requests import completion, sampling_params
 from .rope_limit import check_length
+from .sender import Hand, WeightSender
 from .served_digest import HeldWeight, served_digest
-from .transfer.sender import Hand, WeightSender
 
 if TYPE_CHECKING:
     import psutil

@@ -303,7 +303,7 @@ def test_arrays_have_the_types_of_the_contract(lm, generate, make_request):
 def test_bfloat16_autocast_stays_close_to_the_full_forward_pass(
     lm_of, generate, make_request, full_logits
 ):
-    from rlhf_plugin_local.modeling import CausalLM
+    from rlhf_torch.models.modeling import CausalLM
 
     lm = CausalLM(lm_of("qwen3").model, torch.bfloat16)
     requests = requests_for(make_request, max_new_tokens=30)

@@ -129,7 +129,7 @@ def test_precast_weights_give_the_bits_of_autocast_and_follow_updates(
     own, run, start, make_request, source_of, monkeypatch
 ):
     from rlhf_plugin_local.engine import weights
-    from rlhf_plugin_local.modeling import CausalLM
+    from rlhf_torch.models.modeling import CausalLM
 
     original = copy.deepcopy(own.model.state_dict())
     low = CausalLM(own.model, torch.bfloat16)
@@ -160,7 +160,7 @@ def test_precast_weights_give_the_bits_of_autocast_and_follow_updates(
 
 def test_precast_keeps_the_original_as_it_was(own):
     from rlhf_plugin_local.engine.precast import Precast
-    from rlhf_plugin_local.modeling import CausalLM
+    from rlhf_torch.models.modeling import CausalLM
 
     low = CausalLM(own.model, torch.bfloat16)
     before = {name: (t.data_ptr(), t.dtype) for name, t in low.model.state_dict().items()}

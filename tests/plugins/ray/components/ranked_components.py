@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from rlhf_core import Component, hookimpl
 from rlhf_core.contracts import ParameterGroup, TokenLoss
-from rlhf_plugin_local.backend.torch_backend import TorchBackend
 from rlhf_plugin_local.config import TorchBackendConfig
+from rlhf_plugin_local.torch_backend import TorchBackend
 
 
 class Gradient:

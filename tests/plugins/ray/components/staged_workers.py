@@ -13,7 +13,7 @@ import numpy as np
 
 from rlhf_core import RewardError
 from rlhf_core.contracts import FinishedGroup, Trajectory, TrajectoryColumns, Turn
-from rlhf_plugin_ray.rollout_actor import RolloutActor
+from rlhf_plugin_ray.rollouts.rollout_actor import RolloutActor
 
 
 def group_of(task, terms):

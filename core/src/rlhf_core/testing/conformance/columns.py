@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ...batch.task import Uid
+from ...batch.trajectory import Stop, Trajectory, Turn
+from ...batch.trajectory_columns import TrajectoryColumns
 from ...contracts.reward import RolloutInfo
-from ...contracts.task import Uid
-from ...contracts.trajectory import Stop, Trajectory, Turn
-from ...contracts.trajectory_columns import TrajectoryColumns
 
 INFO = RolloutInfo(step=5, version=4, max_new_tokens=16, max_length=64)
 EOS_ID, PAD_ID = 2, 0

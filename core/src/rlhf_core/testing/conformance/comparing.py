@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...contracts.metric import Metric, metric_values
+from ...batch.metric import Metric, metric_values
 
 
 def assert_equal(

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...batch.task import Uid
+from ...batch.trajectory_columns import TrajectoryColumns
 from ...component import Component, ComponentRef, Config, Registered
 from ...contracts.backend import Normalizers, StepPlan, TrainBatch
 from ...contracts.correction import Correction
 from ...contracts.loss import LossInputs, TokenLoss
 from ...contracts.optimizer import ParameterGroup
-from ...contracts.task import Uid
-from ...contracts.trajectory_columns import TrajectoryColumns
 from ...plugins import Plugins, empty
 from ..tiny import write_tiny_model
 from .columns import EOS_ID, PAD_ID, trajectory

@@ -25,7 +25,7 @@ from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout
 from .sequence import Finished, Sequence
 
 if TYPE_CHECKING:
-    from ..modeling import CausalLM
+    from rlhf_torch.models.modeling import CausalLM
 
 INTEGERS = ("token", "position", "index", "seed", "limit", "min_new", "top_k")
 FLOATS = ("temperature", "top_p", "min_p")

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from ..modeling import CausalLM
+from rlhf_torch.models.modeling import CausalLM
 
 
 class Precast:

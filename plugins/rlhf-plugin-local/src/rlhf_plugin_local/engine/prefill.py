@@ -12,7 +12,8 @@ from itertools import accumulate, groupby
 import torch
 from torch import Tensor
 
-from ..packing import PackedLayout
+from rlhf_torch.packed.packing import PackedLayout
+
 from .cache import KVCache, round_up
 
 ROW_MULTIPLE = 8

@@ -226,7 +226,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
         """Refuse: ``transfer.sender`` sends weights. vLLM 0.26 requires this method, and later versions lack it."""
-        raise NotImplementedError("weights are sent by rlhf_plugin_vllm.transfer.sender")
+        raise NotImplementedError("weights are sent by rlhf_plugin_vllm.sender")
 
     def place(self) -> Place:
         """Return machine and device of this worker."""

@@ -1,0 +1,99 @@
+"""No option is ignored: one that was typed for this run and could not change it is refused.
+
+Only the command line is checked. In a file an option may wait for the run that switches its feature on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...errors import ConfigError
+from ..problems import Labels
+from ..resolved import Selection
+from ..run import EvalConfig, RunConfig, SupervisedConfig
+from .features import needs
+
+Selections = Mapping[str, tuple[Selection, ...]]
+
+
+def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
+    """Refuse typed options that change nothing.
+
+    Raises:
+        ConfigError: names the option and what would make it count.
+    """
+    for path, reason in _without_effect(run, selections, labels):
+        if labels.is_typed(path):
+            raise ConfigError(f"{labels(path)} would change nothing: {reason}")
+
+
+def _without_effect(
+    run: RunConfig, selections: Selections, labels: Labels
+) -> Iterator[tuple[str, str]]:
+    """Yield options that the rest of the configuration switches off, with the reason."""
+    kl = run.algo.kl
+    if kl.mode == "reward":
+        for name in ("tail", "unbiased_gradient"):
+            yield f"algo.kl.{name}", "the KL is in the reward. Set --algo.kl.mode loss too."
+    if kl.unbiased_gradient:
+        yield "algo.kl.tail", "the unbiased gradient is no estimator's. Leave that option out."
+    if kl.coef == 0:
+        for name in ("mode", "estimator", "tail"):
+            yield f"algo.kl.{name}", "there is no KL penalty. Set --algo.kl.coef too."
+    if kl.target is None:
+        yield "algo.kl.horizon", "the coefficient is fixed. Set --algo.kl.target to adapt it."
+    if kl.coef == 0 and "ref_logprobs" not in needs(selections, labels):
+        yield "ref.path", "nothing uses a reference model. Set --algo.kl.coef too."
+    yield from _losses_without_effect(run, needs(selections, labels))
+    if not run.eval.data and not run.eval.fraction:
+        for name in EvalConfig.model_fields.keys() - {"data", "fraction"}:
+            yield (
+                f"eval.{name}",
+                "there is nothing to evaluate on. Add --eval.data FILE or --eval.fraction 0.05.",
+            )
+    if not run.eval.data:
+        yield "eval.split", "it is the split of --eval.data, which is not given."
+    if run.checkpoint.best_metric is None:
+        yield (
+            "checkpoint.best_mode",
+            "no best checkpoint is kept. Set --checkpoint.best_metric too.",
+        )
+    for role, schedule in (("actor", run.actor.lr_schedule), ("critic", run.critic.lr_schedule)):
+        if schedule == "constant":
+            yield (
+                f"{role}.min_lr_ratio",
+                f"the learning rate is constant. Set --{role}.lr_schedule too.",
+            )
+    if not run.rollout.max_staleness:
+        yield (
+            "rollout.in_flight_updates",
+            "nothing is in flight when weights change. Set --rollout.max_staleness 1 or more.",
+        )
+    yield from _error_values_without_effect(selections)
+
+
+def _error_values_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
+    for selection in selections["reward.use"]:
+        if selection.reward is not None and selection.reward.on_error != "value":
+            yield (
+                f"{selection.section}.error_value",
+                f"errors are not scored. Set --{selection.section}.on_error value.",
+            )
+
+
+def _losses_without_effect(run: RunConfig, needed: frozenset[str]) -> Iterator[tuple[str, str]]:
+    if run.algo.loss.entropy_target is None:
+        yield (
+            "algo.loss.entropy_step",
+            "the entropy bonus is fixed. Set --algo.loss.entropy_target to adapt it.",
+        )
+    if not needed & {"teacher_logprobs", "teacher_top_k"}:
+        yield "algo.teacher.path", "no loss of this run learns from a teacher."
+    if "teacher_top_k" not in needed:
+        yield "algo.teacher.top_k", "no loss of this run looks at several tokens of a teacher."
+    if "supervised_data" not in needed:
+        for name in SupervisedConfig.model_fields:
+            yield (
+                f"supervised.{name}",
+                "no further loss of this run imitates responses. Add one with --algo.terms.use.",
+            )

@@ -1,0 +1,171 @@
+"""What the options of a run mean for its components, in the words of ``rlhf_core.capabilities``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+from ... import capabilities
+from ...capabilities import Chosen
+from ...contracts.backend import Aggregation
+from ...contracts.engine import SamplingParams
+from ..problems import Labels
+from ..resolved import Selection
+from ..run import RolloutConfig, RunConfig
+
+OFF_POLICY = "off_policy"
+"""What a policy loss provides that allows for samples of an older policy than the one that it trains: its gradient has
+the ratio to ``LossInputs.old_logprobs``, or is right whoever wrote the sample."""
+
+_CRITIC = "critic."
+_AGGREGATIONS: Mapping[str, Aggregation] = {
+    f"aggregation:{mode}": mode for mode in get_args(Aggregation)
+}
+"""What a component provides that was published with an aggregation of its own."""
+
+
+def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]]) -> frozenset[str]:
+    """Return the capabilities that the options bring, beside those that components provide.
+
+    ``environment``, ``reward``, ``data``, ``is_correction``, ``model_adapter``: one is chosen. ``kl_in_reward``,
+    ``kl_in_loss``, ``adaptive_kl``: the KL penalty. ``renormalized_sampling``: top-p, top-k, min-p or min_new_tokens
+    is on, so the sampler's log-probs are not the trainer's. ``several_updates``: more than one optimizer update per
+    rollout batch. ``entropy_bonus``: the loss has an entropy term. ``rollout_as_old``: the sampler's log-probs stand in
+    for the old ones. ``supervised_data``: there are responses to imitate. ``teacher``: there is a model to distill
+    from. ``reward_shaper``: rewards are changed after they are given. ``stale_rollouts``: generation runs ahead of
+    training.
+    """
+    kl = run.algo.kl
+    found = {
+        "environment": bool(selections["rollout.environment"]),
+        "reward": bool(selections["reward.use"]),
+        "data": bool(run.data.train),
+        "is_correction": bool(selections["algo.correction.kind"]),
+        "reward_shaper": bool(selections["reward.shapers"]),
+        "model_adapter": bool(selections["actor.adapter"]),
+        "kl_in_reward": kl.coef > 0 and kl.mode == "reward",
+        "kl_in_loss": kl.coef > 0 and kl.mode == "loss",
+        "adaptive_kl": kl.target is not None,
+        "renormalized_sampling": renormalizes(run),
+        "several_updates": updates_per_batch(run) > 1,
+        "entropy_bonus": has_entropy_bonus(run),
+        "rollout_as_old": old_logprobs_from(run, selections) == "rollout",
+        "stale_rollouts": run.rollout.max_staleness > 0,
+        "supervised_data": bool(run.supervised.data),
+        "teacher": run.algo.teacher.path is not None,
+    }
+    return frozenset(name for name, present in found.items() if present)
+
+
+def old_logprobs_from(
+    run: RunConfig, selections: Mapping[str, tuple[Selection, ...]]
+) -> Literal["reuse", "recompute", "rollout"]:
+    """Return where the ratio's denominator comes from, as written or, for ``auto``, the cheapest that is exact.
+
+    Stale samples were drawn from another policy than the one at the start of the update. Where nothing else weighs
+    them for that, only the sampler's log-probs make the ratio right.
+    """
+    mode = run.algo.loss.old_logprobs
+    if mode != "auto":
+        return mode
+    if run.rollout.max_staleness and not weighs_samples(selections):
+        return "rollout"
+    return "recompute" if updates_per_batch(run) > 1 else "reuse"
+
+
+def weighs_samples(selections: Mapping[str, tuple[Selection, ...]]) -> bool:
+    """True when tokens are weighted for the difference between sampler and trainer: by a correction, or by a loss that
+    reads the sampler's log-probs itself."""
+    (loss,) = selections["algo.loss.policy"]
+    return bool(selections["algo.correction.kind"]) or "rollout_logprobs" in loss.needs
+
+
+def is_off_policy(loss: Selection) -> bool:
+    """True when a loss allows for samples of an older policy, by what it provides or by reading the sampler's
+    log-probs."""
+    return OFF_POLICY in loss.registered.component.provides or "rollout_logprobs" in loss.needs
+
+
+def spare_prompts(rollout: RolloutConfig) -> int:
+    """Prompts that a step starts beside those that it needs."""
+    # Rounded, because 10 * (1.1 - 1) is a little more than 1.
+    return math.ceil(round(rollout.batch_size * (rollout.oversampling - 1), 6))
+
+
+def prompts_in_flight(rollout: RolloutConfig) -> int:
+    """Most prompts that are played at the same time."""
+    ahead = rollout.max_staleness * rollout.batch_size
+    most = rollout.batch_size + max(ahead, spare_prompts(rollout))
+    return min(most, rollout.concurrency or most)
+
+
+def has_entropy_bonus(run: RunConfig) -> bool:
+    """True when the loss has an entropy term, be its coefficient 0 for the moment."""
+    return run.algo.loss.entropy_coef > 0 or run.algo.loss.entropy_target is not None
+
+
+def aggregation_of(written: str, chosen: Sequence[Selection]) -> Aggregation:
+    """Return the aggregation of a loss: as written, else what the first of ``chosen`` that provides one was published
+    with, else ``token-mean``."""
+    for mode in get_args(Aggregation):
+        if written == mode:
+            return _AGGREGATIONS[f"aggregation:{mode}"]
+    for selection in chosen:
+        for word in sorted(selection.registered.component.provides & _AGGREGATIONS.keys()):
+            return _AGGREGATIONS[word]
+    return "token-mean"
+
+
+def renormalizes(run: RunConfig) -> bool:
+    """True when the sampler's log-probs are not those of the trainer's distribution."""
+    return sampling_params(run.rollout).renormalizes
+
+
+def sampling_params(rollout: RolloutConfig) -> SamplingParams:
+    """The sampling of training rollouts."""
+    return SamplingParams(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        stop=rollout.stop,
+        min_new_tokens=rollout.min_new_tokens,
+        max_new_tokens=rollout.max_new_tokens,
+    )
+
+
+def updates_per_batch(run: RunConfig) -> int:
+    """Optimizer updates per rollout batch: minibatches times inner epochs."""
+    sequences = run.rollout.batch_size * run.rollout.n_samples_per_prompt
+    minibatches = -(-sequences // (run.train.batch_size or sequences))
+    return minibatches * run.train.inner_epochs
+
+
+def needs(selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> frozenset[str]:
+    """Everything that some chosen component needs."""
+    return capabilities.needs_of(_chosen(selections, labels))
+
+
+def check(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> None:
+    """Refuse components that cannot work together or with the options.
+
+    Raises:
+        CapabilityError: see ``capabilities.check``.
+    """
+    chosen = _chosen(selections, labels)
+    if "values" not in capabilities.needs_of(chosen):
+        # No critic is built, so what its selectors pick takes no part in the run.
+        chosen = _chosen(
+            {path: found for path, found in selections.items() if not path.startswith(_CRITIC)},
+            labels,
+        )
+    capabilities.check(chosen, features_of(run, selections), run.rollout.n_samples_per_prompt)
+
+
+def _chosen(selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> list[Chosen]:
+    return [
+        Chosen(labels(path), selection.registered, selection.options)
+        for path, found in selections.items()
+        for selection in found
+    ]

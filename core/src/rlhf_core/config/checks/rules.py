@@ -1,0 +1,315 @@
+"""Combinations of options that cannot be what somebody wants. Each message names both options and a way out."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Iterator, Mapping
+
+from ...errors import ConfigError
+from ...plugins import Plugins
+from ..problems import Labels, flag
+from ..resolved import Selection
+from ..run import RunConfig
+from .features import is_off_policy, renormalizes, updates_per_batch, weighs_samples
+
+Selections = Mapping[str, tuple[Selection, ...]]
+
+
+def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins) -> None:
+    """Refuse contradictory options.
+
+    Raises:
+        ConfigError: names the options as they were written and what to change.
+    """
+    for problem in (
+        *_task_rules(run, selections, labels, plugins),
+        *_data_rules(run, labels),
+        *_sampling_rules(run, labels),
+        *_training_rules(run, labels),
+        *_old_logprobs_rules(run, selections, labels),
+        *_staleness_rules(run, selections, labels),
+        *_kl_rules(run, labels),
+        *_teacher_rules(run, selections, labels),
+        *_term_rules(selections, labels),
+        *_reward_rules(selections, labels),
+        *_evaluation_rules(run, labels),
+    ):
+        raise ConfigError(problem)
+
+
+def _task_rules(
+    run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins
+) -> Iterator[str]:
+    environment = selections["rollout.environment"]
+    if not run.data.train and not environment:
+        yield (
+            "--data: expected data files, or an environment that makes its own tasks; got neither.\n"
+            "  Add --data FILE.jsonl or --env NAME."
+        )
+    if not selections["reward.use"] and not environment:
+        yield (
+            "--reward: expected a reward, or an environment that gives one; got neither.\n"
+            "  Add --reward NAME, --reward FILE.py:FUNCTION or --env NAME."
+        )
+    if environment and not any(
+        "environment" in selection.registered.component.needs
+        for found in selections.values()
+        for selection in found
+    ):
+        executor = selections["rollout.executor"][0].registered.name
+        able = [
+            entry.name
+            for entry in plugins.registries["rlhf_rollout_executors"]
+            if "environment" in entry.component.needs
+        ]
+        yield (
+            f"{labels('rollout.environment')} {environment[0].registered.name}: "
+            f"{labels('rollout.executor')} {executor} never plays an environment.\n"
+            f"  Choose one that does: {' or '.join(f'--executor {name}' for name in able) or 'none is installed'}."
+        )
+    if (
+        environment
+        and run.rollout.max_length is None
+        and any(
+            "several_turns" in selection.registered.component.provides
+            for selection in selections["rollout.executor"]
+        )
+    ):
+        yield (
+            "--rollout.max_length is required with several turns: prompt, all answers and what the environment says "
+            f"share it. Set for example --rollout.max_length "
+            f"{run.data.max_prompt_tokens + 4 * run.rollout.max_new_tokens}."
+        )
+    if not run.data.train and run.train.steps is None and run.data.max_samples is None:
+        yield (
+            "--steps is required: an environment without a data set has no epochs to count. Set --steps 100, or "
+            "--data.max_samples to say how many tasks make an epoch."
+        )
+
+
+def _data_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
+    data = run.data
+    if data.probabilities and len(data.probabilities) != len(data.train):
+        yield (
+            f"{labels('data.probabilities')} has {len(data.probabilities)} shares for {len(data.train)} sets "
+            f"in {labels('data.train')}; expected one each"
+        )
+    if data.probabilities and not math.isclose(sum(data.probabilities), 1.0, abs_tol=1e-3):
+        yield f"{labels('data.probabilities')}: expected shares that add up to 1, got {sum(data.probabilities):g}"
+    if any(not source.strip() for source in data.train):
+        yield f"{labels('data.train')}: one of the names is empty"
+    if data.template is not None:
+        yield from _template_rules(data.template, labels)
+        if labels.is_typed("data.prompt_key"):
+            yield (
+                f"{labels('data.prompt_key')} and {labels('data.template')}: the template makes the prompt, so the "
+                "prompt column would not be read. Leave one out."
+            )
+        if data.system_prompt is not None and not data.chat:
+            yield (
+                f"{labels('data.system_prompt')}: a template makes plain text, which has no place for it. "
+                "Add --data.chat, or put it into the template."
+            )
+
+
+def _template_rules(template: str, labels: Labels) -> Iterator[str]:
+    label = labels("data.template")
+    try:
+        fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        yield f"{label}: {error}. Write braces that are meant literally twice: {{{{ and }}}}."
+        return
+    if not fields:
+        yield f"{label}: it uses no column, so every prompt would be the same. Write a column as {{name}}."
+    if any(not name or name.isdigit() for name in fields):
+        yield f"{label}: expected column names between the braces, such as {{question}}; got {{}}"
+
+
+def _sampling_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
+    rollout, data = run.rollout, run.data
+    if rollout.min_new_tokens > rollout.max_new_tokens:
+        yield (
+            f"{labels('rollout.min_new_tokens')} is {rollout.min_new_tokens}; expected at most "
+            f"{labels('rollout.max_new_tokens')} = {rollout.max_new_tokens}"
+        )
+    if (
+        rollout.max_length is not None
+        and data.train
+        and rollout.max_length <= data.max_prompt_tokens
+    ):
+        yield (
+            f"{labels('rollout.max_length')} is {rollout.max_length}, but prompts may take "
+            f"{labels('data.max_prompt_tokens')} = {data.max_prompt_tokens} tokens, which leaves no room to answer.\n"
+            f"  Set --data.max_prompt_tokens below {rollout.max_length}."
+        )
+    if any(not text for text in rollout.stop):
+        yield f"{labels('rollout.stop')}: an empty string would end every turn at once; leave it out"
+    if rollout.top_k == 1 and rollout.n_samples_per_prompt > 1:
+        yield (
+            f"{labels('rollout.top_k')} is 1: all {rollout.n_samples_per_prompt} samples of a prompt would be the "
+            "same, and nothing is learned from equal samples. Set --rollout.top_k 0."
+        )
+
+
+def _training_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
+    train = run.train
+    sequences = run.rollout.batch_size * run.rollout.n_samples_per_prompt
+    rollouts = (
+        f"a step has {run.rollout.batch_size} prompts x {run.rollout.n_samples_per_prompt} samples"
+        f" = {sequences} sequences"
+    )
+    size = train.batch_size
+    if size is not None and size > sequences:
+        yield f"{labels('train.batch_size')} is {size}, but {rollouts}. Set --train.batch_size {sequences} or less."
+    elif size is not None and sequences % size:
+        divisor = max(part for part in range(1, size) if sequences % part == 0)
+        yield (
+            f"{labels('train.batch_size')} is {size}: {rollouts}, which it does not divide. "
+            f"Set --train.batch_size {divisor}."
+        )
+    longest = run.rollout.max_length or run.data.max_prompt_tokens + run.rollout.max_new_tokens
+    if longest > train.max_tokens_per_micro_batch:
+        yield (
+            f"{labels('train.max_tokens_per_micro_batch')} is {train.max_tokens_per_micro_batch}, but one sequence "
+            f"may have {longest} tokens. Set --train.max_tokens_per_micro_batch {longest} or shorten the sequences."
+        )
+    if (
+        train.steps is not None
+        and labels.is_typed("train.steps")
+        and labels.is_typed("train.epochs")
+    ):
+        yield (
+            f"{labels('train.steps')} and {labels('train.epochs')}: both say how long to train; the steps would win. "
+            "Leave one out."
+        )
+
+
+def _old_logprobs_rules(run: RunConfig, selections: Selections, labels: Labels) -> Iterator[str]:
+    mode, label = run.algo.loss.old_logprobs, labels("algo.loss.old_logprobs")
+    updates = updates_per_batch(run)
+    if mode == "reuse" and updates > 1:
+        yield (
+            f"{label} reuse: a rollout batch gives {updates} updates, and only the first could reuse its own pass.\n"
+            "  Set --algo.loss.old_logprobs auto, or one update per batch."
+        )
+    if mode == "rollout" and renormalizes(run):
+        yield (
+            f"{label} rollout: with top_p, top_k, min_p or min_new_tokens the sampler's log-probs are those of another "
+            "distribution, so the ratio would be wrong.\n  Set --algo.loss.old_logprobs auto, or sample without them."
+        )
+    if mode == "rollout" and selections["algo.correction.kind"]:
+        yield (
+            f"{label} rollout and {labels('algo.correction.kind')}: the correction compares the old log-probs with the "
+            "sampler's, which would be the same numbers. Leave one out."
+        )
+
+
+def _staleness_rules(run: RunConfig, selections: Selections, labels: Labels) -> Iterator[str]:
+    rollout, mode = run.rollout, run.algo.loss.old_logprobs
+    label = labels("rollout.max_staleness")
+    if not rollout.max_staleness or weighs_samples(selections):
+        return
+    (loss,) = selections["algo.loss.policy"]
+    if not is_off_policy(loss):
+        name = loss.registered.name
+        yield (
+            f"{label} {rollout.max_staleness} and {labels('algo.loss.policy')} {name}: nothing would weigh samples for "
+            f"having come from an older policy. {name} ({loss.registered.origin}) does not say that it allows for "
+            "them; a loss whose gradient has the ratio exp(policy_logprobs - old_logprobs) says so with "
+            "provides={'off_policy'}.\n"
+            "  Set a correction: --algo.correction.kind tis; or --rollout.max_staleness 0; or another --loss."
+        )
+    if mode in ("reuse", "recompute"):
+        yield (
+            f"{labels('algo.loss.old_logprobs')} {mode} and {label} {rollout.max_staleness}: the ratio would start "
+            "from the trainer's own policy, and nothing would weigh the samples for having come from an older one.\n"
+            "  Set --algo.loss.old_logprobs auto, or a correction: --algo.correction.kind tis."
+        )
+    if mode == "auto" and renormalizes(run):
+        yield (
+            f"{label} {rollout.max_staleness}: samples of older weights have to be weighed by the sampler's log-probs, "
+            "which with top_p, top_k, min_p or min_new_tokens are those of another distribution.\n"
+            "  Sample without them, or set --rollout.max_staleness 0."
+        )
+
+
+def _kl_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
+    kl = run.algo.kl
+    if kl.target is not None and kl.coef == 0:
+        yield (
+            f"{labels('algo.kl.target')} adapts {flag('algo.kl.coef')}, which is 0 and would stay 0. "
+            "Set --algo.kl.coef 0.01 to start from."
+        )
+    if kl.mode == "loss" and kl.coef > 0 and kl.estimator == "k1" and not kl.unbiased_gradient:
+        yield (
+            f"{labels('algo.kl.mode')} loss with {flag('algo.kl.estimator')} k1: its gradient is zero on average, "
+            "so it would not hold the policy back.\n  Set --algo.kl.estimator k3 or k2, --algo.kl.mode reward, or "
+            "--algo.kl.unbiased_gradient."
+        )
+
+
+def _teacher_rules(run: RunConfig, selections: Selections, labels: Labels) -> Iterator[str]:
+    if run.algo.teacher.path is not None:
+        return
+    for found in selections.values():
+        for selection in found:
+            if selection.needs & {"teacher_logprobs", "teacher_top_k"}:
+                yield (
+                    f"{labels(selection.slot)} {selection.registered.name} learns from a teacher, and none is given. "
+                    "Set --algo.teacher.path MODEL."
+                )
+
+
+def _term_rules(selections: Selections, labels: Labels) -> Iterator[str]:
+    for selection in selections["algo.loss.policy"]:
+        if "supervised_data" in selection.needs:
+            yield (
+                f"{labels('algo.loss.policy')} {selection.registered.name} learns from given responses, not from "
+                f"rollouts. Use it as a further loss: --algo.terms.use {selection.registered.name}."
+            )
+    for selection in selections["algo.terms.use"]:
+        if "prepares_step" in selection.registered.component.provides:
+            yield (
+                f"{labels('algo.terms.use')} {selection.registered.name}: it has to see the whole step first, which "
+                f"only the policy loss can. Set --loss {selection.registered.name}."
+            )
+
+
+def _reward_rules(selections: Selections, labels: Labels) -> Iterator[str]:
+    rewards = selections["reward.use"]
+    weights = [chosen.reward.weight for chosen in rewards if chosen.reward is not None]
+    if weights and not any(weights) and not selections["rollout.environment"]:
+        section = rewards[0].section
+        yield f"{labels(f'{section}.weight')} is 0, as is every reward's weight: nothing would be learned"
+
+
+def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
+    evaluation = run.eval
+    if evaluation.data and evaluation.fraction:
+        yield (
+            f"{labels('eval.data')} and {labels('eval.fraction')}: give held-out sets, or a share of the training "
+            "data to hold out, not both"
+        )
+    if evaluation.fraction and not run.data.train:
+        yield f"{labels('eval.fraction')}: there is no training data to hold a share out of; add --data FILE"
+    names = [
+        name for name, equals, _ in (source.partition("=") for source in evaluation.data) if equals
+    ]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"{labels('eval.data')}: two sets are called {twice[0]!r}; give each a name of its own"
+    for temperature in evaluation.temperatures:
+        if not 0.0 <= temperature <= 10.0:
+            yield f"{labels('eval.temperatures')}: expected 0 (greedy) to 10, got {temperature:g}"
+    if len(set(evaluation.temperatures)) < len(evaluation.temperatures):
+        yield f"{labels('eval.temperatures')}: the same temperature is given twice"
+    if evaluation.n_samples > 1 and not any(evaluation.temperatures):
+        yield (
+            f"{labels('eval.n_samples')} is {evaluation.n_samples}, but at temperature 0 all samples of a prompt are "
+            "the same. Set --eval.temperatures 1.0, or --eval.n_samples 1."
+        )
+    if run.checkpoint.best_metric is not None and not (evaluation.data or evaluation.fraction):
+        yield (
+            f"{labels('checkpoint.best_metric')}: there is no evaluation to take it from. "
+            "Add --eval.data FILE or --eval.fraction 0.05."
+        )

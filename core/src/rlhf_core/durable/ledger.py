@@ -1,0 +1,151 @@
+"""The ledger: what happened to every group of samples, append-only, one line per step and event.
+
+    {"step": 3, "event": "trained", "version": 2, "groups": {"0.17": 8, "0.4": 8}}
+
+Keys of ``groups`` are ``epoch.prompt``, values the number of episodes. The events of a group are ``planned``, then
+``trained`` or ``dropped`` (with a reason). A line ``{"event": "resumed", "step": k, "num_bytes": n}`` voids what stands
+after the file's first n bytes, which are those that the checkpoint of step k knew, so that a killed run's unfinished
+work does not count. At the end of each step the books balance: whatever was planned has been trained or dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..batch.task import Uid
+from ..errors import CheckpointError
+from .appending import AppendedFile, Extent, RunningDigest
+
+EVENTS = ("planned", "trained", "dropped")
+"""The events of a group, as the fields of ``Balance``."""
+RESUMED = "resumed"
+
+Groups = Mapping[tuple[int, int], int]
+"""(epoch, prompt) -> number of episodes."""
+
+
+@dataclass(slots=True)
+class Balance:
+    """The state of all groups after replaying a ledger."""
+
+    planned: Counter[str] = field(default_factory=Counter)
+    trained: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def unsettled(self) -> list[str]:
+        """Groups that were planned but neither trained nor dropped, or settled more than once."""
+        settled = self.trained + self.dropped
+        return sorted(
+            group for group in self.planned | settled if self.planned[group] != settled[group]
+        )
+
+
+class Ledger:
+    """Writer of a run's ledger. Opened for appending; nothing is ever rewritten.
+
+    Args:
+        begun: the digest of what the checkpoint knows that the run goes on from.
+    """
+
+    def __init__(self, path: Path, begun: RunningDigest | None = None) -> None:
+        self._begun = begun.num_bytes if begun else 0
+        self._file = AppendedFile(path, begun)
+
+    @property
+    def extent(self) -> Extent:
+        """The whole file as it is now."""
+        return self._file.extent
+
+    def resumed(self, step: int) -> None:
+        """Void what was written after the checkpoint of ``step``."""
+        self._file.write_line("")  # a kill may have cut off the last line
+        self._write({"event": RESUMED, "step": step, "num_bytes": self._begun})
+
+    def planned(self, step: int, groups: Groups) -> None:
+        self._write({"step": step, "event": "planned", "groups": _plain(groups)})
+
+    def trained(self, step: int, groups: Groups, *, version: int) -> None:
+        """Record groups that were trained on; ``version`` is that of the weights that generated them."""
+        self._write(
+            {"step": step, "event": "trained", "version": version, "groups": _plain(groups)}
+        )
+
+    def dropped(self, step: int, groups: Groups, *, reason: str) -> None:
+        self._write({"step": step, "event": "dropped", "reason": reason, "groups": _plain(groups)})
+
+    def sync(self) -> None:
+        """Make everything written so far durable."""
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        if record.get("groups") != {}:
+            self._file.write_line(json.dumps(record, separators=(",", ":")))
+
+
+def groups_of(uids: Iterable[Uid]) -> dict[tuple[int, int], int]:
+    """Count the episodes of each group."""
+    episodes = {(uid.epoch, uid.prompt, uid.sample) for uid in uids}
+    return dict(Counter((epoch, prompt) for epoch, prompt, _ in sorted(episodes)))
+
+
+def replay(path: Path, *, num_bytes: int | None = None) -> Balance:
+    """Read a ledger and return what happened to each group, without what is void.
+
+    A last line that a kill cut off is left out.
+
+    Args:
+        num_bytes: read the file's beginning only.
+
+    Raises:
+        CheckpointError: another line cannot be read.
+    """
+    content = path.read_bytes()[:num_bytes] if path.exists() else b""
+    valid: list[tuple[int, dict[str, Any] | CheckpointError]] = []
+    start = 0
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
+        try:
+            if line.strip():
+                record = _record(line)
+                if record["event"] == RESUMED:
+                    valid = [entry for entry in valid if entry[0] < record["num_bytes"]]
+                else:
+                    valid.append((start, record))
+        except (ValueError, RecursionError) as error:
+            if line.endswith(b"\n"):
+                problem = CheckpointError(f"{path}:{number}: not a ledger line: {error}")
+                valid.append((start, problem))  # unless a later line voids it
+        start += len(line)
+    balance = Balance()
+    for _, entry in valid:
+        if isinstance(entry, CheckpointError):
+            raise entry
+        getattr(balance, entry["event"]).update(entry["groups"])
+    return balance
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """Return a line's record; ValueError for what no ledger has."""
+    record = json.loads(line)
+    if not isinstance(record, dict) or record.get("event") not in (*EVENTS, RESUMED):
+        raise ValueError(f"expected an event, one of {', '.join((*EVENTS, RESUMED))}")
+    if record["event"] == RESUMED:
+        if not isinstance(record.get("num_bytes"), int):
+            raise ValueError("a resumed line needs num_bytes")
+    elif not (
+        isinstance(groups := record.get("groups"), dict)
+        and all(isinstance(count, int) for count in groups.values())
+    ):
+        raise ValueError("expected groups, each with its number of episodes")
+    return record
+
+
+def _plain(groups: Groups) -> dict[str, int]:
+    return {f"{epoch}.{prompt}": count for (epoch, prompt), count in sorted(groups.items())}

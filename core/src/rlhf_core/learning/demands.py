@@ -1,0 +1,83 @@
+"""What a run's components need, and so which models are built and which passes are made over each batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..config.checks.features import old_logprobs_from, updates_per_batch
+from ..config.resolved import Resolved
+from ..config.run import RunConfig
+from ..contracts.backend import Statistic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demands:
+    """Computed once at start from ``needs`` and options; nothing is built or computed that is not asked for."""
+
+    critic: bool
+    """A component needs ``values``."""
+    final_values: bool
+    """A component needs the critic's value of the state after a truncated response."""
+    reference: bool
+    """There is a KL, or a component needs ``ref_logprobs``."""
+    teacher_logprobs: bool
+    """A loss needs the teacher's log-probs of the sampled actions."""
+    teacher_top_k: int
+    """How many of the teacher's most probable tokens a loss needs; 0: none."""
+    old_statistics: tuple[Statistic, ...]
+    """What the policy's pass over each batch before its updates computes; empty: there is no such pass."""
+    rollout_logprobs: bool
+    """Every sample carries the sampler's log-probs; otherwise those of a few prompts do, for the mismatch metrics."""
+    rollout_as_old: bool
+    """The sampler's log-probs stand in for the old ones."""
+    greedy_rewards: bool
+    """One more episode per prompt is sampled greedily."""
+    observations: bool
+    """The estimator compares turns that started from the same text."""
+    prepares_step: bool
+    """The policy loss looks at the whole optimizer step first."""
+    supervised: bool
+    """A further loss imitates given responses."""
+    updates_per_step: int
+    """Optimizer updates per rollout batch."""
+
+    @property
+    def teacher(self) -> bool:
+        """A teacher is built."""
+        return self.teacher_logprobs or self.teacher_top_k > 0
+
+
+def demands_of(resolved: Resolved) -> Demands:
+    """Work out what has to be built and computed. That the options fit together was checked before."""
+    run = resolved.run
+    chosen = [selection for found in resolved.selections.values() for selection in found]
+    needs = frozenset().union(*(selection.needs for selection in chosen))
+    loss = resolved.one("algo.loss.policy").registered.component
+    old_from = old_logprobs_from(run, resolved.selections)
+    return Demands(
+        critic="values" in needs,
+        final_values="final_values" in needs,
+        reference=run.algo.kl.coef > 0 or "ref_logprobs" in needs,
+        teacher_logprobs="teacher_logprobs" in needs,
+        teacher_top_k=run.algo.teacher.top_k if "teacher_top_k" in needs else 0,
+        old_statistics=_old_statistics(run, needs, recompute=old_from == "recompute"),
+        rollout_logprobs="rollout_logprobs" in needs or old_from == "rollout",
+        rollout_as_old=old_from == "rollout",
+        greedy_rewards="greedy_rewards" in needs,
+        observations="observations" in needs,
+        prepares_step="prepares_step" in loss.provides,
+        supervised="supervised_data" in needs,
+        updates_per_step=updates_per_batch(run),
+    )
+
+
+def _old_statistics(
+    run: RunConfig, needs: frozenset[str], *, recompute: bool
+) -> tuple[Statistic, ...]:
+    kl_in_reward = run.algo.kl.coef > 0 and run.algo.kl.mode == "reward"
+    statistics: list[Statistic] = []
+    if kl_in_reward or "old_logprobs" in needs or recompute:
+        statistics.append("logprobs")
+    if "sum_pi_squared" in needs:
+        statistics.append("sum_pi_squared")
+    return tuple(statistics)

@@ -1,0 +1,192 @@
+"""From a rollout batch to new weights: score, estimate advantages, update."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..batch.metric import Metrics, merge_metrics, merge_updates, metric_values
+from ..batch.trajectory_columns import TrajectoryColumns
+from ..config.checks.features import renormalizes
+from ..config.resolved import Resolved
+from ..contracts.backend import StepOutcome, StepPlan, TrainBatch
+from ..contracts.learner import LearnOutcome, LearnRequest
+from ..contracts.runtime import RoleHandle
+from ..durable.faults import fault_point
+from ..errors import NonFiniteError
+from ..math import mismatch_metrics, pad_columns
+from ..rng import seed_of
+from . import scoring
+from .demands import Demands
+from .minibatches import Minibatch, minibatches, normalizers_of
+from .parts import LearningParts
+from .preparing import prepare
+from .roles import CRITIC, POLICY
+from .served_weights import require_agreement
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step under way."""
+
+    request: LearnRequest
+    supervised_taken: int = field(init=False)
+    skipped_updates: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.supervised_taken = self.request.supervised_taken
+        self.skipped_updates = dict(self.request.skipped_updates)
+
+
+class BatchLearner:
+    """Implements ``rlhf_core.contracts.Learner`` with the run's roles and components."""
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        demands: Demands,
+        roles: Mapping[str, RoleHandle],
+        parts: LearningParts,
+    ) -> None:
+        self._run = run = resolved.run
+        self._demands = demands
+        self._roles = roles
+        self._parts = parts
+        # Samples of older weights, or of a truncated distribution, differ for good reasons.
+        is_comparable = run.rollout.max_staleness == 0 and not renormalizes(run)
+        self._max_mismatch = run.rollout.max_mismatch if is_comparable else None
+        self._reward_weights = {
+            selection.section.rpartition(".")[2]: selection.reward.weight
+            for selection in resolved.selections["reward.use"]
+            if selection.reward is not None
+        }
+
+    async def learn(self, request: LearnRequest) -> LearnOutcome:
+        """See the contract."""
+        batch, started = request.batch, time.perf_counter()
+        scores = await scoring.score(batch, self._roles, self._demands)
+        estimates, metrics = scoring.advantages(
+            batch,
+            scores,
+            self._parts.estimator,
+            self._kl_penalty(request),
+            reward_weights=self._reward_weights,
+            with_observations=self._demands.observations,
+        )
+        scored = time.perf_counter()
+        fault_point("train", request.step)
+        step = _Step(request)
+        trains_policy = not self._demands.critic or request.step > self._run.critic.warmup_steps
+        updated = await self._update(step, scores, estimates, trains_policy=trains_policy)
+        return LearnOutcome(
+            metrics=merge_metrics([metrics, updated]),
+            score_s=scored - started,
+            train_s=time.perf_counter() - scored,
+            policy_changed=trains_policy,
+            supervised_taken=step.supervised_taken,
+            skipped_updates=step.skipped_updates,
+        )
+
+    async def _update(
+        self,
+        step: _Step,
+        scores: scoring.Scores,
+        estimates: Mapping[str, NDArray[np.float32]],
+        *,
+        trains_policy: bool,
+    ) -> Metrics:
+        """Do all optimizer updates of one rollout batch; the losses among the metrics are means over its updates."""
+        run, demands, request = self._run, self._demands, step.request
+        parts: list[Metrics] = []
+        old = None if demands.rollout_as_old else scores.columns.get("old_logprobs")
+        if old is not None:
+            parts.append(self._mismatch(request.batch, old))
+        for index, minibatch in enumerate(
+            minibatches(
+                request.batch,
+                scores.columns | dict(estimates),
+                teacher_top=scores.teacher_top,
+                per_epoch=demands.updates_per_step // run.train.inner_epochs,
+                epochs=run.train.inner_epochs,
+                max_actions=run.rollout.max_new_tokens,
+                seed=run.seed,
+                step=request.step,
+            )
+        ):
+            plan = self._plan(minibatch, request)
+            if demands.critic:
+                outcome = await self._update_role(CRITIC, minibatch.batch, plan, step)
+                parts.append(outcome.metrics)
+            if trains_policy:
+                seed = seed_of(run.seed, "prepare", request.step, index)
+                data, plan = self._policy_update(minibatch, plan, seed, step)
+                plan = replace(plan, return_logprobs=minibatch.first and old is None)
+                outcome = await self._update_role(POLICY, data, plan, step)
+                parts.append(outcome.metrics)
+                if outcome.logprobs is not None:
+                    parts.append(self._mismatch(data.trajectories, outcome.logprobs))
+        return merge_updates(parts)
+
+    def _plan(self, minibatch: Minibatch, request: LearnRequest) -> StepPlan:
+        return StepPlan(
+            normalizers=minibatch.normalizers,
+            kl_coef=request.kl_coef if self._run.algo.kl.mode == "loss" else 0.0,
+            entropy_coef=request.entropy_coef,
+            on_policy=minibatch.first and not self._demands.rollout_as_old,
+        )
+
+    def _policy_update(
+        self, minibatch: Minibatch, plan: StepPlan, seed: int, step: _Step
+    ) -> tuple[TrainBatch, StepPlan]:
+        """Add what the policy's losses have beside the rollouts: prepared columns, responses to imitate."""
+        data, supervised = minibatch.batch, self._parts.supervised
+        if self._parts.preparing_loss is not None:
+            prepared = prepare(self._parts.preparing_loss, data, seed)
+            data = replace(data, columns={**data.columns, **prepared})
+        if supervised is not None:
+            rows = supervised.take(step.supervised_taken)
+            step.supervised_taken += supervised.batch_size
+            totals = normalizers_of(rows.num_actions, self._run.rollout.max_new_tokens)
+            data = replace(data, supervised=rows)
+            plan = replace(plan, supervised_normalizers=totals)
+        return data, plan
+
+    def _mismatch(self, batch: TrajectoryColumns, logprobs: NDArray[np.float32]) -> Metrics:
+        """How far the trainer's log-probs are from the sampler's before any update."""
+        lengths = torch.from_numpy(batch.num_actions)
+        trainer, mask = pad_columns(torch.from_numpy(logprobs), lengths)
+        sampler, _ = pad_columns(torch.from_numpy(batch.rollout_logprobs), lengths)
+        with_logprobs = torch.from_numpy(scoring.has_logprobs(batch))
+        metrics: Metrics = mismatch_metrics(trainer, sampler, mask & with_logprobs[:, None])
+        values = metric_values(metrics)
+        if self._max_mismatch is not None and "mismatch/logprob_diff_mean" in values:
+            require_agreement(values["mismatch/logprob_diff_mean"], self._max_mismatch)
+        return metrics
+
+    async def _update_role(
+        self, role: str, data: TrainBatch, plan: StepPlan, step: _Step
+    ) -> StepOutcome:
+        outcome = await self._roles[role].train_step(data, plan)
+        skipped = outcome.metrics.get("train/skipped_updates")
+        in_a_row = 0
+        if skipped is not None and skipped.value():
+            in_a_row = step.skipped_updates.get(role, 0) + 1
+        step.skipped_updates[role] = in_a_row
+        if in_a_row >= self._run.train.max_skipped_updates:
+            raise NonFiniteError(
+                f"{in_a_row} updates of the {role} in a row had a gradient that is not finite; its weights are "
+                f"those of the last good update. Lower its learning rate, or look at the samples: "
+                f"rlhf show {self._run.output} --step {step.request.step - 1}"
+            )
+        return outcome
+
+    def _kl_penalty(self, request: LearnRequest) -> scoring.KlPenalty | None:
+        kl = self._run.algo.kl
+        if kl.coef == 0 or kl.mode != "reward":
+            return None
+        return scoring.KlPenalty(coef=request.kl_coef, estimator=kl.estimator)

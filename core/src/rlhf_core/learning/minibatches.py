@@ -1,0 +1,86 @@
+"""How a rollout batch is cut into optimizer updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..batch.trajectory_columns import TrajectoryColumns
+from ..contracts.backend import Normalizers, TopTokens, TrainBatch
+from ..rng import generator_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minibatch:
+    """The data of one optimizer update."""
+
+    batch: TrainBatch
+    normalizers: Normalizers
+    first: bool
+    """No update has been made on this rollout batch yet."""
+
+
+def minibatches(
+    batch: TrajectoryColumns,
+    columns: Mapping[str, NDArray[np.float32]],
+    *,
+    teacher_top: TopTokens | None = None,
+    per_epoch: int,
+    epochs: int,
+    max_actions: int,
+    seed: int,
+    step: int,
+) -> Iterator[Minibatch]:
+    """Yield the updates of one step.
+
+    With one update the rows keep their order; otherwise each inner epoch has a new one, drawn from
+    (seed, step, epoch). When filters left fewer sequences than planned, the updates get smaller rather than fewer, so
+    that the learning-rate schedule holds.
+    """
+    first = True
+    for epoch in range(epochs):
+        rows = np.arange(len(batch))
+        if per_epoch > 1:
+            rows = generator_of(seed, "minibatch", step, epoch).permutation(rows)
+        for part in np.array_split(rows, per_epoch):
+            if not len(part):
+                continue
+            part = np.sort(part)
+            yield Minibatch(
+                batch=_select(batch, columns, teacher_top, part),
+                normalizers=normalizers_of(batch.num_actions[part], max_actions),
+                first=first,
+            )
+            first = False
+
+
+def normalizers_of(num_actions: NDArray[np.int64], max_actions: int) -> Normalizers:
+    """Return the totals of an update over sequences with these numbers of actions."""
+    return Normalizers(
+        num_actions=int(num_actions.sum()),
+        num_sequences=len(num_actions),
+        max_actions=max_actions,
+    )
+
+
+def _select(
+    batch: TrajectoryColumns,
+    columns: Mapping[str, NDArray[np.float32]],
+    teacher_top: TopTokens | None,
+    rows: NDArray[np.int64],
+) -> TrainBatch:
+    if len(rows) == len(batch):
+        return TrainBatch(trajectories=batch, columns=columns, teacher_top=teacher_top)
+    actions = batch.action_index(rows)
+    if teacher_top is not None:
+        teacher_top = TopTokens(
+            token_ids=teacher_top.token_ids[actions], logprobs=teacher_top.logprobs[actions]
+        )
+    return TrainBatch(
+        trajectories=batch.select(rows),
+        columns={name: column[actions] for name, column in columns.items()},
+        teacher_top=teacher_top,
+    )

@@ -1,0 +1,31 @@
+"""What the policy had just read when it wrote a turn, as an index over the texts of each prompt's group."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..batch.trajectory_columns import TrajectoryColumns
+
+
+def observations(batch: TrajectoryColumns) -> NDArray[np.int64]:
+    """Return (sum of A,): for each action the dense index of what stands before its turn.
+
+    Before the first turn that is the prompt, before later ones the environment's text since the turn before.
+    """
+    known: dict[tuple[int, bytes], int] = {}
+    columns, action_turn = batch.tokens.read(), batch.action_turn
+    out = np.empty(len(action_turn), dtype=np.int64)
+    for row, group in enumerate(batch.group.tolist()):
+        whole = slice(columns.token_offsets[row], columns.token_offsets[row + 1])
+        span = slice(columns.action_offsets[row], columns.action_offsets[row + 1])
+        tokens, turns = columns.token_ids[whole], action_turn[span]
+        places = np.flatnonzero(columns.action_mask[whole])
+        first = np.flatnonzero(np.diff(turns, prepend=-1))  # the first action of each turn
+        read_from = 0
+        for turn, start in enumerate(first.tolist()):
+            end = int(first[turn + 1]) if turn + 1 < len(first) else len(turns)
+            text = tokens[read_from : places[start]].tobytes()
+            out[span][start:end] = known.setdefault((group, text), len(known))
+            read_from = int(places[end - 1]) + 1
+    return out

@@ -1,0 +1,41 @@
+"""What a process that learns in the driver's place builds from the run's configuration.
+
+A runtime that has such a process calls ``open_learner`` there, with the process's own plugins and handles to the roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..contracts.learner import Learner
+from ..contracts.runtime import RoleHandle
+from ..plugins import Plugins
+
+
+def open_learner(
+    config: Mapping[str, Any], roles: Mapping[str, RoleHandle], plugins: Plugins
+) -> Learner:
+    """Return a learner whose results are those of the driver's own to the bit.
+
+    Args:
+        config: ``RuntimeSpec.config``.
+
+    Raises:
+        ConfigError: the configuration, the tokenizer, or a file that they name is not to be had here.
+        RLHFError: a component cannot be built.
+    """
+    # They import torch, which the process may want to configure first.
+    from ..config.layers import Layer
+    from ..config.resolve import resolve
+    from ..data.tokenizer import load_tokenizer
+    from .demands import demands_of
+    from .learner import BatchLearner
+    from .parts import learning_parts
+
+    resolved = resolve([Layer.of(config, "the run's configuration")], plugins)
+    run, demands = resolved.run, demands_of(resolved)
+    tokenizer = load_tokenizer(
+        run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
+    )
+    return BatchLearner(resolved, demands, roles, learning_parts(resolved, demands, tokenizer))

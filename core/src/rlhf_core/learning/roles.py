@@ -1,0 +1,149 @@
+"""From the resolved configuration to the models of a run: one RoleSpec each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..component import ComponentRef
+from ..config.checks.features import aggregation_of, has_entropy_bonus, prompts_in_flight
+from ..config.files import writable
+from ..config.resolved import Resolved, Selection
+from ..config.run import RunConfig, TrainedRole
+from ..contracts.backend import LossTerm, PolicyObjective, RoleSpec, ScheduleSpec, ValueObjective
+from ..contracts.engine import EngineSpec
+from ..contracts.runtime import RolloutSpec, RuntimeSpec
+from ..rewards.spec import spec_of
+from ..rng import seed_of
+from .demands import Demands
+
+POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
+
+
+def runtime_spec(
+    resolved: Resolved, demands: Demands, *, total_steps: int, eos_token_ids: tuple[int, ...]
+) -> RuntimeSpec:
+    """Describe everything that the runtime has to build."""
+    run = resolved.run
+    roles = {POLICY: policy_role(resolved, demands, total_steps)}
+    if demands.critic:
+        roles[CRITIC] = critic_role(resolved, demands, total_steps)
+    if demands.reference:
+        roles[REFERENCE] = _role(run, REFERENCE, run.ref.path or run.model.path)
+    if demands.teacher:
+        assert run.algo.teacher.path is not None
+        roles[TEACHER] = _role(run, TEACHER, run.algo.teacher.path)
+    return RuntimeSpec(
+        roles=roles,
+        backend=_ref(resolved, "backend.name", "rlhf_train_backends"),
+        engine=_ref(resolved, "engine.name", "rlhf_engines"),
+        engine_spec=EngineSpec(
+            model_path=run.model.path,
+            dtype=run.model.dtype,
+            max_length=max_length(run),
+            max_concurrency=max(
+                prompts_in_flight(run.rollout) * run.rollout.n_samples_per_prompt,
+                run.eval.n_samples,
+            ),
+            eos_token_ids=eos_token_ids,
+            trust_remote_code=run.model.trust_remote_code,
+        ),
+        overlaps=run.rollout.max_staleness > 0,
+        config=writable(resolved.tree),
+        rollouts=_rollout_spec(resolved),
+    )
+
+
+def _rollout_spec(resolved: Resolved) -> RolloutSpec:
+    model = resolved.run.model
+    environment = resolved.optional("rollout.environment")
+    return RolloutSpec(
+        executor=_ref(resolved, "rollout.executor", "rlhf_rollout_executors"),
+        environment=environment.ref("rlhf_environments") if environment else None,
+        tokenizer_path=model.tokenizer or model.path,
+        trust_remote_code=model.trust_remote_code,
+        rewards=tuple(map(spec_of, resolved.selections["reward.use"])),
+    )
+
+
+def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleSpec:
+    run = resolved.run
+    algo = run.algo
+    kl_in_loss = algo.kl.coef > 0 and algo.kl.mode == "loss"
+    correction = resolved.optional("algo.correction.kind")
+    adapter = resolved.optional("actor.adapter")
+    policy_steps = total_steps - (run.critic.warmup_steps if demands.critic else 0)
+    return replace(
+        _role(run, POLICY, run.model.path),
+        objective=PolicyObjective(
+            loss=_ref(resolved, "algo.loss.policy", "rlhf_policy_losses"),
+            aggregation=aggregation_of(
+                algo.loss.aggregation,
+                [resolved.one("algo.loss.policy"), resolved.one("algo.advantage.estimator")],
+            ),
+            correction=correction.ref("rlhf_is_corrections") if correction else None,
+            kl_estimator=algo.kl.estimator if kl_in_loss else None,
+            kl_tail=algo.kl.tail,
+            kl_unbiased_gradient=algo.kl.unbiased_gradient,
+            entropy_bonus=has_entropy_bonus(run),
+            terms=tuple(_term(selection) for selection in resolved.selections["algo.terms.use"]),
+        ),
+        optimizer=_ref(resolved, "actor.optim", "rlhf_optimizers"),
+        adapter=adapter.ref("rlhf_model_adapters") if adapter else None,
+        schedule=_schedule(run.actor, max(1, policy_steps * demands.updates_per_step)),
+        max_grad_norm=run.actor.max_norm,
+        ema_decay=run.actor.ema,
+    )
+
+
+def _term(selection: Selection) -> LossTerm:
+    options = selection.term
+    assert options is not None
+    return LossTerm(
+        loss=selection.ref("rlhf_policy_losses"),
+        weight=options.weight,
+        aggregation=aggregation_of(options.aggregation, [selection]),
+        rows="supervised" if "supervised_data" in selection.needs else "rollouts",
+    )
+
+
+def critic_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleSpec:
+    run = resolved.run
+    return replace(
+        _role(run, CRITIC, run.critic.path or run.model.path),
+        head="value",
+        objective=ValueObjective(value_clip=run.critic.value_clip),
+        optimizer=_ref(resolved, "critic.optim", "rlhf_optimizers"),
+        schedule=_schedule(run.critic, total_steps * demands.updates_per_step),
+        max_grad_norm=run.critic.max_norm,
+    )
+
+
+def max_length(run: RunConfig) -> int:
+    """Tokens of the longest sequence that a run may produce."""
+    return run.rollout.max_length or run.data.max_prompt_tokens + run.rollout.max_new_tokens
+
+
+def _role(run: RunConfig, role: str, path: str) -> RoleSpec:
+    return RoleSpec(
+        role=role,
+        model_path=path,
+        tokenizer_path=run.model.tokenizer,
+        dtype=run.model.dtype,
+        trust_remote_code=run.model.trust_remote_code,
+        temperature=run.rollout.temperature,
+        max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
+        seed=seed_of(run.seed, f"role/{role}"),
+    )
+
+
+def _schedule(role: TrainedRole, updates: int) -> ScheduleSpec:
+    return ScheduleSpec(
+        name=role.lr_schedule,
+        warmup_updates=int(role.warmup_ratio * updates),
+        total_updates=updates,
+        min_lr_ratio=role.min_lr_ratio,
+    )
+
+
+def _ref(resolved: Resolved, slot: str, hook: str) -> ComponentRef:
+    return resolved.one(slot).ref(hook)

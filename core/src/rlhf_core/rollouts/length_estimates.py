@@ -1,0 +1,38 @@
+"""How long a prompt's responses will be, from what they were the last time: the longest are started first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..batch.task import Task
+from ..batch.trajectory_columns import TrajectoryColumns
+
+
+class LengthEstimates:
+    """Mean number of action tokens of each prompt's episodes when it was last finished."""
+
+    def __init__(self) -> None:
+        self._mean: dict[int, int] = {}
+
+    def note(self, batch: TrajectoryColumns) -> None:
+        """Remember the lengths of finished groups."""
+        group = batch.group
+        totals = np.bincount(group, weights=batch.num_actions)
+        means = totals / np.bincount(group)
+        prompts = batch.uid[np.unique(group, return_index=True)[1], 1]
+        self._mean.update(zip(prompts.tolist(), means.round().astype(int).tolist(), strict=True))
+
+    def longest_first(self, tasks: Sequence[Task]) -> list[int]:
+        """Return indices of ``tasks``: long ones first, then those never seen, each in the order given."""
+        return sorted(
+            range(len(tasks)), key=lambda index: -self._mean.get(tasks[index].uid.prompt, 0)
+        )
+
+    def to_json(self) -> dict[str, int]:
+        return {str(prompt): mean for prompt, mean in self._mean.items()}
+
+    def load(self, values: Mapping[str, int]) -> None:
+        """Invert ``to_json``."""
+        self._mean = {int(prompt): mean for prompt, mean in values.items()}

@@ -1,0 +1,97 @@
+"""Who plays a group and has it rewarded: this process, or others that the runtime has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from ..batch.task import Task, Uid
+from ..batch.trajectory import Trajectory
+from ..contracts.group import FinishedGroup, GroupPlayer
+from ..durable.faults import fault_point
+from .episodes import EpisodeRunner
+from .reward_queue import RewardQueue
+
+PlayedT = TypeVar("PlayedT")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+
+
+class Player(Protocol[PlayedT, ResultT_co]):
+    """Turns a task into a finished group, in two parts: a group has its slot for the first one only."""
+
+    def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
+        """The prompts whose samples carry log-probs."""
+        ...
+
+    async def play(self, task: Task, step: int, *, with_logprobs: bool) -> PlayedT:
+        """Generate."""
+        ...
+
+    def num_actions(self, played: PlayedT) -> int:
+        """Action tokens that were generated."""
+        ...
+
+    async def finish(self, task: Task, played: PlayedT, step: int) -> ResultT_co:
+        """Do the rest: rewards."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LocalPlayer:
+    """Uses the executor and the rewards of this process."""
+
+    def __init__(self, episodes: EpisodeRunner) -> None:
+        self._episodes = episodes
+        self._rewards = RewardQueue(episodes.score)
+
+    def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
+        return self._episodes.compared(tasks)
+
+    async def play(self, task: Task, step: int, *, with_logprobs: bool) -> list[Trajectory]:
+        played = await self._episodes.play(task, with_logprobs=with_logprobs)
+        fault_point("generate", step)
+        return played
+
+    def num_actions(self, played: list[Trajectory]) -> int:
+        return sum(len(one.rollout_logprobs) for one in played)
+
+    async def finish(self, task: Task, played: list[Trajectory], step: int) -> FinishedGroup:
+        finished = await self._rewards.put((task, played))
+        fault_point("reward", step)
+        return finished
+
+    async def close(self) -> None:
+        await self._rewards.close()
+
+
+class RemotePlayer:
+    """Has groups played and scored elsewhere."""
+
+    def __init__(self, groups: GroupPlayer, episodes: EpisodeRunner) -> None:
+        self._groups = groups
+        self._episodes = episodes
+
+    def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
+        return self._episodes.compared(tasks)
+
+    async def play(self, task: Task, step: int, *, with_logprobs: bool) -> FinishedGroup:
+        terms = self._episodes.terms(with_logprobs=with_logprobs)
+        finished = await self._groups.play(task, terms)
+        fault_point("generate", step)
+        return finished
+
+    def num_actions(self, played: FinishedGroup) -> int:
+        return 0 if played.batch is None else int(played.batch.num_actions.sum())
+
+    async def finish(self, task: Task, played: FinishedGroup, step: int) -> FinishedGroup:
+        fault_point("reward", step)
+        return played
+
+    async def close(self) -> None:
+        """Nothing to end: the runtime ends its processes."""
+
+
+def player_for(episodes: EpisodeRunner, groups: GroupPlayer | None) -> Player[Any, FinishedGroup]:
+    """Who plays for a run whose runtime offers ``groups``."""
+    return LocalPlayer(episodes) if groups is None else RemotePlayer(groups, episodes)

@@ -1,0 +1,36 @@
+"""A few rollouts of each step as text, for ``samples.jsonl``, ``rlhf show`` and observers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..batch.trajectory_columns import TrajectoryColumns
+from ..contracts.executor import Renderer
+
+
+def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> list[dict[str, Any]]:
+    """Return up to ``count`` samples, spread evenly over the batch, as JSON values."""
+    rows = np.unique(np.linspace(0, len(batch) - 1, min(count, len(batch))).round().astype(int))
+    batch = batch.select(rows)
+    columns, total = batch.tokens.read(), batch.total_reward
+    texts = []
+    for row in range(len(batch)):
+        span = slice(columns.token_offsets[row], columns.token_offsets[row + 1])
+        tokens, first_action = columns.token_ids[span], int(np.argmax(columns.action_mask[span]))
+        texts.append(
+            {
+                "uid": ".".join(map(str, batch.uid[row].tolist())),
+                "prompt": renderer.decode(tokens[:first_action].tolist()),
+                "response": renderer.decode(tokens[first_action:].tolist()),
+                "reward": float(total[row]),
+                "rewards": {
+                    name: float(column[row])
+                    for name, column in batch.rewards.items()
+                    if not np.isnan(column[row])
+                },
+                "truncated": bool(batch.truncated[row]),
+            }
+        )
+    return texts

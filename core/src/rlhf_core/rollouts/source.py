@@ -1,0 +1,322 @@
+"""One step's rollouts: draw prompts, play them, shape, filter, and replace what was filtered out; start those of
+later steps meanwhile, if generation may run ahead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..batch.metric import Metric, Metrics, merge_metrics
+from ..batch.task import Task
+from ..batch.trajectory_columns import TrajectoryColumns
+from ..contracts.engine import Engine
+from ..contracts.group import FinishedGroup, GroupPlayer
+from ..contracts.reward import RewardShaper, RolloutInfo, SampleFilter
+from ..durable.ledger import Ledger, groups_of
+from .batch_metrics import batch_metrics
+from .cursor import Cursor
+from .episodes import EpisodeRunner
+from .length_estimates import LengthEstimates
+from .players import player_for
+from .pool import Group, Pool, WorkDone
+from .staleness import LEFT_OVER, STALE, groups_by_version, staleness_metrics
+
+Playing = Group[FinishedGroup]
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollouts:
+    """What one step has to train on."""
+
+    batch: TrajectoryColumns | None
+    """None when nothing survived."""
+    metrics: Metrics = field(default_factory=dict)
+    generate_s: float = 0.0
+    """Time that the step spent waiting for generation."""
+    reward_s: float = 0.0
+    """Time that it spent waiting for rewards after that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """How far generation may run ahead of training. The defaults are on-policy."""
+
+    max_staleness: int = 0
+    """Versions that may lie between the weights that sampled a token and those that are trained on it."""
+    in_flight_updates: bool = False
+    """Weights are swapped under running requests; otherwise an update waits until no group is being played."""
+    spare_prompts: int = 0
+    """Prompts beside those that a step needs: it takes the first complete ones of all."""
+    concurrency: int | None = None
+    """Prompts played at the same time at most; None: all."""
+
+
+class RolloutSource:
+    """Produces rollout batches: episodes, shaped and filtered, until a step has as many groups as it wants.
+
+    Groups are played by ``groups`` in other processes, or without it by ``episodes`` in this one.
+
+    Prompts are taken in the order in which they were drawn. Without oversampling that alone keeps the bound: at most
+    ``(1 + max_staleness) * num_prompts`` are in the making while a step waits, and ``max_staleness * num_prompts``
+    while it trains, so that a prompt is taken at most ``max_staleness`` steps after it was started.
+    """
+
+    def __init__(
+        self,
+        episodes: EpisodeRunner,
+        *,
+        groups: GroupPlayer | None = None,
+        shapers: Sequence[RewardShaper] = (),
+        filters: Sequence[SampleFilter] = (),
+        ahead: Ahead | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self._episodes = episodes
+        self._shapers = shapers
+        self._filters = filters
+        self._ahead = ahead or Ahead()
+        self._engine = engine
+        self._engine_is_paused = False
+        self._pool = Pool(player_for(episodes, groups), concurrency=self._ahead.concurrency)
+        self.lengths = LengthEstimates()
+
+    @property
+    def in_flight(self) -> list[tuple[int, int]]:
+        """(epoch, prompt) of what was drawn but neither trained nor dropped; what a checkpoint has to hold."""
+        return [group.key for group in self._pool.groups]
+
+    @property
+    def work_done(self) -> WorkDone:
+        """What has been generated so far."""
+        return self._pool.work_done
+
+    def restore(self, tasks: Sequence[Task], step: int, version: int) -> None:
+        """Start again what was in flight when a checkpoint was written, with the same uids and seeds."""
+        self._pool.release(version)
+        self._pool.add(tasks, step)
+
+    async def take(
+        self,
+        step: int,
+        cursor: Cursor,
+        num_prompts: int,
+        *,
+        max_refills: int,
+        version: int,
+        ledger: Ledger,
+        steps_left: int = 0,
+    ) -> Rollouts:
+        """Return a batch of ``num_prompts`` groups, or fewer when the data or the refills ran out.
+
+        Args:
+            steps_left: steps after this one; nothing is started for which there is none.
+        """
+        try:
+            return await self._take(
+                _Draw(step, cursor, num_prompts, version, ledger, steps_left), max_refills
+            )
+        except BaseException:
+            await self.close()
+            raise
+
+    async def hold_to_train(self) -> None:
+        """``hold`` if the engine computes with the trainer's own tensors, which training is about to change."""
+        if self._ahead.max_staleness and self._engine is not None and self._engine.shares_weights:
+            await self.hold()
+
+    async def hold(self) -> None:
+        """Make it safe to change the weights that the engine serves; ``release`` undoes it.
+
+        Without ``in_flight_updates`` no group starts any more, and this waits for those that are being played.
+
+        Raises:
+            RLHFError: what a group failed with.
+        """
+        self._pool.hold()
+        if not (self._ahead.in_flight_updates and self._ahead.max_staleness):
+            await self._pool.settled()
+        elif self._pool.num_playing and not self._engine_is_paused:
+            assert self._engine is not None
+            await self._engine.pause()
+            self._engine_is_paused = True
+
+    async def release(self, version: int) -> None:
+        """Go on with weights of this version."""
+        if self._engine_is_paused:
+            assert self._engine is not None
+            await self._engine.resume()
+            self._engine_is_paused = False
+        self._pool.release(version)
+
+    async def close(self) -> None:
+        """Stop what is in flight."""
+        await self._pool.close()
+
+    async def _take(self, draw: _Draw, max_refills: int) -> Rollouts:
+        kept: list[TrajectoryColumns] = []
+        rollouts = Rollouts(batch=None)
+        parts: list[Metrics] = []
+        self._pool.release(draw.version)
+        missing = draw.num_prompts
+        spare = self._ahead.spare_prompts
+        ahead = min(self._ahead.max_staleness, draw.steps_left) * draw.num_prompts
+        draws = 0
+        while missing and draws <= max_refills:
+            self._fill(missing + max(spare, ahead), draw)
+            groups = await self._wait(missing, missing + spare, rollouts)
+            if not groups:
+                break
+            draws += 1
+            scored = self._settle_unscored(groups, draw, parts)
+            batch, missing = self._shape_and_filter(scored, self._info(draw), draw.ledger, parts)
+            if batch is not None:
+                kept.append(batch)
+        await self._drop_left_over(draw, parts)
+        self._fill(ahead, draw)
+        if self._filters:
+            parts.append({"filter/refills": Metric(max(draws - 1, 0), reduction="sum")})
+        if self._ahead.max_staleness:
+            in_flight = len(self._pool.groups)
+            parts.append({"rollout/in_flight": Metric(in_flight, reduction="sum")})
+        rollouts.metrics = merge_metrics(parts)
+        rollouts.batch = _join(kept)
+        if rollouts.batch is not None:
+            self._settle_trained(rollouts.batch, draw, rollouts)
+        return rollouts
+
+    def _fill(self, target: int, draw: _Draw) -> None:
+        """Start as many prompts as it takes to have ``target`` in the making."""
+        tasks = draw.cursor.take(max(0, target - len(self._pool.groups)))
+        planned = {(task.uid.epoch, task.uid.prompt): self._num_samples for task in tasks}
+        draw.ledger.planned(draw.step, planned)
+        for start in range(0, len(tasks), draw.num_prompts):
+            # A step's prompts compete for slots among themselves, not with those of later steps.
+            part = tasks[start : start + draw.num_prompts]
+            self._pool.add(part, draw.step, order=self.lengths.longest_first(part))
+
+    async def _wait(self, count: int, among: int, rollouts: Rollouts) -> list[Playing]:
+        started = time.perf_counter()
+        groups = await self._pool.take(count, among=among)
+        ended = time.perf_counter()
+        # What was generated before this step began to wait cost it nothing.
+        generated = max([started, *(group.generated_at or started for group in groups)])
+        rollouts.generate_s += generated - started
+        rollouts.reward_s += ended - generated
+        return groups
+
+    def _settle_unscored(
+        self, groups: Sequence[Playing], draw: _Draw, parts: list[Metrics]
+    ) -> list[TrajectoryColumns]:
+        """Write off the groups that could not be scored, and return the others."""
+        batches: list[TrajectoryColumns] = []
+        lost: dict[str, list[Playing]] = {}
+        for group in groups:
+            finished = group.work.result()
+            if finished.batch is not None:
+                batches.append(finished.batch)
+            if finished.dropped is not None:
+                lost.setdefault(finished.dropped, []).append(group)
+        for reason, dropped in lost.items():
+            self._write_off(dropped, reason, draw, parts)
+        return batches
+
+    async def _drop_left_over(self, draw: _Draw, parts: list[Metrics]) -> None:
+        """Drop what would be too old for the next step, or what no step is left for."""
+        left = self._pool.groups
+        if not self._ahead.max_staleness:
+            await self._drop(left, STALE, draw, parts)
+        elif not draw.steps_left:
+            await self._drop(left, LEFT_OVER, draw, parts)
+        else:
+            oldest = draw.version + 1 - self._ahead.max_staleness
+            old = [one for one in left if one.version is not None and one.version < oldest]
+            await self._drop(old, STALE, draw, parts)
+
+    async def _drop(
+        self, groups: Sequence[Playing], reason: str, draw: _Draw, parts: list[Metrics]
+    ) -> None:
+        if groups:
+            await self._pool.discard(groups)
+            self._write_off(groups, reason, draw, parts)
+
+    def _write_off(
+        self, groups: Sequence[Playing], reason: str, draw: _Draw, parts: list[Metrics]
+    ) -> None:
+        draw.ledger.dropped(
+            draw.step, {group.key: self._num_samples for group in groups}, reason=reason
+        )
+        parts.append({f"filter/dropped_groups/{reason}": Metric(len(groups), reduction="sum")})
+
+    def _settle_trained(self, batch: TrajectoryColumns, draw: _Draw, rollouts: Rollouts) -> None:
+        bound = self._ahead.max_staleness
+        rollouts.metrics |= staleness_metrics(batch, draw.version, bound)
+        for version, groups in groups_by_version(batch).items():
+            draw.ledger.trained(draw.step, groups, version=version)
+        self.lengths.note(batch)
+        rollouts.metrics |= batch_metrics(batch)
+
+    @property
+    def _num_samples(self) -> int:
+        return len(self._episodes.samples)
+
+    def _info(self, draw: _Draw) -> RolloutInfo:
+        return RolloutInfo(
+            step=draw.step,
+            version=draw.version,
+            max_new_tokens=self._episodes.context.sampling.max_new_tokens,
+            max_length=self._episodes.context.max_length,
+        )
+
+    def _shape_and_filter(
+        self,
+        scored: Sequence[TrajectoryColumns],
+        info: RolloutInfo,
+        ledger: Ledger,
+        parts: list[Metrics],
+    ) -> tuple[TrajectoryColumns | None, int]:
+        """Return what is kept, and how many groups the filters dropped."""
+        if not scored:
+            return None, 0
+        batch = TrajectoryColumns.concatenate(scored)
+        for shaper in self._shapers:
+            batch, metrics = shaper.shape(batch, info)
+            parts.append(metrics)
+        if not self._filters:
+            return batch, 0
+        group = batch.group
+        keep = np.ones(len(batch), dtype=bool)
+        num_dropped = 0
+        for index in range(int(group.max()) + 1):
+            rows = np.flatnonzero(group == index)
+            one = batch.select(rows)
+            reason = next(
+                (why for f in self._filters if (why := f.keep(one, info)) is not None), None
+            )
+            if reason is not None:
+                keep[rows] = False
+                num_dropped += 1
+                ledger.dropped(info.step, groups_of(one.uids()), reason=reason)
+                parts.append({f"filter/dropped_groups/{reason}": Metric(1, reduction="sum")})
+        kept = np.flatnonzero(keep)
+        return (batch.select(kept) if len(kept) else None), num_dropped
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """One step's claim on prompts."""
+
+    step: int
+    cursor: Cursor
+    num_prompts: int
+    version: int
+    ledger: Ledger
+    steps_left: int
+
+
+def _join(parts: Sequence[TrajectoryColumns]) -> TrajectoryColumns | None:
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else TrajectoryColumns.concatenate(parts)

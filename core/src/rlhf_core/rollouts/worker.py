@@ -1,0 +1,151 @@
+"""What a process that runs episodes builds from the names and values that it was sent.
+
+A runtime that has such processes calls ``open_rollouts`` in each, with the process's own plugins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ..batch.task import Task
+from ..component import ComponentRef
+from ..contracts.environment import Environment
+from ..contracts.executor import Generator, Renderer, RolloutContext, RolloutExecutor
+from ..contracts.group import FinishedGroup, GroupTerms
+from ..contracts.reward import RewardRequest
+from ..contracts.runtime import RolloutSpec
+from ..plugins import Plugins
+
+if TYPE_CHECKING:
+    from ..rewards.panel import RewardPanel, SampleScore
+    from .reward_queue import RewardQueue
+
+    Requests = Sequence[RewardRequest]
+    Scores = Sequence[SampleScore]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutParts:
+    """What turns a task into trajectories, the engine aside."""
+
+    executor: RolloutExecutor
+    renderer: Renderer
+    environment: Callable[[], Environment] | None
+    """Makes a fresh one; None when the run has none."""
+
+
+def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
+    """Build executor and renderer, and get ready to build environments.
+
+    Raises:
+        ConfigError: the tokenizer cannot be loaded here.
+        RLHFError: a component cannot be built.
+    """
+    # The tokenizer's library is heavy, and a process that imports this module may have another task.
+    from ..data.renderer import TokenizerRenderer
+    from ..data.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(spec.tokenizer_path, trust_remote_code=spec.trust_remote_code)
+    return RolloutParts(
+        executor=plugins.build(spec.executor),
+        renderer=TokenizerRenderer(tokenizer),
+        environment=_environments(spec.environment, plugins) if spec.environment else None,
+    )
+
+
+def open_rewards(spec: RolloutSpec, plugins: Plugins) -> RewardPanel | None:
+    """Get ready to start the rewards; None when the environment alone gives rewards."""
+    from ..rewards.panel import RewardPanel
+    from ..rewards.spec import selection_of
+
+    if not spec.rewards:
+        return None
+    return RewardPanel([selection_of(each, plugins) for each in spec.rewards])
+
+
+class GroupRunner:
+    """Plays groups and has them rewarded, all in this process. ``start`` first, ``close`` always.
+
+    What a ``GroupPlayer`` sends its groups to.
+
+    Args:
+        panel: see ``open_rewards``.
+    """
+
+    def __init__(self, parts: RolloutParts, panel: RewardPanel | None) -> None:
+        from .reward_queue import RewardQueue
+
+        self._parts = parts
+        self._panel = panel
+        self._queue: RewardQueue[Requests, Scores] = RewardQueue(self._score_together)
+
+    async def start(self) -> None:
+        """Start the rewards.
+
+        Raises:
+            RewardError: one cannot be built.
+        """
+        if self._panel is not None:
+            await self._panel.start()
+
+    async def play(self, task: Task, terms: GroupTerms, engine: Generator) -> FinishedGroup:
+        """Return the group, its tokens in this process's memory.
+
+        Raises:
+            RLHFError: an episode failed, or a sample could not be scored and its reward's policy is to fail.
+        """
+        from .episodes import EpisodeRunner
+
+        parts = self._parts
+        episodes = EpisodeRunner(
+            executor=parts.executor,
+            context=RolloutContext(
+                engine=engine,
+                renderer=parts.renderer,
+                sampling=terms.sampling,
+                max_length=terms.max_length,
+                seed=_no_seed,
+                environment=parts.environment,
+            ),
+            seed_of=terms.seed_of,
+            score=self._score if self._panel is not None else None,
+            samples_per_prompt=terms.num_samples,
+            with_greedy=terms.with_greedy,
+        )
+        played = await episodes.play(task, with_logprobs=terms.sampling.logprobs)
+        (finished,) = await episodes.score([(task, played)])
+        return finished
+
+    async def close(self) -> None:
+        """Stop the rewards; no process of theirs is left."""
+        await self._queue.close()
+        if self._panel is not None:
+            await self._panel.close()
+
+    async def _score(self, requests: Requests) -> Scores:
+        return await self._queue.put(requests)
+
+    async def _score_together(self, waiting: Sequence[Requests]) -> list[Scores]:
+        """Score the samples of several groups in one call."""
+        assert self._panel is not None
+        scores = iter(await self._panel.score([one for requests in waiting for one in requests]))
+        return [list(islice(scores, len(requests))) for requests in waiting]
+
+
+def _environments(reference: ComponentRef, plugins: Plugins) -> Callable[[], Environment]:
+    registered = plugins.get(reference.kind, reference.name)
+    options = registered.validate(reference.options)
+    factory = registered.load()
+
+    def make() -> Environment:
+        environment: Environment = factory(options)
+        return environment
+
+    return make
+
+
+def _no_seed(sample: int, turn: int) -> int:
+    raise AssertionError("the episode runner gives each task its own seeds")

@@ -1,0 +1,410 @@
+"""Checks of training backends (``contracts.TrainBackend``) against the same model as Transformers runs it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....component import Config
+from ....contracts.backend import (
+    Aggregation,
+    PolicyObjective,
+    RoleSpec,
+    Statistic,
+    StepPlan,
+    ValueObjective,
+)
+from ....math import pad_columns
+from ..comparing import assert_equal
+from ..subject import Check, Subject
+from ..tiny_policy import (
+    ADAMW,
+    CORRECTION,
+    LOSS,
+    MAX_ACTIONS,
+    SGD,
+    PlainModel,
+    PolicyGradient,
+    plain_plugins,
+    rollouts,
+    samples_of_prompts,
+    step_plan,
+    tiny_model,
+    train_batch,
+    value_batch,
+)
+
+_OBJECTIVES = (
+    PolicyObjective(loss=LOSS, aggregation="token-mean", kl_estimator="k3", kl_tail="linear"),
+    PolicyObjective(loss=LOSS, aggregation="token-mean", kl_estimator="k3", kl_tail="clamp"),
+    PolicyObjective(
+        loss=LOSS, aggregation="seq-mean-token-mean", kl_estimator="k2", kl_tail="linear"
+    ),
+    PolicyObjective(
+        loss=LOSS, aggregation="seq-mean-token-sum-norm", kl_estimator="k1", kl_tail="clamp"
+    ),
+)
+MAX_KL = 10.0
+"""Estimates have a tail from here on, see ``rlhf_core.math.kl_estimate``."""
+SMALL, LARGE = 12, 16384
+"""Tokens of a micro-batch that holds one or two of the rows, and of one that holds all."""
+DTYPES = ("float32", "bfloat16")
+CRITIC_STEPS, CRITIC_ERROR = 20, 0.2
+"""Steps of a critic towards returns of 1, and how far from them its values may be then; they begin at about 0."""
+
+
+def _spec(
+    folder: Path, objective: PolicyObjective | ValueObjective | None = None, **changes: Any
+) -> RoleSpec:
+    spec = RoleSpec(
+        role="policy",
+        model_path=str(folder),
+        objective=objective or PolicyObjective(loss=LOSS, aggregation="token-mean"),
+        optimizer=SGD,
+        max_grad_norm=None,
+    )
+    return replace(spec, **changes)
+
+
+@contextmanager
+def _running(
+    subject: Subject,
+    folder: Path,
+    objective: PolicyObjective | ValueObjective | None = None,
+    *,
+    loss: PolicyGradient | None = None,
+    **changes: Any,
+) -> Iterator[Any]:
+    backend = subject.make()
+    backend.setup(_spec(folder, objective, **changes), plain_plugins(loss))
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def _weights(backend: Any) -> dict[str, Tensor]:
+    return {
+        name: tensor.detach().float().cpu().clone()
+        for bucket in backend.buckets()
+        for name, tensor in bucket.items()
+    }
+
+
+def _assert_same_weights(backend: Any, expected: dict[str, Tensor], what: str) -> None:
+    found = _weights(backend)
+    for name, tensor in expected.items():
+        if name in found:
+            assert_equal(found[name], tensor, f"{what}: {name}", atol=2e-5, rtol=1e-3)
+
+
+def check_logprobs_equal_a_plain_forward(subject: Subject) -> None:
+    """Log-probs of actions are those of the plain model at the token before each, end-of-sequence and a padding token
+    that was written included; also over several turns."""
+    rows = rollouts()
+    with tiny_model() as folder, _running(subject, folder) as backend, torch.no_grad():
+        expected = PlainModel(folder).scores(rows).logprobs
+        actual = torch.from_numpy(backend.logprobs(rows))
+        assert_equal(actual, expected, "log-probs", atol=1e-3)
+
+
+def check_temperature_is_applied(subject: Subject) -> None:
+    """Log-probs, entropy and the sum of squares are of the distribution after the temperature."""
+    rows = rollouts()
+    with tiny_model() as folder, torch.no_grad():
+        plain = PlainModel(folder).scores(rows, temperature=0.6)
+        with _running(subject, folder, temperature=0.6) as backend:
+            found = backend.statistics(rows, get_args(Statistic))
+    for name, expected in (
+        ("logprobs", plain.logprobs),
+        ("entropy", plain.entropies),
+        ("sum_pi_squared", plain.sum_pi_squared),
+    ):
+        assert_equal(torch.from_numpy(found[name]), expected, f"{name} at 0.6", atol=1e-3)
+
+
+def check_scores_do_not_depend_on_the_batch(subject: Subject) -> None:
+    """A sequence has the same log-probs alone, beside others, and in a micro-batch of its own."""
+    rows = rollouts()
+    with tiny_model() as folder:
+        with _running(subject, folder) as backend:
+            together = torch.from_numpy(backend.logprobs(rows))
+            alone = [backend.logprobs(rows.select(np.array([row]))) for row in range(len(rows))]
+        with _running(subject, folder, max_tokens_per_micro_batch=SMALL) as backend:
+            cut = torch.from_numpy(backend.logprobs(rows))
+    assert_equal(torch.from_numpy(np.concatenate(alone)), together, "log-probs of rows alone")
+    assert_equal(cut, together, "log-probs in small micro-batches")
+
+
+def check_a_step_is_the_plain_gradient(subject: Subject) -> None:
+    """One step moves the weights by the gradient of the written-out objective: policy loss, KL and entropy, each over
+    the actions alone, at the temperature, divided by the totals of the step."""
+    batch = train_batch()
+    for terms in _OBJECTIVES:
+        objective = replace(terms, entropy_bonus=True)
+        plan = step_plan(batch.trajectories, kl_coef=0.3, entropy_coef=0.2)
+        with tiny_model() as folder:
+            plain = PlainModel(folder)
+            plain.descend(_written_out(plain, objective, plan, temperature=0.8))
+            with _running(subject, folder, objective, temperature=0.8) as backend:
+                backend.train_step(batch, plan)
+                _assert_same_weights(
+                    backend,
+                    plain.state(),
+                    f"after a step with {objective.aggregation}, {objective.kl_estimator} and "
+                    f"tail {objective.kl_tail}",
+                )
+
+
+def _written_out(
+    plain: PlainModel, objective: PolicyObjective, plan: StepPlan, *, temperature: float
+) -> Tensor:
+    """The objective of ``train_batch()`` in the plainest form."""
+    batch = train_batch()
+    rows, columns = batch.trajectories, batch.columns
+    scores = plain.scores(rows, temperature)
+    advantages = torch.from_numpy(columns["advantages"])
+    log_ratio = scores.logprobs - torch.from_numpy(columns["ref_logprobs"])
+    loss = -advantages * scores.logprobs + plan.kl_coef * _written_out_kl(log_ratio, objective)
+    loss = loss - plan.entropy_coef * scores.entropies
+    return _aggregated(loss, objective.aggregation, torch.from_numpy(rows.num_actions))
+
+
+def _written_out_kl(log_ratio: Tensor, objective: PolicyObjective) -> Tensor:
+    """The KL term, with the tangents at 10 as numbers."""
+    match objective.kl_estimator:
+        case "k2":
+            estimate = log_ratio.square() / 2
+            tangent = 4.472136 * log_ratio.abs() - 10.0
+            beyond = log_ratio.abs() > 4.472136
+        case "k3":
+            estimate = (-log_ratio).exp() - 1 + log_ratio
+            tangent = 10.0 - 12.610869 * (log_ratio + 2.610869)
+            beyond = log_ratio < -2.610869
+        case _:
+            estimate, tangent, beyond = log_ratio, log_ratio, log_ratio > torch.inf
+    if objective.kl_tail == "clamp":
+        return estimate.clamp(-MAX_KL, MAX_KL)
+    return torch.where(beyond, tangent, estimate)
+
+
+def _aggregated(loss: Tensor, mode: str, lengths: Tensor) -> Tensor:
+    if mode == "token-mean":
+        return loss.mean()
+    parts = loss.split(lengths.tolist())  # type: ignore[no-untyped-call]
+    if mode == "seq-mean-token-mean":
+        return torch.stack([part.mean() for part in parts]).mean()
+    return torch.stack([part.sum() / MAX_ACTIONS for part in parts]).mean()
+
+
+def check_every_parameter_is_trained(subject: Subject) -> None:
+    """A step moves every weight of the policy: in float32 and bfloat16, with tied and untied embeddings, whole and in
+    micro-batches."""
+    batch = train_batch()
+    for tied in (True, False):
+        with tiny_model(tied=tied) as folder:
+            names = list(PlainModel(folder).parameters())
+            for dtype, limit in product(DTYPES, (LARGE, SMALL)):
+                changes: dict[str, Any] = {"dtype": dtype, "max_tokens_per_micro_batch": limit}
+                with _running(subject, folder, optimizer=ADAMW, **changes) as backend:
+                    before = _weights(backend)
+                    backend.train_step(batch, step_plan(batch.trajectories))
+                    _assert_moved(before, _weights(backend), names, f"a {dtype} policy")
+
+
+def check_a_critic_learns_its_returns(subject: Subject) -> None:
+    """A critic gets near returns that are all 1, in float32 and bfloat16, whole and in micro-batches, and every weight
+    of its model moves."""
+    batch = value_batch()
+    rows = batch.trajectories
+    with tiny_model() as folder:
+        names = list(PlainModel(folder).parameters())
+        for dtype, limit in product(DTYPES, (LARGE, SMALL)):
+            spec: dict[str, Any] = {"role": "critic", "head": "value", "dtype": dtype}
+            spec |= {"objective": ValueObjective(), "max_tokens_per_micro_batch": limit}
+            with _running(subject, folder, optimizer=ADAMW, **spec) as backend:
+                before = _weights(backend)
+                for _ in range(CRITIC_STEPS):
+                    backend.train_step(batch, step_plan(rows))
+                error = float(np.abs(backend.values(rows) - 1.0).mean())
+                assert error <= CRITIC_ERROR, (
+                    f"a {dtype} critic is {error:.3g} from returns of 1 after {CRITIC_STEPS} steps of AdamW, expected "
+                    f"at most {CRITIC_ERROR}; is the value head trained?"
+                )
+                _assert_moved(before, _weights(backend), names, f"a {dtype} critic")
+
+
+def _assert_moved(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], names: Sequence[str], what: str
+) -> None:
+    still = [name for name in names if name in before and torch.equal(before[name], after[name])]
+    assert not still, (
+        f"{what}: {len(still)} of {len(names)} trainable parameters did not move, the first is {still[0]}"
+    )
+
+
+def check_samples_of_a_prompt_are_as_each_alone(subject: Subject) -> None:
+    """Sequences that begin with the same prompt are scored and learned from as each for itself, also beside another
+    prompt that is as long."""
+    batch = train_batch(samples_of_prompts())
+    rows = batch.trajectories
+    with tiny_model() as folder, _running(subject, folder) as backend:
+        plain = PlainModel(folder)
+        expected = plain.scores(rows).logprobs
+        actual = torch.from_numpy(backend.logprobs(rows))
+        assert_equal(actual, expected.detach(), "log-probs of samples of a prompt", atol=1e-3)
+        plain.descend(-(torch.from_numpy(batch.columns["advantages"]) * expected).mean())
+        backend.train_step(batch, step_plan(rows))
+        _assert_same_weights(backend, plain.state(), "after a step on samples of a prompt")
+
+
+def check_micro_batches_do_not_matter(subject: Subject) -> None:
+    """However the step is cut, the weights after it are the same, and so are its metrics."""
+    batch = train_batch()
+    for mode in get_args(Aggregation):
+        objective = PolicyObjective(loss=LOSS, aggregation=mode)
+        with tiny_model() as folder:
+            with _running(subject, folder, objective) as whole:
+                first = whole.train_step(batch, step_plan(batch.trajectories)).metrics
+                expected = _weights(whole)
+            with _running(subject, folder, objective, max_tokens_per_micro_batch=SMALL) as backend:
+                second = backend.train_step(batch, step_plan(batch.trajectories)).metrics
+                _assert_same_weights(backend, expected, f"cut into micro-batches, {mode}")
+        one, other = (metrics["loss/policy"].value() for metrics in (first, second))
+        assert abs(one - other) < 1e-4, f"loss/policy is {one:.6g} whole and {other:.6g} cut"
+
+
+def check_the_ratio_is_exactly_one(subject: Subject) -> None:
+    """In an on-policy step the old log-probs are the policy's own, to the bit and without a gradient."""
+    batch, loss = train_batch(), PolicyGradient(Config())
+    with tiny_model() as folder, _running(subject, folder, loss=loss) as backend:
+        backend.train_step(batch, step_plan(batch.trajectories))
+    assert loss.seen, "the policy loss was not called"
+    for inputs in loss.seen:
+        mask = inputs.action_mask
+        apart = (inputs.policy_logprobs - inputs.old_logprobs)[mask].detach().abs().max()
+        assert float(apart) == 0.0, f"policy and old log-probs are {float(apart):.4g} apart"
+        assert not inputs.old_logprobs.requires_grad, "the old log-probs carry a gradient"
+
+
+def check_the_loss_sees_the_actions(subject: Subject) -> None:
+    """The loss gets every action with its own advantage, and nothing of the prompt or of the environment."""
+    batch, loss = train_batch(), PolicyGradient(Config())
+    with tiny_model() as folder, _running(subject, folder, loss=loss) as backend:
+        backend.train_step(batch, step_plan(batch.trajectories))
+        expected = batch.columns["advantages"]
+    found = torch.cat([inputs.advantages[inputs.action_mask] for inputs in loss.seen])
+    count, wanted = len(found), len(expected)
+    assert count == wanted, f"the loss got {count} tokens; the batch has {wanted} actions"
+    first, second = (np.sort(column) for column in (found.cpu().numpy(), expected))
+    assert np.array_equal(first, second), "the advantages that the loss got are not the batch's"
+
+
+def check_a_correction_weighs_the_loss(subject: Subject) -> None:
+    """Weights of a correction multiply the token losses, and tokens that it drops still count in the normalizer."""
+    batch = train_batch()
+    rows = batch.trajectories
+    objective = PolicyObjective(loss=LOSS, aggregation="token-mean", correction=CORRECTION)
+    advantages, mask = pad_columns(
+        torch.from_numpy(batch.columns["advantages"]), torch.from_numpy(rows.num_actions)
+    )
+    kept = 0.5 * torch.where(torch.arange(mask.shape[1]) > 0, advantages, 0.0)[mask]
+    with tiny_model() as folder:
+        plain = PlainModel(folder)
+        plain.descend((-kept * plain.scores(rows).logprobs).sum() / len(kept))
+        with _running(subject, folder, objective) as backend:
+            backend.train_step(batch, step_plan(rows))
+            _assert_same_weights(backend, plain.state(), "with a correction")
+
+
+def check_a_gradient_that_is_not_finite_is_skipped(subject: Subject) -> None:
+    """NaN in the loss changes no weight, is counted, and leaves nothing behind for the next step."""
+    batch = train_batch()
+    broken = replace(
+        batch, columns={**batch.columns, "advantages": batch.columns["advantages"] * np.nan}
+    )
+    plan = step_plan(batch.trajectories)
+    with tiny_model() as folder:
+        with _running(subject, folder) as backend:
+            backend.train_step(batch, plan)
+            expected = _weights(backend)
+        with _running(subject, folder) as backend:
+            before = backend.checksum()
+            skipped = backend.train_step(broken, plan).metrics["train/skipped_updates"].value()
+            assert skipped == 1.0, f"train/skipped_updates is {skipped}, expected 1"
+            assert backend.checksum() == before, "the weights changed"
+            backend.train_step(batch, plan)
+            _assert_same_weights(backend, expected, "a step after a skipped one")
+
+
+def check_state_continues(subject: Subject) -> None:
+    """Saved and loaded, a backend has the same weights and goes on to the bit."""
+    batch = train_batch()
+    plan = step_plan(batch.trajectories)
+    with tempfile.TemporaryDirectory() as saved, tiny_model() as folder:
+        with _running(subject, folder, optimizer=ADAMW) as first:
+            first.train_step(batch, plan)
+            first.save(Path(saved) / "state")
+            stored = first.checksum()
+            first.train_step(batch, plan)
+            expected = first.checksum()
+        with _running(subject, folder, optimizer=ADAMW) as second:
+            second.load(Path(saved) / "state")
+            assert second.checksum() == stored, "other weights after loading"
+            second.train_step(batch, plan)
+            assert second.checksum() == expected, "other weights one step after loading"
+
+
+def check_an_export_is_a_plain_model(subject: Subject) -> None:
+    """What is exported loads with Transformers and gives the log-probs that the backend gives."""
+    batch = train_batch()
+    with tempfile.TemporaryDirectory() as out, tiny_model() as folder:
+        with _running(subject, folder) as backend, torch.no_grad():
+            with torch.enable_grad():
+                backend.train_step(batch, step_plan(batch.trajectories))
+            backend.export(Path(out) / "model")
+            actual = torch.from_numpy(backend.logprobs(batch.trajectories))
+            expected = PlainModel(Path(out) / "model").scores(batch.trajectories).logprobs
+        assert_equal(actual, expected, "log-probs of the export", atol=1e-3)
+
+
+def check_offloading_keeps_the_weights(subject: Subject) -> None:
+    """After ``offload`` and ``reload`` weights and log-probs are what they were."""
+    rows = rollouts()
+    with tiny_model() as folder, _running(subject, folder) as backend:
+        before, checksum = backend.logprobs(rows), backend.checksum()
+        backend.offload()
+        backend.reload()
+        assert backend.checksum() == checksum, "other weights after reload"
+        assert np.array_equal(backend.logprobs(rows), before), "other log-probs after reload"
+
+
+CHECKS = tuple(
+    Check(run)
+    for run in (
+        check_logprobs_equal_a_plain_forward,
+        check_temperature_is_applied,
+        check_scores_do_not_depend_on_the_batch,
+        check_a_step_is_the_plain_gradient,
+        check_every_parameter_is_trained,
+        check_a_critic_learns_its_returns,
+        check_samples_of_a_prompt_are_as_each_alone,
+        check_micro_batches_do_not_matter,
+        check_the_ratio_is_exactly_one,
+        check_the_loss_sees_the_actions,
+        check_a_correction_weighs_the_loss,
+        check_a_gradient_that_is_not_finite_is_skipped,
+        check_state_continues,
+        check_an_export_is_a_plain_model,
+        check_offloading_keeps_the_weights,
+    )
+)

@@ -1,0 +1,176 @@
+"""DeepCompile: all layers as one graph into which DeepSpeed puts its collective calls.
+
+The output head works on a chunk of tokens at a time, so the head and the sums of its gradients over ranks stay outside
+of the graph. DeepSpeed keeps the state of a compilation once per process, so one role of a process can be compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from rlhf_core import ConfigError
+from rlhf_core.contracts import RoleSpec
+from rlhf_torch.models.role_model import RoleModel
+
+from ..config import DeepSpeedConfig
+from ..library import quietly
+from ..parallel.ranks import Ranks
+from .graph_passes import schedule
+from .head_beside_graph import BorrowedHead, HeadGradients
+from .rehearsal import Rehearsal
+
+_compiled: list[Any] = []
+"""Compiled DeepSpeed engines of this process, one at most."""
+
+
+def refuse_deep_compile(config: DeepSpeedConfig, spec: RoleSpec, ranks: Ranks) -> None:
+    """Refuse a role for which DeepCompile fails or computes a wrong result.
+
+    Raises:
+        ConfigError: the device is no NVIDIA GPU, another role of this process is compiled, or the role has an adapter
+            or, at stage 1, bfloat16 parameters.
+    """
+    from deepspeed.compile.util import is_deepcompile_supported
+
+    if not is_deepcompile_supported():
+        raise ConfigError(
+            f"deep_compile with the {spec.role} on {ranks.device}: DeepCompile works on NVIDIA GPUs only. Leave "
+            "deep_compile out, or use --backend.deepspeed.compile, which works anywhere."
+        )
+    if _compiled:
+        raise ConfigError(
+            f"deep_compile for the {spec.role}, but another role of this process is compiled already: DeepSpeed keeps "
+            "the state of DeepCompile once per process. Give each role processes of its own (--runtime ray), or leave "
+            "deep_compile out."
+        )
+    if spec.adapter is not None:
+        raise ConfigError(
+            "deep_compile with an adapter: DeepCompile sums the gradients of all weights of the graph, frozen weights "
+            "too. Leave out deep_compile or the adapter."
+        )
+    if config.zero_stage == 1 and spec.dtype == "bfloat16":
+        raise ConfigError(
+            "deep_compile at zero_stage 1 with bfloat16 parameters: DeepSpeed has a separate optimizer for that case, "
+            "which DeepCompile does not support. Set zero_stage 2 or 3, or --model.dtype float32."
+        )
+
+
+class DeepCompiled:
+    """DeepSpeed engine whose layers are compiled at their first call.
+
+    Raises:
+        ConfigError: DeepSpeed's operations cannot be compiled on this machine.
+    """
+
+    def __init__(
+        self, engine: Any, role: RoleModel, spec: RoleSpec, config: DeepSpeedConfig, ranks: Ranks
+    ) -> None:
+        self._engine, self._lm, self._role_name = engine, role.lm, spec.role
+        passes = schedule(config.zero_stage)
+        _compile(engine, role, passes)
+        self._borrowed = BorrowedHead(role) if config.zero_stage == 3 else None
+        self._head = HeadGradients(engine.optimizer, config.zero_stage, role, ranks, self._borrowed)
+        steps = [step for step, _ in passes]
+        self._rehearsal = Rehearsal(engine, role, steps, spec.max_tokens_per_micro_batch)
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        """Return the result of ``work``, one pass. The caller calls ``end`` after it and its backward pass, if any.
+
+        Raises:
+            ConfigError: the layers cannot be one graph.
+        """
+        if self._rehearsal.is_due():
+            with torch.no_grad():
+                self.run(self._rehearsal)
+            self.end()
+        with _compiling(self._role_name):
+            return self._engine(work)
+
+    def add_gradient(self, *, last: bool) -> None:
+        """Add the head's gradient of one backward pass to the sum of the update.
+
+        Args:
+            last: this backward pass is the last before the update, so ranks sum the head's gradients now.
+        """
+        self._head.collect()
+        if last:
+            self._head.hand_over()
+
+    def end(self) -> None:
+        """Drop the weights that the head has collected for one pass."""
+        if self._borrowed is not None:
+            self._borrowed.give_back()
+
+    def close(self) -> None:
+        """Free the process's only place for a compiled role, and drop the graph."""
+        from deepspeed.compile import util
+
+        _compiled.remove(self._engine)
+        if self._lm.whole_graph is not None:
+            self._lm.whole_graph.close()
+        # DeepSpeed keeps the hooks of a destroyed engine, and would run them for the next one.
+        util.pre_backward_hooks.clear()
+        util.post_backward_hooks.clear()
+
+
+def _compile(engine: Any, role: RoleModel, passes: list[tuple[int, list[Any]]]) -> None:
+    for parameter in role.parameters():
+        if parameter.requires_grad:
+            # Stage 3 casts each gradient to this type before the ranks sum it.
+            parameter.grad_dtype = torch.float32
+    try:
+        with _tokens_of_any_number():
+            engine.compile(backend="inductor", compile_kwargs={}, schedule=passes)
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(
+            f"deep_compile: the operations of DeepCompile cannot be built on this machine: {error}. Expected nvcc of "
+            "torch's CUDA version, and a C++ compiler; ds_report shows what DeepSpeed finds. Or leave deep_compile out."
+        ) from error
+    _compiled.append(engine)
+
+
+@contextmanager
+def _tokens_of_any_number() -> Iterator[None]:
+    """Keep the sizes of inputs other than weights dynamic while DeepSpeed sets up the compiler.
+
+    At stage 3 DeepSpeed replaces torch's wrapping of inputs, so that the compiler sees whole weights instead of
+    partitions. Its replacement makes the sizes of all inputs static, which would give a graph for each number of
+    tokens. Here the replacement is used for partitioned weights (``ds_id``) only.
+    """
+    from torch._dynamo.variables import builder
+
+    known = builder.wrap_to_fake_tensor_and_record
+    yield
+    theirs = builder.wrap_to_fake_tensor_and_record
+    if theirs is known:
+        return
+
+    def wrap(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return (theirs if hasattr(tensor, "ds_id") else known)(tensor, *args, **kwargs)
+
+    builder.wrap_to_fake_tensor_and_record = wrap  # type: ignore[assignment]  # takes any arguments
+
+
+@contextmanager
+def _compiling(role: str) -> Iterator[None]:
+    """Keep DeepSpeed's prints about a compilation off the terminal, and translate the compiler's errors.
+
+    Raises:
+        ConfigError: the layers cannot be one graph.
+    """
+    from torch._dynamo.exc import TorchDynamoException
+
+    try:
+        with quietly():
+            yield
+    except TorchDynamoException as error:
+        # The first line may name only the place that raised, so the whole first paragraph is shown.
+        reason = " ".join(str(error).split("\n\n")[0].split())
+        raise ConfigError(
+            f"deep_compile: the layers of the {role} cannot be compiled as one graph: {reason}. Leave deep_compile out "
+            "for this model; --backend.deepspeed.compile compiles layer by layer."
+        ) from error

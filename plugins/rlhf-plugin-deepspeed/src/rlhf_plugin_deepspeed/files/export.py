@@ -1,0 +1,61 @@
+"""Export of a role as a plain Transformers folder, which the first rank writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rlhf_core.contracts import RoleSpec
+from rlhf_torch.models.export import copy_tokenizer
+from rlhf_torch.models.quiet import no_progress_bars
+from rlhf_torch.models.role_model import VALUE_HEAD_FILE, RoleModel
+
+from ..parallel.ranks import Ranks
+from .weights import whole
+
+
+def export_role(
+    role: RoleModel, weights: Mapping[str, Tensor], spec: RoleSpec, folder: Path, ranks: Ranks
+) -> None:
+    """Write weights, config and tokenizer into ``folder``; return on every rank once the files are written.
+
+    Args:
+        weights: the result of ``served_weights``. All ranks read every tensor, since reading may be a collective call;
+            only the first rank keeps the tensors, in host memory.
+    """
+    state = _collected(role, weights, keep=ranks.is_first)
+    head = role.value_head
+    shared = any(hasattr(parameter, "ds_id") for parameter in role.parameters())
+    with whole(role) if shared and (head or role.adapter) else nullcontext():
+        if ranks.is_first:
+            folder.mkdir(parents=True, exist_ok=True)
+            with no_progress_bars():
+                role.lm.model.save_pretrained(folder, state_dict=state)
+            if role.adapter is not None:
+                role.adapter.save(role.lm.model, str(folder / "adapter"))
+            if head is not None:
+                # The file is float32 for every role; the value head of a bfloat16 role may be bfloat16 here.
+                tensors = {name: t.float().contiguous() for name, t in head.state_dict().items()}
+                save_file(tensors, folder / VALUE_HEAD_FILE)
+            copy_tokenizer(
+                spec.tokenizer_path or spec.model_path,
+                folder,
+                trust_remote_code=spec.trust_remote_code,
+            )
+    ranks.wait()
+
+
+def _collected(role: RoleModel, weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """Return the weights in host memory, one tensor for all names of a tied parameter; nothing unless ``keep``."""
+    owners = dict(role.lm.model.named_parameters(remove_duplicate=False))
+    by_owner: dict[int | str, Tensor] = {}
+    state: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if keep:
+            owner = id(owners[name]) if name in owners else name
+            state[name] = by_owner.setdefault(owner, tensor.detach().cpu())
+    return state

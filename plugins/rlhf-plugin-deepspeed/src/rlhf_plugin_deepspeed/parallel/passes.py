@@ -1,0 +1,74 @@
+"""Passes of a rank: its micro-batches, and stand-ins while other ranks still have micro-batches.
+
+A *pass* is one forward pass, in training with its backward pass, over the rows of one micro-batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
+
+from .ranks import Ranks
+
+Rows = NDArray[np.int64]
+
+
+def agreed_passes(
+    batch: TrajectoryColumns,
+    max_tokens: int,
+    ranks: Ranks,
+    *,
+    together: bool,
+    share_prompts: bool = False,
+) -> list[Rows]:
+    """Return the row indices of each pass of this rank; a pass may have no rows.
+
+    Rows without actions are left out. They have no part in any result, and a pass over such rows alone would leave the
+    head without a gradient, for which ZeRO waits.
+
+    Args:
+        batch: this rank's rows.
+        max_tokens: the number of tokens that a pass may have.
+        together: all ranks make equally many passes, and at least one, because ZeRO makes collective calls in every
+            pass. The call itself is then collective.
+        share_prompts: rows with the same prompt go into the same pass, where that saves tokens.
+    """
+    rows = np.flatnonzero(batch.num_actions)
+    acting = batch if len(rows) == len(batch) else batch.select(rows)
+    parts = sharing_micro_batches(acting, max_tokens, share_prompts=share_prompts)
+    passes = [rows[part] for part in parts]
+    if not together:
+        return passes
+    count = max(1, ranks.largest(len(passes)))
+    return passes + [np.zeros(0, dtype=np.int64)] * (count - len(passes))
+
+
+def rows_or_stand_in(batch: TrajectoryColumns, rows: Rows) -> TrajectoryColumns:
+    """Return the rows of a pass. A pass without rows gets a stand-in row of two tokens, whose results are unused."""
+    if not len(rows):
+        return _STAND_IN
+    return batch if len(rows) == len(batch) else batch.select(rows)
+
+
+def nothing(results: Tensor) -> Tensor:
+    """Return a loss of 0 with a gradient of 0 for every parameter that ``results`` depends on."""
+    return results.sum() * 0.0
+
+
+_STAND_IN = TrajectoryColumns.from_trajectories(
+    [
+        Trajectory(
+            uid=Uid(0, 0),
+            token_ids=np.zeros(2, dtype=np.int32),
+            action_mask=np.array([False, True]),
+            rollout_logprobs=np.zeros(1, dtype=np.float32),
+            weight_version=np.zeros(1, dtype=np.int32),
+            turns=(Turn(start=1, end=2),),
+            reward=0.0,
+        )
+    ]
+)

@@ -1,0 +1,83 @@
+"""Training at stage 0: model and training state whole on every rank, and one sum of gradients per update.
+
+DeepSpeed's engine is not started: it would have nothing to share at this stage, and would add bfloat16 gradients up in
+bfloat16. Instead the torch backend's updater gets the sum of the ranks' gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from rlhf_core.contracts import Metrics, Optimizer, RoleSpec
+from rlhf_torch.models.export import holding
+from rlhf_torch.models.role_model import RoleModel
+from rlhf_torch.training.updater import Updater
+
+from ..parallel.ranks import Ranks
+
+
+class ReplicatedTraining:
+    """Training of a role whose model and training state are whole on every rank."""
+
+    stage = 0
+
+    def __init__(self, role: RoleModel, spec: RoleSpec, optimizer: Optimizer, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self.updater = Updater(role.named_trainable(), spec, optimizer)
+
+    def forward(self, work: Callable[[], Tensor]) -> Tensor:
+        """Return the loss that ``work`` computes."""
+        return work()
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of this micro-batch to the gradient of the update.
+
+        Args:
+            last: this micro-batch is the last of the update, so the ranks sum their gradients now; a collective call.
+        """
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.updater.collect()
+        if last:
+            self._add_ranks()
+
+    def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """Return the results of ``work``."""
+        return work()
+
+    def update(self) -> Metrics:
+        """Clip the gradient, update the weights and the moving average, and return the updater's metrics.
+
+        An update whose gradient is not finite is skipped.
+        """
+        return self.updater.update()
+
+    def _add_ranks(self) -> None:
+        """Replace each gradient by its sum over ranks; a parameter without a gradient on every rank stays without."""
+        if self._ranks.world_size == 1:
+            return
+        masters = list(self.updater.masters.values())
+        used = torch.tensor(
+            [master.grad is not None for master in masters], device=self._ranks.device
+        )
+        counts = used.int()
+        self._ranks.sum_([counts])
+        gradients = []
+        for master, count in zip(masters, counts.tolist(), strict=True):
+            if count:
+                if master.grad is None:
+                    master.grad = torch.zeros_like(master)
+                gradients.append(master.grad)
+        self._ranks.sum_(gradients)
+
+    @contextmanager
+    def holding_average(self) -> Iterator[None]:
+        """Have the model hold the moving average inside of the context, and its own weights again after it."""
+        with holding(self.updater.weights, self.updater.ema):
+            yield
+
+    def close(self) -> None:
+        """Do nothing: this stage leaves nothing behind."""

@@ -1,0 +1,259 @@
+"""Training at ZeRO stages 1 to 3: DeepSpeed's engine with the framework's objective, schedule and moving average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_core import PluginError
+from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, RoleSpec
+from rlhf_torch.models.modeling import DTYPES
+from rlhf_torch.models.role_model import RoleModel
+from rlhf_torch.training.schedule import lr_factor
+from rlhf_torch.training.trained_parts import check_groups, log_groups, peak_lrs, require_trainable
+
+from ..compile.deep_compile import DeepCompiled, refuse_deep_compile
+from ..config import DeepSpeedConfig
+from ..library import load_deepspeed, quietly
+from ..parallel.ranks import Ranks
+from ..parallel.tensor_shards import ShardingCheck, refuse_uneven_heads
+from ..partitioned_model import PartitionedModel, WholeHead
+from .engine_config import engine_config
+from .flattening import NOT_FOR_ZERO, whole_parameters
+from .fragments import fragments, master_vectors, publish
+from .leaf_modules import mark_leaf_modules, refuse_expert_blocks
+from .whole_updates import WholeUpdates
+
+
+class ZeroTraining:
+    """Training of a role whose training state is shared by the ranks.
+
+    Args:
+        role: the model, on the host or on this rank's device; DeepSpeed moves and cuts it.
+        optimizer: the optimizer component.
+
+    Raises:
+        ConfigError: no parameter is trainable, or the options do not fit the model.
+        PluginError: ZeRO cannot share the parameter groups or the state of the optimizer.
+    """
+
+    def __init__(
+        self,
+        role: RoleModel,
+        spec: RoleSpec,
+        optimizer: Optimizer,
+        config: DeepSpeedConfig,
+        ranks: Ranks,
+    ) -> None:
+        self._spec, self.stage = spec, config.zero_stage
+        self._data_ranks = ranks.world_size // config.tensor_parallel
+        self.tensor_parallel = config.tensor_parallel
+        self.shard = ranks.rank % config.tensor_parallel
+        """Index of the part of every matrix that this rank has, 0 to ``tensor_parallel`` - 1."""
+        named = role.named_trainable()
+        self.named = dict(named)
+        require_trainable(spec.role, self.named)
+        # The component decides by shapes, so it makes its groups before DeepSpeed cuts the parameters.
+        shapes = {name: parameter.shape for name, parameter in named}
+        groups = optimizer.parameter_groups(named)
+        check_groups(groups, self.named)
+        if ranks.is_first:
+            log_groups(spec.role, groups)
+        torch_optimizer = create_optimizer(optimizer, groups, config, ranks)
+        self.peak_lrs = peak_lrs(torch_optimizer)
+        self.engine = start_engine(role, spec, config, ranks, torch_optimizer)
+        self.zero: Any = self.engine.optimizer
+        self.fragments = fragments(self.zero, self.stage, self.named, ranks.rank)
+        if isinstance(self.optimizer, WholeUpdates):
+            self.optimizer.attach(self.masters, self.fragments, shapes, ranks)
+        self._graph: DeepCompiled | None = None
+        self._head: WholeHead | None = None
+        if config.deep_compile:
+            self._graph = DeepCompiled(self.engine, role, spec, config, ranks)
+        elif self.stage == 3:
+            self._head = WholeHead(role)
+        self.updates = 0
+        """Number of updates so far, skipped updates included, because the schedule follows the plan."""
+        self.ema: list[Tensor] = []
+        """This rank's part of the moving average, in the layout of ``masters``; empty if none is kept."""
+        if spec.ema_decay is not None:
+            self.ema = [vector.detach().clone() for vector in self.masters]
+
+    @property
+    def is_deep_compiled(self) -> bool:
+        """Whether DeepCompile compiles the layers as one graph."""
+        return self._graph is not None
+
+    @property
+    def masters(self) -> list[Tensor]:
+        """This rank's part of the float32 weights, as vectors."""
+        return master_vectors(self.zero, self.stage)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The torch optimizer, whose parameters are ``masters``."""
+        torch_optimizer: torch.optim.Optimizer = self.zero.optimizer
+        return torch_optimizer
+
+    def forward(self, work: Callable[[], Tensor]) -> Tensor:
+        """Return the loss that ``work`` computes; a collective call, so all ranks make equally many."""
+        loss: Tensor
+        if self._graph is not None:
+            loss = self._graph.run(work)
+            return loss
+        if self._head is not None:
+            self._head.fetch()
+        loss = self.engine(work)
+        return loss
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of this micro-batch to the gradient of the update; a collective call.
+
+        Args:
+            last: this micro-batch is the last of the update.
+        """
+        self.engine.set_gradient_accumulation_boundary(last)
+        # DeepSpeed takes the mean over data-parallel ranks, but the update's loss is the sum of the ranks' losses.
+        self.engine.backward(loss * self._data_ranks, scale_wrt_gas=False)
+        if self._graph is not None:
+            self._graph.add_gradient(last=last)
+            self._graph.end()
+
+    def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """Return the results of ``work``, which runs without a gradient; a collective call at stage 3."""
+        results: tuple[Tensor, ...]
+        if self._graph is not None:
+            results = self._graph.run(work)
+            self._graph.end()
+            return results
+        if self._head is not None:
+            self._head.fetch()
+        results = self.engine.module(work)
+        return results
+
+    def update(self) -> Metrics:
+        """Clip the gradient, update the weights and the moving average, and return learning rate and gradient norm.
+
+        If a gradient is not finite on any rank, all ranks skip the update: only ``updates`` and ``skipped`` count it.
+        """
+        factor = lr_factor(self._spec.schedule, self.updates)
+        self.updates += 1
+        for group, peak in zip(self.optimizer.param_groups, self.peak_lrs, strict=True):
+            group["lr"] = peak * factor
+        self.engine.step()
+        skipped = bool(self.zero.overflow)
+        metrics = {"lr": Metric(self.peak_lrs[0] * factor, reduction="last")}
+        if not skipped:
+            self._average()
+            metrics["grad_norm"] = Metric(float(self.zero._global_grad_norm))
+        return metrics | {"skipped": Metric(float(skipped), reduction="sum")}
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        if self.ema:
+            assert self._spec.ema_decay is not None
+            masters = [vector.detach() for vector in self.masters]
+            torch._foreach_lerp_(self.ema, masters, 1.0 - self._spec.ema_decay)
+
+    def publish(self) -> None:
+        """Copy the float32 weights, rounded, into the model's parameters; a collective call."""
+        publish(self.zero, self.stage)
+
+    @contextmanager
+    def holding_average(self) -> Iterator[None]:
+        """Have the model hold the moving average inside of the context, and its own weights again after it."""
+        own = [vector.detach().clone() for vector in self.masters]
+        self._hold(self.ema)
+        try:
+            yield
+        finally:
+            self._hold(own)
+
+    @torch.no_grad()
+    def _hold(self, values: list[Tensor]) -> None:
+        for vector, value in zip(self.masters, values, strict=True):
+            vector.data.copy_(value)
+        self.publish()
+
+    def close(self) -> None:
+        """Remove DeepSpeed's hooks from the model and drop the compiled graph."""
+        self.engine.destroy()
+        if self._graph is not None:
+            self._graph.close()
+
+
+def create_optimizer(
+    optimizer: Optimizer, groups: Sequence[ParameterGroup], config: DeepSpeedConfig, ranks: Ranks
+) -> torch.optim.Optimizer:
+    """Return the component's optimizer, wrapped in ``WholeUpdates`` if it has to see whole parameters.
+
+    Raises:
+        PluginError: the optimizer has to see whole parameters, but ``tensor_parallel`` shards them.
+    """
+    whole = whole_parameters(optimizer, groups, ranks.device)
+    created = optimizer.create(groups)
+    if not whole:
+        return created
+    if config.tensor_parallel > 1:
+        raise PluginError(
+            f"{type(optimizer).__name__} needs whole parameters, but with backend.deepspeed.tensor_parallel "
+            f"{config.tensor_parallel} each rank has only a shard of them. {NOT_FOR_ZERO}"
+        )
+    return WholeUpdates(created, whole)
+
+
+def use_one_dtype(role: RoleModel, dtype: torch.dtype) -> None:
+    """Give all parameters one dtype, value heads and norms that were kept in float32 included.
+
+    ZeRO lays the parameters of a group end to end in vectors of one dtype. Buffers, such as the frequencies of rotary
+    positions, keep theirs.
+    """
+    for parameter in role.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+def start_engine(
+    role: RoleModel,
+    spec: RoleSpec,
+    config: DeepSpeedConfig,
+    ranks: Ranks,
+    torch_optimizer: torch.optim.Optimizer | None,
+) -> Any:
+    """Return DeepSpeed's engine around the role; without a torch optimizer the engine cannot train.
+
+    Raises:
+        ConfigError: the options do not fit the model or the machine.
+        PluginError: DeepSpeed cannot shard the model's matrices.
+    """
+    deepspeed = load_deepspeed(ranks.device)
+    deep_compile = config.deep_compile and torch_optimizer is not None
+    if deep_compile:
+        refuse_deep_compile(config, spec, ranks)
+    settings = engine_config(config, spec, ranks.world_size, deep_compile=deep_compile)
+    partitioned = PartitionedModel(role)
+    if config.zero_stage < 3 and ranks.world_size > 1:
+        refuse_expert_blocks(role.lm.model, config.zero_stage)
+    use_one_dtype(role, DTYPES[spec.dtype])
+    sharding = None
+    if config.tensor_parallel > 1:
+        refuse_uneven_heads(role, config.tensor_parallel)
+        sharding = ShardingCheck(role.lm)
+    with quietly(), sharding or nullcontext():
+        # DeepSpeed takes over the process group that ``join`` has made.
+        deepspeed.init_distributed("nccl" if ranks.device.type == "cuda" else "gloo")
+        if config.zero_stage == 3:
+            mark_leaf_modules(partitioned, config.leaf_modules)
+            # Init cuts one parameter after the other on its way to the device, which never holds the whole model.
+            deepspeed.zero.Init(module=partitioned, config_dict_or_path=settings)
+        engine, *_ = deepspeed.initialize(
+            model=partitioned, optimizer=torch_optimizer, config=settings, dist_init_required=False
+        )
+    if sharding is not None:
+        # This check of DeepSpeed's pickles the arguments of a call to compare ranks; a function cannot be pickled.
+        engine.first_dataloader_check.remove()
+        sharding.compare()
+    return engine

@@ -1,1 +1,0 @@
-"""The torch training backend."""

@@ -1,0 +1,216 @@
+"""The torch training backend: one process, one device, packed micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhf_core import ConfigError, PluginError
+from rlhf_core.contracts import (
+    Metric,
+    Metrics,
+    RoleSpec,
+    StepOutcome,
+    StepPlan,
+    TrainBatch,
+    TrajectoryColumns,
+    ValueObjective,
+)
+from rlhf_core.plugins import Plugins
+from rlhf_core.weights import weights_digest
+from rlhf_torch.heads.action_head import default_chunk
+from rlhf_torch.models.buckets import buckets_of
+from rlhf_torch.models.device import choose_device
+from rlhf_torch.models.export import export_model, holding
+from rlhf_torch.models.role_model import build_role_model
+from rlhf_torch.rows.batch_columns import TEACHER_TOP_IDS, Pass, SeenLogprobs, columns_of, placed
+from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
+from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
+from rlhf_torch.scoring.scores import OpenRole, Score
+from rlhf_torch.scoring.scoring_backend import ScoringBackend
+from rlhf_torch.training.action_columns import ActionColumns
+from rlhf_torch.training.metric_reading import read_metrics
+from rlhf_torch.training.policy_objective import policy_objective, supervised_objective
+from rlhf_torch.training.policy_terms import PolicyTerms
+from rlhf_torch.training.state_files import load_state, save_state
+from rlhf_torch.training.trained_parts import trained_parts
+from rlhf_torch.training.updater import Updater
+from rlhf_torch.training.value_objective import value_objective
+
+from .config import TorchBackendConfig
+
+
+class TorchBackend(ScoringBackend):
+    """One role's model, and its optimizer if it is trained."""
+
+    def __init__(self, config: TorchBackendConfig) -> None:
+        self._config = config
+        self._device = choose_device(config.device)
+        self._updater: Updater | None = None
+        self._terms: PolicyTerms | None = None
+
+    def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
+        """Load the model, make the optimizer.
+
+        Raises:
+            ConfigError: a model that cannot be loaded, or a trained role without an optimizer.
+            PluginError: an architecture, adapter or optimizer that cannot be used.
+        """
+        self._spec = spec
+        model = build_role_model(spec, self._config, plugins)
+        chunk = self._config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
+        self._open = OpenRole.of(model, spec, chunk, self._score)
+        if spec.objective is not None:
+            self._terms, optimizer = trained_parts(spec, plugins)
+            self._updater = Updater(model.named_trainable(), spec, optimizer)
+
+    def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
+        """Do one optimizer step; a gradient that is not finite is dropped and counted."""
+        if self._updater is None:
+            raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
+        trajectories = batch.trajectories
+        seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
+        parts: list[Metrics] = []
+        for rows in self._micro_batches(trajectories):
+            packed = self._packed(trajectories, rows)
+            columns = ActionColumns(flat=columns_of(batch, rows, self._device), grid=packed.grid)
+            loss, metrics = self._loss(packed, columns, plan, seen, rows)
+            self._backward(loss)
+            parts.append(metrics)
+        parts += self._imitate(batch.supervised, plan)
+        update = self._updater.update()
+        last: Metrics = {
+            "train/tokens": Metric(int(trajectories.num_tokens.sum()), reduction="sum"),
+            "train/micro_batches": Metric(len(parts), reduction="sum"),
+            "train/skipped_updates": update.pop("skipped"),
+        }
+        last |= {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
+        return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=seen.logprobs)
+
+    def _imitate(self, rows: TrajectoryColumns | None, plan: StepPlan) -> list[Metrics]:
+        """Add the gradients of the terms on supervised rows."""
+        if rows is None:
+            return []
+        assert self._terms is not None
+        assert plan.supervised_normalizers is not None
+        parts = []
+        for part in self._micro_batches(rows):
+            packed = self._packed(rows, part)
+            loss, metrics = supervised_objective(
+                self._terms,
+                self._role.reader.action_scores(packed),
+                packed.grid,
+                plan.supervised_normalizers,
+            )
+            self._backward(loss)
+            parts.append(metrics)
+        return parts
+
+    def _backward(self, loss: Tensor) -> None:
+        assert self._updater is not None
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._updater.collect()
+
+    def _micro_batches(self, batch: TrajectoryColumns) -> list[NDArray[np.int64]]:
+        limit = self._spec.max_tokens_per_micro_batch
+        return sharing_micro_batches(batch, limit, share_prompts=self._config.share_prompts)
+
+    def _packed(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> PackedRows:
+        # A prompt in sequences of different lengths is not the same to a model that looks at the length.
+        shares = self._config.share_prompts and self._lm.ropes.are_alike(batch.num_tokens[rows])
+        return pack_rows(batch, rows, self._device, share_prompts=shares)
+
+    def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
+        """Apply ``score`` to micro-batches and put the results, (M, ...) each, where the actions are."""
+        with torch.inference_mode():
+            passes = [
+                Pass(rows, score(self._packed(batch, rows))) for rows in self._micro_batches(batch)
+            ]
+        return placed(batch, passes)
+
+    def _loss(
+        self,
+        packed: PackedRows,
+        columns: ActionColumns,
+        plan: StepPlan,
+        seen: SeenLogprobs,
+        rows: NDArray[np.int64],
+    ) -> tuple[Tensor, Metrics]:
+        objective = self._spec.objective
+        if isinstance(objective, ValueObjective):
+            values = self._role.reader.values(packed)
+            return value_objective(objective, values, columns, plan)
+        assert self._terms is not None
+        scores = self._role.reader.action_scores(packed, columns.flat.get(TEACHER_TOP_IDS))
+        seen.add(rows, scores.logprobs)
+        return policy_objective(self._terms, scores, columns, plan)
+
+    def module(self) -> torch.nn.Module | None:
+        """The live ``CausalLM``; None for a critic, and under an adapter, whose merged weights ``buckets`` gives."""
+        if self._model.adapter is not None or self._model.value_head is not None:
+            return None
+        return self._lm
+
+    def _served(self) -> Iterator[tuple[str, Tensor]]:
+        if self._model.adapter is not None:
+            return self._model.adapter.served_weights(self._lm.model)
+        return iter(self._lm.model.state_dict().items())
+
+    def buckets(self) -> Iterator[dict[str, Tensor]]:
+        """Yield the weights by Hugging Face names, at most 512 MiB at a time unless one tensor is larger."""
+        return buckets_of(self._served())
+
+    def checksum(self) -> str:
+        """Digest of the weights as ``buckets`` gives them."""
+        return weights_digest(self._served())
+
+    def save(self, folder: Path) -> None:
+        save_state(folder, self._model, self._updater)
+
+    def load(self, folder: Path) -> None:
+        load_state(folder, self._model, self._updater)
+
+    def export(self, folder: Path, *, ema: bool = False) -> None:
+        """Write a plain Transformers folder.
+
+        Raises:
+            ConfigError: ``ema`` is asked for and none is kept.
+        """
+        averages = self._updater.ema if self._updater is not None else {}
+        if ema and not averages:
+            raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
+        weights = dict(self._model.named_weights())
+        with holding(weights, averages) if ema else nullcontext():
+            export_model(
+                self._model,
+                self._spec.tokenizer_path or self._spec.model_path,
+                folder,
+                trust_remote_code=self._spec.trust_remote_code,
+            )
+
+    def offload(self) -> None:
+        """Move weights and optimizer state to the host. Nothing to do on a CPU."""
+        if self._device.type == "cpu":
+            return
+        if self._updater is not None:
+            self._updater.offload()
+        self._model.to("cpu")
+        torch.cuda.empty_cache()
+
+    def reload(self) -> None:
+        """Undo ``offload``."""
+        if self._device.type == "cpu":
+            return
+        self._model.to(self._device)
+        if self._updater is not None:
+            self._updater.reload(self._device)
+
+    def close(self) -> None:
+        """Drop model and optimizer."""
+        self._updater = self._open = self._terms = None

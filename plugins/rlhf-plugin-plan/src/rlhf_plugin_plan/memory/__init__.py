@@ -1,0 +1,1 @@
+"""Bytes: what each process of a run holds at its worst moment, and which processes share a GPU."""

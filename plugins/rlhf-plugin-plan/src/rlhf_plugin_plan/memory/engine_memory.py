@@ -1,0 +1,166 @@
+"""GPU memory of one engine: weights, KV cache, activations and fixed allowances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..machine import assumptions as assumed
+from ..machine.hardware import GIB, Gpu
+from ..model.shapes import ModelShape
+
+BYTES = {"float32": 4, "bfloat16": 2}
+"""Bytes of one number, by type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmEngine:
+    """Options of the engine ``vllm`` on which its memory depends; all but ``data_parallel`` are those of one copy."""
+
+    memory_share: float
+    """Share of the GPU's memory that vLLM may fill, 0 to 1."""
+    kv_cache_gib: float | None
+    """Size of the KV cache on one GPU in GiB; None: the rest of vLLM's share."""
+    bucket_mib: int
+    """Size of one bucket of weights in MiB."""
+    tensor_parallel: int
+    """Number of GPUs that share every matrix."""
+    pipeline_parallel: int
+    """Number of pipeline stages."""
+    data_parallel: int = 1
+    """Number of copies of the model, each with a separate KV cache."""
+    batched_tokens: int = assumed.ENGINE_BATCHED_TOKENS
+    """Largest number of tokens of one pass."""
+    graphs: bool
+    """Whether vLLM captures CUDA graphs."""
+    max_sequences: int
+    """Largest number of sequences that are decoded together."""
+    kv_width: float
+    """Bytes of one number in the KV cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMemory:
+    """Memory of one engine on one of its GPUs."""
+
+    parts: Mapping[str, float]
+    """Bytes of each part, by its name in the report."""
+    kv_tokens: int
+    """Number of tokens that fit in the KV cache of one copy of the model, over all GPUs of the copy."""
+    in_trainer: Mapping[str, float]
+    """Bytes that the trainer's process needs for the engine, by name."""
+
+    @property
+    def peak_bytes(self) -> float:
+        """Bytes of all parts."""
+        return sum(self.parts.values())
+
+
+def kv_bytes(shape: ModelShape, width: float) -> float:
+    """Return the bytes of one token in the KV cache: ``2 L K`` numbers of ``width`` bytes."""
+    return 2 * shape.layers * shape.kv_width * width
+
+
+def stage_parameters(shape: ModelShape, stages: int) -> float:
+    """Return the number of parameters of the largest of P pipeline stages.
+
+    A stage has ``ceil(L / P)`` layers. Of several stages the first also has the embeddings, and the last the norm and
+    the head.
+    """
+    if stages == 1:
+        return shape.parameters
+    layers = shape.layer_parameters * _layers(shape, stages) / shape.layers
+    return layers + shape.hidden + shape.head_weights
+
+
+def _layers(shape: ModelShape, stages: int) -> int:
+    return -(-shape.layers // stages)
+
+
+def vllm_memory(shape: ModelShape, dtype: str, engine: VllmEngine, gpu: Gpu) -> EngineMemory:
+    """Return the memory of vLLM on one GPU.
+
+    Without ``kv_cache_gib`` vLLM fills its share of the GPU, for any model: the KV cache gets the rest of the share. A
+    KV cache of 0 tokens means that weights and activations already fill the share.
+    """
+    split = engine.tensor_parallel * engine.pipeline_parallel
+    weights = (
+        BYTES[dtype] * stage_parameters(shape, engine.pipeline_parallel) / engine.tensor_parallel
+    )
+    activations = _activations(shape, dtype, engine)
+    if engine.kv_cache_gib is None:
+        share = engine.memory_share * gpu.memory
+        cache = max(0.0, share - weights - activations - assumed.CONTEXT)
+    else:
+        cache = engine.kv_cache_gib * GIB
+    parts = {
+        "weights": weights,
+        "KV cache": cache,
+        "activations": activations,
+        "CUDA context": assumed.CONTEXT,
+    }
+    if engine.graphs:
+        parts["CUDA graphs"] = assumed.ENGINE_GRAPHS
+    if split > 1:
+        parts["collectives"] = assumed.COLLECTIVES
+    table = BYTES[dtype] * shape.head_weights
+    bucket = max(engine.bucket_mib * assumed.MIB, table)
+    # The pipeline stage with the most layers has the most bytes per token, so its cache is full first.
+    token = (
+        kv_bytes(shape, engine.kv_width) * _layers(shape, engine.pipeline_parallel) / shape.layers
+    )
+    return EngineMemory(
+        parts=parts,
+        kv_tokens=int(cache * min(engine.tensor_parallel, shape.kv_heads) / token),
+        in_trainer={"bucket for the engine's weights": float(bucket)},
+    )
+
+
+def embedded_memory(
+    shape: ModelShape,
+    dtype: str,
+    compute: str,
+    *,
+    slots: int,
+    length: int,
+    copies_weights: bool,
+) -> EngineMemory:
+    """Return the memory of the embedded engine: a KV cache with a row for each slot, and cast or copied weights.
+
+    Args:
+        dtype: type of the trained weights.
+        compute: type of the matmuls; other than ``dtype``, the engine keeps casts of the weights.
+        slots: number of sequences that are decoded together.
+        length: number of tokens of the longest sequence.
+        copies_weights: the engine has weights of its own instead of the trainer's.
+    """
+    width = BYTES[compute]
+    token = kv_bytes(shape, width)
+    casts = 0.0
+    if compute != dtype:
+        head = 0 if shape.tied else shape.head_weights
+        # A tied head is cast too: the linear layer then holds a bfloat16 copy beside the float32 embedding.
+        casts = float(width * (shape.layer_weights + (head or shape.head_weights)))
+    parts = {
+        "KV cache": slots * length * token * assumed.CACHE_GROWTH,
+        "weights cast to bfloat16": casts,
+        "weights": float(BYTES[dtype] * shape.parameters) if copies_weights else 0.0,
+    }
+    return EngineMemory(
+        parts={name: size for name, size in parts.items() if size},
+        kv_tokens=slots * length,
+        in_trainer={},
+    )
+
+
+def _activations(shape: ModelShape, dtype: str, engine: VllmEngine) -> float:
+    """Return the bytes of activations that vLLM reserves.
+
+    vLLM measures a pass with a full batch. The largest moment is the feed-forward part (gate, up and their product)
+    or the sampler's logits.
+    """
+    width = BYTES[dtype]
+    each = width * (3 * shape.ffn / engine.tensor_parallel + 4 * shape.hidden)
+    layers = engine.batched_tokens * each
+    sampler = assumed.ENGINE_SAMPLER_COPIES * 4.0 * engine.max_sequences * shape.vocab
+    return max(layers, sampler)

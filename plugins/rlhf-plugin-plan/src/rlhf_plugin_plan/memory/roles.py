@@ -1,0 +1,293 @@
+"""The run's roles as the prediction sees them: the numbers on which their memory and their work depend.
+
+The module knows components by their qualified names. An unknown component is planned like the most similar known one,
+and a note in the report says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rlhf_cli.runs import PlannedRun
+from rlhf_core import ConfigError
+from rlhf_core.contracts import ComponentRef, RoleSpec
+
+from ..machine import assumptions as assumed
+from ..model.activations import Precision
+from ..model.shapes import ModelShape
+from .training_memory import MicroBatch, Role, Sharing
+
+TORCH, DEEPSPEED = "local:torch", "deepspeed:deepspeed"
+LIVE_PARAMETERS = "zero_optimization.stage3_max_live_parameters"
+"""The only key of ``backend.deepspeed.args`` on which the prediction depends."""
+SMALL = 1_000_000
+"""Number of parameters below which the backends compute in float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Sequences of one step."""
+
+    prompts: int
+    """Number of prompts."""
+    samples: int
+    """Number of samples of each prompt."""
+    prompt_tokens: int
+    """Number of tokens of a prompt."""
+    response_tokens: int
+    """Number of tokens of a response."""
+    known_lengths: bool
+    """Whether every sequence has these lengths, which gives the micro-batches; else the lengths are upper bounds."""
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences."""
+        return self.prompts * self.samples
+
+    @property
+    def length(self) -> int:
+        """Number of tokens of one sequence."""
+        return self.prompt_tokens + self.response_tokens
+
+    @property
+    def shares_enough(self) -> bool:
+        """Whether sharing prompts saves enough tokens for the backends to compute each prompt once per micro-batch."""
+        saved = (self.samples - 1) * self.prompt_tokens
+        return saved >= assumed.SHARING_IS_WORTH * self.samples * self.length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRole:
+    """A role with its ranks and their work."""
+
+    role: Role
+    """The role's part on one rank."""
+    sharing: Sharing
+    """State that the ranks share."""
+    batch: MicroBatch
+    """The largest micro-batch of one rank."""
+    micro_batches: int
+    """Number of micro-batches of one update, on one rank."""
+    shape: ModelShape
+    """Shape of the whole model."""
+    ranks: int
+    """Number of ranks."""
+    slices: int = 1
+    """Number of ranks that compute each sequence together, a slice of its tokens each."""
+    parts: int = 1
+    """Number of ranks that share every matrix and compute the same tokens."""
+
+
+def planned_role(
+    spec: RoleSpec,
+    shape: ModelShape,
+    run: PlannedRun,
+    workload: Workload,
+    ranks: int,
+    notes: list[str],
+) -> PlannedRole:
+    """Return a role as its backend would hold it.
+
+    Args:
+        ranks: number of ranks of the role.
+        notes: list to which a note on every option that is not modeled is appended.
+
+    Raises:
+        ConfigError: the role has more ranks than an update has sequences, or numbers of ranks do not divide.
+    """
+    backend = run.spec.backend
+    options = backend.options
+    if backend.name not in (TORCH, DEEPSPEED):
+        _note(notes, f"--backend {backend.name} is not modeled; planned as the torch backend")
+    _note_options(backend, notes)
+    if options.get("compile") and spec.dtype != "bfloat16":
+        _note(notes, "backend.torch.compile: its savings are modeled for --model.dtype bfloat16")
+    if options.get("deep_compile"):
+        _note(notes, "backend.deepspeed.deep_compile: planned like layers that are not compiled")
+    if spec.adapter is not None:
+        _note(
+            notes,
+            f"the adapter {spec.adapter.name} is not modeled; planned as if all weights were trained",
+        )
+    trained = spec.objective is not None
+    states = _optimizer_bytes(spec.optimizer, notes) if trained else (0.0, 0.0)
+    slices, parts = _groups(backend, shape, ranks, spec)
+    role = Role(
+        name=spec.role,
+        shape=shape.part(parts),
+        precision=_precision(spec, shape, options),
+        trained=trained,
+        has_head=spec.head != "value",
+        optimizer_bytes=states[0],
+        optimizer_table_bytes=states[1],
+        scores=spec.role != "policy" or bool(run.demands.old_statistics),
+        average=spec.ema_decay is not None,
+        recompute=trained and bool(options.get("gradient_checkpointing")),
+        compiled=bool(options.get("compile")),
+        chunk=options.get("logits_chunk") or assumed.GPU_CHUNK,
+        scales_logits=spec.temperature != 1.0,
+        fused_head=not run.demands.teacher_top_k,
+    )
+    rows = workload.sequences
+    if trained:
+        rows = min(rows, run.run.train.batch_size or rows)
+    together = slices * parts
+    if ranks // together > rows:
+        raise ConfigError(
+            f"runtime.ray.ranks.{spec.role} is {ranks}, but a pass has {rows} sequences: some ranks would have no "
+            f"sequence. Lower runtime.ray.ranks.{spec.role}, or raise train.batch_size or rollout.batch_size."
+        )
+    budget = run.run.train.max_tokens_per_micro_batch
+    # The runtime deals the samples of a prompt to the ranks in turn, so a rank group has only some of them.
+    dealt = replace(workload, samples=-(-workload.samples * together // ranks))
+    batch, count = largest_micro_batch(
+        -(-rows * together // ranks),
+        dealt,
+        budget * slices,
+        share_prompts=bool(options.get("share_prompts")) and slices == 1,
+    )
+    if slices > 1:
+        batch = replace(
+            batch, tokens=-(-batch.tokens // slices), actions=-(-batch.actions // slices)
+        )
+    return PlannedRole(
+        role=role,
+        sharing=_sharing(backend, ranks // parts, trained=trained),
+        batch=batch,
+        micro_batches=count,
+        shape=shape,
+        ranks=ranks,
+        slices=slices,
+        parts=parts,
+    )
+
+
+def _note_options(backend: ComponentRef, notes: list[str]) -> None:
+    """Append notes on options of the backend that change memory or time and are not modeled."""
+    if backend.options.get("device") == "cpu":
+        _note(notes, "backend device cpu: planned as if the trainer were on a GPU")
+    if backend.name == DEEPSPEED:
+        args = backend.options["args"]
+        paths = {key for key in args if key != "zero_optimization"}
+        paths |= {f"zero_optimization.{key}" for key in args.get("zero_optimization", {})}
+        if others := sorted(paths - {LIVE_PARAMETERS}):
+            _note(notes, f"backend.deepspeed.args: {', '.join(others)} not modeled")
+
+
+def _groups(
+    backend: ComponentRef, shape: ModelShape, ranks: int, spec: RoleSpec
+) -> tuple[int, int]:
+    """Return two sizes of rank groups: ranks that slice each sequence, and ranks that share every matrix.
+
+    A role that is not trained shares no matrices.
+
+    Raises:
+        ConfigError: a size does not divide the number of ranks or of heads.
+    """
+    if backend.name != DEEPSPEED:
+        return 1, 1
+    slices: int = backend.options["sequence_parallel"]
+    parts: int = backend.options["tensor_parallel"] if spec.objective is not None else 1
+    of_ranks = f"ranks of the {spec.role}", ranks
+    _require_divides("sequence_parallel", slices, of_ranks, ("attention heads", shape.heads))
+    _require_divides(
+        "tensor_parallel",
+        parts,
+        of_ranks,
+        ("attention heads", shape.heads),
+        ("key heads", shape.kv_heads),
+    )
+    return slices, parts
+
+
+def _require_divides(option: str, size: int, *numbers: tuple[str, int]) -> None:
+    for what, number in numbers:
+        if number % size:
+            raise ConfigError(
+                f"backend.deepspeed.{option} is {size}, which does not divide the {number} {what}"
+            )
+
+
+def largest_micro_batch(
+    rows: int, workload: Workload, budget: int, *, share_prompts: bool = False
+) -> tuple[MicroBatch, int]:
+    """Return the largest micro-batch of ``rows`` sequences on one rank, and the number of micro-batches.
+
+    With known lengths the sequences are cut as the backends cut them: evenly, into as few micro-batches as can hold
+    them. With lengths that are upper bounds, a micro-batch may fill the budget, or hold one sequence beyond it.
+
+    Args:
+        budget: number of tokens that a micro-batch may have.
+    """
+    length = workload.length
+    fitting = max(1, budget // length)
+    count = -(-rows // fitting)
+    tokens = -(-rows // count) * length
+    if not workload.known_lengths:
+        tokens = min(max(budget, length), rows * length)
+    actions = tokens * workload.response_tokens // length
+    repeated = 0
+    if share_prompts and workload.known_lengths and workload.shares_enough:
+        held = tokens // length
+        repeated = (held - _most_prompts(held, workload.samples)) * workload.prompt_tokens
+    batch = MicroBatch(tokens=tokens, actions=actions, several=count > 1, repeated=repeated)
+    return batch, count
+
+
+def _most_prompts(rows: int, samples: int) -> int:
+    """Return the largest number of different prompts among ``rows`` neighboring sequences, for any first sequence."""
+    return min(rows, (rows - 2) // samples + 2) if rows > 1 else rows
+
+
+def _precision(spec: RoleSpec, shape: ModelShape, options: Mapping[str, Any]) -> Precision:
+    wanted = options.get("compute_dtype", "auto")
+    if spec.dtype == "bfloat16":
+        compute = "bfloat16"
+    elif wanted == "auto":
+        compute = "bfloat16" if shape.parameters >= SMALL else "float32"
+    else:
+        compute = wanted
+    return Precision(parameters=spec.dtype, compute=compute)
+
+
+def _sharing(backend: ComponentRef, ranks: int, *, trained: bool) -> Sharing:
+    options = backend.options
+    if backend.name != DEEPSPEED:
+        return Sharing(ranks=ranks)
+    stage = options["zero_stage"]
+    zero = options["args"].get("zero_optimization", {})
+    # Only stage 3 shares the weights of a role that is not trained; at other stages each rank has the whole role.
+    return Sharing(
+        stage=stage if trained or stage == 3 else 0,
+        ranks=ranks,
+        offload_optimizer=options["offload_optimizer"],
+        offload_parameters=options["offload_param"],
+        reduce_bucket=options["reduce_bucket_size"],
+        overlap=options["overlap_comm"],
+        live_parameters=zero.get("stage3_max_live_parameters", assumed.LIVE_PARAMETERS),
+    )
+
+
+def _optimizer_bytes(ref: ComponentRef | None, notes: list[str]) -> tuple[float, float]:
+    """Return the bytes of state of one parameter of the layers, and of one parameter of embeddings and head."""
+    match ref.name if ref else "":
+        case "optim:adam":
+            return 8.0, 8.0
+        case "optim:adam8bit":
+            return 2.0, 2.0
+        case "optim:muon":
+            return 4.0, 8.0
+        case "optim:sgd":
+            assert ref is not None
+            state = 4.0 if ref.options["momentum"] else 0.0
+            return state, state
+        case name:
+            _note(notes, f"--optim {name} is not modeled; planned with AdamW's 8 bytes a parameter")
+            return 8.0, 8.0
+
+
+def _note(notes: list[str], text: str) -> None:
+    if text not in notes:
+        notes.append(text)

@@ -1,0 +1,1 @@
+"""Seconds: operations and bytes of each phase, at the hardware's limit and at measured rates."""

@@ -1,0 +1,63 @@
+"""Seconds in which the ranks of one role, or the GPUs of one engine, exchange parts of each layer's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..memory.engine_memory import BYTES
+from .setting import Phase, Setting
+from .work import head_exchange_bytes, matrix_exchange_bytes, slice_exchange_bytes
+
+ENGINE_EXCHANGE = "exchange engine"
+
+
+def role_exchange(setting: Setting, name: str, *, scored: bool) -> Iterator[Phase]:
+    """Yield the phase in which the ranks of a role that share matrices or sequences exchange arrays in a step.
+
+    The bytes are counted in forward passes: one if the role makes a pass without gradients, and two for each epoch of
+    training, since the backward pass sends as much. Recomputed layers take a third.
+
+    Args:
+        scored: the role makes a pass without gradients over the step's sequences.
+    """
+    planned = setting.roles[name]
+    role, work = planned.role, setting.workload
+    group = planned.parts * planned.slices
+    if group == 1:
+        return
+    epochs = setting.planned.run.train.inner_epochs if role.trained else 0
+    passes = int(scored) + epochs * (3 if role.recompute else 2)
+    width = role.precision.compute_bytes
+    # All ranks that share matrices compute the same tokens: those of their whole rank group.
+    rows = work.sequences * planned.parts / planned.ranks
+    if planned.parts > 1:
+        sent = passes * matrix_exchange_bytes(planned.shape, rows * work.length, group, width)
+        # The head's backward pass computes the logits again, and exchanges nothing for their gradient.
+        heads = (int(scored) + 2 * epochs) * role.has_head
+        sent += heads * head_exchange_bytes(
+            planned.shape, rows * work.response_tokens, group, width
+        )
+    else:
+        sent = passes * slice_exchange_bytes(planned.shape, rows * work.length, group, width)
+    yield Phase(
+        name=f"exchange {name} layers",
+        limit_s=sent / setting.link(group),
+        measured_s=None,
+        bound="links between GPUs, if nothing overlaps",
+    )
+
+
+def engine_exchange(setting: Setting, tokens: int) -> Iterator[Phase]:
+    """Yield the phase in which the GPUs of one copy of the engine's model exchange arrays for ``tokens`` tokens."""
+    engine = setting.engine
+    ranks = engine.tensor_parallel
+    if ranks == 1:
+        return
+    shape = setting.roles["policy"].shape
+    sent = matrix_exchange_bytes(shape, tokens, ranks, BYTES[engine.compute])
+    yield Phase(
+        name=ENGINE_EXCHANGE,
+        limit_s=sent / setting.link(engine.gpus_of_copy),
+        measured_s=None,
+        bound="links between GPUs, if nothing overlaps",
+    )

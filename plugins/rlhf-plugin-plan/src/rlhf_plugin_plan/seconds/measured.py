@@ -1,0 +1,88 @@
+"""Measured rates, as shares of the limit. measured.toml has the numbers and their origin."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from ..machine.hardware import find_gpu
+from ..model.shapes import ModelShape, shape_of
+from .work import sequences, training_flops
+
+Rows = tuple[tuple[float, float], ...]
+"""Pairs (number of parameters, share of the limit) by rising number of parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Rates from measurements."""
+
+    source: str
+    """Origin of the measurements, for the report."""
+    training: Mapping[tuple[bool, bool], Rows]
+    """Shares of the limit that training reached, by (layers recomputed, layers compiled)."""
+    host_us: float
+    """Microseconds of the host for one running request in one decoding step of vLLM."""
+    host_us_logprobs: float
+    """Further microseconds for a request that returns log-probs."""
+
+    def training_share(
+        self, shape: ModelShape, *, recompute: bool, compiled: bool = False
+    ) -> float:
+        """Return the share of the limit that forward and backward passes reach; recomputing counts in the limit.
+
+        Without a measurement of compiled layers the share of layers that are not compiled is returned.
+        """
+        rows = self.training.get((recompute, compiled)) or self.training[recompute, False]
+        return between(rows, shape.parameters)
+
+    def host_seconds(self, requests: int, logprob_share: float) -> float:
+        """Return the seconds of vLLM's host.
+
+        Args:
+            requests: number of running requests, summed over decoding steps.
+            logprob_share: share of the requests that return log-probs, 0 to 1.
+        """
+        return 1e-6 * (self.host_us + self.host_us_logprobs * logprob_share) * requests
+
+
+def between(rows: Sequence[tuple[float, float]], size: float) -> float:
+    """Return the value at ``size``: linear in log(size) between two rows, and outside of all rows the nearest row's."""
+    below = max((row for row in rows if row[0] <= size), default=rows[0])
+    above = min((row for row in rows if row[0] >= size), default=rows[-1])
+    if below[0] >= above[0]:
+        return below[1]
+    part = math.log(size / below[0]) / math.log(above[0] / below[0])
+    return below[1] + part * (above[1] - below[1])
+
+
+@cache
+def load() -> Measured:
+    """Return the measurements in measured.toml; the file is read once."""
+    data = tomllib.loads(files(__package__).joinpath("measured.toml").read_text(encoding="utf-8"))
+    flops = find_gpu(data["gpu"]).flops("bfloat16")
+
+    shares: dict[tuple[bool, bool], list[tuple[float, float]]] = {}
+    for row in data["training"]:
+        kind = row["recompute"], row.get("compiled", False)
+        shares.setdefault(kind, []).append(_share(row, data["models"], flops))
+    return Measured(
+        source=data["source"],
+        training={kind: tuple(sorted(rows)) for kind, rows in shares.items()},
+        host_us=data["vllm"]["host_us_per_request"],
+        host_us_logprobs=data["vllm"]["host_us_per_request_for_logprobs"],
+    )
+
+
+def _share(
+    row: dict[str, Any], models: dict[str, dict[str, Any]], flops: float
+) -> tuple[float, float]:
+    shape = shape_of(models[row["model"]], row["model"])
+    work = sequences(row["sequences"], row["prompt_tokens"], row["response_tokens"])
+    limit = training_flops(shape, work, recompute=row["recompute"]) / flops
+    return float(shape.parameters), limit / (work.tokens / row["tokens_per_second"])

@@ -1,0 +1,233 @@
+"""Seconds of a step's phases, at the limit of the hardware and at measured rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..machine import assumptions as assumed
+from ..memory.engine_memory import BYTES, kv_bytes
+from ..memory.roles import PlannedRole
+from ..memory.training_memory import trained_parameters
+from . import measured
+from .exchange import ENGINE_EXCHANGE, engine_exchange, role_exchange
+from .setting import Phase, Setting
+from .work import (
+    EngineRates,
+    Tokens,
+    decode,
+    forward_flops,
+    gradient_bytes,
+    optimizer_bytes,
+    prompts,
+    sequences,
+    training_flops,
+)
+
+
+def phases_of(setting: Setting) -> tuple[Phase, ...]:
+    """Return the phases in the order in which a step goes through them."""
+    demands = setting.planned.demands
+    phases = [*_generation(setting)] if setting.engine.modeled else []
+    passes = {
+        "old log-probs": ("policy", bool(demands.old_statistics)),
+        "reference log-probs": ("reference", demands.reference),
+        "teacher log-probs": ("teacher", demands.teacher),
+        "values": ("critic", demands.critic),
+    }
+    phases += [_scoring(setting, name, role) for name, (role, there) in passes.items() if there]
+    scored = {role for role, there in passes.values() if there}
+    for name, role in setting.roles.items():
+        if role.role.trained:
+            phases += _training(setting, name)
+        phases += role_exchange(setting, name, scored=name in scored)
+    phases += _weight_sync(setting)
+    return tuple(phase for phase in phases if phase.limit_s > 0)
+
+
+GENERATION = ("prefill", "decode", ENGINE_EXCHANGE)
+"""Names of the phases in which the engines work."""
+SYNC = "weight sync"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Seconds of a whole step."""
+
+    limit_s: float
+    """Seconds at the limit of the hardware."""
+    rates_s: float
+    """Seconds at measured rates; a phase without a measurement counts at its limit."""
+    overlaps: bool
+    """Whether engines generate while the samples of the step before are trained on, so that the slower side counts."""
+
+
+def step_of(phases: Sequence[Phase], *, overlaps: bool) -> Step:
+    """Return the sum of the phases; with ``overlaps`` the slower of generation and training, plus the weight sync."""
+    limit_s, rates_s = (
+        _joined([(phase.name, time(phase)) for phase in phases], overlaps=overlaps)
+        for time in (_limit, _at_rates)
+    )
+    return Step(limit_s=limit_s, rates_s=rates_s, overlaps=overlaps)
+
+
+def _limit(phase: Phase) -> float:
+    return phase.limit_s
+
+
+def _at_rates(phase: Phase) -> float:
+    return phase.limit_s if phase.measured_s is None else phase.measured_s
+
+
+def _joined(times: Sequence[tuple[str, float]], *, overlaps: bool) -> float:
+    generation = sum(time for name, time in times if name in GENERATION)
+    sync = sum(time for name, time in times if name == SYNC)
+    rest = sum(time for _, time in times) - generation - sync
+    return sync + (max(generation, rest) if overlaps else generation + rest)
+
+
+def concurrency(setting: Setting) -> int:
+    """Return the number of sequences that one copy of the engine's model decodes together.
+
+    This is the smallest of the engine's limit, the copy's share of the sequences, and the room of its KV cache.
+    """
+    mine = -(-setting.drawn_prompts * setting.workload.samples // setting.copies)
+    room = setting.kv_tokens // setting.workload.length
+    return max(1, min(setting.engine.max_sequences, mine, room))
+
+
+def _generation(setting: Setting) -> Iterator[Phase]:
+    """Yield the phases of the slowest copy of the engine's model, which has its share of the prompts, rounded up."""
+    engine, work, gpu = setting.engine, setting.workload, setting.gpu
+    shape = setting.roles["policy"].shape
+    flops = gpu.flops(engine.compute) * engine.gpus_of_copy
+    mine = -(-setting.drawn_prompts // setting.copies)
+    prefills = mine if engine.shares_prefixes else mine * work.samples
+    prefill = forward_flops(shape, prompts(prefills, work.prompt_tokens)) / flops
+    data = measured.load()
+    vllm = engine.vllm is not None
+    share = data.training_share(shape, recompute=False)
+    yield Phase(
+        name="prefill",
+        limit_s=prefill,
+        measured_s=prefill / share if vllm else None,
+        bound="matmuls",
+    )
+    rates = EngineRates(
+        flops=flops,
+        bandwidth=gpu.bandwidth * engine.gpus_of_copy,
+        weight_bytes=BYTES[engine.compute],
+        kv_token_bytes=kv_bytes(shape, engine.kv_width),
+    )
+    done = decode(
+        shape,
+        [work.response_tokens] * (mine * work.samples),
+        work.prompt_tokens,
+        concurrency(setting),
+        rates,
+    )
+    yield Phase(
+        name="decode",
+        limit_s=done.seconds,
+        measured_s=done.seconds + data.host_seconds(done.requests, _logprob_share(setting))
+        if vllm
+        else None,
+        bound="GPU memory: weights and KV cache",
+    )
+    yield from engine_exchange(setting, prefills * work.prompt_tokens + done.requests)
+
+
+def _logprob_share(setting: Setting) -> float:
+    """Return the share of the samples for which the engine returns log-probs, 0 to 1."""
+    demands = setting.planned.demands
+    return 1.0 if demands.rollout_logprobs else setting.planned.run.rollout.compared_share
+
+
+def _scoring(setting: Setting, name: str, role: str) -> Phase:
+    planned = setting.roles[role]
+    shape = planned.role.shape
+    flops = forward_flops(shape, _all_sequences(setting, planned), head=planned.role.has_head)
+    limit = flops / _role_flops(setting, planned)
+    share = measured.load().training_share(planned.shape, recompute=False)
+    return Phase(name=name, limit_s=limit, measured_s=limit / share, bound="matmuls")
+
+
+def _training(setting: Setting, name: str) -> Iterator[Phase]:
+    planned = setting.roles[name]
+    role, sharing, run = planned.role, planned.sharing, setting.planned.run
+    flops = run.train.inner_epochs * training_flops(
+        role.shape, _all_sequences(setting, planned), head=role.has_head, recompute=role.recompute
+    )
+    limit = flops / _role_flops(setting, planned)
+    share = measured.load().training_share(
+        planned.shape, recompute=role.recompute, compiled=role.compiled
+    )
+    yield Phase(name=f"train {name}", limit_s=limit, measured_s=limit / share, bound="matmuls")
+    updates = setting.planned.demands.updates_per_step
+    trained = trained_parameters(role)
+    moved = optimizer_bytes(trained * sharing.part(1), assumed.OPTIMIZER_TRAFFIC)
+    rate = 1e9 * setting.gpu.host_gb_s if sharing.offload_optimizer else setting.gpu.bandwidth
+    yield Phase(
+        name=f"optimizer {name}",
+        limit_s=updates * moved / rate,
+        measured_s=None,
+        bound="host memory" if sharing.offload_optimizer else "GPU memory",
+    )
+    sent = gradient_bytes(
+        role.precision.weight_bytes * role.shape.parameters,
+        sharing.ranks,
+        sharing.stage,
+        planned.micro_batches,
+        4.0 * trained,
+    )
+    yield Phase(
+        name=f"exchange {name}",
+        limit_s=updates * sent / setting.link(sharing.ranks),
+        measured_s=None,
+        bound="links between GPUs, if nothing overlaps",
+    )
+
+
+def _weight_sync(setting: Setting) -> Iterator[Phase]:
+    """Yield the phase in which the engines get the policy's new weights.
+
+    On the same GPU the weights are read and written once, to another GPU they are sent once. Through the object store
+    they go to host memory and back.
+    """
+    if setting.placement.in_process and not setting.engine.copies_weights:
+        return
+    policy = setting.roles["policy"]
+    size = float(policy.role.precision.weight_bytes * policy.shape.parameters)
+    seconds, bound = {
+        "memory": (2 * size / setting.gpu.bandwidth, "GPU memory"),
+        "collective": (
+            size / setting.link(setting.placement.gpus),
+            "links between GPUs, to all engines at once",
+        ),
+        "store": (2 * size / (1e9 * setting.gpu.host_gb_s), "host memory, out and back"),
+    }[setting.placement.weights]
+    yield Phase(name=SYNC, limit_s=seconds, measured_s=None, bound=bound)
+
+
+def _all_sequences(setting: Setting, planned: PlannedRole) -> Tokens:
+    """Return the tokens of one pass of a role over the step's sequences.
+
+    Where the role computes a prompt once for several sequences, attention still computes it for each sequence.
+    """
+    work = setting.workload
+    found = sequences(work.sequences, work.prompt_tokens, work.response_tokens)
+    if not planned.batch.repeated:
+        return found
+    # Each rank group that has samples of a prompt computes the prompt.
+    dealers = planned.ranks // (planned.slices * planned.parts)
+    once = work.prompts * min(work.samples, dealers)
+    repeated = (work.sequences - once) * work.prompt_tokens
+    return replace(found, tokens=found.tokens - repeated)
+
+
+def _role_flops(setting: Setting, planned: PlannedRole) -> float:
+    """Return the operations per second of a role's ranks.
+
+    Ranks that share matrices count as one rank, since ``PlannedRole.role`` has the shape of one rank's part.
+    """
+    return setting.gpu.flops(planned.role.precision.compute) * planned.sharing.ranks

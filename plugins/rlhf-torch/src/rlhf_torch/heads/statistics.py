@@ -1,0 +1,76 @@
+"""What a scoring pass reads off the logits, without a gradient and a chunk of actions at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rlhf_core.contracts import Statistic
+
+from .action_head import expected
+from .compiling import compiled
+from .fused_head import head_scores, head_sum_pi_squared
+
+if TYPE_CHECKING:
+    from ..models.modeling import CausalLM, LogitForm
+
+
+def action_statistics(
+    lm: CausalLM,
+    hidden: Tensor,
+    targets: Tensor,
+    names: Sequence[Statistic],
+    *,
+    temperature: float,
+    chunk: int,
+) -> Tensor:
+    """Return (M, len(names)) in float32 of actions ``targets`` (M,) given hidden states (M, D)."""
+    parts = []
+    form = lm.logit_form._replace(temperature=temperature)
+    read = read_fused if hidden.is_cuda else read_plain
+    for start in range(0, len(hidden), chunk):
+        span = slice(start, start + chunk)
+        parts.append(read(lm.raw_logits(hidden[span]), targets[span], names, form))
+    return torch.cat(parts) if parts else hidden.new_zeros(0, len(names), dtype=torch.float32)
+
+
+def top_tokens(
+    lm: CausalLM, hidden: Tensor, k: int, *, temperature: float, chunk: int
+) -> tuple[Tensor, Tensor]:
+    """Return ids and log-probs (M, k) of the most probable tokens, highest first."""
+    ids, values = [hidden.new_zeros(0, k, dtype=torch.int64)], [hidden.new_zeros(0, k)]
+    form = lm.logit_form._replace(temperature=temperature)
+    for start in range(0, len(hidden), chunk):
+        raw = lm.raw_logits(hidden[start : start + chunk])
+        best = form.apply(raw).log_softmax(-1).topk(k, dim=-1)
+        ids.append(best.indices)
+        values.append(best.values)
+    return torch.cat(ids), torch.cat(values)
+
+
+def read_plain(raw: Tensor, targets: Tensor, names: Sequence[Statistic], form: LogitForm) -> Tensor:
+    """Return the statistics (m, len(names)) of a chunk's products of the head, ``raw`` (m, V)."""
+    logprobs = form.apply(raw).log_softmax(-1)  # (m, V)
+    return torch.stack([_statistic(name, logprobs, targets) for name in names], 1)
+
+
+def read_fused(raw: Tensor, targets: Tensor, names: Sequence[Statistic], form: LogitForm) -> Tensor:
+    """The same with the functions that training compiles, so that both find the same log-probs."""
+    logprobs, entropies, logsumexp = compiled(head_scores)(raw, targets[:, None], form)
+    found: dict[Statistic, Tensor] = {"logprobs": logprobs[:, 0], "entropy": entropies}
+    if "sum_pi_squared" in names:
+        found["sum_pi_squared"] = compiled(head_sum_pi_squared)(raw, form, logsumexp)
+    return torch.stack([found[name] for name in names], 1)
+
+
+def _statistic(name: Statistic, logprobs: Tensor, targets: Tensor) -> Tensor:
+    match name:
+        case "logprobs":
+            return logprobs.gather(1, targets[:, None])[:, 0]
+        case "entropy":
+            return -expected(logprobs.exp(), logprobs)
+        case "sum_pi_squared":
+            return logprobs.mul(2).exp().sum(-1)

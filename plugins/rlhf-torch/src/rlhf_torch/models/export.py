@@ -1,0 +1,72 @@
+"""A role as a plain Transformers folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoTokenizer
+
+from .quiet import no_progress_bars
+from .role_model import VALUE_HEAD_FILE, RoleModel
+
+log = logging.getLogger(__name__)
+
+
+def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_code: bool) -> None:
+    """Write weights, config and the tokenizer of ``source`` into ``folder``.
+
+    Under an adapter the weights are the merged ones, and what the adapter saves of itself is in ``adapter/``. A value
+    head is a file beside the model, which a critic that is loaded from the folder starts from.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    merged = None
+    if model.adapter is not None:
+        merged = dict(model.adapter.served_weights(model.lm.model))
+    with no_progress_bars():
+        model.lm.model.save_pretrained(folder, state_dict=merged)
+    if model.adapter is not None:
+        model.adapter.save(model.lm.model, str(folder / "adapter"))
+    if model.value_head is not None:
+        head = {name: tensor.contiguous() for name, tensor in model.value_head.state_dict().items()}
+        save_file(head, folder / VALUE_HEAD_FILE)
+    copy_tokenizer(source, folder, trust_remote_code=trust_remote_code)
+
+
+def copy_tokenizer(source: str, folder: Path, *, trust_remote_code: bool) -> None:
+    """Write the tokenizer of ``source`` into ``folder``; warn where it has none."""
+    if _lacks_tokenizer(source):
+        log.warning("%s has no tokenizer to copy into %s", source, folder)
+        return
+    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    tokenizer.save_pretrained(folder)
+
+
+def _lacks_tokenizer(source: str) -> bool:
+    """True for a folder without any tokenizer file: Transformers would make up an empty one from config.json."""
+    folder = Path(source)
+    return folder.is_dir() and not any(
+        path for pattern in ("tokenizer*", "vocab*", "*.model") for path in folder.glob(pattern)
+    )
+
+
+@contextmanager
+def holding(weights: Mapping[str, nn.Parameter], other: Mapping[str, Tensor]) -> Iterator[None]:
+    """Let the parameters hold ``other``'s values for a while, then their own again, to the bit."""
+    own = {name: weights[name].detach().clone() for name in other}
+    _copy(weights, other)
+    try:
+        yield
+    finally:
+        _copy(weights, own)
+
+
+@torch.no_grad()
+def _copy(weights: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]) -> None:
+    for name, value in values.items():
+        weights[name].copy_(value)

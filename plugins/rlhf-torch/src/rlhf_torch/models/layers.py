@@ -1,0 +1,59 @@
+"""The repeated layers of a model: found in any architecture, recomputed in the backward pass, compiled.
+
+Transformers recomputes a layer only in training mode, where every architecture switches its dropout on in a way of its
+own: through modules inside of the layer, or by a function that reads the layer's own flag. So the model stays in
+evaluation mode, and the layers are recomputed from outside.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from rlhf_core import PluginError
+
+from ..packed.attention import keep_out_of_graphs
+
+
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the layers in order: the outermost list of as many modules as the configuration has layers.
+
+    Raises:
+        PluginError: there is no such list.
+    """
+    count = int(model.config.get_text_config().num_hidden_layers)
+    for module in model.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return list(module)
+    raise PluginError(
+        f"{type(model).__name__}: expected a list of its {count} layers, found none; its layers can be neither "
+        "recomputed nor compiled. Leave gradient_checkpointing and compile off."
+    )
+
+
+def recompute_layers(model: PreTrainedModel) -> None:
+    """Keep only the input of each layer for the backward pass, which computes the layer again."""
+    for layer in decoder_layers(model):
+        kind = type(layer)
+        # The class and not ``forward``: hooks of the layer, by which ZeRO collects weights, run again as well.
+        layer.__class__ = type(kind.__name__, (_Recomputed, kind), {"__module__": kind.__module__})
+
+
+class _Recomputed(nn.Module):
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        call = partial(super().__call__, **options)
+        if not torch.is_grad_enabled():
+            return call(*arguments)
+        return checkpoint(call, *arguments, use_reentrant=False)
+
+
+def compile_layers(model: PreTrainedModel) -> None:
+    """Compile each layer around its attention, which stays eager."""
+    keep_out_of_graphs()
+    for layer in decoder_layers(model):
+        layer.compile(dynamic=True)

@@ -1,0 +1,121 @@
+"""The model of one role: a causal LM, with its own head or with a value head, perhaps under an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlhf_core import PluginError
+from rlhf_core.contracts import ModelAdapter, NamedParameters, RoleSpec, norm_parameters
+from rlhf_core.plugins import Plugins
+from rlhf_plugin_local.config import TorchBackendConfig
+
+from .device import choose_compute_dtype, choose_device
+from .layers import compile_layers, recompute_layers
+from .modeling import CausalLM, load_causal_lm
+
+VALUE_HEAD = "value_head"
+VALUE_HEAD_FILE = "value_head.safetensors"
+
+
+class RoleModel(nn.Module):
+    """What one role holds: ``lm``, and a ``value_head`` (D -> 1, float32) if it is a critic."""
+
+    def __init__(
+        self, lm: CausalLM, value_head: nn.Linear | None, adapter: ModelAdapter | None
+    ) -> None:
+        super().__init__()
+        self.lm = lm
+        self.value_head = value_head
+        self.adapter = adapter
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """Return the value (M,) in float32 of hidden states (M, D), whatever the type of the head's weights."""
+        head = self.value_head
+        assert head is not None
+        return F.linear(hidden.float(), head.weight.float(), head.bias.float())[:, 0]
+
+    def named_weights(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters by Hugging Face names, each once, the value head's last."""
+        yield from self.lm.model.named_parameters()
+        if self.value_head is not None:
+            for name, parameter in self.value_head.named_parameters():
+                yield f"{VALUE_HEAD}.{name}", parameter
+
+    def named_trainable(self) -> NamedParameters:
+        """The parameters that the optimizer gets."""
+        trainable = tuple(pair for pair in self.named_weights() if pair[1].requires_grad)
+        return NamedParameters(trainable, norm_parameters(self.lm.model))
+
+    def state(self) -> dict[str, Tensor]:
+        """Every tensor of the model by its Hugging Face name, tied ones under each of their names."""
+        state = dict(self.lm.model.state_dict())
+        if self.value_head is not None:
+            state |= {f"{VALUE_HEAD}.{name}": t for name, t in self.value_head.state_dict().items()}
+        return state
+
+
+def build_role_model(spec: RoleSpec, config: TorchBackendConfig, plugins: Plugins) -> RoleModel:
+    """Load a role's model onto its device; parameters that are not trained have ``requires_grad`` off.
+
+    Raises:
+        ConfigError: the model cannot be loaded, or the options do not fit it or the machine.
+        PluginError: the architecture or the adapter cannot be used.
+    """
+    device = choose_device(config.device)
+    lm = load_causal_lm(spec.model_path, dtype=spec.dtype, trust_remote_code=spec.trust_remote_code)
+    lm.compute_dtype = choose_compute_dtype(
+        config.compute_dtype, lm.dtype, sum(p.numel() for p in lm.parameters()), device
+    )
+    adapter = None
+    if spec.adapter is not None:
+        adapter = plugins.build(spec.adapter)
+        lm = CausalLM(_wrapped(adapter, lm.model), lm.compute_dtype)
+    value_head = _value_head(spec, lm) if spec.head == "value" else None
+    role = RoleModel(lm, value_head, adapter).to(device).eval()
+    if spec.objective is None:
+        role.requires_grad_(False)
+    elif value_head is not None:
+        _freeze_unused_head(lm)
+    if config.gradient_checkpointing and spec.objective is not None:
+        recompute_layers(lm.model)
+    if config.compile:
+        compile_layers(lm.model)
+    return role
+
+
+def _wrapped(adapter: ModelAdapter, model: PreTrainedModel) -> PreTrainedModel:
+    wrapped = adapter.wrap(model)
+    if not isinstance(wrapped, PreTrainedModel):
+        raise PluginError(
+            f"the adapter {type(adapter).__name__} returned a {type(wrapped).__name__}; the torch backend expects the "
+            "Transformers model itself, changed in place"
+        )
+    return wrapped
+
+
+def _value_head(spec: RoleSpec, lm: CausalLM) -> nn.Linear:
+    """The head saved with the model if there is one, else zeros: the first values are 0, whatever the seed."""
+    # skip_init: the usual one would draw from the global random state.
+    head = nn.utils.skip_init(nn.Linear, lm.hidden_size, 1, dtype=torch.float32)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    assert isinstance(head, nn.Linear)
+    saved = Path(spec.model_path) / VALUE_HEAD_FILE
+    if saved.exists():
+        head.load_state_dict(load_file(saved))
+    return head
+
+
+def _freeze_unused_head(lm: CausalLM) -> None:
+    """A critic makes no logits: an output head of its own gets no gradient."""
+    embeddings = lm.model.get_input_embeddings().weight
+    for parameter in lm.model.get_output_embeddings().parameters():
+        if parameter is not embeddings:
+            parameter.requires_grad_(False)

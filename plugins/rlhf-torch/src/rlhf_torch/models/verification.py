@@ -1,0 +1,186 @@
+"""Does packing compute this architecture rightly? Asked once, at load, with a few tokens.
+
+Layers that carry state along the sequence, attention that ignores its layout, or heads that scale logits in ways
+unknown here would train silently on wrong numbers. They are refused by comparing with the model's own forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlhf_core import PluginError
+
+from ..packed import attention
+from ..packed.packing import PackedLayout
+from .long_positions import RotaryTables, compare_tables, lengths_named
+
+if TYPE_CHECKING:
+    from .modeling import CausalLM
+
+KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+LONGEST_PROBE = 64
+TAIL = 2
+"""Tokens of each long sequence that are in the probe."""
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
+"""Largest difference of logits, relative to their largest size. Wrong attention differs by the order of 1."""
+
+
+class _Witness:
+    """The layout of the probe, which also notes which layers asked for which window.
+
+    Args:
+        offsets: of the parts of the row.
+        lengths: of the sequence that each part belongs to.
+    """
+
+    def __init__(
+        self, offsets: Sequence[int], lengths: Sequence[int], device: torch.device
+    ) -> None:
+        self.layout = PackedLayout(offsets, device)
+        self.lengths = torch.tensor(lengths)
+        self.windows: dict[int, int | None] = {}
+
+    def positions(self) -> Tensor:
+        """(N,) of each token in its sequence, of which it has the last tokens."""
+        missing = self.lengths - self.layout.lengths
+        skipped = missing.repeat_interleave(self.layout.lengths).to(self.layout.device)
+        return self.layout.positions() + skipped
+
+    def sequence_lengths(self, at_least: int) -> Tensor:
+        return self.lengths.clamp(min=at_least).repeat_interleave(self.layout.lengths)
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
+    ) -> Tensor:
+        self.windows[layer] = options["sliding_window"]
+        return self.layout.attend(layer, query, key, value, **options)
+
+
+@torch.inference_mode()
+def verify(lm: CausalLM) -> None:
+    """Compare packed logits of two short sequences with the model's own, each alone under its eager attention.
+
+    Behind them the row has the ends of sequences that are longer than any length that the config names.
+
+    Raises:
+        PluginError: they differ, or a layer is of a kind that is not computed here.
+    """
+    config = lm.model.config.get_text_config()
+    family = type(lm.model).__name__
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if unknown := sorted(kinds - KNOWN_LAYERS):
+        raise PluginError(
+            f"{family} has layers of kind {', '.join(unknown)}; the torch backend and the embedded engine compute "
+            f"{' and '.join(sorted(KNOWN_LAYERS))}. Choose another model, or another engine and backend."
+        )
+    tables = RotaryTables(lm.model)
+    rows = [
+        _probe_tokens(length, lm.vocab_size).to(lm.device) for length in (_probe_length(config), 7)
+    ]
+    # Learned positions end at a length, and do not change there.
+    long = lengths_named(config) if tables else []
+    # Before anything longer, of which frequencies may keep something.
+    with tables.recorded() as own_tables, _explained(lm, family):
+        first = _own_logits(lm, rows[0])
+    with tables.recorded() as packed_tables, _explained(lm, family):
+        witness, actual = _packed_logits(lm, rows, long)
+    if not witness.windows:
+        raise PluginError(own_attention(family))
+    _check_windows(witness, config, family)
+    compare_tables(own_tables, packed_tables, len(rows[0]), family)
+    expected = torch.cat([first, _own_logits(lm, rows[1])])
+    scale = expected.abs().max().clamp_min(1e-6)
+    difference = float((actual - expected).abs().max() / scale)
+    allowed = TOLERANCE[lm.compute_dtype]
+    if not difference <= allowed:
+        raise PluginError(
+            f"{family}: logits of packed sequences differ from the model's own by {difference:.2g} of the largest "
+            f"logit (allowed: {allowed:g}), so this architecture would be trained wrongly by the torch backend. "
+            "Choose another model, or another engine and backend."
+        )
+
+
+def _packed_logits(
+    lm: CausalLM, rows: Sequence[Tensor], long: Sequence[int]
+) -> tuple[_Witness, Tensor]:
+    """Return the logits of ``rows``, in one row with the last tokens of sequences of the lengths ``long``."""
+    parts = [*rows, *(rows[0][:TAIL] for _ in long)]
+    offsets = [0, *accumulate(map(len, parts))]
+    witness = _Witness(offsets, [*map(len, rows), *long], lm.device)
+    hidden = lm.hidden(torch.cat(parts), witness.positions(), witness)
+    return witness, lm.logits(hidden[: offsets[len(rows)]])
+
+
+@contextmanager
+def _explained(lm: CausalLM, family: str) -> Iterator[None]:
+    """Say why a forward pass is not possible.
+
+    Raises:
+        PluginError: it raised what models raise that are not made for a layout.
+    """
+    try:
+        yield
+    except (RuntimeError, TypeError, AttributeError, IndexError) as error:
+        if not lm.model._supports_attention_backend:
+            raise PluginError(own_attention(family)) from error
+        raise PluginError(f"{family} cannot be run by the torch backend: {error}") from error
+
+
+def own_attention(model: str) -> str:
+    """Say that a model has no place where its attention could be replaced, as that of GPT-J, MPT or BLOOM (ALiBi)."""
+    return (
+        f"{model} computes its attention in code of its own instead of through Transformers' attention interface, so "
+        "sequences that are packed in one row would see each other. The torch backend and the embedded engine cannot "
+        "run it; choose another model."
+    )
+
+
+def _probe_length(config: Any) -> int:
+    """Longer than the sliding window where that is cheap, so that a wrong window shows."""
+    window = getattr(config, "sliding_window", None) or 0
+    return window + 5 if window + 5 <= LONGEST_PROBE else 12
+
+
+def _probe_tokens(length: int, vocab_size: int) -> Tensor:
+    return (torch.arange(length) * 7919 + 13) % vocab_size
+
+
+def _own_logits(lm: CausalLM, row: Tensor) -> Tensor:
+    """(T, V) of one sequence, by the model's own forward pass and attention."""
+    # The only one that has all that a family does to its scores: "sdpa" ignores Gemma 2's soft cap.
+    lm.model.set_attn_implementation("eager")
+    try:
+        with lm.autocast():
+            logits: Tensor = lm.model(input_ids=row[None], use_cache=False).logits[0].float()
+    finally:
+        lm.model.set_attn_implementation(attention.NAME)
+    return logits
+
+
+def _check_windows(witness: _Witness, config: Any, family: str) -> None:
+    if len(witness.windows) != config.num_hidden_layers:
+        raise PluginError(
+            f"{family}: {len(witness.windows)} of {config.num_hidden_layers} layers used the packed attention; the "
+            "torch backend cannot compute the others."
+        )
+    for layer, asked in sorted(witness.windows.items()):
+        expected = _window(config, layer)
+        if asked != expected:
+            raise PluginError(
+                f"{family}: layer {layer} is {'full' if expected is None else 'sliding'}_attention but asked for "
+                f"window {asked}, and the config says {expected}; the torch backend would attend to other tokens than "
+                "the model does."
+            )
+
+
+def _window(config: Any, layer: int) -> int | None:
+    """The window that Transformers' mask of a layer has: by the layer's kind, or one for all layers."""
+    kinds = getattr(config, "layer_types", None)
+    window: int | None = getattr(config, "sliding_window", None)
+    return None if kinds and kinds[layer] == "full_attention" else window

@@ -1,0 +1,105 @@
+"""A micro-batch on the device: packed tokens, and which hidden state predicts which action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhf_core.contracts import TrajectoryColumns
+
+from ..packed.attention import Layout
+from ..packed.packing import PackedLayout
+from ..packed.shared_starts import Places, SharedLayout, places_of
+from .prompt_sharing import is_worth_it, shared_starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionGrid:
+    """Where ``M`` flat values lie in right-padded rows (b, A).
+
+    ``rlhf_core.math.pad_columns`` reads sizes from the device for each column, which makes the host wait; here they
+    are known on the host.
+    """
+
+    mask: Tensor
+    """(b, A) True at actions."""
+    index: Tensor
+    """(M,) position of each value in the flattened grid."""
+
+    @classmethod
+    def of(cls, num_actions: NDArray[np.int64], device: torch.device) -> ActionGrid:
+        """Return the grid of sequences with the given numbers of actions."""
+        mask = np.arange(num_actions.max(initial=0)) < num_actions[:, None]
+        index = np.flatnonzero(mask)
+        return cls(mask=torch.from_numpy(mask).to(device), index=torch.from_numpy(index).to(device))
+
+    def pad(self, flat: Tensor) -> Tensor:
+        """Return (M, ...) as (b, A, ...) with 0 at padding; differentiable."""
+        zeros = flat.new_zeros(self.mask.numel(), *flat.shape[1:])
+        return zeros.index_copy(0, self.index, flat).view(*self.mask.shape, *flat.shape[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedRows:
+    """``N`` tokens of ``b`` sequences in one row, and their ``M`` action tokens.
+
+    A prompt that sequences next to each other share may be there once.
+    """
+
+    input_ids: Tensor
+    """(N,)"""
+    position_ids: Tensor
+    """(N,)"""
+    layout: Layout
+    predictors: Tensor
+    """(M,) index in the row of the token before each action: its hidden state predicts the action."""
+    targets: Tensor
+    """(M,) the actions."""
+    grid: ActionGrid
+
+
+def pack_rows(
+    batch: TrajectoryColumns,
+    rows: NDArray[np.int64],
+    device: torch.device,
+    *,
+    share_prompts: bool = False,
+) -> PackedRows:
+    """Lay the given rows of a batch out on ``device``.
+
+    Args:
+        share_prompts: prompts that rows next to each other share are there once, if that saves enough.
+    """
+    part = batch if len(rows) == len(batch) else batch.select(rows)
+    whole = PackedLayout(torch.from_numpy(part.token_offsets), device)
+    tokens = torch.from_numpy(part.token_ids.astype(np.int64)).to(device)
+    # The first token of a sequence is never an action, so "the token before" lies in the same sequence.
+    actions = torch.from_numpy(np.flatnonzero(part.action_mask)).to(device)
+    packed = PackedRows(
+        input_ids=tokens,
+        position_ids=whole.positions(),
+        layout=whole,
+        predictors=actions - 1,
+        targets=tokens[actions],
+        grid=ActionGrid.of(part.num_actions, device),
+    )
+    places = _places(part) if share_prompts else None
+    if places is None:
+        return packed
+    shared = SharedLayout(whole, places, device)
+    return replace(
+        packed,
+        input_ids=packed.input_ids[shared.kept],
+        position_ids=packed.position_ids[shared.kept],
+        layout=shared,
+        predictors=shared.place[packed.predictors],
+    )
+
+
+def _places(part: TrajectoryColumns) -> Places | None:
+    starts = shared_starts(part)
+    return places_of(part.token_offsets, starts.tolist()) if is_worth_it(starts, part) else None

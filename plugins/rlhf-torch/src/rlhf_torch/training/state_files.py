@@ -1,0 +1,180 @@
+"""A role's training state in a folder: safetensors and JSON, equal to the bit when read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rlhf_core import CheckpointError
+
+from ..models.role_model import RoleModel
+from .updater import Updater
+
+MODEL, MASTERS, EMA, OPTIMIZER = "model", "float32_copies", "ema", "optimizer"
+STATE = "state.json"
+FORMAT = 1
+SEPARATOR = "::"
+"""Between a parameter's name and a key of its optimizer state."""
+
+
+def save_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
+    """Write weights and, of a trained role, everything that its updates depend on.
+
+    Raises:
+        CheckpointError: the optimizer keeps something that is neither a tensor nor a plain value.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder, MODEL, _untied(model.state()))
+    state: dict[str, Any] = {"format": FORMAT, "trained": updater is not None}
+    if updater is not None:
+        if updater.copied:
+            _write(folder, MASTERS, updater.masters)
+        if updater.ema:
+            _write(folder, EMA, updater.ema)
+        tensors, scalars = _split_optimizer_state(updater)
+        _write(folder, OPTIMIZER, tensors)
+        state |= {
+            "updates": updater.updates,
+            "on_host": sorted(
+                name for name, tensor in tensors.items() if tensor.device.type == "cpu"
+            ),
+            "scalars": scalars,
+            "groups": [_group_options(group) for group in updater.optimizer.param_groups],
+        }
+    try:
+        text = json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        kind = type(updater.optimizer).__name__ if updater is not None else "role"
+        raise CheckpointError(
+            f"the {kind} keeps state that JSON cannot hold ({error}); an optimizer may keep tensors, finite numbers, "
+            "strings, booleans, and lists of them"
+        ) from error
+    (folder / STATE).write_text(text, encoding="utf-8")
+
+
+def load_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
+    """Undo ``save_state``.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or belongs to another model or optimizer.
+    """
+    state = _read_json(folder)
+    if state.get("format") != FORMAT or state.get("trained") != (updater is not None):
+        raise CheckpointError(
+            f"{folder / STATE}: expected format {FORMAT}, trained = {updater is not None}; found format "
+            f"{state.get('format')}, trained = {state.get('trained')}. It belongs to another role or version."
+        )
+    _copy_into(_untied(model.state()), _read(folder, MODEL), folder / MODEL)
+    if updater is None:
+        return
+    if updater.copied:
+        _copy_into(updater.masters, _read(folder, MASTERS), folder / MASTERS)
+    if updater.ema:
+        _copy_into(updater.ema, _read(folder, EMA), folder / EMA)
+    _restore_optimizer(updater, _read(folder, OPTIMIZER), state, folder)
+    updater.updates = int(state["updates"])
+
+
+def _split_optimizer_state(updater: Updater) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, dict[str, Any]] = {}
+    for name, master in updater.masters.items():
+        for key, value in updater.optimizer.state.get(master, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"{name}{SEPARATOR}{key}"] = value
+            else:
+                scalars.setdefault(name, {})[key] = value
+    return tensors, scalars
+
+
+def _restore_optimizer(
+    updater: Updater, tensors: Mapping[str, Tensor], state: Mapping[str, Any], folder: Path
+) -> None:
+    optimizer, on_host = updater.optimizer, set(state["on_host"])
+    if len(state["groups"]) != len(optimizer.param_groups):
+        raise CheckpointError(
+            f"{folder}: its optimizer had {len(state['groups'])} parameter groups, this one has "
+            f"{len(optimizer.param_groups)}; resume with the optimizer of the run that was saved"
+        )
+    restored: dict[str, dict[str, Any]] = {name: {} for name in updater.masters}
+    for full_name, tensor in tensors.items():
+        name, _, key = full_name.rpartition(SEPARATOR)
+        if name not in restored:
+            raise CheckpointError(
+                f"{folder}: optimizer state for {name}, which this run does not train"
+            )
+        device = torch.device("cpu") if full_name in on_host else updater.masters[name].device
+        restored[name][key] = tensor.to(device)
+    for name, values in state["scalars"].items():
+        restored[name].update(values)
+    optimizer.state.clear()
+    for name, values in restored.items():
+        if values:
+            optimizer.state[updater.masters[name]] = values
+    for group, options in zip(optimizer.param_groups, state["groups"], strict=True):
+        for key, value in options.items():
+            group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+
+
+def _group_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What a parameter group holds beside parameters and the learning rate, which the schedule sets."""
+    return {
+        key: value for key, value in group.items() if key not in ("params", "lr", "param_names")
+    }
+
+
+def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor once: tied weights under the first of their names."""
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    kept: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        key = (tensor.data_ptr(), tuple(tensor.shape))
+        if key not in seen or not tensor.numel():
+            kept[name] = tensor
+        seen.add(key)
+    return kept
+
+
+def _write(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> None:
+    # The clone drops views: safetensors refuses tensors that share memory.
+    plain = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
+    save_file(plain, folder / f"{name}.safetensors")
+
+
+def _read(folder: Path, name: str) -> dict[str, Tensor]:
+    path = folder / f"{name}.safetensors"
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    return tensors
+
+
+def _read_json(folder: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
+    return state
+
+
+@torch.no_grad()
+def _copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor], path: Path) -> None:
+    if differing := sorted(target.keys() ^ source.keys()):
+        raise CheckpointError(
+            f"{path}.safetensors: it holds other tensors than this run's model; the first is {differing[0]}"
+        )
+    for name, tensor in target.items():
+        if tensor.shape != source[name].shape or tensor.dtype != source[name].dtype:
+            raise CheckpointError(
+                f"{path}.safetensors: {name} is {source[name].dtype} {tuple(source[name].shape)}; this run's model has "
+                f"{tensor.dtype} {tuple(tensor.shape)}"
+            )
+        tensor.copy_(source[name])

@@ -1,0 +1,90 @@
+from dataclasses import replace
+
+import pytest
+
+from rlhf_plugin_plan.machine import assumptions as assumed
+from rlhf_plugin_plan.machine.hardware import GIB, find_gpu
+from rlhf_plugin_plan.memory.engine_memory import VllmEngine, embedded_memory, kv_bytes, vllm_memory
+
+H200 = find_gpu("h200")
+ENGINE = VllmEngine(
+    memory_share=0.5,
+    kv_cache_gib=None,
+    bucket_mib=256,
+    tensor_parallel=1,
+    pipeline_parallel=1,
+    graphs=True,
+    max_sequences=512,
+    kv_width=2,
+)
+
+
+def test_a_token_in_the_cache_by_hand(shape):
+    """24 layers x 2 x 2 heads of 64, 2 bytes."""
+    assert kv_bytes(shape("qwen2.5-0.5b"), 2) == 12_288
+
+
+def test_vllm_takes_its_share_whatever_the_model(shape):
+    for name in ("qwen2.5-0.5b", "qwen2.5-7b"):
+        memory = vllm_memory(shape(name), "bfloat16", ENGINE, H200)
+        beside = assumed.ENGINE_GRAPHS
+        assert memory.peak_bytes == pytest.approx(0.5 * H200.memory + beside)
+
+
+def test_a_given_cache_is_what_there_is(shape):
+    engine = replace(ENGINE, kv_cache_gib=2.0, graphs=False)
+
+    memory = vllm_memory(shape("qwen2.5-0.5b"), "bfloat16", engine, H200)
+
+    assert memory.parts["KV cache"] == 2 * GIB
+    assert memory.kv_tokens == 2 * GIB // 12_288
+    assert memory.parts["weights"] == 2 * 494_032_768
+
+
+def test_weights_that_fill_the_share_leave_no_cache(shape):
+    engine = replace(ENGINE, memory_share=0.05)
+
+    memory = vllm_memory(shape("qwen2.5-7b"), "bfloat16", engine, H200)
+
+    assert memory.kv_tokens == 0
+
+
+def test_tensor_parallelism_splits_weights_and_cache(shape):
+    one = replace(ENGINE, kv_cache_gib=4.0)
+    two = replace(one, tensor_parallel=2)
+    model = shape("qwen2.5-7b")
+
+    whole, half = (vllm_memory(model, "bfloat16", engine, H200) for engine in (one, two))
+
+    assert half.parts["weights"] == whole.parts["weights"] / 2
+    assert half.kv_tokens == pytest.approx(2 * whole.kv_tokens, abs=1)
+
+
+def test_more_ranks_than_key_heads_hold_copies(shape):
+    """4 key heads on 8 GPUs: every head twice, so no more tokens than on 4."""
+    model = shape("qwen2.5-7b")
+    four, eight = (
+        vllm_memory(model, "bfloat16", replace(ENGINE, kv_cache_gib=4.0, tensor_parallel=n), H200)
+        for n in (4, 8)
+    )
+
+    assert eight.kv_tokens == four.kv_tokens
+
+
+def test_the_bucket_grows_with_the_largest_tensor(shape):
+    small = vllm_memory(shape("qwen2.5-0.5b"), "bfloat16", replace(ENGINE, bucket_mib=512), H200)
+    large = vllm_memory(shape("qwen2.5-7b"), "bfloat16", ENGINE, H200)
+
+    assert dict(small.in_trainer) == {"bucket for the engine's weights": 512 * 2**20}
+    assert dict(large.in_trainer) == {"bucket for the engine's weights": 2 * 152_064 * 3584}
+
+
+def test_the_embedded_engine_shares_or_copies(pencil):
+    options = {"slots": 4, "length": 10}
+    shared = embedded_memory(pencil, "bfloat16", "bfloat16", **options, copies_weights=False)
+    copied = embedded_memory(pencil, "float32", "bfloat16", **options, copies_weights=True)
+
+    # A token: 2 x 1 layer x 2 numbers x 2 bytes; half as many positions again.
+    assert dict(shared.parts) == {"KV cache": 4 * 10 * 8 * 1.5}
+    assert copied.parts["weights"] == 4 * 50
+    assert copied.parts["weights cast to bfloat16"] == 2 * (34 + 10)

@@ -1,0 +1,83 @@
+import pytest
+
+from rlhf_plugin_plan.memory.roles import Workload, largest_micro_batch
+
+
+def workload(**changes):
+    return Workload(
+        **{
+            "prompts": 32,
+            "samples": 8,
+            "prompt_tokens": 256,
+            "response_tokens": 1024,
+            "known_lengths": True,
+        }
+        | changes
+    )
+
+
+def test_known_lengths_are_cut_evenly_into_the_fewest_micro_batches():
+    """256 sequences of 1280 tokens, 25 fit into 32 768: 11 micro-batches, the largest of 24."""
+    batch, count = largest_micro_batch(256, workload(), 32_768)
+
+    assert (count, batch.tokens, batch.actions, batch.several) == (11, 24 * 1280, 24 * 1024, True)
+
+
+def test_they_are_cut_as_the_backends_cut_them():
+    np = pytest.importorskip("numpy")
+    from rlhf_torch.rows.microbatch import micro_batches
+
+    for rows in (1, 7, 25, 26, 100, 256):
+        parts = micro_batches(np.full(rows, 1280), 32_768)
+        batch, count = largest_micro_batch(rows, workload(), 32_768)
+        assert count == len(parts), rows
+        assert batch.tokens == 1280 * max(map(len, parts)), rows
+
+
+def test_unknown_lengths_may_fill_the_budget():
+    batch, _ = largest_micro_batch(256, workload(known_lengths=False), 32_768)
+
+    assert (batch.tokens, batch.actions) == (32_768, 26_214)
+
+
+def test_a_sequence_longer_than_the_budget_is_a_micro_batch():
+    for known in (True, False):
+        batch, count = largest_micro_batch(4, workload(known_lengths=known), 1000)
+        assert (batch.tokens, count) == (1280, 4)
+
+
+def test_few_sequences_are_no_more_than_they_are():
+    batch, count = largest_micro_batch(2, workload(known_lengths=False), 32_768)
+
+    assert (batch.tokens, count, batch.several) == (2560, 1, False)
+
+
+def test_prompts_that_are_shared_are_computed_once():
+    """24 sequences next to each other have samples of 4 prompts at most: 2 + 8 + 8 + 6."""
+    batch, count = largest_micro_batch(256, workload(), 32_768, share_prompts=True)
+
+    assert (count, batch.tokens, batch.repeated) == (11, 24 * 1280, 20 * 256)
+    assert batch.computed == 24 * 1024 + 4 * 256
+
+
+def test_short_prompts_and_unknown_lengths_are_planned_whole():
+    for changes in ({"prompt_tokens": 50}, {"samples": 1}, {"known_lengths": False}):
+        batch, _ = largest_micro_batch(256, workload(**changes), 32_768, share_prompts=True)
+        assert batch.repeated == 0, changes
+
+
+def test_what_is_worth_sharing_is_what_the_backend_takes_for_it():
+    from rlhf_plugin_plan.machine.assumptions import SHARING_IS_WORTH
+    from rlhf_torch.rows.prompt_sharing import WORTH
+
+    assert SHARING_IS_WORTH == WORTH
+
+
+@pytest.mark.parametrize("samples", [1, 3, 8])
+def test_no_row_of_a_micro_batch_holds_more_prompts_than_planned(samples):
+    from rlhf_plugin_plan.memory.roles import _most_prompts
+
+    prompts = [row // samples for row in range(60)]
+    for held in range(1, 20):
+        found = max(len(set(prompts[first : first + held])) for first in range(40))
+        assert _most_prompts(held, samples) == found

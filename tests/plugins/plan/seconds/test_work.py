@@ -1,0 +1,106 @@
+"""Every formula by hand on a pencil-sized model, and on a published shape against seconds that were computed apart."""
+
+import pytest
+
+from rlhf_plugin_plan.seconds.work import (
+    Decoding,
+    EngineRates,
+    decode,
+    forward_flops,
+    gradient_bytes,
+    optimizer_bytes,
+    prompts,
+    sequences,
+    training_flops,
+)
+
+FLOPS, BANDWIDTH = 790e12, 4.3e12
+UNIT = EngineRates(flops=1.0, bandwidth=1.0, weight_bytes=2, kv_token_bytes=8)
+"""Seconds are then operations or bytes."""
+
+
+def test_prefilling_one_prompt_by_hand(pencil):
+    # 3 tokens x 2 x 34, 6 pairs x 4 x 2, one token at the head x 2 x 10
+    assert forward_flops(pencil, prompts(1, 3)) == 204 + 48 + 20
+
+
+def test_passes_over_sequences_by_hand(pencil):
+    work = sequences(2, 3, 2)  # 10 tokens, 2 x 15 pairs, 4 positions of the head
+
+    assert (work.tokens, work.pairs, work.head_tokens) == (10, 30, 4)
+    assert forward_flops(pencil, work) == 680 + 240 + 80
+    assert forward_flops(pencil, work, head=False) == 680 + 240
+    assert training_flops(pencil, work) == 3 * 1000 + 0.5 * 240
+    assert training_flops(pencil, work, recompute=True) == 3 * 1000 + 120 + 920
+
+
+def test_one_decode_step_by_hand(pencil):
+    # Responses of 2 tokens take one step: batch 2, matmuls 2 x 2 x 44 = 176 operations (88 bytes are less);
+    # KV: 2 sequences x (4 read + 1 written) x 8 bytes = 80 (attention's 2 x 4 x 8 operations are less).
+    done = decode(pencil, [2, 2], 3, 2, UNIT)
+
+    assert done == Decoding(seconds=176 + 80, steps=1, requests=2, peak_tokens=8)
+
+
+def test_places_are_filled_as_sequences_end(pencil):
+    """Lengths 2, 4, 3 in 2 places: steps 1 | 3 together, then 2 beside what is left of the 3."""
+    done = decode(pencil, [2, 4, 3], 3, 2, UNIT)
+
+    assert (done.steps, done.requests, done.peak_tokens) == (3, 1 + 3 + 2, 6 + 5)
+
+
+def test_decode_agrees_with_a_loop_over_single_steps(pencil):
+    lengths, prompt, cap = [5, 2, 9, 3, 1, 4], 3, 3
+    waiting, running, seconds, steps = [n - 1 for n in lengths if n > 1], [], 0.0, 0
+    while waiting or running:
+        while waiting and len(running) < cap:
+            running.append([0, waiting.pop(0)])
+        read = sum(prompt + made + 1 for made, _ in running)
+        seconds += max(88, 88 * len(running))
+        seconds += max(8 * (read + len(running)), 8 * read)
+        steps += 1
+        running = [[made + 1, end] for made, end in running if made + 1 < end]
+
+    done = decode(pencil, lengths, prompt, cap, UNIT)
+
+    assert done.steps == steps
+    assert done.seconds == pytest.approx(seconds)
+
+
+def test_no_response_takes_no_step(pencil):
+    assert decode(pencil, [1, 1], 3, 2, UNIT).steps == 0
+
+
+def test_the_limits_of_a_published_shape(shape):
+    """128 x 8 sequences of 256 + 1024 tokens on an H200.
+
+    Decode: 1023 steps of 2 x 1024 x 493 961 216 / 790e12 s, and 12 288 bytes for each of 1024 sum(256 + j) tokens.
+    """
+    small, work = shape("qwen2.5-0.5b"), sequences(1024, 256, 1024)
+    rates = EngineRates(flops=FLOPS, bandwidth=BANDWIDTH, weight_bytes=2, kv_token_bytes=12_288)
+
+    assert forward_flops(small, work) / FLOPS == pytest.approx(1.640, abs=5e-4)
+    assert training_flops(small, work) / FLOPS == pytest.approx(4.966, abs=5e-4)
+    assert decode(small, [1024] * 1024, 256, 1024, rates).seconds == pytest.approx(3.612, abs=5e-4)
+
+
+def test_an_update_moves_its_bytes_per_parameter():
+    assert optimizer_bytes(10, 30) == 300
+
+
+@pytest.mark.parametrize(
+    ("stage", "micro_batches", "expected"),
+    [
+        (0, 3, 2 * 40 * 0.75),  # one sum of gradients: there and back
+        (1, 3, (40 + 20) * 0.75),  # gradients once, weights once
+        (2, 3, (3 * 40 + 20) * 0.75),  # gradients for each micro-batch
+        (3, 3, (3 * 40 + 6 * 20) * 0.75),  # and the weights twice
+    ],
+)
+def test_bytes_between_ranks_by_hand(stage, micro_batches, expected):
+    """10 parameters in bfloat16, gradients in float32, 4 ranks."""
+    assert gradient_bytes(20, 4, stage, micro_batches, 40) == expected
+
+
+def test_one_rank_sends_nothing():
+    assert gradient_bytes(20, 1, 3, 5, 40) == 0

@@ -1,0 +1,49 @@
+"""Rows to ranks by cost."""
+
+import numpy as np
+import pytest
+
+from rlhf_plugin_ray.batches.sharding import ATTENTION_SHARE, sequence_cost, split_rows
+
+
+def test_the_longest_go_first_to_the_rank_with_the_least():
+    # 9 -> rank 0; 7 -> rank 1; 6 -> rank 1 (13); 5 -> rank 0 (14); 4 -> rank 1 (17); 1 -> rank 0 (15).
+    rows = split_rows(np.array([4, 9, 1, 7, 6, 5]), 2)
+
+    assert [part.tolist() for part in rows] == [[1, 2, 5], [0, 3, 4]]
+
+
+def test_attention_makes_one_long_sequence_dearer_than_many_short_ones():
+    length = round(1 / ATTENTION_SHARE)
+
+    cost = sequence_cost(np.array([length, 1]))
+
+    # At the length 1 / share the two terms are equal.
+    np.testing.assert_allclose(cost, [2 * length, 1 + ATTENTION_SHARE])
+    rows = split_rows(np.array([length, *[length // 8] * 8]), 2)
+    assert rows[0].tolist() == [0]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
+def test_each_row_has_one_rank_and_no_rank_much_more_than_the_mean(num_ranks):
+    lengths = np.random.default_rng(0).integers(1, 4096, size=57)
+
+    rows = split_rows(lengths, num_ranks)
+
+    assert sorted(np.concatenate(rows).tolist()) == list(range(57))
+    assert all((np.diff(part) > 0).all() for part in rows)
+    cost = sequence_cost(lengths)
+    filled = [cost[part].sum() for part in rows]
+    assert max(filled) <= cost.sum() / num_ranks + cost.max()
+
+
+def test_with_fewer_rows_than_ranks_the_last_ranks_get_none():
+    rows = split_rows(np.array([3, 5]), 4)
+
+    assert [part.tolist() for part in rows] == [[1], [0], [], []]
+
+
+def test_equal_lengths_are_dealt_in_order():
+    rows = split_rows(np.full(6, 10), 3)
+
+    assert [part.tolist() for part in rows] == [[0, 3], [1, 4], [2, 5]]

@@ -1,0 +1,221 @@
+"""Each architecture of Transformers is computed as its own eager attention does it, or is refused with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rlhf_core import PluginError
+from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
+from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
+from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_torch.heads.action_head import action_scores
+from rlhf_torch.models.modeling import CausalLM, load_causal_lm
+from rlhf_torch.packed.packing import PackedLayout
+
+COMMON: Mapping[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+WINDOWED = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+ACCEPTED: Mapping[str, Mapping[str, Any]] = {
+    "cohere": {"use_qk_norm": True, "logit_scale": 0.25},
+    "cohere2": {**WINDOWED, "logit_scale": 0.25},
+    "deepseek_v3": {
+        **EXPERTS,
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "kv_lora_rank": 16,
+        "q_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 12,
+    },
+    "gemma": {"head_dim": 8},
+    "gemma2": {
+        **WINDOWED,
+        "head_dim": 8,
+        "query_pre_attn_scalar": 8,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 3.0,
+    },
+    "gemma3_text": {**WINDOWED, "head_dim": 8, "query_pre_attn_scalar": 8},
+    "glm": {"head_dim": 8},
+    "gpt2": {},
+    "gpt_neox": {},
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.2,
+        "residual_multiplier": 0.5,
+        "logits_scaling": 2.0,
+    },
+    "llama": {},
+    "mistral": {"sliding_window": 8},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
+    "olmo2": {},
+    "olmo3": WINDOWED,
+    "opt": {"ffn_dim": 64, "init_std": 0.2, "word_embed_proj_dim": 32},
+    "phi": {},
+    "phi3": {"sliding_window": 8},
+    "qwen2": {**WINDOWED, "use_sliding_window": True},
+    "qwen2_moe": {**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 32},
+    "qwen3": {"head_dim": 8},
+    "qwen3_moe": {**EXPERTS, "num_experts": 4, "head_dim": 8},
+    "smollm3": {},
+    "starcoder2": {"sliding_window": 8},
+}
+
+OWN_ATTENTION = "computes its attention in code of its own"
+REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bloom": (OWN_ATTENTION, {}),  # ALiBi
+    "falcon": (OWN_ATTENTION, {"num_kv_heads": 2, "alibi": False}),
+    "gpt_neo": (OWN_ATTENTION, {"num_layers": 2, "attention_types": [[["global", "local"], 1]]}),
+    "gpt_oss": (
+        "attention sinks",
+        {**WINDOWED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "gptj": (OWN_ATTENTION, {"rotary_dim": 8}),
+    "jamba": ("linear_attention", {"attn_layer_period": 2, "attn_layer_offset": 1}),
+    "llama4_text": (
+        "chunked_attention",
+        {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 64},
+    ),
+    "mpt": (OWN_ATTENTION, {}),
+    "stablelm": (OWN_ATTENTION, {}),
+}
+"""What the message has to name, and the options."""
+
+
+LENGTHS = (40, 5, 23)
+ROWS = [(torch.arange(length) * 7919 + 3 * length) % 96 + 4 for length in LENGTHS]
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory):
+    """Write a model, with random weights that are large enough for attention to matter; return its folder."""
+    root = tmp_path_factory.mktemp("architectures")
+
+    def folder(model_type: str, options: Mapping[str, Any]) -> Path:
+        if not (root / model_type).exists():
+            config = AutoConfig.for_model(model_type, **{**COMMON, **options})
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            model.save_pretrained(root / model_type)
+        return root / model_type
+
+    return folder
+
+
+def packed_logprobs(lm: CausalLM) -> torch.Tensor:
+    """(N, V) of all rows in one."""
+    offsets = [0, *torch.tensor(LENGTHS).cumsum(0).tolist()]
+    layout = PackedLayout(offsets, lm.device)
+    with torch.no_grad():
+        return lm.logits(lm.hidden(torch.cat(ROWS), layout.positions(), layout)).log_softmax(-1)
+
+
+def own_logprobs(folder: Path, dtype: str) -> torch.Tensor:
+    """(N, V) of each row alone, by the model as Transformers has it."""
+    own = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype), attn_implementation="eager"
+    ).eval()
+    with torch.no_grad():
+        logits = [own(input_ids=row[None], use_cache=False).logits[0] for row in ROWS]
+    return torch.cat(logits).float().log_softmax(-1)
+
+
+@pytest.mark.parametrize("model_type", ACCEPTED)
+def test_packed_logprobs_are_those_of_each_sequence_alone(folder_of, model_type):
+    folder = folder_of(model_type, ACCEPTED[model_type])
+
+    actual = packed_logprobs(load_causal_lm(str(folder), dtype="float32"))
+
+    # Sums in another order, of logits of size 1 to 10.
+    torch.testing.assert_close(actual, own_logprobs(folder, "float32"), atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("model_type", ACCEPTED)
+def test_bfloat16_is_as_near_to_the_models_own_as_that_is_to_float32(folder_of, model_type):
+    folder = folder_of(model_type, ACCEPTED[model_type])
+    exact, own = own_logprobs(folder, "float32"), own_logprobs(folder, "bfloat16")
+
+    actual = packed_logprobs(load_causal_lm(str(folder), dtype="bfloat16"))
+
+    # On average: where an expert is chosen by a narrow margin, rounding chooses another one.
+    assert float((actual - own).abs().mean()) <= 1.5 * float((own - exact).abs().mean())
+
+
+@pytest.mark.parametrize("model_type", ACCEPTED)
+def test_the_engine_gives_the_logprobs_of_the_trainers_head(folder_of, model_type):
+    folder = folder_of(model_type, ACCEPTED[model_type])
+    lm = load_causal_lm(str(folder), dtype="float32")
+    prompt = tuple(ROWS[0].tolist())
+
+    (completion,) = asyncio.run(generate(lm, folder, prompt))
+
+    tokens = torch.tensor([*prompt, *completion.token_ids])
+    layout = PackedLayout([0, len(tokens)], lm.device)
+    with torch.no_grad():
+        hidden = lm.hidden(tokens, layout.positions(), layout)[len(prompt) - 1 : -1]
+        scores = action_scores(lm, hidden, tokens[len(prompt) :], temperature=0.7, chunk=5)
+    torch.testing.assert_close(
+        torch.tensor(completion.logprobs), scores.logprobs, atol=1e-4, rtol=0.0
+    )
+
+
+async def generate(lm: CausalLM, folder: Path, prompt: tuple[int, ...]):
+    engine = EmbeddedEngine(EmbeddedEngineConfig())
+    await engine.start(
+        EngineSpec(
+            model_path=str(folder),
+            dtype="float32",
+            max_length=64,
+            max_concurrency=4,
+            eos_token_ids=(),
+        ),
+        Source(lm),
+    )
+    sampling = SamplingParams(max_new_tokens=16, temperature=0.7)
+    return await engine.generate(
+        GenerationRequest(uid=Uid(0, 0), prompt_ids=prompt, seeds=(1,), sampling=sampling)
+    )
+
+
+class Source:
+    """A training backend whose model the engine shares."""
+
+    def __init__(self, lm: CausalLM) -> None:
+        self._lm = lm
+
+    def module(self) -> torch.nn.Module:
+        return self._lm
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_what_cannot_be_computed_is_refused_with_the_reason(folder_of, model_type, dtype):
+    reason, options = REFUSED[model_type]
+
+    with pytest.raises(PluginError, match=reason):
+        load_causal_lm(str(folder_of(model_type, options)), dtype=dtype)

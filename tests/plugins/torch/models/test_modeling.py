@@ -1,0 +1,265 @@
+"""Loading, packing and refusing models."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+
+from rlhf_core import ConfigError, PluginError
+from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
+from rlhf_torch.models.modeling import load_causal_lm
+from rlhf_torch.packed.packing import PackedLayout
+
+pytestmark = pytest.mark.usefixtures("offline")
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_logits_are_those_of_the_models_own_forward(models, family):
+    lm = load_causal_lm(str(models[family]), dtype="float32")
+    own = AutoModelForCausalLM.from_pretrained(models[family], dtype=torch.float32).eval()
+    rows = [torch.arange(4, 4 + length) for length in (15, 4, 9)]
+    layout = PackedLayout([0, 15, 19, 28], lm.device)
+
+    with torch.no_grad():
+        actual = lm.logits(lm.hidden(torch.cat(rows), layout.positions(), layout))
+        expected = torch.cat([own(input_ids=row[None]).logits[0] for row in rows])
+
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_the_shape_of_a_model_is_known(models):
+    lm = load_causal_lm(str(models["gemma3"]), dtype="bfloat16")
+
+    assert (lm.num_layers, lm.num_kv_heads, lm.head_dim, lm.vocab_size) == (2, 2, 8, 100)
+    assert lm.dtype == lm.compute_dtype == torch.bfloat16
+    assert lm.logits(torch.zeros(3, 32, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+def test_a_final_softcap_is_applied(tmp_path):
+    folder = _edited(write_tiny_model(tmp_path / "m", "gemma3"), final_logit_softcapping=0.05)
+    lm = load_causal_lm(str(folder), dtype="float32")
+
+    with torch.no_grad():
+        logits = lm.logits(torch.randn(8, 32, generator=torch.Generator().manual_seed(0)) * 100)
+
+    assert 0.04 < float(logits.abs().max()) < 0.0500001
+
+
+def test_autocast_keeps_float32_parameters(models):
+    lm = load_causal_lm(str(models["qwen3"]), dtype="float32", compute_dtype="bfloat16")
+    layout = PackedLayout([0, 6], lm.device)
+
+    hidden = lm.hidden(torch.arange(6), layout.positions(), layout)
+    lm.logits(hidden).sum().backward()
+
+    assert all(p.grad.dtype == torch.float32 for p in lm.parameters())
+
+
+def test_a_missing_folder_is_explained():
+    with pytest.raises(ConfigError, match=r"model /nowhere/at/all: no such folder.*Give --model"):
+        load_causal_lm("/nowhere/at/all", dtype="float32")
+
+
+def test_an_unknown_hub_name_is_explained():
+    with pytest.raises(ConfigError, match="not available as a hub name"):
+        load_causal_lm("nobody/no-such-model", dtype="float32")
+
+
+def test_a_folder_without_config_is_explained(tmp_path):
+    (tmp_path / "notes.txt").write_text("x")
+
+    with pytest.raises(ConfigError, match=r"expected a Transformers folder.*notes\.txt"):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def test_a_folder_without_weights_is_explained(tmp_path):
+    folder = write_tiny_model(tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_causal_lm(str(folder), dtype="float32")
+
+
+def test_damaged_weights_are_explained(tmp_path):
+    folder = write_tiny_model(tmp_path / "m")
+    (folder / "model.safetensors").write_bytes(b"not a model")
+
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_causal_lm(str(folder), dtype="float32")
+
+
+@pytest.mark.parametrize("content", [b"junk", b"\x80\x04N."], ids=["junk", "a pickle"])
+def test_pickled_weights_are_not_read(tmp_path, content):
+    folder = write_tiny_model(tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+
+    with pytest.raises(
+        ConfigError, match=r"expected weights in safetensors; pytorch_model\.bin is"
+    ):
+        load_causal_lm(str(folder), dtype="float32")
+
+
+@pytest.mark.parametrize("content", [100_000 * '{"a":', "[1]"], ids=["deep", "a list"])
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_files_that_no_model_has_are_explained(tmp_path, name, content):
+    folder = write_tiny_model(tmp_path / "m")
+    (folder / name).write_text(content)
+
+    with pytest.raises(ConfigError, match="model "):
+        load_causal_lm(str(folder), dtype="float32")
+
+
+def test_weights_that_would_be_random_are_refused(tmp_path):
+    folder = _edited(write_tiny_model(tmp_path / "m", "llama"), num_hidden_layers=3)
+
+    with pytest.raises(ConfigError, match=r"would start from random values.*layers\.2"):
+        load_causal_lm(str(folder), dtype="float32")
+
+
+def test_weights_of_another_shape_are_refused(tmp_path):
+    folder = _edited(write_tiny_model(tmp_path / "m", "llama"), intermediate_size=64)
+
+    with pytest.raises(ConfigError, match=r"model .*edited"):
+        load_causal_lm(str(folder), dtype="float32")
+
+
+def test_a_model_that_is_no_causal_lm_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
+
+    with pytest.raises(ConfigError, match="not a causal language model"):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def test_an_unknown_dtype_is_refused(models):
+    with pytest.raises(ConfigError, match="float8"):
+        load_causal_lm(str(models["qwen3"]), dtype="float8")
+
+
+def test_layers_that_carry_state_along_the_sequence_are_refused(tmp_path):
+    from transformers import Qwen3NextConfig
+
+    config = Qwen3NextConfig(
+        vocab_size=100,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        layer_types=["linear_attention", "full_attention"],
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+
+    with pytest.raises(PluginError, match="linear_attention"):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def test_a_model_without_attention_is_refused(tmp_path):
+    from transformers import MambaConfig
+
+    config = MambaConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, state_size=4)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+
+    with pytest.raises((ConfigError, PluginError), match=r"Mamba|layers|attention"):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def test_a_position_bias_outside_of_the_layout_is_refused(tmp_path):
+    from transformers import FalconConfig
+
+    config = FalconConfig(
+        vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+
+    with pytest.raises((ConfigError, PluginError)):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
+@pytest.mark.parametrize("window", [4, 4096])
+def test_a_window_that_the_layers_do_not_ask_for_is_refused(tmp_path, window, monkeypatch):
+    """The probe is shorter than long windows, so the request of each layer is compared with the config too."""
+    from transformers.models.qwen3 import modeling_qwen3
+
+    config = Qwen3Config(
+        vocab_size=100,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=64,
+        use_sliding_window=True,
+        sliding_window=window,
+        layer_types=["sliding_attention", "full_attention"],
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    load_causal_lm(str(tmp_path), dtype="float32")
+    original = modeling_qwen3.Qwen3Attention.__init__
+
+    def forgetful(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        self.sliding_window = None
+
+    monkeypatch.setattr(modeling_qwen3.Qwen3Attention, "__init__", forgetful)
+    with pytest.raises(PluginError, match="layer 0 is sliding_attention but asked for window None"):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
+@pytest.mark.parametrize("window", [4, 4096])
+def test_a_window_of_all_layers_that_they_do_not_ask_for_is_refused(tmp_path, window):
+    """PhiMoE has a window in its mask and not in its attention."""
+    from transformers import PhimoeConfig
+
+    config = PhimoeConfig(
+        vocab_size=100,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        num_local_experts=4,
+        sliding_window=window,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+
+    with pytest.raises(PluginError, match=f"asked for window None, and the config says {window}"):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def test_code_that_comes_with_a_model_is_not_run(tmp_path):
+    LlamaConfig(vocab_size=100).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {
+        "model_type": "mine",
+        "auto_map": {"AutoConfig": "code.Mine", "AutoModelForCausalLM": "code.Lm"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "code.py").write_text("raise SystemExit('was run')")
+
+    with pytest.raises(ConfigError, match="trust_remote_code"):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def _edited(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    copy = folder.with_name("edited")
+    shutil.copytree(folder, copy)
+    return copy

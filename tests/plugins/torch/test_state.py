@@ -1,0 +1,204 @@
+"""Saving, loading, exporting."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_core import CheckpointError, ConfigError
+from rlhf_core.contracts import ScheduleSpec, ValueObjective
+from rlhf_core.testing.tiny import FAMILIES
+
+SCHEDULE = ScheduleSpec(name="cosine", warmup_updates=2, total_updates=8)
+
+
+def steps(backend, make_batch, make_plan, seeds):
+    out = []
+    for seed in seeds:
+        batch = make_batch(seed=seed)
+        metrics = backend.train_step(batch, make_plan(batch)).metrics
+        out.append({name: metric.value() for name, metric in metrics.items()})
+    return out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_restored_run_goes_on_to_the_bit(
+    start, make_spec, make_batch, make_plan, models, tmp_path, family, dtype
+):
+    spec = make_spec(models[family], dtype=dtype, schedule=SCHEDULE, ema_decay=0.9)
+    straight = start(spec)
+    steps(straight, make_batch, make_plan, range(3))
+    straight.save(tmp_path / "saved")
+    expected = steps(straight, make_batch, make_plan, range(3, 6))
+
+    resumed = start(spec)
+    resumed.load(tmp_path / "saved")
+    actual = steps(resumed, make_batch, make_plan, range(3, 6))
+
+    assert actual == expected
+    assert resumed.checksum() == straight.checksum()
+    torch.testing.assert_close(resumed._updater.ema, straight._updater.ema, atol=0, rtol=0)
+
+
+def test_loading_undoes_later_steps(start, make_spec, make_batch, make_plan, models, tmp_path):
+    backend = start(make_spec(models["qwen3"]))
+    steps(backend, make_batch, make_plan, range(2))
+    backend.save(tmp_path)
+    digest, expected = backend.checksum(), steps(backend, make_batch, make_plan, [7, 8])
+
+    backend.load(tmp_path)
+
+    assert backend.checksum() == digest
+    assert steps(backend, make_batch, make_plan, [7, 8]) == expected
+
+
+def test_a_critic_is_restored_with_its_head(
+    start, make_spec, make_batch, make_plan, models, tmp_path
+):
+    spec = make_spec(models["llama"], role="critic", head="value", objective=ValueObjective())
+    straight = start(spec)
+    steps(straight, make_batch, make_plan, range(2))
+    straight.save(tmp_path)
+    trajectories = make_batch().trajectories
+
+    resumed = start(spec)
+    resumed.load(tmp_path)
+
+    np.testing.assert_array_equal(resumed.values(trajectories), straight.values(trajectories))
+    assert np.abs(resumed.values(trajectories)).max() > 0
+
+
+def test_state_is_safetensors_and_json(start, make_spec, make_batch, make_plan, models, tmp_path):
+    backend = start(make_spec(models["qwen3"]))
+    steps(backend, make_batch, make_plan, range(2))
+    backend.save(tmp_path)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "model.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+    ]
+    assert "model.norm.weight::exp_avg_sq" in load_file(tmp_path / "optimizer.safetensors")
+    assert json.loads((tmp_path / "state.json").read_text())["updates"] == 2
+
+
+def test_a_missing_file_is_named(start, make_spec, make_batch, make_plan, models, tmp_path):
+    backend = start(make_spec(models["qwen3"]))
+    backend.save(tmp_path)
+    (tmp_path / "optimizer.safetensors").unlink()
+
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors: cannot be read"):
+        backend.load(tmp_path)
+
+
+def test_a_damaged_file_is_named(start, make_spec, models, tmp_path):
+    backend = start(make_spec(models["qwen3"]))
+    backend.save(tmp_path)
+    content = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read"):
+        backend.load(tmp_path)
+
+
+def test_the_state_of_another_model_is_refused(start, make_spec, models, tmp_path):
+    start(make_spec(models["qwen3"])).save(tmp_path)
+
+    with pytest.raises(CheckpointError, match="other tensors"):
+        start(make_spec(models["qwen3_moe"])).load(tmp_path)
+
+
+def test_the_state_of_another_role_is_refused(start, make_spec, models, tmp_path):
+    start(make_spec(models["qwen3"], objective=None)).save(tmp_path)
+
+    with pytest.raises(CheckpointError, match="belongs to another role"):
+        start(make_spec(models["qwen3"])).load(tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_export_is_a_plain_model(
+    start, make_spec, make_batch, make_plan, models, tmp_path, family
+):
+    backend = start(make_spec(models[family]))
+    steps(backend, make_batch, make_plan, range(2))
+
+    backend.export(tmp_path / "out")
+
+    assert "rlhf" not in (tmp_path / "out" / "config.json").read_text()
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert plain.config._attn_implementation in ("sdpa", "eager")
+    torch.testing.assert_close(
+        dict(plain.named_parameters()), dict(backend._model.named_weights()), atol=0, rtol=0
+    )
+    tokens = torch.arange(4, 16)
+    lm = backend.module()
+    from rlhf_torch.packed.packing import PackedLayout
+
+    layout = PackedLayout([0, 12], lm.device)
+    with torch.no_grad():
+        ours = lm.logits(lm.hidden(tokens, layout.positions(), layout))
+        theirs = plain(input_ids=tokens[None]).logits[0]
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+    before = AutoTokenizer.from_pretrained(models[family])
+    after = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert after.encode("ab c?") == before.encode("ab c?")
+    assert after.chat_template == before.chat_template
+
+
+def test_the_average_is_exported_and_the_weights_come_back(
+    start, make_spec, make_batch, make_plan, models, tmp_path
+):
+    backend = start(make_spec(models["qwen3"], ema_decay=0.9))
+    steps(backend, make_batch, make_plan, range(2))
+    digest = backend.checksum()
+
+    backend.export(tmp_path, ema=True)
+
+    exported = dict(AutoModelForCausalLM.from_pretrained(tmp_path).named_parameters())
+    torch.testing.assert_close(exported, backend._updater.ema, atol=0, rtol=0)
+    assert backend.checksum() == digest
+
+
+def test_an_average_that_is_not_kept_cannot_be_exported(start, make_spec, models, tmp_path):
+    with pytest.raises(ConfigError, match=r"--actor\.ema"):
+        start(make_spec(models["qwen3"])).export(tmp_path, ema=True)
+
+
+def test_an_exported_critic_goes_on_with_its_head(
+    start, make_spec, make_batch, make_plan, models, tmp_path
+):
+    options = {"role": "critic", "head": "value", "objective": ValueObjective()}
+    trained = start(make_spec(models["qwen3"], **options))
+    steps(trained, make_batch, make_plan, range(2))
+    trained.export(tmp_path)
+    trajectories = make_batch().trajectories
+
+    loaded = start(make_spec(tmp_path, **options))
+
+    np.testing.assert_array_equal(loaded.values(trajectories), trained.values(trajectories))
+
+
+def test_a_model_without_tokenizer_is_exported_without_one(
+    start, make_spec, models, tmp_path, caplog
+):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (bare / name).write_bytes((models["qwen3"] / name).read_bytes())
+
+    start(make_spec(bare)).export(tmp_path / "out")
+
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    assert "no tokenizer" in caplog.text
+
+
+def test_buckets_hold_all_weights_by_their_names(start, make_spec, models):
+    backend = start(make_spec(models["qwen3"]))
+
+    served = {name for bucket in backend.buckets() for name in bucket}
+
+    assert served == set(backend.module().model.state_dict())
