@@ -1,5 +1,6 @@
 import json
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -88,7 +89,9 @@ def test_show_tells_everything_of_a_component(rlhf):
     assert "ppo:gae  (advantage estimator, rlhf-plugin-ppo" in out
     assert "needs: values" in out
     assert "lambda_ NUMBER (default 0.95)" in out
-    assert "rlhf_plugin_ppo" in out.partition("source: ")[2].partition("\n")[0]
+    file, _, line = out.partition("source: ")[2].partition("\n")[0].rpartition(":")
+    assert file.endswith("rlhf_plugin_ppo/gae.py")
+    assert Path(file).read_text().splitlines()[int(line) - 1] == "class GaeEstimator:"
 
 
 def test_show_finds_qualified_names_and_aliases(rlhf):
