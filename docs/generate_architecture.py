@@ -39,7 +39,7 @@ def summary(module: Module) -> str:
         raise ValueError(
             f"{module.path}: expected a docstring that says what lives in the folder; there is none. Write one."
         )
-    return " ".join(text.partition("\n\n")[0].split())
+    return " ".join(text.partition("\n\n")[0].split()).replace("``", "`")
 
 
 def rooms_table(known: Mapping[str, Module]) -> str:

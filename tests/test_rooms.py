@@ -1,4 +1,4 @@
-"""The walls of the house: no circles, no private imports, no crowded folder, and docs/architecture.md as the tree is."""
+"""The walls of the house: no circles, no private imports, no crowded folder, and docs/architecture.md like the tree."""
 
 import importlib.util
 import re

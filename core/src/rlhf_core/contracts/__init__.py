@@ -38,6 +38,7 @@ from .engine import (
 from .environment import Action, Environment, Observation, StepResult
 from .executor import Generator, Renderer, RolloutContext, RolloutExecutor
 from .group import FinishedGroup, GroupPlayer, GroupTerms
+from .layout import ENGINE, ROLLOUT, Colocation, Layout, WeightWay
 from .learner import Learner, LearnOutcome, LearnRequest
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .model_adapter import ModelAdapter
@@ -62,12 +63,15 @@ from .runtime import (
 )
 
 __all__ = [
+    "ENGINE",
     "PREPARED",
+    "ROLLOUT",
     "Action",
     "AdvantageEstimator",
     "Advantages",
     "Aggregation",
     "Block",
+    "Colocation",
     "Completion",
     "ComponentRef",
     "Correction",
@@ -81,6 +85,7 @@ __all__ = [
     "GroupPlayer",
     "GroupTerms",
     "IsCorrection",
+    "Layout",
     "LearnOutcome",
     "LearnRequest",
     "Learner",
@@ -142,6 +147,7 @@ __all__ = [
     "ValueObjective",
     "WeightSource",
     "WeightSync",
+    "WeightWay",
     "merge_metrics",
     "metric_values",
     "norm_parameters",

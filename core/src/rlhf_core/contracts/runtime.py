@@ -23,6 +23,7 @@ from .backend import (
 from .engine import Engine, EngineSpec, WeightSource
 from .executor import RolloutExecutor
 from .group import GroupPlayer
+from .layout import Layout
 from .learner import Learner
 
 if TYPE_CHECKING:
@@ -115,8 +116,19 @@ class Placement:
 class PlansPlacement(Protocol):
     """Options of a runtime that can say what it would place where, before anything is started."""
 
+    def layout(self, roles: Sequence[str], *, has_gpus: bool) -> Layout:
+        """Return which processes share what, for predictions of memory and time.
+
+        Args:
+            has_gpus: each process has a GPU where the options do not say otherwise.
+
+        Raises:
+            ConfigError: the options contradict each other, or name a role that the run does not have.
+        """
+        ...
+
     def placement(self, roles: Sequence[str]) -> Sequence[str]:
-        """Return it in lines, for ``rlhf train --dry-run``.
+        """Return the layout in lines, for ``rlhf train --dry-run``.
 
         Raises:
             ConfigError: the options contradict each other, or name a role that the run does not have.

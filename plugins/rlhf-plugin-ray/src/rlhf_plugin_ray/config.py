@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rlhf_core import Config
+from rlhf_core.contracts import Layout, WeightWay
 
 from .layout import plan_layout
 
@@ -95,7 +96,7 @@ class RayRuntimeConfig(Config):
         description="number of times in a run that a new rollout worker replaces a dead one. Another worker gets the "
         "episodes of a dead worker in any case; the run ends when no worker is left",
     )
-    weights: Literal["auto", "store", "memory", "collective"] = Field(
+    weights: WeightWay = Field(
         "auto",
         description="how weights reach engines. store: by the object store, through the host's memory; memory: by "
         "memory that rank and engine share, of one GPU (CUDA IPC) or, without GPUs, of one machine; collective: by a "
@@ -148,13 +149,21 @@ class RayRuntimeConfig(Config):
     )
     show_output: bool = Field(True, description="print the output of the actors' processes")
 
+    def layout(self, roles: Sequence[str], *, has_gpus: bool) -> Layout:
+        """Return which processes share what, as far as the options alone say it.
+
+        Raises:
+            ConfigError: they contradict each other, or name a role that the run does not have.
+        """
+        return plan_layout(self, roles, has_gpus=has_gpus)
+
     def placement(self, roles: Sequence[str]) -> list[str]:
         """Return lines that say which processes share bundles, as far as the options alone determine it.
 
         Raises:
             ConfigError: options contradict each other, or name a role that the run does not have.
         """
-        layout = plan_layout(self, roles, has_gpus=True)
+        layout = self.layout(roles, has_gpus=True)
         lines = layout.describe().splitlines()
         if any(
             part.gpus and name not in self.gpus_per

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from rlhf_core import ConfigError
-
-ENGINE = "engine"
-"""Name of engines in options and mappings that have roles by their names."""
-ROLLOUT = "rollout"
-"""Name of rollout workers in the same places."""
+from rlhf_core.contracts import ENGINE, ROLLOUT, Colocation, Layout, WeightWay
 
 
 class LayoutOptions(Protocol):
@@ -36,58 +30,8 @@ class LayoutOptions(Protocol):
     @property
     def gpus_per(self) -> Mapping[str, float]: ...
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Colocation:
-    """Names whose processes share bundles: process i of each name is in bundle i."""
-
-    names: tuple[str, ...]
-    """Roles by name, ``ENGINE`` or ``ROLLOUT``."""
-    num_bundles: int
-    cpus: float
-    """CPUs of one bundle."""
-    gpus: float
-    """GPUs of one bundle."""
-    spread: bool = False
-    """True if Ray spreads the bundles over many machines; False if Ray packs them on few machines."""
-
     @property
-    def cpus_per_process(self) -> float:
-        """CPUs of each process: an equal share of the bundle's CPUs."""
-        return _share(self.cpus, len(self.names))
-
-    @property
-    def gpus_per_process(self) -> float:
-        """GPUs of each process: an equal share of the bundle's GPUs."""
-        return _share(self.gpus, len(self.names))
-
-    @property
-    def bundle(self) -> dict[str, float]:
-        """Resources of one bundle by Ray's names."""
-        return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """All processes of a run."""
-
-    counts: Mapping[str, int]
-    """Number of processes by role name, ``ENGINE`` and, if there are rollout workers, ``ROLLOUT``."""
-    colocations: tuple[Colocation, ...]
-    """Colocations of the run; each name is in exactly one of them."""
-
-    def of(self, name: str) -> Colocation:
-        """Return the colocation that a name is in."""
-        return next(part for part in self.colocations if name in part.names)
-
-    def describe(self) -> str:
-        """Return one line for each colocation, such as ``policy x2 + engine x2: 2 x (1 CPU, 1 GPU)``."""
-        lines = []
-        for part in self.colocations:
-            members = " + ".join(f"{name} x{self.counts[name]}" for name in part.names)
-            gpus = f", {part.gpus:g} GPU" if part.gpus else ""
-            lines.append(f"{members}: {part.num_bundles} x ({part.cpus:g} CPU{gpus})")
-        return "\n".join(lines)
+    def weights(self) -> WeightWay: ...
 
 
 def plan_layout(config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool) -> Layout:
@@ -137,7 +81,7 @@ def plan_layout(config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool) 
                 spread=True,
             )
         )
-    return Layout(counts=counts, colocations=tuple(colocations))
+    return Layout(counts=counts, colocations=tuple(colocations), weights=config.weights)
 
 
 def require_known_names(config: LayoutOptions, roles: Sequence[str]) -> None:
@@ -201,8 +145,3 @@ def _require_known(option: str, given: Iterable[str], names: Sequence[str]) -> N
         raise ConfigError(
             f"runtime.ray.{option} names {', '.join(unknown)}; this run has {', '.join(names)}"
         )
-
-
-def _share(amount: float, num: int) -> float:
-    """Return ``amount / num``, rounded down to ten-thousandths, the smallest amount of a resource that Ray counts."""
-    return math.floor(amount / num * 10_000) / 10_000

@@ -15,7 +15,15 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhf_core import ConfigError
-from rlhf_core.contracts import Placement, RoleSpec, RuntimeSpec
+from rlhf_core.contracts import (
+    ENGINE,
+    ROLLOUT,
+    Colocation,
+    Layout,
+    Placement,
+    RoleSpec,
+    RuntimeSpec,
+)
 from rlhf_core.plugins import Plugins
 
 from .cluster import preflight
@@ -24,15 +32,7 @@ from .config import RayRuntimeConfig
 from .engines.delivery import WeightDelivery
 from .engines.engine_actor import EngineActor
 from .engines.router import EngineRouter
-from .layout import (
-    ENGINE,
-    ROLLOUT,
-    Colocation,
-    Layout,
-    plan_layout,
-    require_known_names,
-    require_room,
-)
+from .layout import plan_layout, require_known_names, require_room
 from .processes.process import Driver, Process, ProcessInfo, describe_driver, killed_on_error
 from .processes.supervisor import ProcessLost, Supervisor, all_of
 from .ranks.learner_actor import LearnerActor

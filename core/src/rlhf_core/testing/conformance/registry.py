@@ -42,7 +42,7 @@ def checks_of(hook: str) -> tuple[Check, ...]:
     if hook not in _MODULES:
         return ()
     # Imported when asked for: most need torch, some Transformers.
-    checks: tuple[Check, ...] = import_module(f".{_MODULES[hook]}", __package__).CHECKS
+    checks: tuple[Check, ...] = import_module(f".kinds.{_MODULES[hook]}", __package__).CHECKS
     return checks
 
 

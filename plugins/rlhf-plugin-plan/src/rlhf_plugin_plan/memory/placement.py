@@ -8,15 +8,14 @@ from typing import Literal
 
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
-from rlhf_plugin_ray.config import RayRuntimeConfig
-from rlhf_plugin_ray.layout import ENGINE, Colocation, plan_layout
+from rlhf_core.contracts import ENGINE, Colocation, Layout, PlansPlacement
 
 from ..model.shapes import ModelShape
 from .engines import PlannedEngine
 
 WeightPath = Literal["memory", "collective", "store"]
 """Way of weights to the engines: within a GPU's memory, by a collective call, or through Ray's object store."""
-LOCAL, RAY = "local:local", "ray:ray"
+LOCAL = "local:local"
 SEVERAL_RANKS = "several_ranks"
 """Capability of a training backend that works with several ranks."""
 
@@ -90,9 +89,9 @@ def place(
     """
     runtime = planned.runtime
     roles = list(planned.spec.roles)
-    if runtime.name == RAY:
-        config = RayRuntimeConfig.model_validate(dict(runtime.options))
-        layout = plan_layout(config, roles, has_gpus=True)
+    options = planned.selections["runtime.name"][0].options
+    if isinstance(options, PlansPlacement):
+        layout = options.layout(roles, has_gpus=True)
         kinds = []
         for part in layout.colocations:
             kinds += _kinds_of(part, layout.counts, engine)
@@ -105,7 +104,7 @@ def place(
             in_process=False,
             colocated=colocated,
             ranks=ranks,
-            weights=_weight_path(config, engine, colocated=colocated),
+            weights=_weight_path(layout, engine, colocated=colocated),
         )
         _require_whole_bundles(layout.colocations, cluster)
     else:
@@ -182,9 +181,9 @@ def _one_process(roles: Sequence[str], engine: PlannedEngine) -> Placement:
     )
 
 
-def _weight_path(config: RayRuntimeConfig, engine: PlannedEngine, *, colocated: bool) -> WeightPath:
-    """Return the way that ``runtime.ray.weights`` gives; an engine with several copies gets weights by the store."""
-    if config.weights == "store" or engine.copies > 1:
+def _weight_path(layout: Layout, engine: PlannedEngine, *, colocated: bool) -> WeightPath:
+    """Return the way that the options of the runtime give; an engine with several copies gets weights by the store."""
+    if layout.weights == "store" or engine.copies > 1:
         return "store"
     return "memory" if colocated else "collective"
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_core import ConfigError
-from rlhf_core.contracts import RuntimeSpec
+from rlhf_core.contracts import ENGINE, Colocation, Layout, RuntimeSpec
 
-from ..layout import ENGINE, Colocation, Layout
 from .node_report import Gpu, weight_bytes
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

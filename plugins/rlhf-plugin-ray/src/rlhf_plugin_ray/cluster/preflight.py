@@ -19,9 +19,8 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhf_core import ConfigError, FingerprintMismatch
-from rlhf_core.contracts import RuntimeSpec
+from rlhf_core.contracts import Colocation, Layout, RuntimeSpec
 
-from ..layout import Colocation, Layout
 from ..processes.process import Driver
 from ..processes.supervisor import ProcessLost, Supervisor, all_of
 from .gpu_memory import gpu_needs, gpu_warnings, require_gpus_fit
