@@ -24,7 +24,8 @@ from rlhf_plugin_local.torch_backend import TorchBackend
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "deepspeed_rank.py"
-WAIT_S = 900
+WAIT_S = 3600
+"""That of a hang: ranks go through many scenarios, on a machine that may have other work."""
 
 
 def _imported(name: str) -> ModuleType:

@@ -18,6 +18,7 @@ from typing import Any
 
 import deep_compile_on_cpu
 import torch
+from deepspeed_moving import moving
 from deepspeed_scenarios import (
     Found,
     Place,
@@ -28,7 +29,6 @@ from deepspeed_scenarios import (
     gradient,
     longer,
     mixed,
-    moving,
     muon,
     offloaded,
     recomputing,
@@ -72,7 +72,6 @@ SCENARIOS = (
     gradient,
     same_prompts,
     critic,
-    moving,
     training,
     mixed,
     recomputing,
@@ -123,6 +122,7 @@ GPU_SCENARIOS = (training, resting, whole, whole_on_host, muon, resuming)
 
 WAYS = {
     "rows": Way((0, 1, 2, 3), SCENARIOS, {}),
+    "moves": Way((0, 1, 2, 3), (moving,), {}),
     "rejoined": Way((1, 2, 3), (rejoining,), {}),
     "tokens": Way((0, 1, 2, 3), SLICED_SCENARIOS, {"sequence_parallel": 2}),
     "matrices": Way((1, 2), SHARDED_SCENARIOS, {"tensor_parallel": 2}),

@@ -191,32 +191,6 @@ def test_a_critic_learns_values_like_one_rank(two_ranks, found, expected, stage,
 
 
 @stages
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "mixed"])
-@pytest.mark.parametrize("role", ["policy", "critic"])
-@pytest.mark.parametrize("family", ["llama", "untied"])
-def test_every_trainable_parameter_moves(found, stage, role, dtype, family):
-    """The first rank has one micro-batch, the second several. A critic does not use the output head of its model."""
-    rank = found(stage, "moving")[0]
-
-    moves = weights(rank, f"{role} {dtype} {family}/weights")
-    still = {name.rpartition("/")[2] for name, move in moves.items() if not float(move)}
-
-    assert len(moves) > 10
-    assert still == ({"lm_head.weight"} if (role, family) == ("critic", "untied") else set())
-
-
-@stages
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "mixed"])
-def test_a_critic_reaches_returns_of_1_in_every_dtype(found, stage, dtype):
-    """Twenty steps of Adam, from values of 0."""
-    ranks = found(stage, "moving")
-
-    values = torch.cat([rank.tensors[f"values critic {dtype} llama"] for rank in ranks])
-
-    assert float((values - 1.0).abs().mean()) < 0.2
-
-
-@stages
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "whole", "whole_bfloat16"])
 def test_a_restored_run_goes_on_to_the_bit(two_ranks, found, stage, kind):
     for rank in found(stage, "resuming"):
