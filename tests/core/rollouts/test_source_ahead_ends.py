@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 
+from rlhf_core.durable.appending import RunningDigest
 from rlhf_core.durable.ledger import Ledger, replay
 from rlhf_core.errors import RolloutError
 from rlhf_core.rollouts.cursor import Cursor
@@ -31,7 +32,7 @@ def test_the_same_is_in_flight_after_a_resume_and_the_books_balance(stepping, tm
                     ledger=ledger,
                     steps_left=6 - step,
                 )
-            saved = source.in_flight, cursor.taken
+            saved = source.in_flight, cursor.taken, ledger.extent.num_bytes
             # Step 4 begins, and is killed.
             await source.take(
                 4, cursor, stepping.PROMPTS, max_refills=0, version=0, ledger=ledger, steps_left=2
@@ -39,11 +40,11 @@ def test_the_same_is_in_flight_after_a_resume_and_the_books_balance(stepping, tm
             await source.close()
         return saved
 
-    async def resumed(in_flight, taken):
+    async def resumed(in_flight, taken, begun):
         engine = stepping.SteppingEngine()
         engine.version = 3
         source = stepping.make_source(engine, ahead, 0)
-        with closing(Ledger(path)) as ledger:
+        with closing(Ledger(path, begun)) as ledger:
             ledger.resumed(3)
             source.restore(
                 [stepping.Tasks().task(prompt, epoch) for epoch, prompt in in_flight], 3, 3
@@ -53,11 +54,13 @@ def test_the_same_is_in_flight_after_a_resume_and_the_books_balance(stepping, tm
                 engine, source, ledger, 6, 0, first=4, version=3, cursor=cursor
             )
 
-    in_flight, taken = asyncio.run(killed())
+    in_flight, taken, num_bytes = asyncio.run(killed())
     assert len(in_flight) == 2 * stepping.PROMPTS
     unsettled = {f"{epoch}.{prompt}" for epoch, prompt in in_flight}
-    assert set(replay(path, up_to_step=3).unsettled()) == unsettled
-    trained = asyncio.run(resumed(in_flight, taken))
+    assert set(replay(path, num_bytes=num_bytes).unsettled()) == unsettled
+    begun = RunningDigest()
+    begun.add_file(path, up_to=num_bytes)
+    trained = asyncio.run(resumed(in_flight, taken, begun))
 
     assert [key for batch in trained.batches[:2] for key in stepping.keys(batch)] == [
         *sorted(in_flight[: stepping.PROMPTS]),
