@@ -20,7 +20,7 @@ CAUGHT = {
     "returns_list": "returned [1.0, 2.0] (list); expected one finite number",
     "returns_generator": "(generator); expected one finite number",
     "returns_matrix": "returned a ndarray of shape (2, 2); expected one finite number",
-    "returns_dict_without_reward": "the dict that was returned has no 'reward', only score",
+    "returns_dict_without_reward": "the dict that the function returned has no 'reward', only score",
     "returns_text_as_metric": "returned 'fine' (str) as metric 'note'",
     "returns_hostile_object": "returned <Hostile, whose repr raised RuntimeError>",
     "recurses": "raised RecursionError",

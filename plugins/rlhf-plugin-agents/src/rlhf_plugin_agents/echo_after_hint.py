@@ -1,13 +1,13 @@
-"""A toy that one turn cannot solve: the right answer is shown only after the first turn.
+"""A toy environment that one turn cannot solve: the environment shows the right answer only after the first turn.
 
     environment  ?          (only if the task has no prompt)
     policy       anything                        reward 0
     environment  hint:3=
     policy       3                               reward 1; 0.1 for another digit, 0 else; done
 
-The hint is a function of the seed alone. With ``offset`` the answer is (hint + offset) modulo ``num_digits``. It needs
-no data: the run's tasks may be empty (no row, no prompt), and each task's seed makes its hint. With data, the task's
-own prompt comes first and the hint is drawn all the same.
+The hint is a function of the seed alone. With ``offset`` the answer is (hint + offset) modulo ``num_digits``. The
+environment needs no data: the run's tasks may be empty (no row, no prompt). With data, the task's own prompt comes
+before the first turn, and the hint is drawn in the same way.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from .config import EchoAfterHintConfig
 
 
 class EchoAfterHint:
-    """Two turns. Only the first character of the second answer that is not white space counts."""
+    """An episode of two turns. Only the second turn's first character that is not white space counts."""
 
     def __init__(self, config: EchoAfterHintConfig) -> None:
         self._config = config
         self._hint = 0
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Draw the hint; the first observation is the task's prompt, or a question mark."""
+        """Draw the hint, and return the first observation: the task's prompt, or a question mark without one."""
         draw = np.random.Generator(np.random.Philox(seed))
         self._hint = int(draw.integers(self._config.num_digits))
         return Observation() if task.prompt_ids else Observation(text="?")
 
     async def step(self, action: Action) -> StepResult:
-        """Show the hint, then judge the answer."""
+        """Show the hint after the first turn, and reward the answer after the second."""
         if action.turn == 0:
             return StepResult(observation=Observation(text=f"hint:{self._hint}="))
         written = action.text.strip()[:1]
@@ -43,4 +43,4 @@ class EchoAfterHint:
         return StepResult(reward=reward, done=True, metrics={"right": float(right)})
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing, since the environment holds nothing."""

@@ -1,13 +1,13 @@
-"""Policy and environment take turns.
+"""The executor ``multi_turn``, in whose episodes policy and environment take turns.
 
 - Each episode has its own environment, which is always closed. All episodes of a group get the same environment seed,
-  ``context.seed(0, -1)``: they face the same problem, so comparing their rewards compares the policy's choices.
-- What the policy wrote is kept as sampled; only the environment's text is tokenised, and appended.
-- A turn may write ``max_new_tokens``, within what ``max_length`` leaves. If an answer of the environment leaves no
-  room for another turn, it is not appended and the last turn's stop becomes LENGTH: the episode is truncated.
-- The environment's last answer (``done``, or after ``max_turns``) is not appended: nothing would be trained on it.
-- Reaching ``max_turns`` is not a truncation; the metric ``finished`` tells it from an end by the environment.
-- Metrics: ``turns``, ``finished``, and each of the environment's as ``env/name`` with the last value that it reported.
+  ``context.seed(0, -1)``: they face the same problem, so their rewards compare the policy's choices.
+- The policy's tokens are kept as they were sampled. Only the environment's text is tokenized, and appended.
+- A turn has at most ``max_new_tokens``, and no more than ``max_length`` leaves. An observation that leaves no room for
+  another turn is not appended, and the last turn's stop becomes LENGTH: the episode is truncated.
+- The environment's last observation (with ``done``, or after ``max_turns``) is not appended, since no action follows.
+- An end at ``max_turns`` is not a truncation; the metric ``finished`` is 1 only if the environment ended the episode.
+- Metrics: ``turns``, ``finished``, and for each metric of the environment its last value, as ``env/name``.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class MultiTurn:
         try:
             yield play
         except BaseException:
-            # What went wrong first is what has to be reported.
+            # The first error has to be reported, not a failure to close after it.
             with suppress(RolloutError):
                 await play.close()
             raise
@@ -97,7 +97,11 @@ class MultiTurn:
 def _first_tokens(
     uid: Uid, task: Task, observation: Observation, context: RolloutContext
 ) -> Sequence[int]:
-    """What the policy reads first: the observation of ``reset``, or the task's prompt if that is empty."""
+    """Return the tokens before the first turn: the observation of ``reset``, or the task's prompt if it is empty.
+
+    Raises:
+        RolloutError: both are empty, or there is no room for an action.
+    """
     if observation.messages:
         tokens: Sequence[int] = context.renderer.render(observation.messages)
     else:
@@ -116,7 +120,7 @@ def _first_tokens(
 
 
 async def _act(recording: Recording, context: RolloutContext) -> Action:
-    """Let the policy write its next turn."""
+    """Have the engine sample the policy's next turn, append it to the recording, and return it as an action."""
     turn = len(recording.turns)
     (completion,) = await context.engine.generate(
         GenerationRequest(
@@ -134,7 +138,7 @@ async def _act(recording: Recording, context: RolloutContext) -> Action:
 
 
 def _append(recording: Recording, observation: Observation, context: RolloutContext) -> bool:
-    """Append the environment's answer; if no room for a turn is left then, mark the truncation and return False."""
+    """Append an observation, and return True; if this leaves no room for a turn, mark the truncation instead."""
     if observation.messages:
         ended = recording.turns[-1].stop is Stop.EOS
         tokens: Sequence[int] = context.renderer.render_next(observation.messages, ended=ended)
@@ -154,7 +158,7 @@ def _plain_tokens(observation: Observation, context: RolloutContext) -> Sequence
 
 
 def _first(errors: ExceptionGroup[Exception]) -> Exception:
-    """The first error of a group that is no group itself."""
+    """Return the first error in nested exception groups."""
     error: Exception = errors
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]

@@ -1,4 +1,4 @@
-"""An environment under guard: whatever it does wrong becomes a RolloutError that names uid, turn and environment."""
+"""A guard around an environment, which turns its errors into a RolloutError that names uid, turn and environment."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from rlhf_core import RolloutError
 from rlhf_core.contracts import Action, Environment, Observation, StepResult, Task, Uid
 
 MAX_REWARD = 1e35
-"""Of a turn. Rewards are float32 (up to 3.4e38) and are added up."""
+"""Largest reward of a turn. Rewards are kept in float32, at most 3.4e38, and rewards of several turns are added up."""
 
 ResultT = TypeVar("ResultT")
 
 
 class Play:
-    """One episode's environment.
+    """The environment of one episode.
+
+    Every method raises a RolloutError if the environment raises an exception, returns a result of a type other than the
+    contract's, gives a number that is not finite, or takes longer than ``timeout_s`` seconds.
+
+    Args:
+        make: builds the environment.
 
     Raises:
-        RolloutError: making it failed; so do all methods for what the environment raises, for results of another
-            type than the contract's, for numbers that are not finite, and for calls that take too long.
+        RolloutError: ``make`` failed.
     """
 
     def __init__(self, uid: Uid, make: Callable[[], Environment], timeout_s: float) -> None:
@@ -38,12 +43,12 @@ class Play:
         self._name = type(self._environment).__qualname__
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Start the episode."""
+        """Start the episode, and return the first observation."""
         observation = await self._guard("reset", self._environment.reset, task, seed)
         return self._checked("reset", observation, Observation)
 
     async def step(self, action: Action) -> StepResult:
-        """Answer one turn; rewards and metrics come back as finite floats."""
+        """Return the environment's answer to one turn, with reward and metrics as finite floats."""
         self._turn = action.turn
         answer = await self._guard("step", self._environment.step, action)
         result = self._checked("step", answer, StepResult)
@@ -56,7 +61,7 @@ class Play:
         return replace(result, reward=reward, metrics=metrics)
 
     async def close(self) -> None:
-        """Release what the episode holds."""
+        """Have the environment release its resources."""
         await self._guard("close", self._environment.close)
 
     async def _guard(

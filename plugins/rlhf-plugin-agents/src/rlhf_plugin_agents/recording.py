@@ -1,4 +1,4 @@
-"""A trajectory in the making: tokens are only ever appended, so what was sampled is what is trained."""
+"""The recording of an episode. Tokens are only appended, so that training uses the tokens that were sampled."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlhf_core.contracts import Completion, SamplingParams, Stop, Trajectory, Tu
 
 
 def limited(sampling: SamplingParams, room: int) -> SamplingParams:
-    """The same sampling with at most ``room`` new tokens (``room`` is at least 1)."""
+    """Return the sampling parameters with at most ``room`` new tokens, where ``room`` is at least 1."""
     most = min(sampling.max_new_tokens, room)
     return replace(sampling, max_new_tokens=most, min_new_tokens=min(sampling.min_new_tokens, most))
 
 
 class Recording:
-    """One episode: prompt, then turns of the policy and text of the environment in any order."""
+    """One episode: a prompt, then turns of the policy and texts of the environment in any order."""
 
     def __init__(self, uid: Uid, prompt_ids: Sequence[int]) -> None:
         self.uid = uid
@@ -27,11 +27,11 @@ class Recording:
         self._parts: list[Completion] = []
 
     def __len__(self) -> int:
-        """Tokens so far."""
+        """Return the number of tokens so far."""
         return len(self.token_ids)
 
     def add_turn(self, completion: Completion) -> None:
-        """Append what the policy wrote.
+        """Append a turn of the policy.
 
         Raises:
             RolloutError: the engine returned no tokens, or arrays of different lengths.
@@ -57,15 +57,19 @@ class Recording:
         self.turns[-1] = replace(self.turns[-1], reward=reward)
 
     def mark_truncated(self) -> None:
-        """Say that the episode was cut by a token limit, whatever ended its last turn."""
+        """Note that a token limit cut the episode, whatever ended its last turn."""
         self.turns[-1] = replace(self.turns[-1], stop=Stop.LENGTH)
 
     def add_text(self, token_ids: Sequence[int]) -> None:
-        """Append what the environment wrote."""
+        """Append a text of the environment, as tokens."""
         self.token_ids += token_ids
 
     def trajectory(self, metrics: Mapping[str, float] | None = None) -> Trajectory:
-        """Return the finished sequence."""
+        """Return the episode as a trajectory.
+
+        Args:
+            metrics: numbers to record for the episode, by name.
+        """
         mask = np.zeros(len(self), dtype=bool)
         for turn in self.turns:
             mask[turn.start : turn.end] = True

@@ -1,4 +1,7 @@
-"""One response per prompt. The group's samples go to the engine as one request, which can share the prompt's work."""
+"""The executor ``single_turn``, in whose episodes the policy writes one response to the prompt.
+
+The samples of a group go to the engine as one request, so that the engine can compute the prompt once.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .recording import Recording, limited
 
 
 class SingleTurn:
-    """Prompt, response, end. Tokens are kept as they were sampled."""
+    """Runs episodes of one prompt and one response. Tokens are kept as they were sampled."""
 
     def __init__(self, config: SingleTurnConfig) -> None:
         pass

@@ -1,7 +1,7 @@
-"""Progress line, TensorBoard events, learning curve and closing summary: observers of a run, nothing else.
+"""Observers of a run: progress line, TensorBoard events, learning curve and closing summary.
 
-The hooks pass on what they hear to the observers of the current run. Each of those is isolated from the others: a
-full disk that stops TensorBoard does not take the progress line with it.
+The hooks pass each event on to the observers of the current run. A failure of one observer does not affect the others:
+a full disk that stops TensorBoard does not stop the progress line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _observers: list[object] = []
-"""Of the run that is going on in this process. Hooks are functions of a module, so their state is here."""
+"""Observers of the run in this process. The list is global because hooks are functions of a module."""
 
 
 @hookimpl
@@ -52,7 +52,7 @@ def rlhf_run_end(result: RunResult) -> None:
 
 
 def _tell(event: str, *arguments: Any) -> None:
-    """Call ``event`` on each observer that has such a method; one that fails hears nothing more of this run."""
+    """Call the method ``event`` of each observer that has it. An observer that fails is removed for this run."""
     for observer in list(_observers):
         method = getattr(observer, event, None)
         if method is None:

@@ -1,4 +1,4 @@
-"""``learning_curve.png``: reward and evaluations of the whole run, over steps and over seconds."""
+"""The learning curve ``learning_curve.png``: reward and evaluations of the whole run, over steps and over seconds."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ if TYPE_CHECKING:
 
 FILE_NAME = "learning_curve.png"
 FEW_POINTS = 40
-"""Fewer than these are marked one by one."""
+"""Number of points below which a line has a marker at each point."""
 
 
 class LearningCurve:
-    """Draws at the end of the run, however it ended."""
+    """Draws the curve at the end of the run, also of a run that failed or was interrupted."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
 
     def run_end(self, result: RunResult) -> None:
+        """Draw the curve if the run has rewards."""
         history = read_history(self._output / "metrics.jsonl")
         if history.reward.steps:
             save_curve(history, self._output / FILE_NAME, title=self._output.name)
 
 
 def save_curve(history: History, path: Path, *, title: str) -> None:
-    """Draw ``history`` to a PNG file: one column over steps, one over seconds, rewards above evaluations."""
-    # Figure and canvas directly: pyplot would pick a window system and keep global state.
+    """Draw ``history`` to a PNG file: one column over steps and one over seconds, with rewards above evaluations."""
+    # Figure and canvas are used directly, because pyplot would choose a window system and keep global state.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -46,7 +47,7 @@ def save_curve(history: History, path: Path, *, title: str) -> None:
         rows.append(("held-out evaluation", labels))
     figure = Figure(figsize=(10, 3.2 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
-    # A run's name is no formula: without this, "$" in it would start one.
+    # Without parse_math=False, a "$" in the run's name would start a formula.
     figure.suptitle(title, parse_math=False)
     axes = figure.subplots(len(rows), 2, sharey="row", squeeze=False)
     for (label, series), (over_steps, over_seconds) in zip(rows, axes, strict=True):
@@ -60,7 +61,7 @@ def _draw(
     axes: Axes, xlabel: str, lines: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
 ) -> None:
     for label, (x, y) in lines.items():
-        # An infinite value has no place on an axis; as NaN it is a gap in the line.
+        # An infinite value has no place on an axis. NaN makes a gap in the line.
         drawn = [value if isfinite(value) else nan for value in y]
         marker = "o" if len(x) < FEW_POINTS else ""
         axes.plot(x, drawn, label=label, linewidth=1.2, marker=marker, markersize=3)

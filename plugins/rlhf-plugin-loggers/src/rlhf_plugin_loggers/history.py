@@ -1,4 +1,4 @@
-"""A run's past, read back from ``metrics.jsonl``: what a resumed run did before is there as well."""
+"""The history of a run, read back from ``metrics.jsonl``, which includes the steps before a resume."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ REWARD = "reward/mean"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One metric over the run; the three have the same length."""
+    """The values of one metric over the run. ``steps``, ``seconds`` and ``values`` have the same length."""
 
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
-    """Of training, over all processes of the run."""
+    """Seconds of training before each value, over all processes of the run."""
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What the curve and the summary show."""
+    """The metrics that the curve and the summary show."""
 
     reward: Series
-    """Mean reward of each step's rollouts; empty when there are none."""
+    """Mean reward of each step's rollouts; empty if the run has no rollouts."""
     evals: Mapping[str, Series]
-    """The headline metric of each evaluation set and temperature, by its full name."""
+    """Headline metric of each evaluation set and temperature, by the metric's full name."""
 
 
 def read_history(path: Path) -> History:
-    """Read ``metrics.jsonl``. Steps without a metric are left out of its series.
+    """Return the history in a file ``metrics.jsonl``. A metric's series has no entry for a step without this metric.
 
-    A missing file gives an empty history: a run that failed before its first step has none.
+    A missing file gives an empty history: a run that failed before its first step has no file.
     """
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     points: dict[str, list[tuple[int, float, float]]] = {}

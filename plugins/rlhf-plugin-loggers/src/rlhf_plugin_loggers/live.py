@@ -1,4 +1,4 @@
-"""Progress as one line that is rewritten in place. Evaluations and checkpoints stay above it."""
+"""Progress as one line that is rewritten in place. Lines about evaluations and checkpoints stay above this line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ REFRESHES_PER_S = 4
 
 
 class LiveProgress:
-    """Draws the line from its first step to the end of the run; the clock runs on between steps."""
+    """Draws the line until the end of the run. The line's clock also runs between steps.
+
+    Args:
+        clock: returns the time in seconds.
+    """
 
     def __init__(
         self,
@@ -43,30 +47,35 @@ class LiveProgress:
         )
 
     def run_start(self, run: RunInfo) -> None:
+        """Print the run's notes, and draw the line."""
         for note in run.notes:
             self._console.print(Text(note, style="dim"), soft_wrap=True)
         self._live.start()
 
     def step_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show the step's metrics in the line."""
         self._pace.step(step)
         self._step = step
         self._words = step_words(metrics)
 
     def eval_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Print a line about an evaluation."""
         if words := eval_words(metrics):
             self._console.print(Text(f"step {step}  evaluation: {', '.join(words)}"))
 
     def checkpoint_saved(self, step: int, path: Path) -> None:
+        """Print a line about a checkpoint."""
         self._console.print(Text(f"step {step}  checkpoint: {path}"), soft_wrap=True)
 
     def run_end(self, result: RunResult) -> None:
+        """Stop to redraw the line."""
         self._live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._line(options.max_width, ascii_only=options.ascii_only)
 
     def _line(self, width: int, *, ascii_only: bool = False) -> Text:
-        """The line at this width: what does not fit is left out, the least important first."""
+        """Return the line for a width in characters. The least important words that do not fit are left out."""
         done, todo = ("#", "-") if ascii_only else ("━", "─")
         filled = BAR_WIDTH * self._step // max(self._total, 1)
         line = Text(no_wrap=True, overflow="crop")

@@ -1,4 +1,4 @@
-"""Which observers a run gets, from its ``log`` section."""
+"""The choice of a run's observers, from the section ``log`` of its configuration."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def observers_of(run: RunInfo) -> list[object]:
-    """Return the run's observers, in the order in which they are told of an event.
+    """Return the run's observers, in the order in which they get an event.
 
-    ``log.progress`` off silences the closing summary as well: such a run prints nothing.
+    ``log.progress`` off also leaves out the closing summary, so that such a run prints nothing.
     """
     log = run.config["log"]
     observers: list[object] = []
@@ -31,7 +31,7 @@ def observers_of(run: RunInfo) -> list[object]:
     if log["progress"] != "off":
         from .summary import Summary
 
-        # Last, because it tells where the others have left their files.
+        # The summary is last, because it names the files that the other observers have written.
         observers.append(Summary(run.output, _console(), run.total_steps))
     return observers
 
@@ -44,7 +44,7 @@ def _progress(mode: str, run: RunInfo) -> object:
         return LiveProgress(console, run.start_step, run.total_steps)
     from .plain import PlainProgress
 
-    # Flushed line by line: a log file is watched while the run goes on.
+    # Every line is flushed, since a user may watch the log file during the run.
     return PlainProgress(partial(print, flush=True), run.start_step, run.total_steps)
 
 

@@ -1,4 +1,4 @@
-"""How long the rest of a run will take."""
+"""The estimate of a run's remaining time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW = 50
-"""Steps over which the pace is measured."""
+"""Number of steps over which the pace is measured."""
 
 
 class Pace:
-    """Seconds left, from the last steps of this process; evaluations and checkpoints between them count."""
+    """Estimates the seconds left from the last steps of this process, evaluations and checkpoints included.
+
+    Args:
+        clock: returns the time in seconds.
+    """
 
     def __init__(
         self, start_step: int, total_steps: int, clock: Callable[[], float] = time.monotonic
@@ -25,7 +29,7 @@ class Pace:
         self._marks.append((step, self._clock()))
 
     def seconds_left(self) -> float | None:
-        """None before the first step."""
+        """Return the seconds until the last step; None before this process's first step has ended."""
         (first, began), (last, ended) = self._marks[0], self._marks[-1]
         if last == first:
             return None

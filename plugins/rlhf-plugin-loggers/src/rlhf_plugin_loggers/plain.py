@@ -14,12 +14,18 @@ if TYPE_CHECKING:
     from rlhf_core.contracts import RunInfo, RunResult
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 2.0, 60.0
+"""Bounds of the seconds between two lines about steps."""
 SHARE_OF_RUN = 0.01
-"""A long run writes more rarely: a line per hundredth of its time so far, within the bounds above."""
+"""Seconds between two lines as a share of the run's time so far, so that a long run writes more rarely."""
 
 
 class PlainProgress:
-    """Writes the first step, the last, every evaluated one, and others at a readable pace."""
+    """Writes a line about the first step, the last step, every evaluated step, and other steps at a readable pace.
+
+    Args:
+        write: writes one line.
+        clock: returns the time in seconds.
+    """
 
     def __init__(
         self,
@@ -35,15 +41,17 @@ class PlainProgress:
         self._pace = Pace(start_step, total_steps, clock)
         self._began = self._wrote = clock()
         self._held: str | None = None
-        """The newest step's line, if it has not been written."""
+        """Line about the newest step; None if this line was written."""
 
     def run_start(self, run: RunInfo) -> None:
+        """Write the run's folder, number of steps and notes."""
         resumed = f", going on after step {run.start_step}" if run.start_step else ""
         self._emit(f"{run.output}: {run.total_steps} steps{resumed}")
         for note in run.notes:
             self._emit(note)
 
     def step_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write a line about the step, or hold the line if the line before is too recent."""
         self._pace.step(step)
         left = self._pace.seconds_left()
         words = [f"step {step}/{self._total}", *step_words(metrics)]
@@ -55,15 +63,18 @@ class PlainProgress:
             self._release()
 
     def eval_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the held line and a line about an evaluation."""
         self._release()
         if words := eval_words(metrics):
             self._emit(f"step {step}/{self._total}  evaluation: {', '.join(words)}")
 
     def checkpoint_saved(self, step: int, path: Path) -> None:
+        """Write the held line and a line about a checkpoint."""
         self._release()
         self._emit(f"step {step}/{self._total}  checkpoint: {path}")
 
     def run_end(self, result: RunResult) -> None:
+        """Write the held line."""
         self._release()
 
     def _interval(self) -> float:

@@ -1,4 +1,4 @@
-"""What a run says at its end: how it ended, what it reached, where things are, what to try next."""
+"""The summary at the end of a run: its status, its rewards and evaluations, its files, and commands to try next."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 Rows = list[tuple[str, str]]
 
 STYLES = {"finished": "green", "interrupted": "yellow", "failed": "red"}
+"""Color of each status."""
 
 
 class Summary:
-    """Prints a panel on a terminal, plain lines elsewhere."""
+    """Prints the summary as a panel on a terminal, and as plain lines elsewhere."""
 
     def __init__(self, output: Path, console: Console, total_steps: int) -> None:
         self._output = output
@@ -30,6 +31,7 @@ class Summary:
         self._total = total_steps
 
     def run_end(self, result: RunResult) -> None:
+        """Print the summary."""
         history = read_history(self._output / "metrics.jsonl")
         rows = summary_rows(self._output, result, history, self._total)
         if self._console.is_terminal:
@@ -40,7 +42,7 @@ class Summary:
 
 
 def summary_rows(output: Path, result: RunResult, history: History, total_steps: int) -> Rows:
-    """Return labels and texts, a label only at the first of several lines that belong together."""
+    """Return pairs of label and text. Of several lines that belong together, only the first has a label."""
     end = f": {result.message}" if result.message else ""
     rows = [("status", f"{result.status}{end}")]
     rows.append(("steps", f"{result.steps} of {total_steps} in {duration(result.seconds)}"))
@@ -54,7 +56,7 @@ def summary_rows(output: Path, result: RunResult, history: History, total_steps:
 
 
 def next_commands(output: Path, result: RunResult) -> list[str]:
-    """Commands that can be typed as they are, from the folder in which the run was started."""
+    """Return commands to try next, which work as they are in the folder in which the run was started."""
     folder = shlex.quote(str(output))
     commands = []
     if result.status != "finished":

@@ -1,7 +1,7 @@
 """Metrics as TensorBoard event files, without torch and without TensorFlow.
 
-Written synchronously with TensorBoard's own record format. Its ``EventFileWriter`` is not used: it goes through
-``tf.io.gfile``, which imports the whole of TensorFlow where that happens to be installed.
+The files are written synchronously, in TensorBoard's own record format. TensorBoard's ``EventFileWriter`` is not used,
+because it imports the whole of TensorFlow, through ``tf.io.gfile``, if TensorFlow is installed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 class TensorBoardEvents:
     """Appends one event per step and evaluation to a new file in ``folder``.
 
-    A resumed run writes a file of its own that begins by discarding what earlier files say of steps after
-    ``start_step``: they are done again.
+    A resumed run writes a file of its own. The file begins with an event that discards the steps after ``start_step``
+    of earlier files, since these steps are done again.
     """
 
     def __init__(self, folder: Path, start_step: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        # Files are read in the order of their names, so the time comes first.
+        # TensorBoard reads files in the order of their names, so the time comes first in the name.
         name = f"events.out.tfevents.{time.time_ns():019}.{os.getpid()}"
         self._file = (folder / name).open("xb")
         self._records = RecordWriter(self._file)
@@ -39,12 +39,15 @@ class TensorBoardEvents:
             self._write(Event(step=start_step + 1, session_log=restart))
 
     def step_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the step's metrics."""
         self._write_scalars(step, metrics)
 
     def eval_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the evaluation's metrics."""
         self._write_scalars(step, metrics)
 
     def run_end(self, result: RunResult) -> None:
+        """Close the file."""
         self._file.close()
 
     def _write_scalars(self, step: int, metrics: Mapping[str, float]) -> None:

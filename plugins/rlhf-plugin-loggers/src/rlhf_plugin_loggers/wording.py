@@ -1,4 +1,4 @@
-"""Numbers as people read them, and the metrics that a progress line shows, the most important first."""
+"""Numbers and durations in a form for people, and the metrics of a progress line, the most important first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 def number(value: float) -> str:
-    """Four digits or so, always as wide: ``0.0031``, ``0.512``, ``1.250``, ``12.35``, ``1234``, ``1.2e-05``."""
+    """Return about four digits in similar width: ``0.0031``, ``0.512``, ``1.250``, ``12.35``, ``1234``, ``1.2e-05``."""
     if not math.isfinite(value):
         return str(value)
     size = abs(value)
@@ -19,7 +19,7 @@ def number(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Tokens per second: ``950 tok/s``, ``8.1k tok/s``, ``34k tok/s``, ``1.2M tok/s``."""
+    """Return tokens per second as text: ``950 tok/s``, ``8.1k tok/s``, ``34k tok/s``, ``1.2M tok/s``."""
     for limit, unit in ((1e6, "M"), (1e3, "k")):
         if value >= limit:
             size = value / limit
@@ -28,7 +28,7 @@ def rate(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``8 s``, ``1:02 min``, ``1:02:03 h``, ``2 d 03:04 h``."""
+    """Return seconds as text: ``8 s``, ``1:02 min``, ``1:02:03 h``, ``2 d 03:04 h``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -44,11 +44,13 @@ def duration(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One figure of the progress line."""
+    """One number of the progress line."""
 
     label: str
     metric: str
+    """Name of the metric."""
     text: Callable[[float], str] = number
+    """Function that returns the number as text."""
 
 
 FIELDS = (
@@ -63,7 +65,7 @@ FIELDS = (
 
 
 def step_words(metrics: Mapping[str, float]) -> list[str]:
-    """``label value`` for each field of which there is a metric; without a reference, KL is to the old policy."""
+    """Return ``label value`` for each field whose metric exists. KL(old) is shown only without KL(ref)."""
     hidden = {"policy/approx_kl"} if "kl/ref" in metrics else set()
     return [
         f"{field.label} {field.text(metrics[field.metric])}"
@@ -73,10 +75,10 @@ def step_words(metrics: Mapping[str, float]) -> list[str]:
 
 
 def headlines(names: Iterable[str]) -> list[str]:
-    """The evaluation metric to show of each set and temperature: ``pass@1``, else ``reward``.
+    """Return the name of one metric for each evaluation set and temperature: ``pass@1`` if it exists, else ``reward``.
 
     Args:
-        names: ``eval/<set>/T<temperature>/<metric>``; others are ignored.
+        names: names of metrics. Names other than ``eval/<set>/T<temperature>/<metric>`` are ignored.
     """
     by_prefix: dict[str, set[str]] = {}
     for name in names:
@@ -90,10 +92,10 @@ def headlines(names: Iterable[str]) -> list[str]:
 
 
 def eval_label(name: str) -> str:
-    """``eval/test/T0/pass@1`` -> ``test T0 pass@1``."""
+    """Return the name of an evaluation metric in words, such as ``test T0 pass@1`` for ``eval/test/T0/pass@1``."""
     return " ".join(name.removeprefix("eval/").rsplit("/", 2))
 
 
 def eval_words(metrics: Mapping[str, float]) -> list[str]:
-    """``test T0 pass@1 0.953`` for each set and temperature."""
+    """Return the headline metric of each set and temperature in words, such as ``test T0 pass@1 0.953``."""
     return [f"{eval_label(name)} {number(metrics[name])}" for name in headlines(metrics)]

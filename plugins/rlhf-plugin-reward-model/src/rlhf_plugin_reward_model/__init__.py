@@ -1,4 +1,4 @@
-"""Reward models: the reward ``reward_model``, and ``rlhf serve-rm``, which scores over HTTP."""
+"""Reward models: the reward ``reward_model``, and the command ``rlhf serve-rm``, which serves scores over HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def rlhf_rewards() -> list[Component[Any]]:
             name="reward_model",
             config=RewardModelConfig,
             factory="rlhf_plugin_reward_model.reward:RewardModelReward",
-            summary="the score that a sequence-classification model gives the whole sequence",
+            summary="score of the whole sequence by a sequence-classification model",
             provides=frozenset({"one_process"}),
         )
     ]

@@ -10,55 +10,64 @@ from rlhf_core import Config
 
 
 class ModelOptions(Config):
-    """How a reward model is loaded and run, in a training run and as a server alike."""
+    """Options of a reward model, both in a training run and as a server."""
 
     path: str = Field(
         min_length=1, description="folder or hub name of a model with one score per sequence"
     )
     tokenizer: str | None = Field(
-        None, min_length=1, description="folder or hub name of its tokenizer; unset: path"
+        None, min_length=1, description="folder or hub name of the model's tokenizer; unset: path"
     )
     head: str | None = Field(
         None,
         pattern=r"[A-Za-z_]\w*",
-        description="name of the scalar head in the weights; unset: what config.json says as value_head_prefix, "
-        "else score",
+        description="name of the scalar head in the weights; unset: the value_head_prefix of config.json if it has "
+        "one, else score",
     )
     score_at: Literal["auto", "last", "last_not_pad"] = Field(
         "auto",
-        description="token whose hidden state is scored: the last one, or the last that is not the padding token, as "
-        "in Transformers; auto: the last one if config.json has a value_head_prefix. They differ where the padding "
-        "token ends sequences too",
+        description="token whose hidden state is scored. last: the last token; last_not_pad: the last token that is "
+        "not the padding token, as in Transformers; auto: last if config.json has a value_head_prefix, else "
+        "last_not_pad. The two differ if the padding token also ends sequences",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="of the weights; auto: bfloat16 on a GPU, float32 on a CPU"
+        "auto", description="dtype of the weights; auto: bfloat16 on a GPU, float32 on a CPU"
     )
     device: str = Field(
         "auto",
         pattern=r"auto|cpu|cuda(:\d+)?",
-        description="auto, cpu, cuda or cuda:N; auto: a GPU if there is one",
+        description="device of the model: auto, cpu, cuda or cuda:N; auto: a GPU if there is one",
     )
     batch_tokens: int = Field(
         16_384,
         ge=1,
         le=2**26,
-        description="tokens of one forward pass, padding included; a longer sequence goes alone",
+        description="largest number of tokens in one forward pass, padding included; a longer sequence goes alone",
     )
     max_length: int | None = Field(
-        None, ge=1, le=2**24, description="longest sequence in tokens; unset: what the model allows"
+        None,
+        ge=1,
+        le=2**24,
+        description="number of tokens of the longest sequence; unset: the model's limit",
     )
     overlong: Literal["error", "cut_start", "cut_end"] = Field(
         "error",
-        description="a sequence beyond max_length has no score, or is scored without its first or last tokens",
+        description="treatment of a sequence beyond max_length. error: it has no score; cut_start: it is scored "
+        "without its first tokens; cut_end: it is scored without its last tokens",
     )
     normalize: Literal["none", "model", "given"] = Field(
         "none",
-        description="(score - mean) / std, with the mean and std of the model's config.json or with those given here",
+        description="normalization of scores to (score - mean) / std. model: with the mean and std of the model's "
+        "config.json; given: with the options mean and std",
     )
-    mean: float | None = Field(None, description="subtracted from scores, with normalize = given")
-    std: float | None = Field(None, gt=0.0, description="divides scores, with normalize = given")
+    mean: float | None = Field(
+        None, description="mean that is subtracted from scores, with normalize = given"
+    )
+    std: float | None = Field(
+        None, gt=0.0, description="standard deviation that divides scores, with normalize = given"
+    )
     trust_remote_code: bool = Field(
-        False, description="run Python code that comes with the model; read it first"
+        False, description="run Python code that comes with the model; read the code first"
     )
 
     @model_validator(mode="after")
@@ -78,9 +87,9 @@ class RewardModelConfig(ModelOptions):
 
     input: Literal["ids", "text", "chat"] = Field(
         "ids",
-        description="what is scored. ids: the tokens as they were sampled, which needs the policy's tokenizer; text: "
-        "prompt and response, tokenized again, with one end token; chat: the row's prompt and the response in this "
-        "model's own chat template",
+        description="input of the model. ids: the tokens as they were sampled, which needs the policy's tokenizer; "
+        "text: prompt and response, tokenized again, with one end token; chat: the row's prompt and the response in "
+        "this model's own chat template",
     )
     messages_key: str = Field(
         "prompt",
@@ -88,7 +97,7 @@ class RewardModelConfig(ModelOptions):
     )
     truncated_reward: float | None = Field(
         None,
-        description="reward of responses that hit a token limit; unset: they are scored as they are",
+        description="reward of a response that hit a token limit; unset: the model's score",
     )
 
 
@@ -97,26 +106,35 @@ class ServeConfig(ModelOptions):
 
     input: Literal["text", "ids"] = Field(
         "text",
-        description="text: the query, tokenized, with one end token; ids: the token_ids of the request, which the "
-        "http reward sends with send_token_ids = true",
+        description="input of the model. text: the query, tokenized, with one end token; ids: the token_ids of the "
+        "request, which the http reward sends with send_token_ids = true",
     )
-    host: str = Field("127.0.0.1", min_length=1, description="address to listen at")
-    port: int = Field(5000, ge=0, le=65_535, description="0: any free port")
+    host: str = Field("127.0.0.1", min_length=1, description="address that the server listens at")
+    port: int = Field(
+        5000, ge=0, le=65_535, description="port that the server listens at; 0: any free port"
+    )
     auth: bool = Field(
-        True, description="ask for a token; false only while host is a loopback address"
+        True,
+        description="require a token in each request; false is allowed only if host is a loopback address",
     )
     token_env: str = Field(
         "RLHF_REWARD_TOKEN",
         pattern=r"[A-Za-z_]\w*",
-        description="environment variable with the token; if it is not set, a token is made up and printed",
+        description="environment variable with the token; if it is not set, the server makes up a token and prints it",
     )
-    max_body_mib: int = Field(64, ge=1, le=4096, description="largest request")
+    max_body_mib: int = Field(64, ge=1, le=4096, description="size of the largest request, in MiB")
     max_waiting: int = Field(
-        65_536, ge=1, le=2**24, description="sequences that may wait; more are told to come back"
+        65_536,
+        ge=1,
+        le=2**24,
+        description="largest number of sequences that wait; further requests get status 503",
     )
     request_timeout_s: float = Field(
-        300.0, gt=0.0, le=86_400.0, description="for one request, waiting included"
+        300.0, gt=0.0, le=86_400.0, description="seconds for one request, waiting included"
     )
     stop_timeout_s: int = Field(
-        15, ge=1, le=3600, description="whole seconds that requests in work have after SIGTERM"
+        15,
+        ge=1,
+        le=3600,
+        description="seconds, a whole number, for requests in work to finish after SIGTERM",
     )

@@ -1,4 +1,4 @@
-"""From what a reward is given to the token ids that a reward model reads."""
+"""Token ids for a reward model, from a sample's tokens, its text, or its row's chat messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rlhf_core.contracts import RewardRequest
 
 
 def sampled_ids(request: RewardRequest, tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
-    """The tokens of the sample itself.
+    """Return the sample's own tokens.
 
     Raises:
-        RewardError: the prompt reads differently with this tokenizer, so its ids mean something else to the model.
+        RewardError: the reward model's tokenizer decodes the prompt's tokens to another text than the policy's.
     """
     check_same_tokenizer(request.token_ids, request.prompt, tokenizer)
     return request.token_ids
@@ -25,10 +25,10 @@ def sampled_ids(request: RewardRequest, tokenizer: PreTrainedTokenizerBase) -> S
 def check_same_tokenizer(
     ids: Sequence[int], prompt: str, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Check that ``ids`` begin with what the policy's tokenizer read as ``prompt``.
+    """Check that ``tokenizer`` decodes ``ids`` to a text that begins with ``prompt``, the text of the policy's prompt.
 
     Raises:
-        RewardError: they do not.
+        RewardError: the decoded text begins differently.
     """
     read = _decoded(ids, tokenizer)
     if not read.startswith(prompt):
@@ -39,9 +39,9 @@ def check_same_tokenizer(
 
 
 def text_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
-    """The tokens of a text that shows its special tokens, with exactly one end token.
+    """Return the tokens of a text that shows its special tokens, with exactly one end token.
 
-    Padding and end tokens at its ends are taken off first, so a text that has them and one that has none agree.
+    Padding and end tokens at both ends of the text are removed first, so that they make no difference.
     """
     pad, eos = tokenizer.pad_token, tokenizer.eos_token
     marks = tuple(mark for mark in (pad, eos) if isinstance(mark, str) and mark)
@@ -57,10 +57,13 @@ def text_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
 def chat_ids(
     request: RewardRequest, messages_key: str, tokenizer: PreTrainedTokenizerBase
 ) -> Sequence[int]:
-    """The row's prompt and the response as one conversation in the tokenizer's chat template.
+    """Return the tokens of the row's prompt and the response, as one conversation in the tokenizer's chat template.
+
+    Args:
+        messages_key: column of the row with the prompt, as text or as chat messages.
 
     Raises:
-        RewardError: there is no such column, no template, or the template refuses the messages.
+        RewardError: the column has no prompt, the tokenizer has no template, or the template refuses the messages.
     """
     prompt = request.row.get(messages_key)
     if isinstance(prompt, str):

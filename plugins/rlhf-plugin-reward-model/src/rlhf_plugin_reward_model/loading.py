@@ -1,7 +1,7 @@
-"""Loading a reward model: a Transformers sequence classifier with one score, whatever its head is called on disk.
+"""Loading of a reward model: a Transformers sequence classifier with one score, whose head may have any name on disk.
 
-OpenRLHF's reward models have the weights of such a classifier (a decoder under ``model.``, a linear head without a
-bias) and name the head in ``config.json`` as ``value_head_prefix``; so a renamed head is all that is special.
+OpenRLHF's reward models have the weights of such a classifier: a decoder under ``model.``, and a linear head without a
+bias. ``value_head_prefix`` in ``config.json`` is the name of the head. Only this name differs from Transformers.
 """
 
 from __future__ import annotations
@@ -25,31 +25,33 @@ from rlhf_core import ConfigError
 from .config import ModelOptions
 
 _HEAD = "score"
-"""What Transformers calls the head of a decoder with a classification head."""
+"""Transformers' name for the head of a decoder with a classification head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A reward model in evaluation mode, and how to read its scores."""
+    """A reward model in evaluation mode, with its tokenizer and the properties that scoring needs."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     vocab_size: int
-    """Token ids are below it."""
+    """Number of tokens that the model knows; token ids are smaller."""
     max_length: int | None
-    """Tokens of the longest sequence; None: the model has no limit."""
+    """Number of tokens of the longest sequence; None if the model has no limit."""
     skipped_token: int | None
-    """The padding token, if the score is taken at the last token that is another one."""
+    """Padding token, if the score is taken at the last token that is not padding; None if at the last token."""
     mean: float
+    """Number that is subtracted from scores."""
     std: float
+    """Number that divides scores after the subtraction; above 0."""
 
 
 def load_model(options: ModelOptions) -> LoadedModel:
-    """Load the model onto its device.
+    """Load a model onto its device.
 
     Raises:
-        ConfigError: it cannot be read, gives no single score, has no head of that name, or is to be normalized and
-            its config.json has no mean and std; or there is no such device.
+        ConfigError: the model cannot be read, does not give exactly one score, or has no head of the given name; or
+            scores are to be normalized and config.json has no mean and std; or there is no such device.
     """
     device = _device(options.device)
     try:
@@ -79,12 +81,12 @@ def load_model(options: ModelOptions) -> LoadedModel:
 
 def _load_weights(options: ModelOptions, config: Any, dtype: torch.dtype) -> PreTrainedModel:
     head = options.head or getattr(config, "value_head_prefix", None) or _HEAD
-    # Set in the file it would stand for class names too; a language model's file has none.
+    # One label makes one score. A language model's config.json has no labels, for which Transformers would assume two.
     config.id2label, config.label2id = {0: "LABEL_0"}, {"LABEL_0": 0}
     bars = transformers_logging.is_progress_bar_enabled()
     level = transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
-    # It prints a table of what it would make up; the exceptions below say it in one line.
+    # Transformers would print a table of missing weights; `_check_loaded` names them in one line.
     transformers_logging.set_verbosity_error()
     try:
         model, info = AutoModelForSequenceClassification.from_pretrained(

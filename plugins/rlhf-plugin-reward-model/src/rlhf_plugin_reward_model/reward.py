@@ -1,4 +1,4 @@
-"""The reward ``reward_model``: a model's score of each whole sequence."""
+"""The reward ``reward_model``: a reward model's score of each whole sequence."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .scoring import Scorer
 
 
 class RewardModelReward:
-    """Holds the model. A sequence's score depends on the others in its batch by rounding only."""
+    """Scores sequences with a model. The other sequences of a batch change a sequence's score by rounding only."""
 
     def __init__(self, config: RewardModelConfig) -> None:
         self._config = config
         self._scorer = Scorer(config)
 
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
-        """Return one score per request, or the error that concerns it."""
+        """Return a result with one score per request; for a request without a score, an error."""
         results: list[RewardResult | Exception] = [RewardError("not scored")] * len(requests)
         sequences: dict[int, Sequence[int]] = {}
         for index, request in enumerate(requests):

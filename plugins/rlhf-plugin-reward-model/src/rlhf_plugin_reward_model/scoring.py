@@ -1,7 +1,7 @@
 """Scores of token sequences by a reward model.
 
 The score is the head's output at the sequence's last token: ``(w . h_last - mean) / std``. Rows are padded on the
-right, where neither a causal model nor an attention mask lets padding reach a real token.
+right, where padding cannot reach a real token: neither a causal model nor the attention mask lets it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TokenIds = Sequence[int]
 
 
 class Scorer:
-    """A reward model that is ready. Not for several threads at once."""
+    """A loaded reward model that scores sequences. Only one thread may use a scorer at a time."""
 
     def __init__(self, options: ModelOptions) -> None:
         self._options = options
@@ -30,12 +30,12 @@ class Scorer:
         self._device = next(self.loaded.model.parameters()).device
 
     def describe(self) -> str:
-        """The model, where it is and in what precision, for a message."""
+        """Return the model's path, device and dtype, for a message."""
         dtype = str(self.loaded.model.dtype).removeprefix("torch.")
         return f"{self._options.path} on {self._device}, {dtype}"
 
     def scores(self, sequences: Sequence[TokenIds]) -> list[float | RewardError]:
-        """Return each sequence's score, or why it has none."""
+        """Return each sequence's score; for a sequence without a score, an error with the reason."""
         results: list[float | RewardError] = [RewardError("not scored")] * len(sequences)
         fitting: dict[int, TokenIds] = {}
         for index, sequence in enumerate(sequences):
@@ -52,10 +52,10 @@ class Scorer:
         return results
 
     def _fitted(self, ids: TokenIds) -> TokenIds:
-        """The sequence, within the longest length.
+        """Return the sequence, cut to the longest length if ``overlong`` allows this.
 
         Raises:
-            RewardError: it is empty, too long, or has a token that the model does not know.
+            RewardError: the sequence is empty or too long, or has a token that the model does not know.
         """
         if not ids:
             raise RewardError("an empty sequence; expected at least one token")
@@ -94,12 +94,12 @@ class Scorer:
         model: Any = self.loaded.model
         head = getattr(model, "score", None)
         if not isinstance(head, nn.Linear):
-            # An encoder's classifier reads a token of its own choice.
+            # An encoder's classifier chooses itself which token it reads.
             return model(**inputs).logits[:, 0].float().tolist()  # type: ignore[no-any-return]
         hidden: Tensor = model.base_model(**inputs, use_cache=False).last_hidden_state  # (B, T, D)
         last = [last_token(ids, self.loaded.skipped_token) for ids in sequences]
         chosen = hidden[range(len(last)), last].float()  # (B, D)
-        # Scores differ by less than half precision resolves.
+        # In float32, since scores may differ by less than 16-bit numbers can resolve.
         bias = None if head.bias is None else head.bias.float()
         return nn.functional.linear(chosen, head.weight.float(), bias)[:, 0].tolist()
 

@@ -1,4 +1,4 @@
-"""Rewards: your function, exact match, regular expression, math equivalence, a server's answer."""
+"""Rewards: a user's function, exact match, regular expression, math equivalence, and scores from a server."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def rlhf_rewards() -> list[Component[Any]]:
             name="function",
             factory="rlhf_plugin_rewards.function:make_function_reward",
             config=FunctionConfig,
-            summary="a function of yours, as FILE.py:NAME",
+            summary="a function in a file of yours, as FILE.py:NAME",
             provides=frozenset({"wraps_code"}),
         ),
         Component(
             name="exact_match",
             factory="rlhf_plugin_rewards.exact_match:ExactMatch",
             config=ExactMatchConfig,
-            summary="1 if the response, or what is extracted from it, equals the row's answer",
+            summary="1 if the response, or an answer extracted from it, equals the row's answer",
         ),
         Component(
             name="regex",
@@ -41,7 +41,7 @@ def rlhf_rewards() -> list[Component[Any]]:
             name="http",
             factory="rlhf_plugin_rewards.remote.reward:HttpReward",
             config=HttpConfig,
-            summary="what reward servers answer that speak OpenRLHF's JSON protocol",
+            summary="scores from reward servers that speak OpenRLHF's JSON protocol",
             extra="http",
         ),
     ]

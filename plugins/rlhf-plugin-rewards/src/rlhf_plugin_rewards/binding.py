@@ -1,4 +1,4 @@
-"""From the names of a function's parameters to the arguments that it is called with."""
+"""Arguments for a user's reward function, chosen by the names of the function's parameters."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rlhf_core import PluginError, RewardError
 from rlhf_core.contracts import RewardRequest
 
 _FIELDS = ("prompt", "response", "row", "uid", "turns", "token_ids", "action_mask", "truncated")
+"""Fields of a request that a parameter may name."""
 _SINGULARS = {
     "prompts": "prompt",
     "responses": "response",
@@ -19,29 +20,32 @@ _SINGULARS = {
     "uids": "uid",
     "requests": "request",
 }
-"""One of these as a parameter marks a function of a whole batch."""
+"""Field of each parameter name in the plural. Such a parameter marks a function of a whole batch."""
 
 _MISSING = object()
+"""Stands for the value of a name that is neither a field nor a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """How one function is called."""
+    """The way in which one reward function is called."""
 
     written: str
-    """The function as the user wrote it, for messages."""
+    """Reference to the function as the user wrote it, for messages."""
     parameters: tuple[inspect.Parameter, ...]
     batch: bool
+    """True if the function takes lists, with one entry a sample."""
 
     @classmethod
     def of(cls, function: Callable[..., Any], written: str, batch: bool | None) -> Binding:
-        """Read the signature.
+        """Return the binding that follows from a function's signature.
 
         Args:
-            batch: whether it takes lists; None decides by the names.
+            written: reference to the function as the user wrote it.
+            batch: True if the function takes lists; None decides by the names of its parameters.
 
         Raises:
-            PluginError: it has no signature, no parameters, or some that cannot be passed by name.
+            PluginError: the function has no signature, no parameters, or parameters that cannot be passed by name.
         """
         try:
             parameters = tuple(inspect.signature(function).parameters.values())
@@ -61,7 +65,7 @@ class Binding:
         return cls(written, parameters, batch)
 
     def arguments(self, request: RewardRequest) -> dict[str, Any]:
-        """Arguments by name, for one sample.
+        """Return the arguments for one sample, by name.
 
         Raises:
             RewardError: a parameter is neither a field nor a column; the message lists the columns that exist.
@@ -80,7 +84,11 @@ class Binding:
         return arguments
 
     def lists(self, requests: Sequence[RewardRequest]) -> dict[str, Any]:
-        """As ``arguments``, for a batch: each value is a list with one entry per sample."""
+        """Return the arguments for a batch, by name; each value is a list with one entry a sample.
+
+        Raises:
+            RewardError: a parameter is neither a field nor a column; the message lists the columns that exist.
+        """
         arguments: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -96,7 +104,7 @@ class Binding:
         return arguments
 
     def _not_named(self, everything: Mapping[str, Any]) -> dict[str, Any]:
-        """What goes into ``**extra``."""
+        """Return the entries that no parameter names, which go into ``**extra``."""
         named = {parameter.name for parameter in self.parameters}
         return {key: value for key, value in everything.items() if key not in named}
 
@@ -110,7 +118,7 @@ class Binding:
 
 
 def _all_lists(requests: Sequence[RewardRequest]) -> dict[str, Any]:
-    """Every column and field; a column that a row lacks is None there."""
+    """Return every column and field as a list with one entry a sample; None where a row lacks the column."""
     columns = dict.fromkeys(key for request in requests for key in request.row)
     plurals = {field: name for name, field in _SINGULARS.items()}
     return {key: [request.row.get(key) for request in requests] for key in columns} | {

@@ -11,7 +11,7 @@ from rlhf_core import Config
 
 
 def _compilable(pattern: str) -> str:
-    # Here, not at the top: it is only needed when a pattern is given.
+    # Imported here, because only a run with a pattern needs the package.
     import regex
 
     try:
@@ -24,14 +24,17 @@ def _compilable(pattern: str) -> str:
 class FunctionConfig(Config):
     """Options of ``function``."""
 
-    path: str = Field(min_length=1, description="the function, as FILE.py:NAME")
+    path: str = Field(min_length=1, description="file and name of the function, as FILE.py:NAME")
     batch: bool | None = Field(
         None,
-        description="call it with lists, once per batch; unset: if a parameter is called prompts, responses, rows, "
-        "uids or requests",
+        description="call the function once per batch, with lists; unset: true if a parameter is called prompts, "
+        "responses, rows, uids or requests",
     )
     concurrency: int = Field(
-        64, ge=1, le=100_000, description="an async function of one sample: calls in flight at once"
+        64,
+        ge=1,
+        le=100_000,
+        description="largest number of calls in flight at once, of an async function of one sample",
     )
 
 
@@ -43,12 +46,14 @@ class ExactMatchConfig(Config):
     )
     extract: str | None = Field(
         None,
-        description="regular expression for the answer in the response: the last match's first group, or all of it; "
-        "unset: the whole response",
+        description="regular expression for the answer in the response. The answer is the last match's first "
+        "parenthesis, or the whole match if there is none; unset: the whole response",
     )
-    strip: bool = Field(True, description="ignore white space around both")
+    strip: bool = Field(True, description="ignore white space around response and answer")
     lowercase: bool = Field(False, description="ignore the difference of upper and lower case")
-    match_timeout_s: float = Field(1.0, gt=0.0, le=60.0, description="for extract on one response")
+    match_timeout_s: float = Field(
+        1.0, gt=0.0, le=60.0, description="seconds for applying extract to one response"
+    )
 
     @field_validator("extract")
     @classmethod
@@ -59,16 +64,22 @@ class ExactMatchConfig(Config):
 class RegexConfig(Config):
     """Options of ``regex``."""
 
-    pattern: str = Field(min_length=1, description="regular expression, as of the regex package")
+    pattern: str = Field(
+        min_length=1, description="regular expression, in the syntax of the package regex"
+    )
     mode: Literal["search", "full"] = Field(
-        "search", description="match anywhere in the response, or all of it"
+        "search",
+        description="search: match a part of the response; full: match the whole response",
     )
     columns: bool = Field(
         False,
-        description="put the row's columns, escaped, in the place of {column}; a literal brace is then written twice",
+        description="replace {column} by the row's value of this column, escaped; a literal brace is then written "
+        "twice",
     )
     ignore_case: bool = Field(False, description="ignore the difference of upper and lower case")
-    match_timeout_s: float = Field(1.0, gt=0.0, le=60.0, description="for one response")
+    match_timeout_s: float = Field(
+        1.0, gt=0.0, le=60.0, description="seconds for matching one response"
+    )
 
     @field_validator("pattern")
     @classmethod
@@ -85,7 +96,7 @@ class MathConfig(Config):
         3,
         ge=1,
         le=60,
-        description="whole seconds for each parse and each comparison; not applied with isolate = false",
+        description="seconds, a whole number, for each parse and each comparison; not applied with isolate = false",
     )
 
 
@@ -94,50 +105,68 @@ class HttpConfig(Config):
 
     urls: tuple[str, ...] = Field(
         min_length=1,
-        description="servers that give the same scores, such as http://host:5000/get_reward",
+        description="addresses of servers that give equal scores, such as http://host:5000/get_reward",
     )
     choose: Literal["least_loaded", "round_robin"] = Field(
-        "least_loaded", description="the server with the fewest requests in flight, or each in turn"
+        "least_loaded",
+        description="least_loaded: ask the server with the fewest requests in flight; round_robin: ask each in turn",
     )
-    batch_size: int = Field(32, ge=1, le=65_536, description="samples of one request")
-    concurrency: int = Field(16, ge=1, le=4096, description="requests in flight, all servers")
-    request_timeout_s: float = Field(30.0, gt=0.0, le=86_400.0, description="for one request")
+    batch_size: int = Field(
+        32, ge=1, le=65_536, description="largest number of samples in one request"
+    )
+    concurrency: int = Field(
+        16, ge=1, le=4096, description="largest number of requests in flight, over all servers"
+    )
+    request_timeout_s: float = Field(
+        30.0, gt=0.0, le=86_400.0, description="seconds for one request"
+    )
     deadline_s: float = Field(
         40.0,
         gt=0.0,
         le=86_400.0,
-        description="for a batch of samples with all repetitions; below three quarters of timeout_s, or that comes "
-        "first, with a poorer message",
+        description="seconds for a batch of samples, all tries included. Choose less than three quarters of timeout_s: "
+        "otherwise timeout_s ends the batch first, with a poorer message",
     )
-    max_tries: int = Field(4, ge=1, le=1000, description="of one request, the first included")
+    max_tries: int = Field(
+        4, ge=1, le=1000, description="largest number of tries of one request, the first included"
+    )
     backoff_s: float = Field(
         0.25,
         ge=0.0,
         le=3600.0,
-        description="pause before the second try, doubled with each; half of it to one and a half, by chance",
+        description="seconds of the pause before the second try, doubled before each further try. Each pause is "
+        "multiplied by a random number between 0.5 and 1.5",
     )
-    max_backoff_s: float = Field(8.0, gt=0.0, le=3600.0, description="longest pause between tries")
+    max_backoff_s: float = Field(
+        8.0, gt=0.0, le=3600.0, description="seconds of the longest pause between tries"
+    )
     breaker_failures: int = Field(
-        3, ge=1, le=10_000, description="failures in a row after which a server is left alone"
+        3, ge=1, le=10_000, description="failures in a row after which a server gets no requests"
     )
     breaker_pause_s: float = Field(
-        5.0, gt=0.0, le=3600.0, description="how long; then one request tries it"
+        5.0,
+        gt=0.0,
+        le=3600.0,
+        description="seconds in which such a server gets no requests; then one request tries the server",
     )
     token_env: str = Field(
         "RLHF_REWARD_TOKEN",
         pattern=r"[A-Za-z_]\w*",
-        description="environment variable with the token that is sent as 'Authorization: Bearer'; not set: none is",
+        description="environment variable with the token, which is sent as 'Authorization: Bearer'; no token is sent "
+        "if the variable is not set",
     )
     label_key: str | None = Field(
-        None, min_length=1, description="column that is sent as the label; unset: null"
+        None,
+        min_length=1,
+        description="column of the data that is sent as the label; unset: null is sent",
     )
     send_token_ids: bool = Field(
-        False, description="send token_ids too, for rlhf serve-rm --input ids"
+        False, description="also send token_ids, which rlhf serve-rm --input ids needs"
     )
     use_proxy: bool = Field(
-        False, description="go through the proxy that HTTP_PROXY and its kin name"
+        False, description="use the proxy that HTTP_PROXY and similar variables name"
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="of the chance in pauses")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of the random factors of pauses")
 
     @field_validator("urls")
     @classmethod
@@ -147,7 +176,7 @@ class HttpConfig(Config):
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError(f"{url!r}: expected http://HOST:PORT/PATH or https://...")
             if parts.username is not None or parts.password is not None:
-                # Not repeated here: it would be in logs.
+                # The message does not repeat the address, since its password would get into logs.
                 raise ValueError(
                     f"the address of {parts.hostname} has a name or password in it; put the token into the "
                     "environment variable that token_env names"

@@ -1,8 +1,8 @@
-"""1 if the response's final answer is mathematically equal to the row's answer, else 0, by math-verify.
+"""The reward ``math``: 1 if the response's final answer is mathematically equal to the row's answer, else 0.
 
-Answers are taken from ``\\boxed{}``, from LaTeX between dollars, or from the last number or expression of the text.
-Limits per parse and comparison need the main thread, where a worker process runs rewards; elsewhere the batch's
-``timeout_s`` is what remains.
+math-verify takes answers from ``\\boxed{}``, from LaTeX between dollars, or from the last number or expression of the
+text. Its time limits for each parse and comparison work in a process's main thread only, in which a reward's own
+process computes. In other threads the batch's ``timeout_s`` is the only limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MathEquivalence:
         self._gold = lru_cache(maxsize=4096)(self._parse_label)
 
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
-        """Return 0 or 1 per sample, and the metric ``extracted``: whether an answer was found in the response."""
+        """Return 0 or 1 per sample, and the metric ``extracted``: 1 if the response contains an answer, else 0."""
         return score_each(requests, self._score)
 
     def _score(self, request: RewardRequest) -> RewardResult:
@@ -41,7 +41,7 @@ class MathEquivalence:
         return RewardResult(reward=float(right), metrics={"extracted": float(bool(answer))})
 
     def _parse_label(self, label: str) -> tuple[Any, ...]:
-        # Plain text first ("1,234"); what is only valid as LaTeX, such as "(1,2)" or "x", then.
+        # Plain text such as "1,234" comes first, then text that is valid as LaTeX only, such as "(1,2)" or "x".
         for text in (label, f"${label}$"):
             if parsed := parse(text, parsing_timeout=self._limit()):
                 return tuple(parsed)

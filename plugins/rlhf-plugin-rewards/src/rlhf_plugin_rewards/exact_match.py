@@ -1,4 +1,4 @@
-"""1 if the response, or what is extracted from it, equals the row's answer, else 0."""
+"""The reward ``exact_match``: 1 if the response, or an answer extracted from it, equals the row's answer, else 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ExactMatch:
         self._extract = regex.compile(config.extract) if config.extract is not None else None
 
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
-        """Return 0 or 1 per sample; with ``extract`` also the metric ``extracted``, whether there was a match."""
+        """Return 0 or 1 per sample; with ``extract`` also the metric ``extracted``: 1 if it matched, else 0."""
         return score_each(requests, self._score)
 
     def _score(self, request: RewardRequest) -> RewardResult:

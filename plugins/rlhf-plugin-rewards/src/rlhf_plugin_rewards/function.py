@@ -1,13 +1,14 @@
-"""A reward from a function in a user's file.
+"""The reward ``function``, which calls a function in a user's file.
 
-What the function gets is decided by the names of its parameters. For one sample:
+The names of the function's parameters decide which arguments it gets. For one sample:
 
     def score(prompt, response, row, uid, turns, token_ids, action_mask, truncated, request): ...
 
-Any other name is a column of the data row (``def score(response, answer)``); ``**extra`` gets all of these and all
-columns. A parameter with a default may be missing. With a parameter called ``prompts``, ``responses``, ``rows``,
-``uids`` or ``requests`` (or with ``batch = true``) the function is called once for many samples and everything is a
-list. It may be async. It returns a number per sample, or a dict ``{"reward": number, "any_metric": number}``.
+Any other name is a column of the data row (``def score(response, answer)``). ``**extra`` gets all fields and columns
+that no parameter names. A parameter with a default keeps it if the row has no such column. With a parameter called
+``prompts``, ``responses``, ``rows``, ``uids`` or ``requests`` (or with ``batch = true``) the function is called once
+for many samples, and every argument is a list. The function may be async. It returns a number per sample, or a dict
+``{"reward": number, "any_metric": number}``.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from .config import FunctionConfig
 
 
 def make_function_reward(config: FunctionConfig) -> Reward:
-    """Import the function and return it as a reward. A class with a ``score`` method is used as it is.
+    """Import the function, and return it as a reward. A class with a method ``score`` is used as a reward itself.
 
     Raises:
-        ConfigError: no such file or name, or the file cannot be imported.
-        PluginError: what the name stands for cannot be called, or is a generator.
+        ConfigError: there is no such file or name, or the file cannot be imported.
+        PluginError: the named object cannot be called, or is a generator.
     """
     reference = parse(config.path)
     loaded = reference.load()
@@ -52,7 +53,11 @@ def make_function_reward(config: FunctionConfig) -> Reward:
 
 
 class FunctionReward:
-    """Calls a function once per sample. An exception concerns its sample alone."""
+    """Calls a function once per sample. An exception concerns its own sample only.
+
+    Args:
+        concurrency: largest number of calls of an async function in flight at once.
+    """
 
     def __init__(self, function: Callable[..., Any], binding: Binding, concurrency: int) -> None:
         self._function = function
@@ -60,7 +65,7 @@ class FunctionReward:
         self._concurrency = concurrency
 
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult]:
-        """Return a result per sample; in the place of one that failed stands its exception."""
+        """Return a result per sample; for a sample that failed, its exception."""
         results: list[Any] = [self._start(request) for request in requests]
         waiting = [index for index, result in enumerate(results) if inspect.isawaitable(result)]
         slots = asyncio.Semaphore(self._concurrency)
@@ -115,13 +120,13 @@ async def _finish(started: Awaitable[Any], slots: asyncio.Semaphore) -> Any:
 
 
 def _result(value: Any) -> Any:
-    """A RewardResult, whose number the core checks; exceptions pass through."""
+    """Return a function's value as a ``RewardResult``, whose number the core checks. Exceptions stay as they are."""
     if isinstance(value, BaseException | RewardResult):
         return value
     if not isinstance(value, Mapping):
         return RewardResult(reward=value)
     if "reward" not in value:
         found = ", ".join(map(str, value)) or "nothing"
-        return RewardError(f"the dict that was returned has no 'reward', only {found}")
+        return RewardError(f"the dict that the function returned has no 'reward', only {found}")
     metrics = {key: entry for key, entry in value.items() if key != "reward"}
     return RewardResult(reward=value["reward"], metrics=metrics)

@@ -13,7 +13,7 @@ def label_of(request: RewardRequest, key: str) -> Any:
     """Return column ``key`` of the sample's row.
 
     Raises:
-        RewardError: there is no such column, or it is empty (None); the message lists the columns.
+        RewardError: the row has no such column, or the column is empty (None); the message lists the columns.
     """
     if (label := request.row.get(key)) is not None:
         return label

@@ -1,4 +1,4 @@
-"""Scoring samples that have nothing to do with each other."""
+"""Scoring of samples one by one, so that an error concerns its own sample only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_core.contracts import RewardRequest, RewardResult
 def score_each(
     requests: Sequence[RewardRequest], score: Callable[[RewardRequest], RewardResult]
 ) -> list[RewardResult | Exception]:
-    """Return each sample's result, or what scoring it raised in its place: the others keep theirs."""
+    """Return each sample's result; for a sample whose scoring raised an exception, this exception."""
     results: list[RewardResult | Exception] = []
     for request in requests:
         try:

@@ -1,4 +1,7 @@
-"""1 if a regular expression matches the response, else 0. Each match has a time limit, so no pattern can hang."""
+"""The reward ``regex``: 1 if a regular expression matches the response, else 0.
+
+Each match has a time limit, so that no pattern can hang.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class Pattern:
 
     def __init__(self, config: RegexConfig) -> None:
         self._config = config
-        # Many rows of a data set give the same expression; the samples of one group always do.
+        # All samples of a group have the same expression, and often many rows of a data set do.
         self._compiled = lru_cache(maxsize=1024)(self._compile)
         if not config.columns:
             self._compiled(config.pattern)
@@ -55,7 +58,7 @@ class Pattern:
 
 
 def filled(pattern: str, row: Mapping[str, Any]) -> str:
-    """Put the row's columns, escaped, in the place of ``{column}``; ``{{`` and ``}}`` are literal braces.
+    """Return the pattern with each ``{column}`` replaced by the row's value, escaped; ``{{`` and ``}}`` become braces.
 
     Raises:
         RewardError: a name in braces is no column, or the braces do not pair.

@@ -1,1 +1,1 @@
-"""``rlhf serve-rm``: a reward model behind OpenRLHF's JSON protocol."""
+"""The command ``rlhf serve-rm``, which serves a reward model over OpenRLHF's JSON protocol."""

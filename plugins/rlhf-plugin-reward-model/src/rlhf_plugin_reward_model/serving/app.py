@@ -1,4 +1,4 @@
-"""The web application: who may ask, what is read, which status says what."""
+"""The web application of ``rlhf serve-rm``: checks of the token and the size of a request, and statuses of answers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from .batcher import Batcher, Full
 from .protocol import BadRequest, ScoreRequest
 
 BODY_TIMEOUT_S = 60.0
-"""For sending a whole request."""
+"""Seconds for a client to send a whole request."""
 
 log = logging.getLogger(__name__)
 
 TokenizeFunction = Callable[[ScoreRequest], list[Sequence[int]]]
+"""Function that returns the token ids of each sequence of a request."""
 
 
 class _Refused(Exception):
-    """Answered with a status and a line of text."""
+    """A request that is refused with a status and a line of text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -43,11 +44,14 @@ def make_app(
     max_body_bytes: int,
     request_timeout_s: float,
 ) -> Starlette:
-    """Return the application; it starts and closes the batcher.
+    """Return the application, which starts and closes the batcher.
 
     Args:
-        tokenize: raises BadRequest or RewardError for a request that cannot be scored.
-        token: what requests must carry as ``Authorization: Bearer``; None: nothing.
+        batcher: computes the scores.
+        tokenize: returns the token ids of a request, or raises BadRequest or RewardError.
+        token: token that requests have to carry as ``Authorization: Bearer``; None requires no token.
+        max_body_bytes: size of the largest request.
+        request_timeout_s: seconds for one request, waiting included.
     """
 
     async def get_reward(request: Request) -> Response:
@@ -72,7 +76,7 @@ def make_app(
         return JSONResponse(protocol.answer(scores))
 
     async def _scores(body: bytes) -> list[float]:
-        # In a thread: tokenizing a large request takes long enough to be felt by the others.
+        # In a thread, because tokenizing a large request would delay all other requests.
         sequences = await asyncio.to_thread(lambda: tokenize(protocol.read_request(body)))
         scores = await batcher.submit(sequences)
         for index, score in enumerate(scores):

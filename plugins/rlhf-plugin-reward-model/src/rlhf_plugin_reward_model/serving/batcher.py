@@ -1,6 +1,6 @@
-"""Puts the sequences of concurrent requests into common forward passes.
+"""The batcher, which puts the sequences of concurrent requests into common forward passes.
 
-There is no waiting for more: while the model is busy requests gather, and what has gathered is the next batch.
+The batcher never waits for further requests. The requests that arrive while the model computes are the next batch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from rlhf_core import RewardError
 
 Score = float | RewardError
+"""Score of a sequence, or the reason why it has none."""
 ScoreFunction = Callable[[Sequence[Sequence[int]]], list[Score]]
+"""Function that returns the scores of sequences of token ids, in order."""
 
 
 class Full(Exception):
-    """Too many sequences wait already."""
+    """A request that is refused because too many sequences wait already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,13 @@ class _Job:
 
 
 class Batcher:
-    """One thread that runs the model. ``start`` before ``submit``, ``close`` always."""
+    """Runs the model in one thread. ``start`` has to come before ``submit``, and ``close`` at the end in any case.
+
+    Args:
+        score: function that runs the model.
+        batch_tokens: number of tokens after which a batch takes no further request.
+        max_waiting: largest number of sequences that wait.
+    """
 
     def __init__(self, score: ScoreFunction, *, batch_tokens: int, max_waiting: int) -> None:
         self._score = score
@@ -45,18 +53,19 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that no forward pass has taken yet."""
+        """Number of sequences that no forward pass has taken yet."""
         return sum(len(job.sequences) for job in self._jobs)
 
     def start(self) -> None:
-        """Begin to work, in the running event loop."""
+        """Start to take requests, in the running event loop."""
         self._task = asyncio.create_task(self._run())
 
     async def submit(self, sequences: Sequence[Sequence[int]]) -> list[Score]:
-        """Return the scores, in order. A caller that is cancelled is not computed for, unless that has begun.
+        """Return the scores, in order. Sequences of a cancelled caller are not computed, unless this has begun.
 
         Raises:
             Full: more than ``max_waiting`` sequences would wait.
+            RewardError: the server stops.
         """
         if not sequences:
             return []
@@ -68,7 +77,7 @@ class Batcher:
         return await job.done
 
     async def close(self) -> None:
-        """Stop after the forward passes in work; whoever still waits gets a ``RewardError``."""
+        """Stop after the forward passes in work. Callers that still wait get a ``RewardError``."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -90,7 +99,7 @@ class Batcher:
         tokens = 0
         while self._jobs and (not taken or tokens + self._jobs[0].num_tokens <= self._batch_tokens):
             job = self._jobs.popleft()
-            if not job.done.done():  # nobody waits for one that was cancelled
+            if not job.done.done():  # a done future belongs to a caller that was cancelled
                 taken.append(job)
                 tokens += job.num_tokens
         return taken
@@ -111,7 +120,7 @@ class Batcher:
                 if not jobs[0].done.done():
                     jobs[0].done.set_exception(error)
                 return
-            # Out of memory, say: one request must not fail because of another.
+            # For example out of memory. Each request is tried alone, so that none fails because of another.
             for job in jobs:
                 await self._answer([job])
             return

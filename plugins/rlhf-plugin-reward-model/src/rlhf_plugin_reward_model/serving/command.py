@@ -1,4 +1,4 @@
-"""The command ``rlhf serve-rm``: options, port, token, model, then serve until SIGTERM or SIGINT."""
+"""The command ``rlhf serve-rm``: checks options, opens the port, loads the model, and serves until a signal ends it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ABOUT = (
 
 
 def serve_rm(words: Sequence[str]) -> int:
-    """Serve until SIGTERM, which ends it after the requests in work, and return the exit code.
+    """Serve until SIGTERM, finish the requests in work, and return the exit code.
 
     Raises:
         ConfigError: an option is wrong, the port is taken, or the model cannot be loaded.
@@ -39,7 +39,7 @@ def serve_rm(words: Sequence[str]) -> int:
     _check_reach(options)
     token, said = _token(options)
     with _listening(options.host, options.port) as listener:
-        # After the port, which is found taken at once: they take seconds and minutes.
+        # Imported after the port is open: a taken port is an error at once, while imports and the model take minutes.
         from ..scoring import Scorer
 
         scorer = Scorer(options)
@@ -55,7 +55,7 @@ def serve_rm(words: Sequence[str]) -> int:
 def tokenize_function(
     options: ServeConfig, scorer: Scorer
 ) -> Callable[[ScoreRequest], list[Sequence[int]]]:
-    """Return what makes token ids of a request."""
+    """Return the function that makes token ids of a request, as the option ``input`` says."""
     from ..inputs import check_same_tokenizer, text_ids
 
     tokenizer = scorer.loaded.tokenizer
@@ -93,7 +93,8 @@ def _serve(
         max_body_bytes=options.max_body_mib * 2**20,
         request_timeout_s=options.request_timeout_s,
     )
-    # uvicorn repeats the signal that ended it, for whoever handled it before; by default that is death by SIGTERM.
+    # uvicorn raises the signal that ended it again for the former handler, and the default handler would end the
+    # process with another exit code.
     signal.signal(signal.SIGTERM, lambda *_: None)
     config = uvicorn.Config(
         app,
@@ -111,17 +112,17 @@ def _serve(
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """Return a socket that listens at an address.
 
     Raises:
-        ConfigError: the port is taken or not allowed, or the address is none of this machine.
+        ConfigError: the port is taken or not allowed, or the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        # At once: on Linux two sockets may both bind a port, but only one can listen.
+        # Listen at once: on Linux two sockets may both bind a port, but only one of them can listen.
         listener.listen(2048)
     except OSError as error:
         listener.close()
@@ -151,7 +152,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _token(options: ServeConfig) -> tuple[str | None, str]:
-    """The token, and what to print of it: never one that somebody else has chosen."""
+    """Return the token and the text to print about it, which never contains a token that the user has chosen."""
     if not options.auth:
         return None, "none is asked for; whoever is on this machine can ask"
     if chosen := os.environ.get(options.token_env, "").strip():

@@ -18,15 +18,16 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 def parse_flags(
     model: type[ConfigT], words: Sequence[str], *, command: str, positional: str, about: str
 ) -> ConfigT:
-    """Return the options that the words give.
+    """Return the options that the words of a command line give.
 
     Args:
-        command: as typed, such as ``rlhf serve-rm``.
-        positional: the field that is given without a flag.
+        command: the command as typed, such as ``rlhf serve-rm``.
+        positional: name of the field that is given without a flag.
+        about: description of the command in its help.
 
     Raises:
         ConfigError: a value is not allowed; names the flag.
-        SystemExit: 2 for an unknown flag or a missing argument, 0 after help.
+        SystemExit: with 2 for an unknown flag or a missing argument, with 0 after help.
     """
     parser = argparse.ArgumentParser(prog=command, description=about, allow_abbrev=False)
     for name, info in model.model_fields.items():
@@ -48,7 +49,7 @@ def parse_flags(
 
 
 def flag_of(name: str) -> str:
-    """``batch_tokens`` is ``--batch-tokens``."""
+    """Return the flag of a field, such as ``--batch-tokens`` for ``batch_tokens``."""
     return "--" + name.replace("_", "-")
 
 

@@ -1,8 +1,8 @@
-"""The JSON that OpenRLHF's trainers and reward servers exchange.
+"""The JSON protocol between OpenRLHF's trainers and reward servers.
 
 A request is ``{"query": [text], "prompts": [text], "labels": [any]}``, where a query is prompt and response together.
-The answer is ``{"rewards": [number], "scores": [number], "extra_logs": {name: [number]}}``. Ours adds to the request
-``"token_ids": [[int]]``, the sequences as they were sampled, which other servers ignore.
+The answer is ``{"rewards": [number], "scores": [number], "extra_logs": {name: [number]}}``. The reward ``http`` can add
+``"token_ids": [[int]]`` to a request, the sequences as they were sampled; other servers ignore this field.
 """
 
 from __future__ import annotations
@@ -10,32 +10,35 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+EntryT = TypeVar("EntryT")
 
 PATH = "/get_reward"
+"""Path of the server's address at which it answers requests."""
 
 
 class BadRequest(ValueError):
-    """A request that is not of this protocol; the text says what was expected."""
+    """A request that does not follow this protocol; the text names the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """Some sequences to score."""
+    """A request for scores of one or more sequences."""
 
     queries: list[str]
-    """Prompt and response, special tokens shown."""
+    """Text of each sequence, prompt and response, with special tokens shown."""
     prompts: list[str] | None
-    """The beginnings of the queries, if they were sent."""
+    """Prompt of each sequence; None if the request has none."""
     token_ids: list[list[int]] | None
-    """The same sequences as tokens, if they were sent."""
+    """Token ids of each sequence; None if the request has none."""
 
 
 def read_request(body: bytes) -> ScoreRequest:
-    """Read a request.
+    """Return the request in a body.
 
     Raises:
-        BadRequest: it is no JSON, lacks a field, or has one of another type or length.
+        BadRequest: the body is no JSON, or a field is missing or has a wrong type or length.
     """
     try:
         message: Any = json.loads(body)
@@ -43,18 +46,13 @@ def read_request(body: bytes) -> ScoreRequest:
         raise BadRequest(f"the body is no JSON: {error}") from error
     if not isinstance(message, dict):
         raise BadRequest("expected a JSON object with 'query', a list of texts")
-    queries = message.get("query")
-    if isinstance(queries, str):
-        queries = [queries]
-    if not _is_list(queries, str):
-        raise BadRequest(f"'query' is {_what(queries)}; expected a list of texts")
-    prompts, token_ids = message.get("prompts"), message.get("token_ids")
-    if token_ids is not None and not (
-        isinstance(token_ids, list) and all(_is_list(row, int) for row in token_ids)
-    ):
-        raise BadRequest(f"'token_ids' is {_what(token_ids)}; expected a list of lists of integers")
-    if not _is_list(prompts, str):  # other senders put what they like here; it is not needed
-        prompts = None
+    query = message.get("query")
+    queries = _list_of([query] if isinstance(query, str) else query, str)
+    if queries is None:
+        raise BadRequest(f"'query' is {_found(query)}; expected a list of texts")
+    # Other senders may put any values into `prompts`, so a wrong type counts as a request without prompts.
+    prompts = _list_of(message.get("prompts"), str)
+    token_ids = _rows_of_integers(message.get("token_ids"))
     for name, texts in (("query", queries), ("prompts", prompts or [])):
         if not all(map(_is_unicode, texts)):
             raise BadRequest(
@@ -67,13 +65,26 @@ def read_request(body: bytes) -> ScoreRequest:
 
 
 def answer(scores: Sequence[float]) -> dict[str, Any]:
-    """The body that answers a request."""
+    """Return the message that answers a request."""
     return {"rewards": list(scores), "scores": list(scores), "extra_logs": {}}
 
 
-def _is_list(value: Any, kind: type) -> bool:
+def _rows_of_integers(value: object) -> list[list[int]] | None:
+    if value is None:
+        return None
+    rows = [_list_of(row, int) for row in value] if isinstance(value, list) else [None]
+    found = [row for row in rows if row is not None]
+    if len(found) < len(rows):
+        raise BadRequest(f"'token_ids' is {_found(value)}; expected a list of lists of integers")
+    return found
+
+
+def _list_of(value: object, kind: type[EntryT]) -> list[EntryT] | None:
+    """Return ``value`` if it is a list whose entries are all of type ``kind``, else None."""
     # type(), not isinstance(): JSON's true is no integer.
-    return isinstance(value, list) and all(type(entry) is kind for entry in value)
+    if isinstance(value, list) and all(type(entry) is kind for entry in value):
+        return value
+    return None
 
 
 def _is_unicode(text: str) -> bool:
@@ -81,5 +92,5 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _what(value: Any) -> str:
+def _found(value: object) -> str:
     return "missing" if value is None else f"a {type(value).__name__} with other things in it"

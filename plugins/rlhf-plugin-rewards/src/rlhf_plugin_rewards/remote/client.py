@@ -1,4 +1,4 @@
-"""One HTTP request to a reward server, and what its outcome means for the next step."""
+"""One HTTP request to a reward server, with an error class for each way to go on after a failure."""
 
 from __future__ import annotations
 
@@ -7,33 +7,37 @@ import asyncio
 import httpx2
 
 MAX_ANSWER_BYTES = 64 * 2**20
+"""Largest answer that is read."""
 SHOWN = 200
-"""Characters of a body that messages repeat."""
+"""Number of characters of a body that messages repeat."""
 
 _BUSY = 429
 _RETRIED = frozenset({408, 425, _BUSY, 502, 503, 504})
-"""The server, or what stands before it, says that it did not do the work. 500 is not among them: see ``PerSample``."""
+"""Statuses by which a server, or a proxy before it, says that it did not do the work. For 500 see ``PerSample``."""
 _PER_SAMPLE = frozenset({400, 413, 422, 500})
-"""May be due to a single sample of a request."""
+"""Statuses that a single sample of a request may cause."""
 
 
 class Failure(Exception):
-    """A request that gave no scores. The text names the address and what came."""
+    """A request without scores. The text names the address and describes the answer."""
 
 
 class Unanswered(Failure):
-    """The server could not be reached, did not answer in time or was not able to work. Scoring has no side effects, so
-    the request may be repeated."""
+    """The server could not be reached, did not answer in time, or was not able to work.
+
+    Scoring has no side effects, so the request may be repeated.
+    """
 
     def __init__(self, text: str, *, retry_after_s: float = 0.0, busy: bool = False) -> None:
         super().__init__(text)
         self.retry_after_s = retry_after_s
+        """Seconds that the server asks the client to wait; 0 if it does not ask."""
         self.busy = busy
-        """It is healthy, but has too much to do."""
+        """True if the server works, but has too many requests."""
 
 
 class PerSample(Failure):
-    """The server refused the request, maybe because of one sample in it."""
+    """The server refused the request, possibly because of one of its samples."""
 
     def __init__(self, text: str, *, status: int) -> None:
         super().__init__(text)
@@ -41,13 +45,16 @@ class PerSample(Failure):
 
 
 async def post(client: httpx2.AsyncClient, url: str, body: bytes, limit_s: float) -> bytes:
-    """Return the answer to a request.
+    """Return the body of the answer to a request.
+
+    Args:
+        limit_s: seconds for the whole request.
 
     Raises:
-        Failure: there is none with status 200; its subclass says what can be done.
+        Failure: no answer with status 200 came; the subclass tells whether the request may be repeated or divided.
     """
     try:
-        # The library's limits are for single steps, such as one read.
+        # The library's own time limits hold for single operations, such as one read.
         async with asyncio.timeout(limit_s), client.stream("POST", url, content=body) as response:
             answer = await _read(url, response)
     except TimeoutError:
@@ -67,7 +74,7 @@ async def post(client: httpx2.AsyncClient, url: str, body: bytes, limit_s: float
 
 
 def beginning(body: bytes) -> str:
-    """The first characters of a body, on one line."""
+    """Return the first characters of a body, on one line."""
     text = " ".join(body[: 4 * SHOWN].decode(errors="replace").split())
     return (text if len(text) <= SHOWN else text[:SHOWN] + "...") or "an empty body"
 

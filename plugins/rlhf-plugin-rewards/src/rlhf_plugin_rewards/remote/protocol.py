@@ -1,8 +1,8 @@
-"""What is sent to a reward server and what comes back.
+"""Encoding of requests to a reward server, and decoding of its answers.
 
-Sent: ``{"query": [text], "prompts": [text], "labels": [any]}``, where a query is prompt and response together, and on
-demand ``"token_ids": [[int]]``. Back: ``{"rewards": [number], "scores": [number], "extra_logs": {name: [number]}}``;
-the last two may be missing. The names are OpenRLHF's.
+A request is ``{"query": [text], "prompts": [text], "labels": [any]}``, where a query is prompt and response together.
+On demand it also has ``"token_ids": [[int]]``. An answer is ``{"rewards": [number], "scores": [number], "extra_logs":
+{name: [number]}}``, in which ``scores`` and ``extra_logs`` may be missing. The names are OpenRLHF's.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from ..labels import label_of
 
 
 class BadAnswer(ValueError):
-    """An answer that is not of the protocol; the text says what came."""
+    """An answer that does not follow the protocol; the text describes the answer."""
 
 
 def body_of(
     requests: Sequence[RewardRequest], *, label_key: str | None, with_token_ids: bool
 ) -> bytes:
-    """Encode a request.
+    """Return the body of a request.
+
+    Args:
+        label_key: column that is sent as the label; None sends null.
 
     Raises:
-        RewardError: a row has no such label, or one that JSON cannot hold.
+        RewardError: a row has no column ``label_key``, or a value there that JSON cannot hold.
     """
     labels = [None if label_key is None else label_of(request, label_key) for request in requests]
     message: dict[str, Any] = {
@@ -42,15 +45,15 @@ def body_of(
         return json.dumps(message, allow_nan=False).encode("ascii")
     except (TypeError, ValueError) as error:
         raise RewardError(
-            f"column {label_key!r} holds what cannot be sent as JSON: {error}"
+            f"column {label_key!r} holds a value that cannot be sent as JSON: {error}"
         ) from error
 
 
 def results_of(answer: bytes, count: int) -> list[RewardResult | RewardError]:
-    """Decode an answer for ``count`` samples; a sample without a finite reward gets an error in its place.
+    """Return the results of ``count`` samples; for a sample without a finite reward, an error.
 
     Raises:
-        BadAnswer: it is no JSON, or not one entry per sample.
+        BadAnswer: the answer is no JSON, or does not have one entry per sample.
     """
     try:
         message: Any = json.loads(answer)
@@ -78,7 +81,9 @@ def results_of(answer: bytes, count: int) -> list[RewardResult | RewardError]:
 
 def _column(values: Any, name: str, count: int) -> Sequence[Any]:
     if count == 1 and not isinstance(values, list):
-        values = [values]  # servers that are asked for one sample at a time may answer so
+        values = [
+            values
+        ]  # some servers answer a request for one sample with a number instead of a list
     if not isinstance(values, list):
         raise BadAnswer(f"a {type(values).__name__} as {name}; expected a list of {count} numbers")
     if len(values) != count:

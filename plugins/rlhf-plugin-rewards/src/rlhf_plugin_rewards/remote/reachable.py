@@ -1,4 +1,4 @@
-"""Whether there is a server at all, asked before a run loads its models."""
+"""A check that some reward server can be reached, made before a run loads its models."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from rlhf_core import RewardError
 
 CONNECT_S = 3.0
-"""For one attempt."""
+"""Seconds for one attempt to connect."""
 POLL_S = 0.25
-"""Between rounds: a server that was started together with the run may still be starting."""
+"""Seconds between two rounds of attempts. A server that was started together with the run may still be starting."""
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -20,8 +20,11 @@ _PORTS = {"http": 80, "https": 443}
 def wait_for_a_server(urls: Sequence[str], limit_s: float) -> None:
     """Return when one of the addresses accepts connections.
 
+    Args:
+        limit_s: seconds for all rounds of attempts.
+
     Raises:
-        RewardError: none did within the limit; says why of each.
+        RewardError: no address accepted a connection within the limit; gives the reason for each address.
     """
     end = time.monotonic() + limit_s
     while True:

@@ -1,8 +1,8 @@
-"""The reward ``http``: asks servers for scores, several at a time, within one deadline.
+"""The reward ``http``: sends several requests for scores to servers at a time, within one deadline.
 
-A failure concerns the samples of its request alone. A request that a server refuses (400, 413, 422, 500) is cut in
-halves, until the guilty sample is by itself. What was not answered at all is asked again, elsewhere if there is another
-server.
+A failure concerns the samples of its own request only. A request that a server refuses (status 400, 413, 422, 500) is
+divided in halves, until the guilty sample is in a request of its own. A request without an answer is repeated, to
+another server if there is one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .reachable import wait_for_a_server
 from .servers import Server, Servers
 
 POLL_S = 0.02
-"""While another request tries the only server that is left."""
+"""Seconds between two looks for a server while another request tries the only server that is left."""
 
 Results = list[RewardResult | RewardError]
 
 
 class HttpReward:
-    """Keeps what it knows of the servers between batches; connections are closed after each.
+    """Asks servers for scores. The servers' failures are remembered between batches, and connections are closed.
 
     Raises:
-        RewardError: no server can be reached. Not found out through a proxy.
+        RewardError: no server can be reached. With ``use_proxy`` this is not checked.
     """
 
     def __init__(self, config: HttpConfig) -> None:
@@ -53,13 +53,13 @@ class HttpReward:
             self._headers["Authorization"] = f"Bearer {token}"
 
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
-        """Return each sample's reward, or why it has none, within ``deadline_s``."""
+        """Return each sample's reward, or an error with the reason why it has none, within ``deadline_s``."""
         config = self._config
         size = config.batch_size
         parts = [requests[start : start + size] for start in range(0, len(requests), size)]
         async with httpx2.AsyncClient(
             headers=self._headers,
-            timeout=None,  # ``post`` has one for the whole of a request
+            timeout=None,  # ``post`` limits the time of a whole request
             trust_env=config.use_proxy,
             limits=httpx2.Limits(max_connections=config.concurrency),
         ) as client:
@@ -69,7 +69,7 @@ class HttpReward:
 
 
 class _Batch:
-    """One call of ``score``: its deadline, its connections."""
+    """The deadline and the connections of one call of ``score``."""
 
     def __init__(self, config: HttpConfig, servers: Servers, client: httpx2.AsyncClient) -> None:
         self._config = config
@@ -79,7 +79,7 @@ class _Batch:
         self._end = time.monotonic() + config.deadline_s
 
     async def results(self, requests: Sequence[RewardRequest]) -> Results:
-        """Scores of the samples of one request; errors in the places of those that have none."""
+        """Return the results of some samples; for a sample without a score, an error."""
         config = self._config
         try:
             body = body_of(
@@ -98,10 +98,10 @@ class _Batch:
         return first + second
 
     async def _ask(self, requests: Sequence[RewardRequest], body: bytes) -> Results:
-        """Ask until there is an answer, ``max_tries`` times at most.
+        """Send a request until a server answers, at most ``max_tries`` times, and return the samples' results.
 
         Raises:
-            Failure: there is none.
+            Failure: no server answered, or a server refused the request.
         """
         failed: Server | None = None
         num_tries = 0
@@ -114,7 +114,8 @@ class _Batch:
                     failure: Failure = error
                     pause_s = error.retry_after_s
                 except PerSample as error:
-                    # Of several samples one may be guilty; a single one may have had bad luck.
+                    # With several samples, one may have caused the refusal. With a single sample, status 500 may have
+                    # another cause, so the request is repeated.
                     if len(requests) > 1 or error.status != 500:
                         raise
                     failure, pause_s = error, 0.0
@@ -147,10 +148,10 @@ class _Batch:
             raise Failure(f"{server.url} answered {error}: {beginning(answer)}") from error
 
     async def _free_server(self, failed: Server | None) -> Server:
-        """Wait for a server that may be asked.
+        """Wait for a server that may get a request, and count this request as in flight there.
 
         Raises:
-            Failure: there will be none within the deadline.
+            Failure: no server may get a request within the deadline.
         """
         if self._left_s() <= 0.0:
             raise Failure(
@@ -173,13 +174,13 @@ class _Batch:
 
 
 def pause_before(num_tries: int, uid: str, config: HttpConfig) -> float:
-    """Return the seconds to wait after ``num_tries`` tries of the request that begins with sample ``uid``.
+    """Return the seconds to wait after ``num_tries`` tries of the request whose first sample is ``uid``.
 
     ``min(max_backoff_s, backoff_s * 2^(num_tries - 1)) * u``, with u uniform between 0.5 and 1.5.
     """
-    longest = min(config.max_backoff_s, config.backoff_s * 2.0 ** min(num_tries - 1, 60))
-    # A stream of its own for each pause: it does not depend on what else happens, and needs no state.
-    return longest * random.Random(f"{config.seed}/{uid}/{num_tries}").uniform(0.5, 1.5)
+    mean = min(config.max_backoff_s, config.backoff_s * 2.0 ** min(num_tries - 1, 60))
+    # Each pause has a random stream of its own, so that it does not depend on other requests, and needs no state.
+    return mean * random.Random(f"{config.seed}/{uid}/{num_tries}").uniform(0.5, 1.5)
 
 
 def _now() -> float:

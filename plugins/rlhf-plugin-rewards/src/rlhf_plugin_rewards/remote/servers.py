@@ -1,7 +1,7 @@
-"""The servers of a reward: which one is asked next, and which are left alone for a while (circuit breakers).
+"""The servers of a reward: the choice of the server for the next request, with a circuit breaker for each server.
 
-A server that failed ``failures`` times in a row is closed to requests for ``pause_s``. Then one request tries it: if
-that is answered the server is as good as new, if not it is closed for another pause.
+A server that failed ``failures`` times in a row gets no requests for ``pause_s``. Then one request tries the server. If
+the server answers, it gets requests as before; if not, it gets none for another pause.
 """
 
 from __future__ import annotations
@@ -12,18 +12,27 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Server:
-    """One address and how it has been doing."""
+    """One address, with its requests and failures."""
 
     url: str
     in_flight: int = 0
+    """Number of requests in flight."""
     num_failures: int = 0
-    """In a row."""
+    """Number of failures in a row."""
     closed_until: float = 0.0
+    """Time, in seconds, until which the server gets no requests."""
     last_error: str = ""
+    """Reason of the last failure."""
 
 
 class Servers:
-    """All servers of a reward. Times are those of one monotonic clock, in seconds."""
+    """All servers of a reward. All times are of one monotonic clock, in seconds.
+
+    Args:
+        least_loaded: True chooses the server with the fewest requests in flight, False each server in turn.
+        failures: number of failures in a row after which a server gets no requests.
+        pause_s: seconds in which such a server gets no requests.
+    """
 
     def __init__(
         self, urls: Sequence[str], *, least_loaded: bool, failures: int, pause_s: float
@@ -35,10 +44,10 @@ class Servers:
         self._next = 0
 
     def choose(self, now: float, *, avoid: Server | None = None) -> Server | None:
-        """Return the server to ask and count the request as in flight; None if none may be asked now.
+        """Return the server for a request, and count the request as in flight; None if no server may get one now.
 
         Args:
-            avoid: not this one if there is another, because it has just failed.
+            avoid: server that has just failed, which is chosen only if there is no other.
         """
         order = self._servers[self._next :] + self._servers[: self._next]
         usable = [server for server in order if self._usable(server, now)]
@@ -53,28 +62,32 @@ class Servers:
         return chosen
 
     def answered(self, server: Server) -> None:
-        """A request came back, whatever it says."""
+        """Note that the server answered a request, with any status."""
         server.num_failures, server.closed_until = 0, 0.0
 
     def failed(self, server: Server, why: str, now: float) -> None:
-        """A request was not answered."""
+        """Note that the server did not answer a request.
+
+        Args:
+            why: reason, for messages.
+        """
         server.num_failures += 1
         server.last_error = why
         if server.num_failures >= self._failures:
             server.closed_until = now + self._pause_s
 
     def wait_s(self, now: float) -> float:
-        """Seconds until some server may be asked; 0 if one may be now or is being tried."""
+        """Return the seconds until some server may get a request; 0 if one may now, or if one is being tried."""
         return max(0.0, min(server.closed_until for server in self._servers) - now)
 
     def report(self, now: float) -> str:
-        """How each server is doing, for a message."""
+        """Return a text about each server's failures, for a message."""
         return "; ".join(self._said(server, now) for server in self._servers)
 
     def _usable(self, server: Server, now: float) -> bool:
         if now < server.closed_until:
             return False
-        # After its pause a server gets a single request at first.
+        # After its pause a server gets one request at first.
         return server.num_failures < self._failures or server.in_flight == 0
 
     def _said(self, server: Server, now: float) -> str:
