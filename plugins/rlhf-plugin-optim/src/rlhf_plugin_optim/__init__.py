@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, with 8-bit state too, SGD, and Muon."""
+"""Registration of the optimizers: AdamW, AdamW with 8-bit state, SGD and Muon."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from .config import Adam8bitConfig, AdamConfig, MuonConfig, SgdConfig
 
 @hookimpl
 def rlhf_optimizers() -> list[Component[Any]]:
+    """Return the optimizer components; a run imports only the modules of those that it selects."""
     return [
         Component(
             name="adam",

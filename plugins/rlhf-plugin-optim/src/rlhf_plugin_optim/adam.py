@@ -38,7 +38,7 @@ class Adam:
         )
 
     def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
-        """Return the optimizer over the groups; each may override ``lr`` and the rest in its options."""
+        """Return the optimizer of the parameter groups; options of a group override those of the component."""
         return torch.optim.AdamW(
             torch_groups(groups),
             lr=self.config.lr,
@@ -50,7 +50,7 @@ class Adam:
 
 
 def can_fuse(groups: Sequence[ParameterGroup]) -> bool:
-    """One kernel for all parameters of a device; torch has it for floating point on these devices."""
+    """Return whether torch can update all parameters of a device in one kernel: floating point, on a CPU or CUDA."""
     return all(
         parameter.device.type in _FUSED_DEVICES and parameter.is_floating_point()
         for group in groups

@@ -46,12 +46,14 @@ class Adam8bit:
         )
 
     def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
-        """Return the optimizer over the groups; each may override ``lr`` and the rest in its options.
+        """Return the optimizer of the parameter groups; options of a group override those of the component.
 
         Raises:
-            ConfigError: the state is to be paged, but a parameter is not on a GPU.
+            ConfigError: ``paged`` is on, but a parameter is not on a GPU.
         """
-        optim = importlib.import_module("bitsandbytes.optim")  # has types in part only
+        optim = importlib.import_module(
+            "bitsandbytes.optim"
+        )  # Only a part of the package has types.
         if self.config.paged:
             _require_gpu(groups)
         optimizer: torch.optim.Optimizer = optim.AdamW8bit(
@@ -67,11 +69,11 @@ class Adam8bit:
 
 
 def _require_gpu(groups: Sequence[ParameterGroup]) -> None:
-    """Memory that moves between GPU and host is the CUDA driver's."""
+    """Refuse parameters outside of a GPU: only the CUDA driver can page memory between GPU and host."""
     for group in groups:
         for name, parameter in group.named_parameters:
             if parameter.device.type != "cuda":
                 raise ConfigError(
-                    f"adam8bit.paged is on, but {name} is on {parameter.device}; expected a CUDA GPU. Leave it off, or "
-                    "train on a GPU"
+                    f"adam8bit.paged is on, but {name} is on {parameter.device}; expected a CUDA GPU. Leave paged off, "
+                    "or train on a GPU"
                 )

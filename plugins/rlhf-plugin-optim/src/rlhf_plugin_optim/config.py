@@ -1,4 +1,4 @@
-"""Options of the optimizers. Where defaults come from is in docs/algorithms."""
+"""Options of the optimizers. docs/algorithms gives the origin of the defaults."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _PEAK_LR = "peak learning rate, which the schedule scales"
 
 
 class AdamConfig(Config):
+    """Options of AdamW."""
+
     lr: float = Field(1e-6, gt=0.0, le=1.0, description=_PEAK_LR)
     betas: tuple[Decay, Decay] = Field(
         (0.9, 0.95), description="decay per update of the gradient's average and of its square's"
@@ -27,15 +29,19 @@ class AdamConfig(Config):
 
 
 class Adam8bitConfig(AdamConfig):
+    """Options of AdamW with 8-bit state."""
+
     min_8bit_size: int = Field(
         4096, ge=0, description="parameters with fewer numbers keep their state in float32"
     )
     paged: bool = Field(
-        False, description="let the driver move the state to the host where GPU memory runs out"
+        False, description="let the driver move the state to host memory when GPU memory runs out"
     )
 
 
 class SgdConfig(Config):
+    """Options of gradient descent."""
+
     lr: float = Field(1e-3, gt=0.0, le=100.0, description=_PEAK_LR)
     momentum: float = Field(
         0.0,
@@ -48,7 +54,7 @@ class SgdConfig(Config):
         0.0,
         ge=0.0,
         le=1.0,
-        description="times the weight, added to its gradient; only of matrices, not of biases and norms",
+        description="factor of the weight that is added to its gradient; only of matrices, not of biases and norms",
     )
 
     @model_validator(mode="after")
@@ -59,8 +65,10 @@ class SgdConfig(Config):
 
 
 class MuonConfig(Config):
+    """Options of Muon for hidden matrices and of AdamW for all other parameters."""
+
     lr: float = Field(
-        1e-6, gt=0.0, le=1.0, description=f"of the hidden matrices: {_PEAK_LR}; see adjust_lr"
+        1e-6, gt=0.0, le=1.0, description=f"{_PEAK_LR}, of the hidden matrices; see adjust_lr"
     )
     momentum: float = Field(
         0.95, ge=0.0, lt=1.0, description="decay per update of the gradient's average"
@@ -71,8 +79,8 @@ class MuonConfig(Config):
     )
     adjust_lr: Literal["match_rms_adamw", "original"] = Field(
         "match_rms_adamw",
-        description="of rows x columns: lr * 0.2 * sqrt(max(rows, columns)), so that learning rates of AdamW fit; or "
-        "lr * sqrt(max(1, rows / columns))",
+        description="learning rate of a matrix of rows x columns. match_rms_adamw: lr * 0.2 * sqrt(max(rows, columns)),"
+        " so that learning rates of AdamW fit; original: lr * sqrt(max(1, rows / columns))",
     )
     weight_decay: float = Field(
         0.0,
@@ -84,7 +92,8 @@ class MuonConfig(Config):
         None,
         gt=0.0,
         le=1.0,
-        description="of everything else, which AdamW updates; lr when unset, which only match_rms_adamw allows",
+        description="peak learning rate of all other parameters, which AdamW updates; unset: lr, which only "
+        "match_rms_adamw allows",
     )
     adam_betas: tuple[Decay, Decay] = Field(
         (0.9, 0.95), description="AdamW: decay of the gradient's average and of its square's"
@@ -94,14 +103,13 @@ class MuonConfig(Config):
     )
     adam_names: tuple[str, ...] = Field(
         ("*embed*", "wte", "wpe", "*_head", "output_layer", "score"),
-        description="parameters that AdamW updates whatever their shape: those with a part of their dotted name that "
-        "matches one of these patterns",
+        description="patterns for parts of a parameter's dotted name; AdamW updates matching parameters of any shape",
     )
 
     @model_validator(mode="after")
     def _learning_rates_fit(self) -> MuonConfig:
         if self.adjust_lr == "original" and self.adam_lr is None:
             raise ValueError(
-                "with adjust_lr original, lr is on a scale of its own, which is far too large for AdamW; set adam_lr"
+                "adjust_lr original without adam_lr: the scale of lr is then far too large for AdamW; set adam_lr"
             )
         return self

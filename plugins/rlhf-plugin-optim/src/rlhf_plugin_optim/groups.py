@@ -1,4 +1,4 @@
-"""Parameter groups that the optimizers share: which parameters are trained, and which of them decay."""
+"""Parameter groups that all optimizers use: the trainable parameters, split into those with and without decay."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Named = tuple[str, nn.Parameter]
 
 
 def trainable_parameters(named_parameters: Iterable[Named]) -> NamedParameters:
-    """Return the parameters that are to be trained, in order.
+    """Return the trainable parameters with their names, in order.
 
-    A parameter that appears under two names (tied embeddings) is taken once, under the first.
+    A parameter with two names (tied embeddings) is returned once, under its first name.
 
     Raises:
         ConfigError: no parameter is trainable.
@@ -43,8 +43,8 @@ def by_decay(
     scalars do not, since pulling a gain towards 0 switches its channel off.
 
     Args:
-        prefix: of the groups' names.
-        options: of both groups.
+        prefix: prefix of both groups' names.
+        options: further options of both groups.
     """
     decay = named.where(named.is_matrix)
     no_decay = named.where(lambda *pair: not named.is_matrix(*pair))
@@ -64,7 +64,7 @@ def by_decay(
 
 
 def torch_groups(groups: Sequence[ParameterGroup]) -> list[dict[str, Any]]:
-    """Return the groups as torch's optimizers take them: dictionaries of anything."""
+    """Return the parameter groups in the form of torch's optimizers, one dictionary for each group."""
     return [
         {"name": group.name, "params": [p for _, p in group.named_parameters], **group.options}
         for group in groups

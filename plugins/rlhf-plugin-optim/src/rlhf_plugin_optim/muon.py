@@ -1,4 +1,4 @@
-"""Muon for the matrices inside of the model, AdamW for what it is not made for."""
+"""Muon for the matrices of the layers, AdamW for embeddings, heads, norms and biases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Muon:
     def parameter_groups(
         self, named_parameters: Iterable[tuple[str, nn.Parameter]]
     ) -> list[ParameterGroup]:
-        """Split the trainable parameters into ``muon``, ``adam_decay`` and ``adam_no_decay``; empty ones are left out.
+        """Split the trainable parameters into ``muon``, ``adam_decay`` and ``adam_no_decay``, without empty groups.
 
         ``muon`` has the matrices with exactly two axes whose name matches none of ``adam_names``; the factors of a
         low-rank adapter are among them. Embeddings, output heads, value heads, and stacks of matrices in one parameter
@@ -82,7 +82,7 @@ class Muon:
         return [muon, *adam]
 
     def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
-        """Return one optimizer over all groups."""
+        """Return one optimizer of all parameter groups."""
         made = torch_groups(groups)
         for group, source in zip(made, groups, strict=True):
             if group.get(ALGORITHM, ADAMW) == ADAMW:

@@ -1,7 +1,7 @@
 """One torch optimizer out of two: some parameter groups are updated by Muon, the others by AdamW.
 
-Both updates are torch's own. Parameter groups, state, saving and loading are those of a single optimizer, so what works
-with any torch optimizer (schedules, checkpoints by parameter) works with this one.
+Both updates are torch's own. Parameter groups, state, saving and loading are those of a single optimizer, so schedules
+and checkpoints by parameter work as with any torch optimizer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 ALGORITHM = "algorithm"
-"""Key of a parameter group that says which of the two updates it."""
+"""Key of a parameter group with the name of the algorithm that updates the group."""
 
 MUON, ADAMW = "muon", "adamw"
 _CLASSES: Mapping[str, type[torch.optim.Muon] | type[torch.optim.AdamW]] = {
@@ -22,15 +22,15 @@ _CLASSES: Mapping[str, type[torch.optim.Muon] | type[torch.optim.AdamW]] = {
 
 
 class MuonAdamW(torch.optim.Optimizer):
-    """Updates groups whose ``algorithm`` is ``muon`` with ``torch.optim.Muon``, others with ``torch.optim.AdamW``.
+    """Optimizer that updates groups of ``algorithm`` ``muon`` by ``torch.optim.Muon``, others by ``torch.optim.AdamW``.
 
-    What a group does not set has the default of its torch class.
+    Options that a group does not set have the defaults of the group's torch class.
 
     Args:
         groups: parameter groups as torch's optimizers take them, with the key ``algorithm``.
 
     Raises:
-        ValueError: the algorithm is another word, or a parameter of a Muon group is not a matrix.
+        ValueError: ``algorithm`` is neither name, or a parameter of a Muon group is not a matrix.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
@@ -38,7 +38,7 @@ class MuonAdamW(torch.optim.Optimizer):
         super().__init__(groups, {})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; without ``algorithm`` it is AdamW's."""
+        """Add a parameter group; AdamW updates a group without ``algorithm``."""
         name = param_group.setdefault(ALGORITHM, ADAMW)
         if name not in _CLASSES:
             raise ValueError(f"{ALGORITHM} {name!r}: expected {' or '.join(_CLASSES)}")
@@ -51,13 +51,13 @@ class MuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient, and return what ``closure`` returns, which computes the loss."""
+        """Update every parameter that has a gradient; return the loss that ``closure`` computes, if one is given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for name, stepper in self._steppers.items():
-            # Set anew each time: loading replaces the state and the groups by others.
+            # Loading a state replaces state and groups by other objects, so both are set before every update.
             stepper.param_groups = [g for g in self.param_groups if g[ALGORITHM] == name]
             stepper.state = self.state
             stepper.step()
@@ -65,11 +65,14 @@ class MuonAdamW(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._steppers = _new_steppers()  # copies of an optimizer carry state and groups alone
+        self._steppers = _new_steppers()  # A copy of an optimizer has only its state and groups.
 
 
 def _new_steppers() -> dict[str, torch.optim.Optimizer]:
-    """Optimizers without parameters of their own. Torch makes none that are empty, so they get one and lose it."""
+    """Return one torch optimizer for each algorithm, without parameters.
+
+    Torch refuses to create an optimizer without parameters, so each gets one parameter, which is then dropped.
+    """
     steppers: dict[str, torch.optim.Optimizer] = {}
     for name, kind in _CLASSES.items():
         stepper = kind([torch.zeros(1, 1)])

@@ -1,4 +1,4 @@
-"""Gradient descent from torch: half or a third of the memory of Adam, since it keeps one number per weight or none."""
+"""Gradient descent from torch, which keeps one number of state per weight with momentum and none without."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .groups import by_decay, torch_groups, trainable_parameters
 class Sgd:
     """The ``sgd`` optimizer component: ``torch.optim.SGD``.
 
-    Weight decay is added to the gradient, so it passes through the momentum; without momentum that is the same as
-    decoupled decay.
+    Weight decay is added to the gradient, so the decay passes through the momentum. Without momentum the update is that
+    of decoupled decay.
     """
 
     def __init__(self, config: SgdConfig) -> None:
@@ -36,7 +36,7 @@ class Sgd:
         )
 
     def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
-        """Return the optimizer over the groups; each may override ``lr`` and the rest in its options."""
+        """Return the optimizer of the parameter groups; options of a group override those of the component."""
         return torch.optim.SGD(
             torch_groups(groups),
             lr=self.config.lr,
