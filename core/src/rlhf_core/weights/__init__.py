@@ -1,8 +1,8 @@
-"""Weights on their way from a trainer's process to an engine's: packed into buckets, through memory that both see or
-through a collective group.
+"""Transfer of weights from a trainer's process to the processes of engines, in buckets.
 
-``layout`` says where tensors lie in a bucket, ``places`` where processes are and which path joins them, ``memory`` and
-``group`` are the two ways, ``link`` puts them together. A runtime holds the sending end, an engine the receiving one.
+``layout`` has the places of tensors in a bucket. ``places`` describes processes and the path between them. ``memory``
+and ``group`` are the two paths: memory that both processes map, and a broadcast. ``link`` joins all of these. A runtime
+holds the sending end of a link, an engine the receiving end.
 """
 
 from .digest import (

@@ -1,8 +1,8 @@
-"""One digest for a set of weights, equal wherever the same names hold the same bits, on whatever device they are.
+"""Digest of a set of weights, which is equal if the same names hold the same bits, on any device.
 
-It is taken after every update of an engine, so it has to be cheap: each tensor is reduced to 64 bits where it lies, and
-only those are brought to the host. (SHA-256 of 3 GB would take longer than the update.) It finds weights that are
-stale, mixed up or damaged; it is no protection against somebody who wants to forge one.
+The digest is computed after every update of an engine's weights, so it has to be cheap. Each tensor is reduced to 64
+bits on its own device, and only these bits are copied to the host. (SHA-256 of 3 GB would take longer than the update.)
+The digest finds weights that are stale, mixed up or damaged; it does not protect against forged weights.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from torch import Tensor
 
 WORD_BYTES = 4
 CHUNK = 1 << 19
-"""Words that have keys of their own: 2 MiB of a tensor. On a CPU as many are looked at at once."""
+"""Number of words that have different keys: 2 MiB of a tensor. A CPU reduces one chunk at a time."""
 CHUNKS_AT_ONCE = 8
-"""On other devices, where starting work costs more; the products, 32 MiB, stay in the cache of a large GPU."""
+"""Number of chunks that other devices reduce at a time, since starting work costs more there. Their products, 32 MiB,
+stay in the cache of a large GPU."""
 
 # Odd constants of splitmix64 (Steele, Lea and Flood 2014), as signed numbers.
 _STEP, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
@@ -26,10 +27,10 @@ _made_keys: dict[torch.device, Tensor] = {}
 
 
 def weights_digest(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """Return 64 hexadecimal digits made of (name, dtype, shape, bits) of each tensor.
+    """Return the digest, 64 hexadecimal digits, of the name, dtype, shape and bits of each tensor.
 
-    Neither order, device nor strides matter; a single flipped bit does, and so does an element that changed places.
-    Tied weights count under each of their names. One tensor is looked at at a time, so a generator keeps memory small.
+    Order, device and strides do not change the digest; a flipped bit and two exchanged elements do. Tied weights count
+    under each of their names. Tensors are read one at a time, so a generator of weights needs little memory.
     """
     found = [
         (name, str(tensor.dtype), tuple(tensor.shape), bits_digest(tensor))
@@ -43,9 +44,9 @@ def weights_digest(weights: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def digest_of_sums(found: Iterable[tuple[str, str, tuple[int, ...], int]]) -> str:
-    """Return the digest of tensors of which the name, dtype, shape and ``bits_digest`` are known.
+    """Return the digest of tensors from the name, dtype, shape and ``bits_digest`` of each.
 
-    Sums of parts, by ``held_bits_digest``, may be added: they count modulo 2^64.
+    The sum of a tensor may be the sum of its parts' ``held_bits_digest``, since sums count modulo 2^64.
     """
     lines = [
         f"{name}|{dtype}|{shape}|{(total + 2**63) % 2**64 - 2**63}\0"
@@ -67,13 +68,13 @@ def bits_digest(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def held_bits_digest(tensor: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the part of ``bits_digest`` that some elements make up, and the number of their words of 4 bytes.
+    """Return the part of ``bits_digest`` that the held elements make up, and the number of their words of 4 bytes.
 
-    The sums of parts that have no word in common, and together all, add up to that of the whole. Both are int64
-    scalars on the device.
+    Both are int64 scalars on the device. If every word of a tensor is held in exactly one of several calls, the calls'
+    sums add up to the ``bits_digest`` of the tensor.
 
     Args:
-        held: of the tensor's shape, True at these elements. A word of which only a part is held does not count.
+        held: True at the held elements, in the shape of the tensor. A word of which only a part is held does not count.
     """
     mask = _words(held.reshape(-1, 1).expand(-1, tensor.element_size()), fill=1)
     whole = mask.view(torch.uint8).view(-1, WORD_BYTES).all(dim=1)
@@ -81,12 +82,12 @@ def held_bits_digest(tensor: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def num_words(num_bytes: int) -> int:
-    """Words of 4 bytes that a tensor of so many bytes counts as."""
+    """Return the number of 4-byte words of a tensor of ``num_bytes`` bytes."""
     return -(-num_bytes // WORD_BYTES)
 
 
 def read_sums(sums: Sequence[Tensor]) -> list[int]:
-    """Bring scalars to the host, all at once: to read one makes the host wait for all that is under way."""
+    """Return the scalars as numbers. They are copied together, since each copy makes the host wait for the device."""
     if not sums:
         return []
     return torch.stack([one.to(sums[0].device) for one in sums]).tolist()
@@ -96,7 +97,7 @@ def _weighted_sum(words: Tensor, held: Tensor | None = None) -> Tensor:
     blocks = list(_blocks(words))
     if not blocks:
         return torch.zeros((), dtype=torch.int64, device=words.device)
-    # For all blocks, the first of which is the largest: on a CPU fresh memory costs more than the work in it.
+    # All blocks use this buffer; the first block is the largest. On a CPU fresh memory costs more than the products.
     room = torch.empty(blocks[0][1], dtype=torch.int64, device=words.device)
     parts = []
     for start, end in blocks:
@@ -113,7 +114,7 @@ def _weighted_sum(words: Tensor, held: Tensor | None = None) -> Tensor:
 
 
 def _blocks(words: Tensor) -> Iterator[tuple[int, int]]:
-    """First and last words of some whole chunks, and of the rest."""
+    """Yield the first word and the end of each block: some whole chunks, and at last the rest of the tensor."""
     number, whole = words.numel(), words.numel() // CHUNK * CHUNK
     size = CHUNK * (1 if words.device.type == "cpu" else CHUNKS_AT_ONCE)
     for start in range(0, whole, size):
@@ -123,7 +124,7 @@ def _blocks(words: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _keys(count: int, device: torch.device) -> Tensor:
-    """The keys of the first words of a chunk: output ``i`` of splitmix64 from state 0, made odd."""
+    """Return the keys of the first ``count`` words of a chunk: output ``i`` of splitmix64 from state 0, made odd."""
     made = _made_keys.get(device)
     if made is None or made.numel() < count:
         size = min(CHUNK, 1 << (count - 1).bit_length())
@@ -140,7 +141,7 @@ def _mixed(values: Tensor) -> Tensor:
 
 
 def _words(tensor: Tensor, fill: int = 0) -> Tensor:
-    """The tensor's bytes as int32, with bytes ``fill`` behind the last ones."""
+    """Return the tensor's bytes as int32 words, the last word filled up with bytes ``fill``."""
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     missing = -flat.numel() % WORD_BYTES
     if missing:

@@ -1,8 +1,8 @@
-"""A group of one sender and some receivers, apart from any other group that their processes are in.
+"""Process group of one sender and its receivers, apart from all other process groups of their processes.
 
-Built of torch's process groups without its default group: a trainer's ranks and an engine's workers have default groups
-of their own already. Small messages go by gloo; buckets go by NCCL on GPUs. Every wait polls, so that it ends at its
-deadline or as soon as any member gives the group up, which a wait inside NCCL would not.
+A trainer's ranks and an engine's workers already have default process groups, so this group is made of torch's process
+groups without the default one. Small messages go by gloo; buckets go by NCCL on GPUs. Every wait polls, so that it
+ends at its deadline or as soon as any member gives the group up. A wait inside NCCL would do neither.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ dist: Any = torch.distributed
 """Untyped: torch declares neither its stores nor its process groups as exported."""
 
 POLL_S: Final = 0.0002
+"""Seconds between two polls of an operation."""
 GRACE_S: Final = 30.0
-"""By which the backends' own deadlines come after ours: ours names what was waited for, and ends no process."""
+"""Seconds by which the deadlines of gloo and NCCL come after this module's. Its error names the operation that was
+waited for, while NCCL would end the process."""
 LOOK_S: Final = 0.2
-"""Between two looks at whether somebody gave the group up."""
+"""Seconds between two checks whether a member has given the group up."""
 BROKEN: Final = "broken"
 """Key of the store that holds the reason for which a member gave the group up."""
 SENDER: Final = 0
 """The sender's rank."""
 
 Pauses = Iterator[float]
-"""Seconds to sleep between two polls. Who waits chooses how: threads and coroutines use the same polls."""
+"""Seconds to sleep between two polls. The caller sleeps, so that threads and coroutines use the same polls."""
 
 
 class LinkBroken(RLHFError):
@@ -46,20 +48,22 @@ class LinkBroken(RLHFError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """Where the members meet. Plain values."""
+    """Address at which the members of a group meet, in plain values."""
 
     name: str
-    """For messages."""
+    """Name of the link for messages."""
     host: str
+    """Address of the sender's machine."""
     port: int
+    """Port of the store in the sender's process."""
     size: int
-    """Members, the sender included."""
+    """Number of members, the sender included."""
     timeout_s: float
-    """For every single wait."""
+    """Time limit of every single wait, in seconds."""
 
 
 class Group:
-    """One member's end. Make it by ``host`` (the sender) or ``guest``, then ``connect``."""
+    """One member's end of a group. ``host`` makes the sender's end, ``guest`` a receiver's; ``connect`` joins them."""
 
     def __init__(self, meeting: Meeting, rank: int, store: Any) -> None:
         self.meeting = meeting
@@ -68,15 +72,18 @@ class Group:
         self._control: Any = None
         self._data: Any = None
         self._works: list[Any] = []
-        """Started, and maybe not done."""
+        """Operations that were started and may not be done."""
         self._broken: str | None = None
 
     @classmethod
     def host(cls, name: str, host: str, size: int, timeout_s: float) -> Group:
-        """Open the meeting on a free port.
+        """Open a meeting on a free port and return the sender's end.
 
         Args:
-            host: address of this machine; ``127.0.0.1`` where all members are on it.
+            name: name of the link for messages.
+            host: address of this machine; ``127.0.0.1`` if all members are on it.
+            size: number of members, the sender included.
+            timeout_s: time limit of every single wait, in seconds.
         """
         store = dist.TCPStore(
             host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
@@ -86,10 +93,10 @@ class Group:
 
     @classmethod
     def guest(cls, meeting: Meeting, rank: int) -> Group:
-        """Reach the meeting.
+        """Reach the meeting and return the end of the receiver with this rank.
 
         Raises:
-            LinkBroken: nobody is there.
+            LinkBroken: no sender answers at the meeting's address.
         """
         limit = timedelta(seconds=meeting.timeout_s)
         try:
@@ -103,13 +110,13 @@ class Group:
         return cls(meeting, rank, store)
 
     def connect(self, device: torch.device | None) -> None:
-        """Wait until all members are here, and join them.
+        """Wait until all members have come, and form the process groups.
 
         Args:
-            device: of the buckets; None where none are broadcast.
+            device: device of the buckets; None if no bucket is broadcast.
 
         Raises:
-            LinkBroken: a member did not come.
+            LinkBroken: a member did not come in time.
         """
         meeting, limit = self.meeting, timedelta(seconds=self.meeting.timeout_s + GRACE_S)
         with self._translated():
@@ -126,28 +133,32 @@ class Group:
             self._data = _nccl_group(
                 dist.PrefixStore("data", self._store), self.rank, meeting.size, limit
             )
-            # NCCL connects at the first operation; it belongs to forming the group.
+            # NCCL connects at its first operation. It is made here, so that its failure is one of forming the group.
             self.wait(self.broadcast(torch.zeros(1, dtype=torch.uint8, device=device)), "the start")
 
     def broadcast(self, bucket: Tensor) -> Any:
-        """Start sending a bucket, or receiving one into it; return torch's handle."""
+        """Start sending ``bucket`` (the sender) or receiving into ``bucket``; return torch's handle."""
         return self._started(lambda: self._data.broadcast([bucket], dist.BroadcastOptions()))
 
     def announce(self, value: Tensor) -> Any:
-        """Start sending a few numbers of a CPU."""
+        """Start sending or receiving a few numbers on the CPU; return torch's handle."""
         return self._started(lambda: self._control.broadcast([value], dist.BroadcastOptions()))
 
     def barrier(self) -> Any:
-        """Start waiting for all members."""
+        """Start waiting for all members; return torch's handle."""
         return self._started(
             lambda: self._control.allreduce([torch.zeros(1)], dist.AllreduceOptions())
         )
 
     def pauses(self, work: Any, what: str) -> Pauses:
-        """Yield until ``work`` is done.
+        """Yield the seconds to sleep until ``work`` is done.
+
+        Args:
+            work: handle of an operation.
+            what: name of the operation for messages.
 
         Raises:
-            LinkBroken: it failed, somebody gave up, or the deadline passed.
+            LinkBroken: the operation failed, a member gave the group up, or the deadline passed.
         """
         now = time.monotonic()
         deadline, look = now + self.meeting.timeout_s, now + LOOK_S
@@ -167,12 +178,12 @@ class Group:
             raise
 
     def wait(self, work: Any, what: str) -> None:
-        """The same, asleep meanwhile."""
+        """Block until ``work`` is done; raises as ``pauses`` does."""
         for pause in self.pauses(work, what):
             time.sleep(pause)
 
     def give_up(self, reason: str) -> None:
-        """End every member's wait. The group is not used afterwards."""
+        """End the waits of all members. The group cannot be used afterwards."""
         if self._broken is not None:
             return
         self._broken = reason
@@ -180,13 +191,13 @@ class Group:
             if not self._store.check([BROKEN]):
                 self._store.set(BROKEN, f"rank {self.rank}: {reason}"[:2000])
         except RuntimeError:
-            return  # the sender's process is gone, and with it the store: the others notice by themselves
+            return  # The store is gone with the sender's process, which the other members notice by themselves.
         finally:
             if self._data is not self._control and self._data is not None:
                 self._data.abort()
 
     def close(self) -> None:
-        """Leave. What is still under way is given up."""
+        """Leave the group, and give up all operations that are not done."""
         if _pending(self._works):
             _leak(self._control)
             _leak(self._data)
@@ -225,7 +236,7 @@ class Group:
             raise self._error(f"{what} was given up by {reason}")
 
     def _own_address(self) -> str:
-        """Of the interface by which the others reach this process."""
+        """Return the address of the network interface by which the other members reach this process."""
         if self.rank == SENDER:
             return self.meeting.host
         with socket.create_connection(
@@ -241,7 +252,7 @@ class Group:
         except LinkBroken as error:
             self.give_up(str(error))
             raise
-        except (RuntimeError, OSError) as error:  # what torch raises for a lost connection
+        except (RuntimeError, OSError) as error:  # torch raises these for a lost connection
             self.give_up(str(error))
             raise self._error(str(error)) from error
 
@@ -250,7 +261,10 @@ class Group:
 
 
 def _leak(group: Any) -> None:
-    """Never destroy a group: gloo's waits for its operations, holding the interpreter's lock, even while it exits."""
+    """Keep a process group from ever being destroyed.
+
+    Gloo's destructor waits for its operations while it holds the interpreter's lock, even while the interpreter exits.
+    """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
@@ -259,7 +273,7 @@ def _pending(works: list[Any]) -> list[Any]:
 
 
 def _nccl_group(store: Any, rank: int, size: int, limit: timedelta) -> Any:
-    """Return an NCCL group that leaves its errors to us: torch's default is to end the process."""
+    """Return an NCCL process group that reports errors; by default torch would end the process instead."""
     name, before = (
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING"),

@@ -1,4 +1,4 @@
-"""Where each tensor of a bucket lies. Plain numbers and strings, which is all that crosses between processes."""
+"""Layout of buckets: the place of each tensor, in plain numbers and strings that processes can send each other."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 256
-"""Bytes. Every dtype may start there, and copies of a GPU are fastest from there."""
+"""Number of bytes that divides every tensor's offset: valid for every dtype, and the fastest for copies on a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One tensor in a bucket."""
+    """Place of one tensor in a bucket."""
 
     name: str
+    """Name of the weight."""
     dtype: str
-    """Of torch, without its prefix: ``float32``."""
+    """Name of the torch dtype without its prefix: ``float32``."""
     shape: list[int]
+    """Shape of the tensor."""
     offset: int
-    """Bytes from the start of the bucket; a multiple of ``ALIGNMENT``."""
+    """Number of bytes from the start of the bucket; a multiple of ``ALIGNMENT``."""
 
     @property
     def nbytes(self) -> int:
+        """Number of bytes of the tensor."""
         return math.prod(self.shape) * torch_dtype(self.dtype).itemsize
 
     def view(self, bucket: Tensor) -> Tensor:
@@ -36,23 +39,25 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightPlan:
-    """How all weights are cut into buckets. Shapes are fixed, so that it is made once for all updates."""
+    """Division of all weights into buckets. Shapes never change, so one plan serves all updates."""
 
     buckets: tuple[tuple[Slot, ...], ...]
+    """Slots of each bucket, in the order in which weights are sent."""
     bucket_bytes: int
-    """Of the buffer that every bucket fits into."""
+    """Number of bytes of a buffer that any bucket fits into."""
 
     @property
     def num_bytes(self) -> int:
-        """Of all weights."""
+        """Number of bytes of all weights."""
         return sum(slot.nbytes for bucket in self.buckets for slot in bucket)
 
 
 def plan_weights(weights: Iterable[Mapping[str, Tensor]], bucket_bytes: int) -> WeightPlan:
-    """Return the plan of weights that come in this order; how they are grouped now does not matter.
+    """Return the plan for weights that come in this order.
 
     Args:
-        bucket_bytes: size of the buffer; a larger tensor makes it grow.
+        weights: the weights in parts of any size; the plan does not depend on the division into parts.
+        bucket_bytes: size of a bucket in bytes; a larger tensor gets a larger bucket.
     """
     buckets: list[list[Slot]] = []
     end, largest = 0, 0
@@ -83,7 +88,7 @@ def aligned(offset: int) -> int:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Return the dtype that ``slot_for`` wrote.
+    """Return the torch dtype of a slot's ``dtype``.
 
     Raises:
         ValueError: torch has no such dtype.

@@ -1,7 +1,7 @@
-"""Both ends of the way that weights take, bucket by bucket through two buffers: one is filled while the other is read.
+"""Weight link: its sending and its receiving end, which pass buckets through two buffers.
 
-The plan crosses once, when the link is formed. An update then sends no names and shapes, and asks nothing of anybody:
-the ends stay in step by the buckets themselves.
+The sender fills one buffer while the receivers read the other. The plan is sent once, when the link is formed. A
+transfer of weights then sends no names or shapes and no requests: the ends stay in step by the buckets.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ NUM_BUFFERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """What receivers need to join a link."""
+    """Values that a receiver needs to join a link."""
 
     meeting: Meeting
+    """Address of the sender."""
     path: Path
+    """Path of the buckets."""
     plan: WeightPlan
+    """Layout of the buckets."""
     buffers: tuple[tuple[Description, ...], ...]
-    """Of each receiver, the descriptions of the sender's buffers; empty where buckets are broadcast."""
+    """Descriptions of the sender's buffers for each receiver; empty if buckets are broadcast."""
     first: int = 0
-    """Of all receivers, which is the first of the engine that is invited."""
+    """Index among all receivers of the first process of the invited engine."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it as dictionaries, lists, numbers, strings and bytes."""
+        """Return the invitation as dictionaries, lists, numbers, strings and bytes."""
         plain = asdict(self)
         plain["plan"]["buckets"] = [list(bucket) for bucket in plain["plan"]["buckets"]]
         plain["buffers"] = [list(each) for each in plain["buffers"]]
@@ -45,7 +48,7 @@ class Invitation:
 
     @staticmethod
     def from_plain(plain: Mapping[str, Any]) -> Invitation:
-        """Undo ``to_plain``."""
+        """Return the invitation that ``to_plain`` made plain."""
         buckets = tuple(
             tuple(Slot(**slot) for slot in bucket) for bucket in plain["plan"]["buckets"]
         )
@@ -59,14 +62,16 @@ class Invitation:
 
 
 class SendingLink:
-    """The trainer's end. ``connect``; then for each update ``start``, ``put`` for each weight, ``finish``.
+    """The trainer's end. ``connect`` comes first; each transfer is ``start``, ``put`` for each weight, ``finish``.
 
     Args:
-        name: for messages.
-        num_receivers: processes, over all engines of the link.
-        device: where the weights are.
-        host: this machine's address for the receivers.
-        timeout_s: for every single wait for a receiver.
+        name: name of the link for messages.
+        plan: layout of the buckets.
+        path: path of the buckets.
+        num_receivers: number of receiving processes, over all engines of the link.
+        device: device of the weights.
+        host: address of this machine for the receivers.
+        timeout_s: time limit of every single wait for a receiver, in seconds.
     """
 
     def __init__(
@@ -101,18 +106,18 @@ class SendingLink:
         self._next = 0
         """Index in ``_expected`` of the weight that has to come next."""
         self._works: dict[int, Any] = {}
-        """Of the buckets that are under way, by number."""
+        """Handles of the buckets that are on their way, by the bucket's number."""
 
     def connect(self) -> None:
-        """Wait for the receivers; blocks.
+        """Block until all receivers have joined.
 
         Raises:
-            LinkBroken: one did not come.
+            LinkBroken: a receiver did not come in time.
         """
         self._group.connect(self._device if self._path == "collective" else None)
 
     async def start(self, version: int) -> None:
-        """Begin an update."""
+        """Begin the transfer of a version of the weights."""
         self._next, self._works = 0, {}
         await self._until(self._group.announce(torch.tensor([version])), "the start of an update")
 
@@ -121,7 +126,7 @@ class SendingLink:
         """Send the next weight of the plan.
 
         Raises:
-            RLHFError: it is not the next weight of the plan.
+            RLHFError: ``weight`` is not the next weight of the plan.
             LinkBroken: a receiver is gone or late.
         """
         number, slot = self._take(name, weight)
@@ -133,10 +138,11 @@ class SendingLink:
             self._works[number] = self._ship(number)
 
     async def finish(self) -> None:
-        """Return when every receiver has taken every bucket.
+        """Return once every receiver has taken every bucket.
 
         Raises:
-            RLHFError: weights of the plan did not come.
+            RLHFError: weights of the plan were not put.
+            LinkBroken: a receiver is gone or late.
         """
         if self._next != len(self._expected):
             raise RLHFError(
@@ -148,7 +154,7 @@ class SendingLink:
         await self._until(self._group.barrier(), "the end of an update")
 
     def give_up(self, reason: str) -> None:
-        """End the waits of all ends."""
+        """End the waits of sender and receivers."""
         self._group.give_up(reason)
 
     def close(self) -> None:
@@ -172,7 +178,7 @@ class SendingLink:
 
     async def _until_free(self, number: int) -> None:
         """Wait until the buffer of bucket ``number`` may be written."""
-        # A receiver that comes to the barrier of a bucket has read the one before it.
+        # A receiver that comes to the barrier of a bucket has read the bucket before it.
         read = number - 1 if self._path == "memory" else number - NUM_BUFFERS
         if read in self._works:
             await self._until(self._works.pop(read), f"bucket {read}")
@@ -190,11 +196,11 @@ class SendingLink:
 
 
 class ReceivingLink:
-    """An engine process's end.
+    """The end of one process of an engine.
 
     Args:
-        index: of this process among those of its engine.
-        device: where it wants the weights.
+        index: index of this process among the processes of its engine.
+        device: device on which the process reads the weights.
     """
 
     def __init__(self, invitation: Invitation, index: int, device: torch.device) -> None:
@@ -208,18 +214,19 @@ class ReceivingLink:
             self._buffers = _new_buffers(invitation.plan, device)
 
     def connect(self) -> None:
-        """Wait for the sender and the other receivers; blocks.
+        """Block until the sender and all receivers have joined.
 
         Raises:
-            LinkBroken: one did not come.
+            LinkBroken: the sender or a receiver did not come in time.
         """
         self._group.connect(self._device if self._path == "collective" else None)
 
     @contextmanager
     def update(self, version: int) -> Iterator[Iterator[tuple[Sequence[Slot], Tensor]]]:
-        """Give the buckets of one update: slots, and the bytes that they lie in until the next bucket is asked for.
+        """Return a context with an iterator over the buckets of one transfer.
 
-        An error of the body ends the update at all ends.
+        A bucket is its slots and its bytes; the bytes are valid until the next bucket is taken. An error in the body of
+        the context ends the transfer at all ends.
 
         Raises:
             LinkBroken: the sender or another receiver is gone or late, or sends another version.
@@ -257,7 +264,7 @@ class ReceivingLink:
         group.wait(group.barrier(), "the end of an update")
 
     def _post(self, number: int) -> Any:
-        """Start waiting for bucket ``number``; None after the last."""
+        """Start waiting for bucket ``number`` and return the handle; None behind the last bucket."""
         if number >= len(self._plan.buckets):
             return None
         if self._path == "memory":

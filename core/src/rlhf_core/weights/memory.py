@@ -1,7 +1,7 @@
-"""Memory that two processes see: one makes it and describes it, the other opens it from the description.
+"""Memory that two processes share: the sender makes and describes a buffer, a receiver opens it by the description.
 
 Descriptions hold numbers, strings and bytes only, so no pickle is needed to send them. On a CPU the memory is an
-anonymous file: it has no name, so nothing is left behind however the processes end.
+anonymous file, which is gone with its last user, whichever way the processes end.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 from .group import LinkBroken
 
 Description = dict[str, Any]
-"""``kind`` and what the kind needs. Any: it is sent as a plain dictionary."""
+"""Kind of the buffer (``kind``) and the values by which a receiver opens it, as a plain dictionary."""
 
 
 class HostBuffer:
-    """Bytes in an anonymous file of this process, which the receiver opens through ``/proc``."""
+    """Buffer in an anonymous file of this process, which the receiver opens through ``/proc``."""
 
     def __init__(self, nbytes: int) -> None:
-        # Any process may have a file of this number; the name says that it is this one.
+        # Any process may have a file of the same number. The name tells the receiver that the file is this one.
         name = f"rlhf-weights-{secrets.token_hex(8)}"
         self._file = os.memfd_create(name)
         os.ftruncate(self._file, nbytes)
@@ -38,28 +38,28 @@ class HostBuffer:
         }
 
     def describe(self) -> Description:
-        """Return what one more receiver opens it by."""
+        """Return the description by which one more receiver opens the buffer."""
         return self.description
 
     def ready(self) -> None:
-        """Return once what was written can be read."""
+        """Do nothing: writes to host memory can be read at once."""
 
     def close(self) -> None:
-        # The map is freed with the last tensor that looks into it; the file with the last map.
+        """Free the buffer once no tensor uses it: the map goes with its last tensor, the file with its last map."""
         os.close(self._file)
         del self.bytes, self._map
 
 
 class CudaBuffer:
-    """Bytes on a GPU, which another process on the same GPU maps (CUDA IPC)."""
+    """Buffer on a GPU, which another process on the same GPU maps (CUDA IPC)."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self.bytes: Tensor = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self.description: Description = self.describe()
 
     def describe(self) -> Description:
-        """Return what one more receiver opens it by: torch counts each that has the memory open."""
-        storage: Any = self.bytes.untyped_storage()  # torch does not type what its own IPC uses
+        """Return the description by which one more receiver opens the buffer; torch counts the receivers."""
+        storage: Any = self.bytes.untyped_storage()  # The methods of torch's own IPC have no types.
         return {
             "kind": "cuda",
             "nbytes": len(self.bytes),
@@ -68,26 +68,27 @@ class CudaBuffer:
         }
 
     def ready(self) -> None:
-        """Return once what was written can be read."""
+        """Return once all writes to the buffer can be read."""
         torch.cuda.current_stream(self.bytes.device).synchronize()
 
     def close(self) -> None:
+        """Free the buffer once no receiver has it open."""
         del self.bytes
 
 
 def buffer_for(nbytes: int, device: torch.device) -> HostBuffer | CudaBuffer:
-    """Return memory on ``device`` that another process of this machine can open."""
+    """Return a buffer on ``device`` that another process of this machine can open."""
     return CudaBuffer(nbytes, device) if device.type == "cuda" else HostBuffer(nbytes)
 
 
 def open_buffer(description: Description, device: torch.device) -> Tensor:
-    """Return the bytes that another process described, shared and not copied.
+    """Return the bytes (nbytes,) of a buffer that another process described, shared and not copied.
 
     Args:
-        device: of the receiver; on a GPU it has to be the sender's, by whatever number this process knows it.
+        device: device of the receiver; a GPU has to be the sender's GPU, which may have another number here.
 
     Raises:
-        LinkBroken: this process does not see it.
+        LinkBroken: this process cannot open the sender's file.
     """
     if description["kind"] == "host":
         return _open_file(description)

@@ -1,4 +1,4 @@
-"""Where a process and its device are, and how weights get from one to another."""
+"""Places of processes and their devices, and the paths that weights can take between places."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Literal
 import torch
 
 Path = Literal["memory", "collective"]
-"""``memory``: sender and receivers look into the same memory, of a host or of a GPU. ``collective``: a broadcast to
-receivers elsewhere, by NCCL between GPUs and by gloo between CPUs."""
+"""Path of buckets. ``memory``: sender and receivers map the same memory, of a host or of a GPU. ``collective``: a
+broadcast to receivers elsewhere, by NCCL between GPUs and by gloo between CPUs."""
 SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One process that has weights or wants them."""
+    """Place of one process that sends or receives weights."""
 
     machine: str
-    """Equal for processes that can open each other's memory and reach each other by loopback. See ``_machine``."""
+    """Name that is equal for processes that can open each other's memory and reach each other by loopback."""
     device: str | None
-    """The GPU's own id, whatever number the process knows it by; None on a CPU."""
+    """Id of the GPU, which does not depend on the process's numbering; None on a CPU."""
 
 
 def place_of(device: torch.device) -> Place:
@@ -35,27 +35,27 @@ def place_of(device: torch.device) -> Place:
 
 
 def same_memory(sender: Place, receivers: Sequence[Place]) -> bool:
-    """True when all receivers can map what the sender has in its device's memory."""
+    """Return whether all receivers can map the memory of the sender's device."""
     return all(
         place.machine == sender.machine and place.device == sender.device for place in receivers
     )
 
 
 def can_meet(sender: Place, receivers: Sequence[Place]) -> bool:
-    """True when a broadcast can reach all receivers: devices of one kind, and no GPU twice, which NCCL refuses."""
+    """Return whether a broadcast can reach all receivers: devices of one kind, no GPU twice, which NCCL refuses."""
     devices = [place.device for place in (sender, *receivers)]
     if sender.device is None:
         return not any(devices)
-    # Without the machine: two containers of one host can have the same GPU.
+    # Machines are not compared, since two containers of one host can have the same GPU.
     return all(devices) and len(set(devices)) == len(devices)
 
 
 def _machine() -> str:
-    """Name what two processes have to have in common, which on one host two containers may not have.
+    """Return the name of the part of a machine within which processes can share memory.
 
-    The kernel's boot; the namespace of process ids, by which an anonymous file is opened; that of the network, without
-    which 127.0.0.1 is another one; and, for CUDA IPC, that of IPC and the file system at ``/dev/shm``, in which torch
-    counts who has memory of a GPU open.
+    Two containers of one host may have different names. The name joins the kernel's boot id; the namespace of process
+    ids, in which an anonymous file is opened; the namespace of the network, whose loopback the processes use; and, for
+    CUDA IPC, the namespace of IPC and the file system at ``/dev/shm``, in which torch counts users of GPU memory.
     """
     boot = FilePath("/proc/sys/kernel/random/boot_id").read_text().strip()
     spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net", "ipc")]
