@@ -1,4 +1,4 @@
-"""Calls a reward and accepts nothing but one finite number per sample."""
+"""Call of a reward, and the check that it returns one finite number per sample."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .outcome import Outcome, Problem, ProblemKind, problem_of, shown
 
 
 class NotANumber(ValueError):
-    """The value cannot be used as a score; the text says what it is."""
+    """A value that is no score; the text describes the value."""
 
 
 async def score_checked(
     reward: Reward, requests: Sequence[RewardRequest]
 ) -> list[Outcome] | Problem:
-    """Return one outcome per request, or one problem when the call as a whole failed.
+    """Return one outcome per request, or one problem if the whole call failed.
 
-    A reward may put an exception in the place of a result: it then concerns that sample alone, and the others keep
-    their scores.
+    A reward may return an exception in the place of a result. The exception then concerns this sample only, and the
+    other samples keep their scores.
     """
     try:
         returned: Any = reward.score(requests)
@@ -33,7 +33,7 @@ async def score_checked(
 
 
 def outcomes_of(results: Any, count: int) -> list[Outcome] | Problem:
-    """Check what a reward returned for ``count`` samples."""
+    """Return one outcome for each of ``count`` samples, or one problem if ``results`` is not a list of that many."""
     if not isinstance(results, Sequence) or isinstance(results, str | bytes):
         return _returned(f"{_what(results)}; expected a list of {count} RewardResult")
     if len(results) != count:
@@ -42,7 +42,7 @@ def outcomes_of(results: Any, count: int) -> list[Outcome] | Problem:
 
 
 def outcome_of(result: Any) -> Outcome:
-    """Check what a reward returned for one sample."""
+    """Return the outcome of the result for one sample; the result of a wrong form becomes a problem."""
     if isinstance(result, BaseException):
         return Outcome(problem=problem_of(result))
     if not isinstance(result, RewardResult):
@@ -62,7 +62,7 @@ def finite_number(value: Any) -> float:
     """Return ``value`` as a float; booleans count as 0 and 1, 0-d arrays and tensors as their item.
 
     Raises:
-        NotANumber: anything else, and NaN, infinity, and integers beyond the range of a float.
+        NotANumber: the value is no number, or NaN, infinite, or an integer beyond the range of a float.
     """
     number = value
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
@@ -81,7 +81,7 @@ def finite_number(value: Any) -> float:
 
 
 def _numbers(metrics: Any) -> dict[str, float]:
-    """Metrics as floats. None and NaN mean that the sample did not report one."""
+    """Return the metrics as floats. A metric of None or NaN is left out, as not reported for this sample."""
     if not isinstance(metrics, Mapping):
         raise NotANumber(f"{_what(metrics)} as metrics; expected a dict of numbers")
     numbers: dict[str, float] = {}

@@ -1,12 +1,11 @@
-"""One reward of a run: batches in, one outcome per sample out, whatever the reward does.
+"""Host of one reward: it returns one outcome per sample of a batch, even if the reward hangs, crashes or raises.
 
-When a batch fails as a whole, its samples are scored again one by one, so that only the guilty ones have no score. All
-of it happens within the reward's ``timeout_s``; starting a new process is not counted, and takes about half a second.
-How the time is shared:
+When a batch fails as a whole, the host scores its samples again one by one, so that only guilty samples lack a score.
+All calls share the reward's ``timeout_s``. The start of a new process, about half a second, does not count.
 
-- The batch may take three quarters of it; a batch of one sample, all of it.
-- After that, a single sample may take a quarter of what is left; the last one, all of it.
-- Samples that are not reached in time, or after ``MAX_ENDED`` processes have ended, have no score.
+- The call with the whole batch may take three quarters of the time; with a batch of one sample, all of the time.
+- Then each single sample may take a quarter of the remaining time, and the last sample all of it.
+- A sample has no score if the time is used up, or ``MAX_ENDED`` processes have ended, before its turn.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from .process import WorkerProcess
 from .thread import WorkerThread
 
 BATCH_SHARE = 0.75
-"""Of ``timeout_s``, for the first call with the whole batch."""
+"""Share of ``timeout_s`` for the first call with the whole batch."""
 SAMPLE_SHARE = 0.25
-"""Of the time that is left, for a sample that is not the last one. Eight samples that hang leave a tenth of it."""
+"""Share of the remaining time for a sample that is not the last; eight samples that hang leave a tenth of the time."""
 MAX_ENDED = 16
-"""Processes that one batch may end."""
+"""Largest number of processes that one batch may end."""
 MIN_START_LIMIT_S = 120.0
-"""A reward that loads a model needs long to start."""
+"""Smallest time limit for the start of a reward, in seconds; a reward that loads a model needs long."""
 MAX_REWARD = 1e35
-"""Weighted. Rewards are float32 (up to 3.4e38) and are added up."""
+"""Largest size of a weighted score. Scores are float32 (up to 3.4e38) and are added up."""
 
 log = logging.getLogger(__name__)
 
 
 class RewardHost:
-    """Runs one reward in a process of its own, or in a thread when its options say ``isolate = false``."""
+    """Host of one reward, which runs in a separate process, or in a thread if its options say ``isolate = false``."""
 
     def __init__(self, selection: Selection) -> None:
         assert selection.reward is not None
@@ -48,20 +47,20 @@ class RewardHost:
         self._name = selection.section.rpartition(".")[2]
         kind = WorkerProcess if self.options.isolate else WorkerThread
         self._worker: WorkerProcess | WorkerThread = kind(selection, self._name)
-        # One batch at a time: a deadline would mean nothing if batches waited for each other in the worker.
+        # Batches come one at a time. In the worker they would wait for each other while their deadlines run.
         self._turn = asyncio.Lock()
         self._closed = False
 
     @property
     def name(self) -> str:
-        """What the reward is called in metrics: the last word of its section."""
+        """Name of the reward in metrics: the last word of its section."""
         return self._name
 
     async def start(self) -> None:
-        """Build the reward, so that a file that cannot be used is found before a model is loaded.
+        """Start the worker and build the reward in it, so that a wrong file is found before a model is loaded.
 
         Raises:
-            RewardError: it cannot be built; the message has the lines of the user's code.
+            RewardError: the reward cannot be built; the message has the lines of the user's code.
         """
         problem = await self._worker.start(max(MIN_START_LIMIT_S, self.options.timeout_s))
         if problem is not None:
@@ -77,7 +76,7 @@ class RewardHost:
         """Return one outcome per request, in order, within ``timeout_s`` and the time of restarts.
 
         Args:
-            stop_at_problem: end after the first guilty sample is known; those after it are not reached.
+            stop_at_problem: end once the first guilty sample is known; later samples are not reached.
 
         Raises:
             RewardError: the host is closed, a row cannot be sent to the worker, or a new worker cannot be started.
@@ -86,16 +85,16 @@ class RewardHost:
             try:
                 outcomes = await self._score(requests, stop_at_problem)
                 if not (stop_at_problem or self._worker.alive):
-                    # Now, not at the next batch: it starts while the policy trains.
+                    # Restarted now, the worker starts while the policy trains, and not while the next batch waits.
                     await self._restart()
             except asyncio.CancelledError:
-                # The worker is in the middle of something that nobody waits for.
+                # The worker still computes a batch whose outcome nobody reads any more.
                 await self._worker.stop()
                 raise
         return [self._bounded(outcome) for outcome in outcomes]
 
     async def close(self) -> None:
-        """Stop the worker and everything that it started, also in the middle of a batch."""
+        """Stop the worker and all processes that it started, also in the middle of a batch."""
         self._closed = True
         await self._worker.stop()
         async with self._turn:
@@ -126,7 +125,7 @@ class RewardHost:
         budget: _Budget,
         stop_at_problem: bool,
     ) -> list[Outcome]:
-        """Score each sample by itself, after the call with all of them failed for the reason ``batch``."""
+        """Return the outcomes of samples that are scored one by one, after the whole batch failed with ``batch``."""
         outcomes: list[Outcome] = []
         for index, request in enumerate(requests):
             found = bool(outcomes) and outcomes[-1].problem is not None
@@ -169,7 +168,7 @@ class RewardHost:
 
 
 class _Budget:
-    """What is left for one batch."""
+    """Remaining time and number of ended processes of one batch."""
 
     def __init__(self, timeout_s: float) -> None:
         self.left_s = timeout_s
@@ -177,7 +176,7 @@ class _Budget:
 
     @property
     def spent(self) -> str | None:
-        """Why no more calls may be made, if so."""
+        """Reason why the batch may make no more calls, in words that follow the batch's problem; None if it may."""
         if self.left_s <= 0:
             return "then the time was used up"
         if self.num_ended >= MAX_ENDED:

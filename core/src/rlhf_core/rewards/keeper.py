@@ -1,9 +1,10 @@
-"""A tiny process between a run and a reward's worker, so that nothing which user code starts outlives the run.
+"""Keeper: a tiny process between a run and a reward's worker, so that no process of user code outlives the run.
 
-``python -I -S keeper.py PARENT_PID FD COMMAND...`` runs the command with the descriptor and waits. When the command
-ends, when standard input closes, or when the parent is gone, it kills every descendant, then exits with the command's
-code (128 + signal if a signal ended it). As Linux's "child subreaper" it also gets the processes that detached
-themselves. It runs no user code, so it cannot hang. Standard library only: it starts in 20 ms.
+``python -I -S keeper.py PARENT_PID FD COMMAND...`` runs the command with the descriptor and waits until the command
+ends, standard input closes or the parent is gone. Then the keeper kills every descendant and exits with the command's
+code (128 + signal if a signal ended the command). As Linux's "child subreaper" the keeper also gets the processes that
+detached themselves. The keeper runs no user code, so it cannot hang, and it imports only the standard library, so it
+starts in 20 ms.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def main(parent: int, descriptor: int, command: list[str]) -> int:
         stdin=subprocess.DEVNULL,
         stdout=_STDERR,
         pass_fds=(descriptor,),
-        process_group=0,  # of its own, so that a signal to it does not hit this process
+        process_group=0,  # A group of the worker's own: a signal to the worker's group does not hit the keeper.
     )
     os.close(descriptor)
     status = None
@@ -65,7 +66,7 @@ def _wake_on(*signals: signal.Signals) -> int:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
     for number in signals:
-        # A handler, not SIG_IGN: that would be inherited by the worker.
+        # A handler and not SIG_IGN, which the worker would inherit.
         signal.signal(number, lambda *_: None)
     return reader
 
@@ -78,7 +79,7 @@ def _reaped() -> Iterator[tuple[int, int]]:
 
 
 def _kill_descendants(group: int) -> None:
-    """Kill the worker's process group at once, then whatever has left it, until nothing is left."""
+    """Kill the worker's process group, and processes that have left it, until no descendant is left."""
     give_up = time.monotonic() + _SWEEP_LIMIT_S
     while time.monotonic() < give_up:
         with suppress(ProcessLookupError, PermissionError):
@@ -95,12 +96,12 @@ def _kill_descendants(group: int) -> None:
 
 
 def _children() -> Iterator[int]:
-    """Yield this process's children, orphans that it has adopted included."""
+    """Yield the ids of this process's children, adopted orphans included."""
     me = os.getpid()
     for name in os.listdir("/proc") if sys.platform == "linux" else ():
         if name.isdigit():
             with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                # "pid (name) state ppid ...", where the name may hold anything, also parentheses.
+                # The format is "pid (name) state ppid ...", where the name may hold parentheses.
                 if int(file.read().rpartition(b")")[2].split()[1]) == me:
                     yield int(name)
 

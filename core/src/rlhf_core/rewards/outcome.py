@@ -1,4 +1,4 @@
-"""What became of one sample in one reward: a score, or what went wrong."""
+"""Outcome of one sample in one reward: a score, or the problem because of which there is none."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from pathlib import Path
 from ..errors import RLHFError
 
 MAX_TEXT = 1000
-"""Characters of a message; a user's exception may carry a whole data set in its text."""
+"""Largest number of characters of a message; a user's exception may carry a whole data set in its text."""
 
 _NUM_FRAMES = 3
 
 
 class ProblemKind(StrEnum):
-    """What went wrong, which decides what a message advises."""
+    """Kind of a problem, which decides the advice of its message."""
 
     RAISED = "raised"
-    """The reward raised; ``where`` has the lines."""
+    """The reward raised an exception; ``where`` has the lines."""
     RETURNED = "returned"
-    """It returned something that is not one finite number per sample."""
+    """The reward returned something other than one finite number per sample."""
     TIMED_OUT = "timed_out"
-    """It did not finish in time and was stopped."""
+    """The reward did not finish in time and was stopped."""
     DIED = "died"
-    """Its process ended."""
+    """The reward's process ended."""
     NOT_REACHED = "not_reached"
-    """Time or restarts were used up by other samples of the batch."""
+    """Other samples of the batch used up the time or the restarts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why there is no score."""
+    """Reason why a sample has no score."""
 
     kind: ProblemKind
     text: str
-    """Reads on after "the reward": "raised ZeroDivisionError: division by zero"."""
+    """Predicate of a sentence about the reward: "raised ZeroDivisionError: division by zero"."""
     where: tuple[str, ...] = ()
-    """``file:line in function: code`` of the innermost frames of the user's code, outermost first; or the last
+    """Lines ``file:line in function: code`` of the innermost frames of the user's code, outermost first; or the last
     lines that a dead process printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One sample in one reward. Exactly one of ``reward`` and ``problem`` is set."""
+    """Outcome of one sample in one reward. Exactly one of ``reward`` and ``problem`` is set."""
 
     reward: float | None = None
-    """Finite, unweighted."""
+    """Score of the sample, finite and unweighted."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     problem: Problem | None = None
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Describe an exception from a reward by its text and by the lines of the user's code that led to it."""
+    """Return the problem of an exception that a reward raised: its text, and the lines of the user's code."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     where = _frames(error)
@@ -69,7 +69,7 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def shown(value: object) -> str:
-    """A short ``repr`` for messages, also of objects whose ``repr`` raises."""
+    """Return a short ``repr`` for messages, also of objects whose ``repr`` raises."""
     try:
         text = repr(value)
     except Exception as error:
@@ -86,9 +86,9 @@ def _safe_text(error: BaseException) -> str:
 
 
 def _frames(error: BaseException) -> tuple[str, ...]:
-    """The innermost frames of the user's code; of the framework's own only if there are no others."""
+    """Return the innermost frames of the user's code, or, without any, of the framework's code."""
     if isinstance(error, RLHFError):
-        return ()  # raised on purpose: its text says what is wrong
+        return ()  # The framework raised the error on purpose, and its text says enough.
     # A deep recursion has a thousand equal frames; the limit keeps the innermost ones.
     stack = traceback.extract_tb(error.__traceback__, limit=-50)
     frames = [frame for frame in stack if not frame.filename.startswith("<frozen")]

@@ -1,4 +1,4 @@
-"""All rewards of a run: asked at the same time, added with their weights, errors by each one's policy."""
+"""Panel of all rewards of a run, which score at the same time; scores are added with the rewards' weights."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleScore:
-    """One sample's rewards together."""
+    """Scores of one sample from all rewards."""
 
     reward: float | None
-    """Sum of weight times reward; None if and only if the sample is dropped."""
+    """Sum of weight times score over the rewards; None if and only if the sample is dropped."""
     rewards: Mapping[str, float] = field(default_factory=dict)
-    """The single rewards, unweighted, by name."""
+    """Score of each reward, unweighted, by the reward's name."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """``name/metric`` of each reward. With ``on_error = value`` also ``name/failed``, 0 or 1."""
     dropped: str | None = None
-    """``name_failed`` of the reward because of which the sample's group has to be dropped."""
+    """``name_failed``, with the name of the reward because of which the sample's group is dropped; None otherwise."""
 
 
 class RewardPanel:
-    """Several rewards as one. ``start``, ``score`` any number of times, ``close`` always.
+    """Several rewards that score as one. The caller starts the panel, scores any number of times and always closes it.
 
-    The score of a sample is ``sum_k weight_k * reward_k``, added in the order of the selections, and depends on no
-    other sample.
+    The score of a sample is ``sum_k weight_k * score_k`` over the rewards k, added in the order of the selections. The
+    score depends on no other sample.
     """
 
     def __init__(self, selections: Sequence[Selection]) -> None:
@@ -48,7 +48,7 @@ class RewardPanel:
         """Start all rewards.
 
         Raises:
-            RewardError: one of them cannot be built; all have been stopped.
+            RewardError: a reward cannot be built; the panel has stopped all rewards.
         """
         try:
             await all_at_once(host.start() for host in self._hosts)
@@ -60,8 +60,7 @@ class RewardPanel:
         """Return one score per request, in order.
 
         Raises:
-            RewardError: a sample could not be scored by a reward with ``on_error = fail``, or see
-                ``RewardHost.score``.
+            RewardError: a reward with ``on_error = fail`` could not score a sample, or ``RewardHost.score`` raised.
         """
         if not requests:
             return []
@@ -76,14 +75,14 @@ class RewardPanel:
         return [_sum(samples) for samples in zip(*parts, strict=True)]
 
     async def close(self) -> None:
-        """Stop all rewards; no process of theirs is left."""
+        """Stop all rewards and all their processes."""
         await asyncio.gather(*(host.close() for host in self._hosts))
 
 
 def _by_policy(
     host: RewardHost, requests: Sequence[RewardRequest], outcomes: Sequence[Outcome]
 ) -> list[SampleScore]:
-    """One reward's part in each sample's score, weighted."""
+    """Return one reward's weighted part of each sample's score; a failed sample is treated by ``on_error``."""
     failed = [
         (request.uid, outcome.problem)
         for request, outcome in zip(requests, outcomes, strict=True)
@@ -119,7 +118,7 @@ def _sum(parts: Sequence[SampleScore]) -> SampleScore:
 
 
 def _describe(host: RewardHost, failed: Sequence[tuple[str, Problem]]) -> str:
-    """What failed, where, and what to do about it. The first guilty sample stands for all of them."""
+    """Return the message on failed samples: the first guilty sample's problem, the number of others, and the advice."""
     guilty = [one for one in failed if one[1].kind is not ProblemKind.NOT_REACHED] or failed
     uid, problem = guilty[0]
     registered = host.selection.registered

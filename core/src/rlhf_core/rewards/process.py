@@ -1,4 +1,4 @@
-"""A reward's worker process, seen from the run: start, call with a deadline, stop with everything it started."""
+"""Worker process of a reward, seen from the run: its start, calls with a deadline, and its end with all descendants."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from . import keeper, wire
 from .outcome import Outcome, Problem, ProblemKind
 
 MAX_ANSWER_BYTES = 64 * 2**20
-"""A longer answer counts as a dead worker; honest ones have a few dozen bytes a sample."""
+"""Largest number of bytes of an answer. Usual answers have a few dozen bytes a sample; a longer answer counts as a dead
+worker."""
 MAX_LOGGED_BYTES = 64 * 2**10
-"""Of what user code prints during one call; the rest is dropped."""
+"""Largest number of printed bytes of user code that are logged for one call."""
 
 _STOP_LIMIT_S = 3.0
 _DEATH_LIMIT_S = 10.0
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerProcess:
-    """One process per reward. After ``stop`` it can be started again."""
+    """Worker process of one reward. After ``stop`` the worker can be started again."""
 
     def __init__(self, selection: Selection, name: str) -> None:
         ref = selection.ref("rlhf_rewards")
@@ -48,11 +49,11 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        """True between a successful ``start`` and the end of the process."""
+        """Whether the process runs: True from ``start`` to the end of the process."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self, limit_s: float) -> Problem | None:
-        """Start the process and build the reward in it; return what went wrong, if something did."""
+        """Start the process and build the reward in it; return the problem if that failed."""
         await self._spawn()
         line = wire.encode({"path": sys.path, "reward": self._reference})
         answer = await self._exchange(line, 0, 0, limit_s)
@@ -64,7 +65,7 @@ class WorkerProcess:
     async def score(
         self, requests: Sequence[RewardRequest], limit_s: float
     ) -> list[Outcome] | Problem:
-        """Return what the reward answered. A worker that timed out or died has been stopped."""
+        """Return the reward's answer. A worker that timed out or died has been stopped."""
         self._call += 1
         self._logged = 0
         line = wire.requests_line(self._call, requests)
@@ -74,12 +75,12 @@ class WorkerProcess:
         return answer
 
     async def stop(self) -> None:
-        """Kill the process and all that it started, and wait until they are gone."""
+        """Kill the process and all its descendants, and wait until they are gone."""
         process, self._process = self._process, None
         if process is None:
             return
         assert process.stdin is not None
-        process.stdin.close()  # the keeper's sign to kill everything
+        process.stdin.close()  # The keeper then kills all descendants.
         try:
             await asyncio.wait_for(process.wait(), _STOP_LIMIT_S)
         except TimeoutError:
@@ -91,7 +92,7 @@ class WorkerProcess:
             with suppress(OSError):
                 await self._writer.wait_closed()
         if self._printing is not None:
-            # A process that outlived the sweep may still hold the pipe.
+            # A process that outlived the keeper's kill may still hold the pipe.
             _, unfinished = await asyncio.wait({self._printing}, timeout=0.5)
             for task in unfinished:
                 task.cancel()
@@ -142,7 +143,7 @@ class WorkerProcess:
         return answer
 
     async def _death(self, error: Exception) -> Problem:
-        """Say how the process ended, with the last lines that it printed."""
+        """Return the problem of a dead process: how the process ended, and the last lines that it printed."""
         if isinstance(error, ValueError):
             text = f"sent an answer that cannot be read ({error})"
             return Problem(kind=ProblemKind.DIED, text=text)
@@ -160,7 +161,7 @@ class WorkerProcess:
         )
 
     async def _log_output(self, process: asyncio.subprocess.Process) -> None:
-        """Read what user code prints, so that it never blocks; keep the last lines, log the first ones."""
+        """Read the output of user code, so that printing never blocks; log the first lines and keep the last."""
         assert process.stderr is not None
         rest = ""
         while chunk := await process.stderr.read(2**16):

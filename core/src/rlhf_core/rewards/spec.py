@@ -1,4 +1,4 @@
-"""A run's rewards as names and plain values, for processes that build them themselves."""
+"""Rewards of a run as names and plain values, from which another process can build them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SLOT, HOOK = "reward.use", "rlhf_rewards"
 
 
 def spec_of(selection: Selection) -> RewardSpec:
-    """Return what another process needs to make the same selection."""
+    """Return the names and plain values from which ``selection_of`` makes the same selection in another process."""
     assert selection.reward is not None
     return RewardSpec(
         component=selection.ref(HOOK),
@@ -20,10 +20,10 @@ def spec_of(selection: Selection) -> RewardSpec:
 
 
 def selection_of(spec: RewardSpec, plugins: Plugins) -> Selection:
-    """Undo ``spec_of`` with this process's plugins.
+    """Return the selection that ``spec_of`` described, made of this process's plugins.
 
     Raises:
-        PluginError: there is no such reward here.
+        PluginError: this process has no such reward.
     """
     registered = plugins.get(spec.component.kind, spec.component.name)
     return Selection(

@@ -1,7 +1,7 @@
-"""A reward in a thread of the run's own process: for rewards that need what the run holds in memory.
+"""Worker thread of a reward in the run's own process, for rewards that need objects in the run's memory.
 
-The same interface as a worker process with two differences that cannot be helped: a call that hangs is abandoned, not
-killed (its thread goes on until the process ends), and ``os._exit`` or a crash takes the run down.
+The interface is that of a worker process, with two differences that a thread cannot avoid. A call that hangs is
+abandoned and not killed, so its thread goes on until the process ends. ``os._exit`` or a crash ends the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerThread:
-    """One thread with an event loop of its own, so that a blocking reward does not block generation."""
+    """Worker thread with a separate event loop, so that a blocking reward does not block generation."""
 
     def __init__(self, selection: Selection, name: str) -> None:
         self._selection = selection
@@ -38,11 +38,11 @@ class WorkerThread:
 
     @property
     def alive(self) -> bool:
-        """True between a successful ``start`` and ``stop``."""
+        """Whether the reward is built: True between a successful ``start`` and ``stop``."""
         return self._reward is not None
 
     async def start(self, limit_s: float) -> Problem | None:
-        """Build the reward in its thread; return what went wrong, if something did."""
+        """Build the reward in its thread; return the problem if that failed."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=_serve, args=(self._loop,), name=f"reward {self._name}", daemon=True
@@ -57,7 +57,7 @@ class WorkerThread:
     async def score(
         self, requests: Sequence[RewardRequest], limit_s: float
     ) -> list[Outcome] | Problem:
-        """Return what the reward answered. A thread that did not answer in time has been abandoned."""
+        """Return the reward's answer. A thread that did not answer in time has been abandoned."""
         assert self._reward is not None
         copies = [replace(request, row=wire.copied(request.row)) for request in requests]
         answer = await self._within(limit_s, score_checked(self._reward, copies))
@@ -116,6 +116,6 @@ def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
         try:
             return loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
-            # asyncio lets these out of the loop when a task of the user's raises them; whoever awaits that task
-            # gets them too, and reports them.
+            # asyncio raises these out of the loop when a user's task raises them. The caller that awaits the task gets
+            # the exception too, and reports it.
             continue

@@ -1,7 +1,7 @@
-"""Requests and outcomes as lines of JSON: columns, not objects, since hundreds of samples cross at once.
+"""Requests and outcomes as lines of JSON, in columns instead of objects, since hundreds of samples are sent at once.
 
-No pickle. Values of a data row that JSON lacks (bytes, dates, NumPy arrays) are marked and restored; anything else is
-refused by name.
+There is no pickle. Bytes and dates of a data row, which JSON lacks, are marked and restored; NumPy values become lists
+and numbers. A value of any other type is refused with the name of its column.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _BITS = bytes.maketrans(b"\0\1", b"01")
 
 
 def requests_line(call: int, requests: Sequence[RewardRequest]) -> bytes:
-    """Encode a batch. Samples of one group share their row object; it is sent once.
+    """Return the line of a batch of requests. The samples of one group share a row object, which is sent once.
 
     Raises:
-        RewardError: a row holds something that cannot be sent; the message names uid and column.
+        RewardError: a row holds a value that cannot be sent; the message names uid and column.
     """
     rows: dict[int, Mapping[str, Any]] = {id(request.row): request.row for request in requests}
     position = {key: index for index, key in enumerate(rows)}
@@ -61,7 +61,7 @@ def requests_line(call: int, requests: Sequence[RewardRequest]) -> bytes:
 
 
 def requests_of(message: Mapping[str, Any]) -> list[RewardRequest]:
-    """Invert ``requests_line``. Each request gets a row of its own."""
+    """Return the requests of a line of ``requests_line``; each request gets its own copy of the row."""
     offsets = [0, *accumulate(message["num_tokens"])]
     tokens = _unpack_ints(message["tokens"])
     mask = np.frombuffer(message["mask"].encode("ascii"), dtype=np.uint8).__eq__(ord("1")).tolist()
@@ -95,7 +95,7 @@ def requests_of(message: Mapping[str, Any]) -> list[RewardRequest]:
 
 
 def answer_line(call: int, answer: Sequence[Outcome] | Problem) -> bytes:
-    """Encode what became of a batch."""
+    """Return the line of a batch's outcomes, or of the problem of the whole batch."""
     if isinstance(answer, Problem):
         return encode({"call": call, "problem": _problem_fields(answer)})
     return encode(
@@ -160,7 +160,7 @@ def _number(value: object) -> float:
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """One line of JSON. ASCII only, so lone surrogates survive."""
+    """Return the message as one line of JSON, in ASCII only, so that lone surrogates survive."""
     made = 0
 
     def marked(value: Any) -> Any:
@@ -170,21 +170,21 @@ def encode(message: Mapping[str, Any]) -> bytes:
         return result
 
     line = json.dumps(message, default=marked, separators=(",", ":"))
-    if line.count(_MARK_IN_JSON) > made:  # a row holds the mark itself
+    if line.count(_MARK_IN_JSON) > made:  # A row holds the mark itself.
         line = json.dumps(_escaped(message), default=_marked, separators=(",", ":"))
     return line.encode("ascii") + b"\n"
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """Invert ``encode``."""
-    # The hook is called for every object, so it is used only where there is something to restore.
+    """Return the message of a line of ``encode``."""
+    # The hook is called for every object, so it is used only if the line has a mark.
     hook = _restored if b'{"\\u0000rlhf"' in line else None
     message: dict[str, Any] = json.loads(line, object_hook=hook)
     return message
 
 
 def copied(value: Any) -> Any:
-    """Copy a value of a data row; much faster than ``copy.deepcopy`` for what JSON can hold."""
+    """Return a copy of a value of a data row; much faster than ``copy.deepcopy`` for values that JSON can hold."""
     if type(value) in _ATOMS:
         return value
     if isinstance(value, Mapping):
@@ -211,7 +211,7 @@ def _marked(value: Any) -> Any:
 
 
 def _escaped(value: Any) -> Any:
-    """Write dicts that have the mark as a key of their own as lists of their items."""
+    """Return the value with each dict that has the mark among its keys written as a list of items."""
     if isinstance(value, Mapping):
         entries = {key: _escaped(entry) for key, entry in value.items()}
         return {_MARK: "items", "value": list(entries.items())} if _MARK in value else entries

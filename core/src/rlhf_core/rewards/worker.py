@@ -1,7 +1,7 @@
-"""The process in which one reward runs: ``python -m rlhf_core.rewards.worker FD``, started by ``keeper.py``.
+"""Worker process of one reward: ``python -m rlhf_core.rewards.worker FD``, which ``keeper.py`` starts.
 
-It loads plugins itself, builds the reward from its reference, and answers lines of JSON on the socket ``FD``. Standard
-output is not part of the protocol, so user code may print. It imports torch only if the reward does.
+The worker loads plugins, builds the reward from its reference, and answers lines of JSON on the socket ``FD``. Standard
+output is not part of the protocol, so user code may print. Only the reward may import torch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .outcome import problem_of
 
 
 def main(descriptor: int) -> int:
-    """Serve until the other end closes; return the exit code."""
+    """Answer requests until the run closes the socket; return the exit code."""
     prctl(PR_SET_PDEATHSIG, SIGKILL)
     _volunteer_for_the_oom_killer()
     _outlast_signals_to_the_job()
     faulthandler.enable()
-    # User code may print what no encoding holds, and its last line must be seen if the process dies.
+    # User code may print lone surrogates, and its last line must be flushed if the process dies.
     sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     os.set_inheritable(descriptor, False)
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rb") as lines:
@@ -63,7 +63,7 @@ def _sender(connection: socket.socket) -> Callable[[bytes], None]:
 
     def send(line: bytes) -> None:
         if os.getpid() != owner:
-            # User code forked and let the child return; only one of the two may answer.
+            # User code forked and the child returned here; only the parent may answer.
             os._exit(0)
         connection.sendall(line)
 
@@ -71,15 +71,15 @@ def _sender(connection: socket.socket) -> Callable[[bytes], None]:
 
 
 def _outlast_signals_to_the_job() -> None:
-    """Leave it to the run what SIGTERM and SIGHUP mean: a scheduler sends them to every process of a job at once."""
+    """Ignore SIGTERM and SIGHUP, which a scheduler sends to every process of a job at once; the run decides when to end."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-        # Children of user code end by it as usual; those started by exec lose the handler anyway.
+        # Children of user code end by these signals as usual; those started by exec lose the handler anyway.
         os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
 
 
 def _volunteer_for_the_oom_killer() -> None:
-    # When memory runs out, the reward has to go, not the training process: a reward can be replaced.
+    # When memory runs out, the kernel should end the reward, which can be started again, and not the training process.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
 

@@ -1,6 +1,6 @@
-"""What every plugin can assert of itself: light imports, and components whose descriptions hold.
+"""Checks of a plugin's registration: light imports, and components that are described as the core needs them.
 
-A plugin's whole test of its registration is ``check_plugin("rlhf_plugin_mine")``.
+A plugin tests its whole registration with ``check_plugin("rlhf_plugin_mine")``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ HEAVY = ("torch", "transformers", "datasets", "vllm", "ray", "deepspeed", "matpl
 
 
 def check_plugin(module: str) -> Plugins:
-    """Register the plugin in an importable module by itself, check all of it, and return it for building components.
+    """Register the plugin in ``module`` alone, check its imports and components, and return the set of plugins.
 
     Raises:
         PluginError: a hook returned something else than components.
-        AssertionError: importing it imports something heavy, or a component breaks a promise.
+        AssertionError: importing the module imports one of ``HEAVY``, or a component breaks a promise.
     """
     assert_imports_stay_light(module)
     plugins = load_alone(module)
@@ -36,7 +36,7 @@ def check_plugin(module: str) -> Plugins:
 
 
 def load_alone(module: str) -> Plugins:
-    """Return a set of plugins with nothing but the one in ``module``, installed or not."""
+    """Return a set of plugins with only the plugin in ``module``, which need not be installed."""
     plugins = empty()
     register(plugins, Candidate(module, EntryPoint(module, module, GROUP), None))
     return plugins
@@ -64,9 +64,10 @@ def assert_imports_stay_light(module: str) -> None:
 
 
 def check_component(component: Component[Any]) -> None:
-    """Assert what the core relies on: defaults, JSON round trip, unknown keys refused, descriptions, a real factory.
+    """Assert the properties of a component that the core relies on; imports its factory.
 
-    Imports the component's factory.
+    The properties are a summary, descriptions of all options, options that survive JSON, refused unknown options, and a
+    callable factory.
     """
     model, name = component.config, component.name
     assert component.summary, f"{name}: expected a summary, one line for rlhf plugins and help"

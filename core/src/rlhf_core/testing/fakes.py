@@ -16,11 +16,11 @@ _NUM_SPECIAL = 3
 _SPECIAL_TEXT = {PAD_ID: "<pad>", BOS_ID: "<bos>", EOS_ID: "<eos>"}
 
 Script = Callable[[GenerationRequest, int], str]
-"""``script(request, index)``: what the engine writes for ``request.seeds[index]``, end-of-sequence aside."""
+"""``script(request, index)`` returns the response for ``request.seeds[index]``, without end-of-sequence."""
 
 
 class FakeRenderer:
-    """One token per character: its code point plus 3. Special tokens are 0, 1 and 2.
+    """Renderer with one token per character: its code point plus 3. Special tokens are 0, 1 and 2.
 
     A chat is rendered as ``[role]content|`` per message and ``[assistant]`` at its end.
     """
@@ -28,9 +28,11 @@ class FakeRenderer:
     eos_id = EOS_ID
 
     def encode(self, text: str) -> list[int]:
+        """Return one token for each character."""
         return [ord(character) + _NUM_SPECIAL for character in text]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of the tokens."""
         special = {} if skip_special_tokens else _SPECIAL_TEXT
         return "".join(
             chr(token - _NUM_SPECIAL) if token >= _NUM_SPECIAL else special.get(token, "")
@@ -40,22 +42,25 @@ class FakeRenderer:
     def decode_batch(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> list[str]:
+        """Return the text of each sequence."""
         return [self.decode(one, skip_special_tokens=skip_special_tokens) for one in sequences]
 
     def render(self, messages: Sequence[Message]) -> list[int]:
+        """Return the tokens of a chat up to the policy's turn."""
         turns = "".join(f"[{message['role']}]{message['content']}|" for message in messages)
         return self.encode(turns + "[assistant]")
 
     def render_next(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        """Return the tokens between the policy's last turn and its next, end-of-sequence first unless ``ended``."""
         rest = [] if ended else [EOS_ID]
         return [*rest, *self.encode("|"), *self.render(messages)]
 
 
 class FakeEngine:
-    """Writes random lower-case letters, a function of the seed alone, or what a script says.
+    """Engine without a model, which writes random lower-case letters, a function of the seed alone, or a script's text.
 
-    It keeps the requests that it got, honours stop strings and the token limit, and gives every token its own
-    log-prob (``-(index + 1) / 1024``, exact in float32), so that a test sees where each one ended up.
+    The engine records its requests and honors stop strings and the token limit. Every token of a response has a
+    different log-prob (``-(index + 1) / 1024``, exact in float32), so that a test can follow each token.
     """
 
     shares_weights = False

@@ -1,6 +1,6 @@
 """Tiny language models with random weights and a character tokenizer, written as ordinary Transformers folders.
 
-They go through the same loading code as real models and need no download.
+The loading code of real models reads these folders, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def write_tiny_model(
         family: one of ``FAMILIES``. ``gemma3`` alternates sliding and full attention, ``qwen3_moe`` has experts.
         alphabet: characters that the tokenizer knows, one token each.
         initializer_range: standard deviation of the random weights; narrow models learn faster with more than 0.02.
-        tied: the head's weights are those of the embeddings.
-        seed: of the weights; the global random state is left as it was.
+        tied: whether the head's weights are those of the embeddings.
+        seed: seed of the weights; the global random state stays as it is.
     """
     import torch
     from transformers import AutoModelForCausalLM
