@@ -99,7 +99,7 @@ def test_repeated_ids_are_bad_and_repeated_prompts_a_warning(write, capsys):
     )
     code, output = check(capsys, path, "--id-key", "n")
     assert code == 1
-    assert "a.jsonl:2: n 1 is that of a.jsonl:1 too" in output
+    assert "a.jsonl:2: a.jsonl:1 has n 1 too" in output
 
 
 def test_a_template_is_tried(write, capsys):

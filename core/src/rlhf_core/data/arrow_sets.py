@@ -1,6 +1,6 @@
-"""Tables: CSV and Parquet files, ``save_to_disk`` folders and hub sets, as ``datasets`` holds them (memory-mapped).
+"""Sources that are tables of ``datasets``, memory-mapped: CSV, Parquet, ``save_to_disk`` folders and hub sets.
 
-CSV is read here as text, cell by cell: a type guess would turn the label ``007`` into 7.
+This module reads CSV as text, cell by cell, because a guess of types would turn the label ``007`` into 7.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ _SCAN_ROWS = 1000
 
 
 class ArrowRows:
-    """Rows of a table.
+    """Source of the rows of a table.
 
     Args:
-        place: place of a row for messages, from its index.
-        unreadable: rows of the file that did not fit the table.
+        dataset: the table.
+        name: short name, by which results are grouped.
+        place: function from a row's index to the row's place for messages.
+        unreadable: rows of the file that do not fit the table, by index.
+
+    Raises:
+        DataError: the table has no rows.
     """
 
     def __init__(
@@ -47,10 +52,10 @@ class ArrowRows:
         return len(self._dataset)
 
     def row(self, index: int) -> Row:
-        """Return a readable row.
+        """Return the row of an index.
 
         Raises:
-            DataError: it is not readable.
+            DataError: the row cannot be read.
         """
         if bad := self._unreadable.get(index):
             raise DataError(f"{self.where(index)}: {bad.reason}")
@@ -58,7 +63,7 @@ class ArrowRows:
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
-        """Yield all rows in order; with ``columns``, only these if the table has all of them."""
+        """Yield all rows in order; with ``columns``, only these columns if the table has all of them."""
         dataset = self._dataset
         if columns and set(columns) <= set(dataset.column_names):
             dataset = dataset.select_columns(list(dict.fromkeys(columns)))
@@ -92,7 +97,7 @@ def open_parquet(path: Path, name: str) -> Source:
     """Open a Parquet file (through the cache of ``datasets``, so that it is memory-mapped).
 
     Raises:
-        DataError: it is no Parquet file, or damaged.
+        DataError: the file is no Parquet file, or is damaged.
     """
     with _translated(str(path), "a Parquet file"):
         from datasets import load_dataset
@@ -102,7 +107,7 @@ def open_parquet(path: Path, name: str) -> Source:
 
 
 def open_folder(path: Path, name: str, split: str) -> Source:
-    """Open what ``save_to_disk`` wrote, or a folder of data files that ``load_dataset`` understands.
+    """Open a folder that ``save_to_disk`` wrote, or a folder of data files that ``load_dataset`` can read.
 
     Raises:
         DataError: the folder is neither, is damaged, or has no such split.
@@ -121,10 +126,10 @@ def open_folder(path: Path, name: str, split: str) -> Source:
 
 
 def open_hub(spec: str, name: str, split: str) -> Source:
-    """Open a set of the Hugging Face hub, NAME or NAME:CONFIG, from the cache where it is there already.
+    """Open a data set of the Hugging Face hub, NAME or NAME:CONFIG, from the cache if it has the set.
 
     Raises:
-        DataError: there is no such set, configuration or split, or the hub cannot be reached.
+        DataError: the hub has no such set, configuration or split, or cannot be reached.
     """
     repository, _, config = spec.partition(":")
     with _translated(spec, "a data set on the hub", _HUB_FIX):
@@ -146,7 +151,7 @@ def _read_csv(path: Path) -> _Table:
     """Return the header, the columns, the line of each row, and the rows that do not fit."""
     line_numbers = array("i")
     unreadable: dict[int, Unreadable] = {}
-    # surrogateescape: bytes that are no UTF-8 spoil their own row, not the file
+    # With surrogateescape bytes that are no UTF-8 spoil only their own row, and not the file.
     with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file, strict=True)
         header = _checked_header(next(_records(reader), None), path)
@@ -199,7 +204,7 @@ def _misfit(record: list[str], header: list[str]) -> Unreadable | None:
 
 
 def _without_decoding(dataset: Dataset) -> Dataset:
-    """Leave images, audio and the like as plain bytes and paths."""
+    """Return the table with images, audio and the like as plain bytes and paths."""
     for column, feature in dataset.features.items():
         if getattr(feature, "decode", False) is True:
             dataset = dataset.cast_column(column, type(feature)(decode=False))

@@ -1,4 +1,4 @@
-"""Every row of a data set against what a run would ask of it: ``rlhf data check``."""
+"""Check of every row of a data set against the needs of a run, for ``rlhf data check``."""
 
 from __future__ import annotations
 
@@ -21,39 +21,43 @@ _BATCH_ROWS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectations:
-    """What rows have to satisfy."""
+    """Conditions that rows have to satisfy."""
 
     format: PromptFormat
+    """Format of the prompts."""
     label_key: str | None = None
-    """A column that every row must have, for its reward."""
+    """Name of a column that every row must have, for its reward."""
     id_key: str | None = None
-    """A column whose values must not repeat."""
+    """Name of a column whose values must not repeat."""
     renderer: TokenizerRenderer | None = None
-    """Without it the chat template is not tried, and lengths are in characters."""
+    """Renderer that tries the chat template and counts tokens; without a renderer lengths are in characters."""
     max_tokens: int | None = None
+    """Largest number of tokens of a prompt."""
     max_characters: int | None = None
+    """Largest number of characters of a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReport:
-    """What was found in one source."""
+    """Findings in one source."""
 
     total: int
+    """Number of rows."""
     bad: tuple[BadRow, ...]
-    """A row may have several entries."""
+    """Problems of rows; a row may have several."""
     lengths: NDArray[np.int64]
-    """Of the usable prompts: tokens, or characters without a renderer."""
+    """Lengths of the usable prompts, in tokens, or in characters without a renderer."""
     duplicates: tuple[tuple[str, str], ...]
-    """Places of rows whose prompt occurred before, with the place where it did."""
+    """Places of rows whose prompt occurred before, each with the place of the first occurrence."""
 
     @property
     def num_bad(self) -> int:
-        """Rows that cannot be used."""
+        """Number of rows that cannot be used."""
         return len({row.where for row in self.bad})
 
 
 def check_source(source: Source, expected: Expectations) -> SourceReport:
-    """Return everything that is wrong with the rows of a source."""
+    """Return the report on a source: all problems of its rows, lengths of prompts, and repeated prompts."""
     bad: list[BadRow] = []
     lengths = array("q")
     seen: dict[bytes, int] = {}
@@ -138,12 +142,12 @@ def _repeated_id(
     if key is None or isinstance(row, Unreadable):
         return []
     if row.get(key) is None:
-        return [RowProblem("missing id", f"expected a value in column {key!r}")]
+        return [RowProblem("missing id", f"expected a value in column {key!r}, got none")]
     value = row[key] if isinstance(row[key], str | int) else repr(row[key])
     first = ids.setdefault(value, index)
     if first == index:
         return []
-    return [RowProblem("repeated id", f"{key} {value!r} is that of {source.where(first)} too")]
+    return [RowProblem("repeated id", f"{source.where(first)} has {key} {value!r} too")]
 
 
 def _characters(prompt: Prompt | RowProblem) -> int:

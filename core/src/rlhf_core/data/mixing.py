@@ -1,6 +1,6 @@
-"""The order of an epoch, the shares of a mix, and the rows that are held out. All are functions of seed and epoch.
+"""Order of an epoch, shares of a mix, and held-out rows, all as functions of seed and epoch.
 
-Nothing here depends on what was drawn before, so a resumed run continues the order of the uninterrupted one.
+No function depends on earlier draws, so a resumed run continues the order of the uninterrupted run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..rng import generator_of, seed_of
 
 
 def epoch_counts(sizes: Sequence[int], probabilities: Sequence[float]) -> list[int]:
-    """Return how many rows each set gives to one epoch.
+    """Return the number of rows that each set gives to one epoch.
 
-    Without probabilities: all. With them, an epoch is the longest mix with these shares that repeats no row:
-    ``n_i = p_i * min_j(size_j / p_j)`` over sets with ``p_j > 0``, rounded, and at least 1. So the set that is scarce
-    for its share is used up, and the others go on in the next epoch.
+    Without probabilities a set gives all its rows. With probabilities an epoch is the longest mix with these shares
+    that repeats no row: ``n_i = p_i * min_j(size_j / p_j)`` over sets with ``p_j > 0``, rounded, and at least 1. So the
+    set that is scarcest for its share is used up, and the other sets go on in the next epoch.
     """
     if not probabilities:
         return list(sizes)
@@ -37,11 +37,11 @@ def epoch_order(
     seed: int,
     shuffle: bool,
 ) -> NDArray[np.int64]:
-    """Return positions in the concatenation of the sets, in the order of this epoch; none occurs twice.
+    """Return positions in the concatenation of the sets, in the order of this epoch; no position occurs twice.
 
-    In a mix, each set is walked in a fixed order (of its own shuffle, or as it stands) from where the epoch before
-    stopped, around its end, so over epochs all of its rows come equally often. Without ``shuffle`` the sets are
-    interleaved evenly.
+    In a mix each set has a fixed order: a shuffle of its own, or the order of its rows. An epoch goes on in this order
+    from the end of the epoch before, and from the last row to the first. So over epochs all rows of a set come equally
+    often. Without ``shuffle`` the sets are interleaved evenly.
     """
     counts = epoch_counts(sizes, probabilities)
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -61,10 +61,10 @@ def epoch_order(
 
 
 def held_out(name: str, size: int, *, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Return (size,) True at the rows to hold out: about ``fraction`` of them, at least one and not all.
+    """Return a mask (size,), True at the rows to hold out: about ``fraction`` of the rows, at least one and not all.
 
-    A row's fate is the hash of (seed, name of its set, its index), so it stays the same when rows are appended or other
-    sets are added.
+    The hash of (seed, name of the set, index of the row) decides about a row, so the decision stays the same when rows
+    are appended or other sets are added.
     """
     if fraction <= 0.0 or size < 2:
         return np.zeros(size, dtype=bool)
@@ -89,7 +89,7 @@ def _window(
 
 
 def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash 64-bit integers: the finalizer of SplitMix64 (Steele et al. 2014), a bijection."""
+    """Return a hash of each 64-bit integer: the finalizer of SplitMix64 (Steele et al. 2014), a bijection."""
     with np.errstate(over="ignore"):
         mixed = (values + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

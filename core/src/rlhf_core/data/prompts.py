@@ -1,4 +1,4 @@
-"""All prompts of a source as token columns, made once at the start of a run."""
+"""Prompts of a source as token columns, which a run makes once at its start."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ MAX_CHARACTERS = 2**22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """The prompts of a source's usable rows, in order. ``R`` is their number."""
+    """Prompts of a source's usable rows, in order. ``P`` is the number of prompts."""
 
     rows: NDArray[np.int64]
-    """(R,) index of each in the source, ascending."""
+    """Index in the source of each prompt's row (P,), ascending."""
     token_ids: NDArray[np.int32]
-    """All tokens, one prompt after the other."""
+    """Tokens of all prompts, one prompt after the other."""
     offsets: NDArray[np.int64]
-    """(R + 1,) where each prompt starts."""
+    """Index in ``token_ids`` at which each prompt starts (P + 1,); the last entry is the number of tokens."""
     bad: tuple[BadRow, ...]
-    """The rows that cannot be used."""
+    """Rows that cannot be used, with the reasons."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def tokens(self, position: int) -> tuple[int, ...]:
-        """The tokens of one prompt."""
+        """Return the tokens of the prompt at ``position``."""
         start, end = self.offsets[position : position + 2]
         return tuple(self.token_ids[start:end].tolist())
 
@@ -52,11 +52,11 @@ def tokenize_prompts(
     renderer: TokenizerRenderer,
     max_tokens: int,
 ) -> Prompts:
-    """Return the prompts of the wanted rows; rows that cannot be used are returned as such, with the reason.
+    """Return the prompts of the wanted rows, and the wanted rows that cannot be used.
 
     Args:
-        wanted: True at the rows to use; may be shorter than the source, whose other rows are then not wanted.
-        max_tokens: longer prompts are bad rows.
+        wanted: mask, True at the rows to use; rows of the source behind its end are not wanted.
+        max_tokens: largest number of tokens of a prompt; a row with a longer prompt cannot be used.
     """
     rows, token_ids, lengths = array("q"), array("i"), array("q")
     bad: list[BadRow] = []
@@ -81,7 +81,7 @@ def tokenize_prompts(
 
 
 def read_prompt(row: Row | Unreadable, format: PromptFormat) -> Prompt | RowProblem:
-    """Return a row's prompt, or what is wrong with it."""
+    """Return the prompt of a row, or the row's problem."""
     if isinstance(row, Unreadable):
         return RowProblem("unreadable", row.reason)
     try:
@@ -150,7 +150,7 @@ def check_characters(text: str, max_tokens: int | None, what: str, option: str) 
 
 
 def length_problem(length: int, max_tokens: int) -> RowProblem | None:
-    """Return what is wrong with a prompt of this many tokens, if anything."""
+    """Return the problem of a prompt of ``length`` tokens; None if the length is usable."""
     if not length:
         return RowProblem("empty", "the prompt has no tokens")
     if length <= max_tokens:

@@ -1,7 +1,7 @@
-"""Text and messages to tokens and back, by a tokenizer and its chat template.
+"""Renderer between text or messages and tokens, by a tokenizer and its chat template.
 
-What follows the policy's turn is taken from the template by rendering a stand-in conversation and cutting it after the
-stand-in's answer. So the policy's own tokens are never decoded and tokenised again.
+The renderer finds the tokens behind the policy's turn in a stand-in conversation: it renders the conversation and cuts
+it after the stand-in's answer. So the policy's own tokens are never decoded and tokenized again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _STAND_IN = "Zx7Qv9"
-"""An answer that no template contains or changes, and whose ends merge with nothing that templates write."""
+"""Answer that no template contains or changes, and whose ends merge with no text of a template into one token."""
 
 _OPENING: tuple[Message, ...] = (
     {"role": "user", "content": "Hello"},
@@ -25,7 +25,7 @@ _OPENING: tuple[Message, ...] = (
 
 
 class TokenizerRenderer:
-    """A ``contracts.Renderer`` for any Transformers tokenizer; chat needs one with a chat template."""
+    """``contracts.Renderer`` for any Transformers tokenizer; chat needs a tokenizer with a chat template."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
@@ -37,11 +37,11 @@ class TokenizerRenderer:
         self._end_of_turn: list[int] | None = None
 
     def encode(self, text: str) -> list[int]:
-        """Tokenise a piece of text; adds no special tokens."""
+        """Return the tokens of a text, without special tokens."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise many pieces of text; adds no special tokens."""
+        """Return the tokens of each text, without special tokens."""
         if not texts:
             return []
         ids: list[list[int]] = self.tokenizer(
@@ -54,8 +54,11 @@ class TokenizerRenderer:
         return ids
 
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise plain-text prompts: they start with what this tokenizer puts before any text (a BOS token, or
-        nothing), unless they have it already."""
+        """Return the tokens of plain-text prompts.
+
+        Each starts with the special tokens that this tokenizer puts before any text (a BOS token, or none), unless the
+        text has them already.
+        """
         prefix = self._prefix
         return [
             ids if ids[: len(prefix)] == prefix else prefix + ids
@@ -63,7 +66,7 @@ class TokenizerRenderer:
         ]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Return the text of some tokens, with no spaces removed."""
+        """Return the text of the tokens, with no spaces removed."""
         text: str = self.tokenizer.decode(
             token_ids,
             skip_special_tokens=skip_special_tokens,
@@ -74,7 +77,7 @@ class TokenizerRenderer:
     def decode_batch(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> list[str]:
-        """Return what ``decode`` says of each; the ``tokenizers`` library has all cores work on them."""
+        """Return the text of each sequence, as ``decode`` gives it; the ``tokenizers`` library uses all cores."""
         if not self._decodes_plainly:
             return [self.decode(one, skip_special_tokens=skip_special_tokens) for one in sequences]
         backend = self.tokenizer.backend_tokenizer
@@ -84,18 +87,18 @@ class TokenizerRenderer:
         return texts
 
     def render(self, messages: Sequence[Message]) -> list[int]:
-        """Tokens of a conversation, ending where the policy is to write.
+        """Return the tokens of a conversation up to the policy's turn.
 
         Raises:
-            DataError: there is no chat template, or it refuses these messages.
+            DataError: the tokenizer has no chat template, or the template refuses these messages.
         """
         return self.encode(self.render_text(messages))
 
     def render_text(self, messages: Sequence[Message], *, reply: bool = True) -> str:
-        """A conversation as text; with ``reply`` it ends where the policy is to write.
+        """Return a conversation as text; with ``reply`` the text ends where the policy's turn begins.
 
         Raises:
-            DataError: there is no chat template, or it refuses these messages.
+            DataError: the tokenizer has no chat template, or the template refuses these messages.
         """
         from jinja2 import TemplateError
 
@@ -113,12 +116,14 @@ class TokenizerRenderer:
         return text
 
     def render_next(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
-        """Tokens that follow the policy's last turn: the rest of it, then ``messages``, up to the next turn.
+        """Return the tokens between the policy's last turn and its next turn: the end of the turn, then ``messages``.
 
-        With ``ended`` the policy wrote an end token itself, whichever, and the template's is left out.
+        Args:
+            messages: the messages between the two turns.
+            ended: the policy wrote an end token itself, so the template's end token is left out.
 
         Raises:
-            DataError: there is no chat template, or it refuses these messages or hides the answer.
+            DataError: the tokenizer has no chat template, or the template refuses the messages or hides the answer.
         """
         following = self._after_stand_in((*_OPENING, *messages), reply=True)
         if not ended:
@@ -129,7 +134,7 @@ class TokenizerRenderer:
         return following[len(end) :] if following[: len(end)] == end else following
 
     def _find_end_of_turn(self) -> list[int]:
-        """What a template writes after an answer, through its first special token; nothing if there is none."""
+        """Return the template's tokens behind an answer, through the first special one; none if no token is special."""
         closing = self._after_stand_in(_OPENING, reply=False)
         for index, token in enumerate(closing):
             if token in self._special:
@@ -137,7 +142,7 @@ class TokenizerRenderer:
         return []
 
     def _after_stand_in(self, messages: Sequence[Message], *, reply: bool) -> list[int]:
-        """Tokens after the stand-in's answer, tokenised in their place."""
+        """Return the tokens behind the stand-in's answer, tokenized together with the text before them."""
         text = self.render_text(messages, reply=reply)
         if text.count(_STAND_IN) != 1:
             raise DataError(
@@ -152,14 +157,16 @@ class TokenizerRenderer:
         )
         pairs = list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
         if any(start < cut < end for _, (start, end) in pairs):
-            # A token that holds the end of the answer and the start of what follows: cut the text, not the tokens.
+            # One token holds the end of the answer and the text behind it, so the text is cut instead of the tokens.
             return self.encode(text[cut:])
         return [token for token, (start, _) in pairs if start >= cut]
 
 
 def _decodes_plainly(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether ``decode`` is nothing but that of the ``tokenizers`` library: not a tokenizer in Python, nor one of
-    which the class changes what decoding returns."""
+    """Return whether ``decode`` is that of the ``tokenizers`` library.
+
+    This is not so for a tokenizer written in Python, nor for a class that changes the result of decoding.
+    """
     from transformers import PreTrainedTokenizerFast
 
     return isinstance(tokenizer, PreTrainedTokenizerFast) and all(
@@ -169,7 +176,7 @@ def _decodes_plainly(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _leading_special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """What the tokenizer puts before any text when it is asked to add special tokens."""
+    """Return the special tokens that the tokenizer puts before any text."""
     plain: list[int] = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
     whole: list[int] = tokenizer("a", add_special_tokens=True, verbose=False)["input_ids"]
     for start in range(len(whole) - len(plain) + 1):

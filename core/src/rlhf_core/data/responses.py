@@ -1,4 +1,4 @@
-"""Good responses to imitate, as training sequences: prompt, response, end-of-sequence."""
+"""Supervised rows as trajectories: prompt, response to imitate, end-of-sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a data row to a prompt, and everything that can be wrong with a row."""
+"""Prompts of data rows, and the problems that a row can have."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _PART_TYPES = (str, Mapping)
 
 
 class RowProblem(ValueError):
-    """What is wrong with one row.
+    """Problem of one row.
 
     Args:
-        kind: a few words, the same for all rows of this sort.
-        reason: what was expected, what came, and the fix.
+        kind: a few words that are the same for all rows with this sort of problem.
+        reason: the expected value, the actual value, and the fix.
     """
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -36,20 +36,22 @@ class RowProblem(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be used."""
+    """Row that cannot be used."""
 
     where: str
-    """``file:line`` or ``set:row``."""
+    """Place of the row, ``file:line`` or ``set:row``."""
     kind: str
+    """Sort of the problem, in a few words."""
     reason: str
+    """Expected value, actual value, and the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptFormat:
-    """How prompts are made of rows: the part of ``data.*`` that says so.
+    """Options of ``data.*`` by which prompts are made of rows.
 
     Raises:
-        DataError: the template is not one, or the system prompt has no place.
+        DataError: the template is malformed, or the system prompt has no place in a plain-text prompt.
     """
 
     prompt_key: str = "prompt"
@@ -67,7 +69,7 @@ class PromptFormat:
 
     @classmethod
     def of(cls, data: DataConfig) -> PromptFormat:
-        """The format that a run's options describe."""
+        """Return the format that a run's options describe."""
         return cls(
             prompt_key=data.prompt_key,
             template=data.template,
@@ -77,7 +79,7 @@ class PromptFormat:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that prompts are made of."""
+        """Names of the columns that prompts are made of."""
         return (self.prompt_key,) if self.template is None else _fields(self.template)
 
     def prompt(self, row: Row) -> Prompt:
@@ -130,7 +132,7 @@ def check_text(text: str, what: str) -> None:
     """Refuse text that no tokenizer or file can carry.
 
     Raises:
-        RowProblem: it is empty or blank, or has a NUL or a lone surrogate.
+        RowProblem: the text is empty or blank, or has a NUL or a lone surrogate.
     """
     if not text.strip():
         raise RowProblem("empty", f"{what} is empty")
@@ -148,10 +150,10 @@ def check_text(text: str, what: str) -> None:
 
 
 def checked_messages(value: Sequence[Any]) -> tuple[Message, ...]:
-    """Return chat messages without their empty fields (tables fill up missing ones with None).
+    """Return chat messages without their empty fields; tables fill up missing fields with None.
 
     Raises:
-        RowProblem: they are no messages, are empty, or end with the assistant's.
+        RowProblem: the list is empty, an entry is no message, or the last message is the assistant's.
     """
     if not value:
         raise RowProblem("empty", "the list of messages is empty")
@@ -159,7 +161,7 @@ def checked_messages(value: Sequence[Any]) -> tuple[Message, ...]:
     if messages[-1]["role"] == "assistant":
         raise RowProblem(
             "ends with the assistant",
-            "the last message is the assistant's, but that is what the policy is to write; leave it out",
+            "the last message is the assistant's, but the policy has to write this message; leave it out",
         )
     return messages
 
@@ -167,7 +169,7 @@ def checked_messages(value: Sequence[Any]) -> tuple[Message, ...]:
 def bad_row_error(
     bad: Sequence[BadRow], total: int, option: str, sources: Sequence[str]
 ) -> DataError:
-    """Return the error for ``on_bad_row = fail``: how many rows of which kind, the first ones, and the way out."""
+    """Return the error for ``on_bad_row = fail``: the number of bad rows by kind, the first of them, and the fix."""
     kinds = Counter(row.kind for row in bad)
     lines = [
         f"{option}: {len(bad)} of {total} rows cannot be used ({_counted(kinds)})",
@@ -178,7 +180,7 @@ def bad_row_error(
             f"  and {len(bad) - _SHOWN} more; list them with: rlhf data check {' '.join(sources)}"
         )
     if len(bad) < total:
-        lines.append("  Repair them, or leave them out with --data.on_bad_row skip.")
+        lines.append("  Repair these rows, or leave them out with --data.on_bad_row skip.")
     return DataError("\n".join(lines))
 
 
@@ -245,7 +247,7 @@ def _check_template(template: str) -> None:
 
 
 def _fields(template: str) -> tuple[str, ...]:
-    """Names of the columns in a format string.
+    """Return the names of the columns in a format string.
 
     Raises:
         ValueError: the string is malformed, or reaches into an object's attributes.

@@ -1,4 +1,4 @@
-"""A source of rows: reads them one at a time, and knows for each one where it stands."""
+"""Source of data rows, which reads rows one at a time and knows the place of each row."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Row = Mapping[str, Any]
+"""Values of a data row by column. Any: a data set may hold any type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """What stands in for a row that could not be read."""
+    """Stand-in for a row that could not be read."""
 
     reason: str
+    """Expected form of the row, and the actual one."""
 
 
 class Source(Protocol):
@@ -25,13 +27,17 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def row(self, index: int) -> Row:
-        """Return a readable row by its original column names, as plain Python values."""
+        """Return the row of an index by its original column names, as plain Python values.
+
+        Raises:
+            DataError: the row cannot be read.
+        """
         ...
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
-        """Yield all rows in order. With ``columns`` the others may be left out."""
+        """Yield all rows in order. With ``columns`` other columns may be left out."""
         ...
 
     def where(self, index: int) -> str:
-        """Place of a row for messages: ``file:line`` or ``set:row``."""
+        """Return the place of a row for messages: ``file:line`` or ``set:row``."""
         ...

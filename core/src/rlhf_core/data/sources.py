@@ -1,4 +1,4 @@
-"""Opening a source of rows by what the user typed: a file, a folder, or a hub name."""
+"""Opening of a source of rows by the text that the user typed: a file, a folder, or a hub name."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def open_source(spec: str, *, split: str = "train", name: str | None = None) -> 
 
     Args:
         spec: a JSONL, JSON, CSV or Parquet file, a folder, or a hub name (NAME or NAME:CONFIG).
-        split: which split of a folder or hub set that has several.
-        name: short name; derived from ``spec`` when None.
+        split: split of a folder or hub set that has several.
+        name: short name; None: derived from ``spec``.
 
     Raises:
-        DataError: there is no such file, folder or set, or it cannot be read as what it claims to be.
+        DataError: the file, folder or hub set does not exist, or cannot be read in the format of its name.
     """
     name = name or short_name(spec)
     path = Path(spec)
@@ -64,7 +64,7 @@ def short_name(spec: str) -> str:
 
 
 def split_name(entry: str) -> tuple[str | None, str]:
-    """Split ``NAME=SOURCE`` into its parts; the name is None if there is none, or if the whole is a file."""
+    """Return name and source of ``NAME=SOURCE``; the name is None without ``=``, or if the whole text is a file."""
     match = _NAMED.fullmatch(entry)
     if match is None or Path(entry).exists():
         return None, entry

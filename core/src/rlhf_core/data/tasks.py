@@ -1,6 +1,6 @@
-"""What the loop asks for: the tasks of a run, by epoch and index.
+"""Tasks of a run, by epoch and index.
 
-A training task's index is its row's place in the concatenation of all sets, bad and held-out rows included. So the
+The index of a training task is its row's index in the concatenation of all sets, bad and held-out rows included. So the
 names of samples do not change when another row is skipped or held out.
 """
 
@@ -29,23 +29,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One source's share of a task set."""
+    """Tasks of one source in a task set."""
 
     source: Source
+    """Source of the rows."""
     format: PromptFormat
+    """Format of the prompts."""
     prompts: Prompts
+    """Prompts of the usable rows, P in number."""
     dataset: str
+    """Name by which results are grouped."""
     ids: NDArray[np.int64]
-    """(R,) index of each prompt in the task set, ascending."""
+    """Index of each prompt's task (P,), ascending."""
 
 
 class TaskSet:
-    """Tasks made of data rows. Holds their tokens and reads a row when its task is asked for.
+    """Tasks made of data rows. The set holds the tokens of all prompts and reads a row when its task is made.
 
     Args:
-        parts: with indices that ascend over the parts too.
-        probabilities: shares of the parts in an epoch; empty: all of each.
-        shuffle: draw a new order for each epoch.
+        parts: parts of the set, with indices that ascend over all parts.
+        probabilities: shares of the parts in an epoch; empty: an epoch has all rows of all parts.
+        shuffle: whether each epoch has a new order.
     """
 
     def __init__(
@@ -60,16 +64,16 @@ class TaskSet:
         self._length = sum(epoch_counts(self._sizes, probabilities))
 
     def __len__(self) -> int:
-        """Tasks of one epoch."""
+        """Return the number of tasks of one epoch."""
         return self._length
 
     @property
     def skipped(self) -> tuple[BadRow, ...]:
-        """Rows that were left out because they cannot be used."""
+        """Rows that the set leaves out because they cannot be used."""
         return tuple(bad for part in self._parts for bad in part.prompts.bad)
 
     def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
-        """Indices of an epoch's tasks, each once."""
+        """Return the indices of an epoch's tasks in their order, each once."""
         positions = epoch_order(
             self._sizes, self._probabilities, epoch=epoch, seed=seed, shuffle=self._shuffle
         )
@@ -97,10 +101,10 @@ class TaskSet:
 
 
 class EnvironmentTasks:
-    """Tasks without data, for environments that make up their own; they differ in their uid, and so in their seeds.
+    """Tasks without data, for environments that invent their tasks; tasks differ in their uid, and so in their seeds.
 
     Args:
-        count: tasks of one epoch.
+        count: number of tasks of one epoch.
     """
 
     def __init__(self, count: int) -> None:
@@ -110,7 +114,7 @@ class EnvironmentTasks:
         return self._count
 
     def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
-        """0 to count - 1: there is nothing to shuffle."""
+        """Return 0 to count - 1; empty tasks need no shuffle."""
         return np.arange(self._count)
 
     def task(self, index: int, epoch: int) -> Task:
@@ -121,7 +125,7 @@ class EnvironmentTasks:
 def load_task_set(run: RunConfig, renderer: TokenizerRenderer) -> TaskSet | EnvironmentTasks:
     """Return the training tasks, without the rows that ``eval.fraction`` holds out.
 
-    Without ``data.train``, an epoch is ``data.max_samples`` empty tasks, or one rollout batch of them.
+    Without ``data.train`` an epoch has ``data.max_samples`` empty tasks, or, if unset, ``rollout.batch_size``.
 
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), or no usable row is left.
@@ -141,12 +145,12 @@ def load_task_set(run: RunConfig, renderer: TokenizerRenderer) -> TaskSet | Envi
 
 
 def load_eval_sets(run: RunConfig, renderer: TokenizerRenderer) -> Mapping[str, TaskSet]:
-    """Return the held-out sets by name: those of ``eval.data``, or the rows that ``eval.fraction`` holds out.
+    """Return the evaluation sets by name: the sets of ``eval.data``, and the rows that ``eval.fraction`` holds out.
 
-    Their indices count from 0 without gaps, and their order is that of the rows.
+    The indices of a set's tasks count from 0 without gaps, in the order of the rows.
 
     Raises:
-        DataError: as for training; or two sets share a name.
+        DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
     """
     sets: dict[str, TaskSet] = {}
     for entry in run.eval.data:
@@ -179,14 +183,14 @@ def _held_out_sets(run: RunConfig, renderer: TokenizerRenderer) -> dict[str, Tas
             reader.add(source, held)
     if not readers:
         raise DataError(
-            "eval.fraction: expected sets of at least 2 rows, to hold some out; got sets of 1. "
+            "eval.fraction: expected sets of at least 2 rows, to hold some out; got sets of 1 row. "
             "Give held-out rows with --eval.data."
         )
     return {name: TaskSet(reader.parts(compact=True)) for name, reader in readers.items()}
 
 
 class _Reader:
-    """Collects the parts of a task set, and all bad rows of all its sources into one message."""
+    """Reader of the sources of one task set, which reports the bad rows of all sources in one message."""
 
     def __init__(
         self, run: RunConfig, renderer: TokenizerRenderer, option: str, specs: Sequence[str]
@@ -200,7 +204,7 @@ class _Reader:
         self._total = 0
 
     def add(self, source: Source, wanted: NDArray[np.bool_], start: int = 0) -> None:
-        """Tokenise the wanted rows of a source whose first row has index ``start``."""
+        """Tokenize the wanted rows of a source whose first row has index ``start``."""
         prompts = tokenize_prompts(
             source, wanted, self._format, self._renderer, self._data.max_prompt_tokens
         )
@@ -208,7 +212,11 @@ class _Reader:
         self._total += int(wanted.sum())
 
     def parts(self, *, compact: bool = False) -> list[Part]:
-        """Return what was read, if it may be used; ``compact`` numbers the tasks from 0 without gaps."""
+        """Return one part for each source; ``compact`` numbers the tasks from 0 without gaps.
+
+        Raises:
+            DataError: rows are bad (with ``on_bad_row = fail``), or a source has no usable row left.
+        """
         bad = [row for _, prompts, _ in self._read for row in prompts.bad]
         if bad and (self._data.on_bad_row == "fail" or len(bad) == self._total):
             raise bad_row_error(bad, self._total, self._option, self._specs)

@@ -1,6 +1,7 @@
-"""JSON Lines and JSON files, read by their own rules: values come out as they were written, with file and line.
+"""Sources that are JSON Lines and JSON files: values stay as they were written, and each row has its file and line.
 
-``datasets`` would guess types over the whole file (dates from text, one type per column) and copy it into its cache.
+``datasets`` is not used, because it would guess types over the whole file (dates from text, one type per column) and
+copy the file into its cache.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class JsonLines:
-    """A file with one JSON object a line; blank lines are skipped.
+    """Source of a file with one JSON object per line; blank lines are skipped.
 
-    Holds 12 bytes a row: where each line starts, and its number. The file must not change while it is open.
+    The source holds 12 bytes per row: the start of the line in the file, and the line's number. The file must not
+    change while it is open.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -64,13 +66,13 @@ class JsonLines:
                     yield parse_row(line)
 
     def where(self, index: int) -> str:
-        """``file:line``, with lines counted from 1."""
+        """Return ``file:line``, with lines counted from 1."""
         return f"{self._path}:{self._line_numbers[index]}"
 
     def _index_lines(self) -> None:
-        """Note where each line that is not blank starts. The last entry is where the last one ends.
+        """Record the start and the number of each line that is not blank, and at last the end of the file.
 
-        A blank line counts to the row before it, which JSON does not mind.
+        A row's bytes end where the next row starts, so blank lines between belong to the row before, as JSON allows.
         """
         position = len(_BOM) if os.pread(self._file, len(_BOM), 0) == _BOM else 0
         with open(self._path, "rb") as file:
@@ -87,7 +89,7 @@ class JsonLines:
 
 
 class JsonArray:
-    """A JSON file that holds a list of objects, in memory."""
+    """Source of a JSON file with a list of objects, which is held in memory."""
 
     def __init__(
         self, path: Path, name: str, rows: list[Row | Unreadable], line_numbers: array[int]
@@ -116,7 +118,7 @@ class JsonArray:
         yield from self._rows
 
     def where(self, index: int) -> str:
-        """``file:line`` of the entry's first line, counted from 1."""
+        """Return ``file:line`` of the entry's first line, counted from 1."""
         return f"{self._path}:{self._line_numbers[index]}"
 
 
@@ -124,7 +126,7 @@ def open_json(path: Path, name: str) -> Source:
     """Open a ``.json`` file: a list of objects, or one object a line as in ``.jsonl``.
 
     Raises:
-        DataError: it is neither, is not UTF-8, or the list is broken; the message has the line.
+        DataError: the file has neither form, is not UTF-8, or its list is broken; the message has the line.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -146,7 +148,7 @@ def open_json(path: Path, name: str) -> Source:
 
 
 def parse_row(line: bytes) -> Row | Unreadable:
-    """Return a line's JSON object, or why there is none."""
+    """Return the JSON object of a line, or the reason why the line has none."""
     try:
         return _as_row(json.loads(line.decode("utf-8").rstrip()))
     except UnicodeDecodeError as error:
@@ -154,7 +156,7 @@ def parse_row(line: bytes) -> Row | Unreadable:
     except json.JSONDecodeError as error:
         return Unreadable(f"broken JSON: {error.msg} at column {error.colno}")
     except (RecursionError, ValueError) as error:
-        # Deeper than the parser goes, or a number with more digits than Python converts.
+        # The object is nested too deeply for the parser, or a number has more digits than Python converts.
         return Unreadable(f"unusable JSON: {error}")
 
 

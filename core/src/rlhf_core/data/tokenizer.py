@@ -1,4 +1,4 @@
-"""Loading a tokenizer, and all tokens that end a turn."""
+"""Loading of a tokenizer, and the tokens that end a turn."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ if TYPE_CHECKING:
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a folder or hub name.
-
-    A padding token is not needed: nothing here pads tokens.
+    """Return the tokenizer of a folder or hub name, which needs no padding token.
 
     Raises:
-        ConfigError: there is none, it cannot be read, or it needs Python code that came with it.
+        ConfigError: the tokenizer is missing, cannot be read, or needs Python code that came with it.
     """
     from transformers import AutoTokenizer
 
@@ -26,9 +24,9 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
     except Exception as error:  # Transformers checks little of what the files hold
         raise ConfigError(_reason(path, error)) from error
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        # Transformers makes up an empty tokenizer for a folder that has only a model
+        # For a folder with a model only, Transformers returns an empty tokenizer instead of an error.
         raise ConfigError(
-            f"model {path}: its tokenizer has no ordinary tokens; is tokenizer.json missing? "
+            f"model {path}: the tokenizer has no ordinary tokens; is tokenizer.json missing? "
             "Copy the tokenizer's files there, or name its folder with --model.tokenizer"
         )
     return tokenizer
@@ -37,9 +35,9 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
 def eos_token_ids(
     tokenizer: PreTrainedTokenizerBase, path: str, *, trust_remote_code: bool = False
 ) -> tuple[int, ...]:
-    """Return every token that ends a turn, sorted: the tokenizer's, and those of the model's configuration.
+    """Return the tokens that end a turn, sorted: the tokenizer's token and the tokens of the model's configuration.
 
-    Chat models have several (``<|im_end|>`` and ``<|endoftext|>``), and only ``generation_config.json`` lists them all.
+    Chat models have several (``<|im_end|>`` and ``<|endoftext|>``), and only ``generation_config.json`` lists all.
 
     Raises:
         ConfigError: there is none, so no sequence could end, or one is no token id.
@@ -95,7 +93,7 @@ def _reason(path: str, error: Exception) -> str:
     text = str(error)
     if "trust_remote_code" in text:
         return (
-            f"model {path}: it comes with Python code of its own, which is not run by default. "
+            f"model {path}: the model comes with Python code, which is not run by default. "
             "Read the code, then add --model.trust_remote_code"
         )
     return (
