@@ -76,7 +76,7 @@ def test_what_cannot_be_checked_without_options_is_said(rlhf):
     code, out, _ = rlhf("check", "function")
 
     assert code == 0
-    assert "not checked: rewards:function: it has required options" in out
+    assert "not checked: rewards:function: the component has required options" in out
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_what_cannot_be_checked_without_options_is_said(rlhf):
     [
         (["nope"], "no installed plugin or component is called 'nope'"),
         (["ppo", "--kind", "nope"], "--kind nope: expected one of"),
-        (["losses.py:plain"], "say what it is with --kind"),
+        (["losses.py:plain"], "give the kind of the component with --kind"),
     ],
 )
 def test_a_name_that_means_nothing_is_refused(rlhf, losses, words, part):

@@ -1,4 +1,4 @@
-"""``python -m rlhf_cli`` is ``rlhf``."""
+"""Entry point of ``python -m rlhf_cli``, which is the command ``rlhf``."""
 
 import sys
 

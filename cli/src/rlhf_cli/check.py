@@ -1,4 +1,4 @@
-"""``rlhf check``: whether a component keeps the promises of its contract, told by the same checks as in its tests."""
+"""The command ``rlhf check``, which runs the conformance checks of a component's kind, as its tests do."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rlhf_core.plugins import Plugins
 from .plugins_command import kind_word
 
 Found = tuple[str, Registered[Any]]
-"""Hook and component."""
+"""Hook and registered component."""
 
 
 def command(plugins: Plugins) -> Callable[..., None]:
-    """Return the command."""
+    """Return the Typer command, bound to the loaded plugins."""
 
     def check(
         name: Annotated[
@@ -49,7 +49,7 @@ def command(plugins: Plugins) -> Callable[..., None]:
                 unchecked.append(f"{entry.qualified}: there are no checks for a {_kind(hook)}")
             elif has_required_options(entry):
                 unchecked.append(
-                    f"{entry.qualified}: it has required options; check it in its tests"
+                    f"{entry.qualified}: the component has required options; check it in its tests"
                 )
             elif len(found) > 1 and (missing := _cannot_be_made(entry)):
                 unchecked.append(f"{entry.qualified} cannot be made here: {missing}")
@@ -69,6 +69,7 @@ def command(plugins: Plugins) -> Callable[..., None]:
 
 
 def is_file(name: str) -> bool:
+    """Return whether ``name`` has the form ``FILE.py:NAME``."""
     return code_reference.is_reference(name)
 
 
@@ -76,8 +77,8 @@ def find(plugins: Plugins, name: str, kind: str | None = None) -> list[Found]:
     """Return the components that ``name`` means.
 
     Raises:
-        UnknownComponent: there is none.
-        ConfigError: no such kind, or a file without a kind where several would fit.
+        UnknownComponent: no installed plugin or component has this name.
+        ConfigError: the kind does not exist, or ``name`` is a file and no kind is given.
     """
     hooks = _hooks(kind)
     if is_file(name):
@@ -90,7 +91,7 @@ def find(plugins: Plugins, name: str, kind: str | None = None) -> list[Found]:
         for found in entries
         if bare in (found[1].name, *found[1].component.aliases) and plugin in ("", found[1].plugin)
     ]
-    # A plugin and its component may share a name (ppo); then the component is meant, and its plugin's imports.
+    # A plugin and its component may share a name (ppo); the name then means the component and its plugin's imports.
     if chosen := single or whole:
         return chosen
     broken = [str(failure) for failure in plugins.failed if failure.name == name]
@@ -101,7 +102,7 @@ def find(plugins: Plugins, name: str, kind: str | None = None) -> list[Found]:
 def _of_file(plugins: Plugins, name: str, hooks: Sequence[str]) -> Found:
     if len(hooks) != 1:
         words = ", ".join(kind_word(hook) for hook in COMPONENT_HOOKS)
-        raise ConfigError(f"{name}: say what it is with --kind, one of {words}")
+        raise ConfigError(f"{name}: give the kind of the component with --kind, one of {words}")
     return hooks[0], plugins.get(hooks[0], name)
 
 
@@ -132,7 +133,7 @@ def _registration(hook: str, entry: Registered[Any]) -> Any:
 
 
 def _whole_plugin(plugins: Plugins, name: str) -> list[Any]:
-    """The checks of a plugin as a whole, if that is what the name means."""
+    """Return the outcomes of the checks of a whole plugin, if ``name`` is a plugin or its distribution."""
     from rlhf_core.testing.checks import assert_imports_stay_light
 
     entries = [entry for registry in plugins.registries.values() for entry in registry]
@@ -148,9 +149,10 @@ def _whole_plugin(plugins: Plugins, name: str) -> list[Any]:
 
 
 def _cannot_be_made(entry: Registered[Any]) -> str | None:
-    """What is missing here, an extra or a device; None when the component can be made.
+    """Return the reason why the component cannot be made here, such as a missing extra or device; None if it can.
 
-    Of a whole package the other components are still checked; of a component that was named itself it is a failure.
+    When a whole plugin is checked, such a component is left out and the others are checked. When the component itself
+    was named, the check fails.
     """
     try:
         entry.build()
@@ -165,7 +167,7 @@ def _outcomes(hook: str, entry: Registered[Any]) -> list[Any]:
     try:
         entry.build()
     except RLHFError as error:
-        # A missing extra or device is one fact, not a failure of each check.
+        # A missing extra or device is reported once, and not as a failure of each check.
         return [_attempt(entry.qualified, _kind(hook), "build", _raiser(error))]
     return run_checks(hook, subject(entry, entry.qualified))
 
@@ -189,12 +191,12 @@ def _attempt(component: str, kind: str, check: str, run: Callable[[], object]) -
 
 
 def _print(outcomes: Sequence[Any], unchecked: Sequence[str]) -> None:
-    # Imported here: only the table needs it.
+    # Only the table needs rich, whose import would slow every command.
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    # Redirected output has no width of its own, and rich would assume 80.
+    # Redirected output has no width, and rich would assume 80.
     console = Console(width=None if sys.stdout.isatty() else 200)
     table = Table(box=None, pad_edge=False)
     for title in ("component", "check", "result"):

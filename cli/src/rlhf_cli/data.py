@@ -1,4 +1,4 @@
-"""``rlhf data``: look at data files and find every row that a run could not use, before any model is loaded."""
+"""The command ``rlhf data``, which shows data files and finds every row that a run could not use, without a model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ SystemPrompt = Annotated[str | None, typer.Option(help="as --data.system_prompt"
 Chat = Annotated[bool, typer.Option("--chat", help="as --data.chat")]
 Model = Annotated[
     str | None,
-    typer.Option(help="model or tokenizer: tries its chat template and counts tokens"),
+    typer.Option(
+        help="model or tokenizer whose chat template is tried and whose tokens are counted"
+    ),
 ]
 Split = Annotated[str, typer.Option(help="split of folders and hub sets that have several")]
 
@@ -67,7 +69,7 @@ def check(
 
     if max_prompt_tokens is not None and model is None:
         raise ConfigError(
-            "--max-prompt-tokens needs --model to count tokens with. Add it, or use --max-prompt-characters."
+            "--max-prompt-tokens needs --model to count tokens. Add --model, or use --max-prompt-characters."
         )
     expected = Expectations(
         format=_format(prompt_key, template, system_prompt, chat),
@@ -128,7 +130,7 @@ def _format(
 
 
 def _renderer(model: str | None) -> TokenizerRenderer | None:
-    """Load the model's tokenizer, if one was named."""
+    """Return the renderer of the model's tokenizer; None without a model."""
     if model is None:
         return None
     from rlhf_core.data.renderer import TokenizerRenderer
@@ -138,7 +140,7 @@ def _renderer(model: str | None) -> TokenizerRenderer | None:
 
 
 def _report(spec: str, split: str, expected: Expectations) -> SourceReport | None:
-    """Check one data set and print its bad rows; None if it cannot be read at all."""
+    """Print the bad rows of one data set and return the report; None if the data set cannot be read at all."""
     from rlhf_core.data.checking import check_source
     from rlhf_core.data.sources import open_source
 
@@ -204,6 +206,6 @@ def _shortened(value: object) -> str:
 
 
 def _print(text: str) -> None:
-    """Print text that may hold anything: what a terminal cannot show, or would obey, is escaped."""
+    """Print any text, with the characters escaped that a terminal cannot show or would obey."""
     encodable = text.encode("utf-8", "backslashreplace").decode("utf-8")
     typer.echo(_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", encodable))

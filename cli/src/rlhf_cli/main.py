@@ -1,6 +1,6 @@
 """Entry point of ``rlhf``: the command tree, and errors as one message with an exit code.
 
-Importing this module and showing any help imports no torch.
+Neither the import of this module nor any help imports torch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _OWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, 1 for a failed run, 2 for a mistake of the user, 130."""
+    """Run the command line and return its exit code.
+
+    The code is 0 for success, 1 for a failed run, 2 for a mistake of the user, and 130 for an interrupt.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         plugins = plugin_loader.load()
@@ -62,17 +65,17 @@ def _leave_a_closed_terminal() -> None:
 
 
 def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer:
-    """Return all commands: our own, and those that plugins register.
+    """Return all commands: those of this package, and those that plugins register.
 
     Args:
-        arguments: the command line; a command that it does not name may be represented by its summary alone.
+        arguments: the command line; a command that is not on it may have its summary only.
     """
     app = typer.Typer(
         help="Reinforcement learning for language models, made of plugins.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # importing rich would be a third of the time that help takes
+        rich_markup_mode=None,  # The import of rich would take a third of the time of help.
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.command(
@@ -91,7 +94,7 @@ def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer
 
 
 def _add_module(app: typer.Typer, name: str) -> None:
-    """Add the command of a module of that name: its sub-tree ``app``, or its function called like the command."""
+    """Add the command of the module ``name``: the module's tree ``app``, or its function ``name``."""
     module = importlib.import_module(f".{name}", __package__)
     subtree: object = getattr(module, "app", None)
     if isinstance(subtree, typer.Typer):
@@ -101,14 +104,14 @@ def _add_module(app: typer.Typer, name: str) -> None:
 
 
 def _never_called() -> None:
-    """Stands in help for a command whose module is imported when it is asked for."""
+    """Stand in the help for a command whose module is imported only when the command is called."""
 
 
 def _add_plugin_commands(app: typer.Typer, plugins: Plugins) -> None:
     taken = {info.name for info in app.registered_commands}
     taken |= {info.name for info in app.registered_groups}
     for entry in plugins.registries["rlhf_commands"]:
-        name = entry.name.replace("_", "-")  # as flags and our own commands are typed
+        name = entry.name.replace("_", "-")  # Flags and commands of this package have dashes too.
         if name in taken:
             print(
                 f"warning: the command {entry.qualified} ({entry.origin}) is not available: "

@@ -1,4 +1,4 @@
-"""``rlhf new plugin``: a package that works at once, to be changed into what its author wants."""
+"""The command ``rlhf new plugin``, which writes a package with a working component for its author to change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .plugins_command import kind_word
 _OBSERVER = "observer"
 _HOOKS = {kind_word(hook): hook for hook in COMPONENT_HOOKS} | {_OBSERVER: ""}
 KINDS = tuple(_HOOKS)
-"""What can be scaffolded; each is a folder of templates."""
+"""Kinds of plugins that the command can write; each has a folder of templates."""
 
 _TEMPLATES = files(__package__) / "templates"
 _SUFFIX = ".tmpl"
@@ -30,31 +30,36 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """The names of a new plugin."""
+    """Names of a new plugin."""
 
     name: str
-    """As typed, with dashes: ``my-estimator``."""
+    """Name of the plugin as typed, with dashes: ``my-estimator``."""
     kind: str
+    """Kind of its component, one of ``KINDS``."""
 
     @property
     def distribution(self) -> str:
+        """Name of the distribution: ``rlhf-plugin-my-estimator``."""
         family = "env" if self.kind == "environment" else "plugin"
         return f"rlhf-{family}-{self.name}"
 
     @property
     def module(self) -> str:
+        """Name of the package to import: ``rlhf_plugin_my_estimator``."""
         return self.distribution.replace("-", "_")
 
     @property
     def component(self) -> str:
+        """Name of the component: ``my_estimator``."""
         return self.name.replace("-", "_")
 
     @property
     def class_name(self) -> str:
+        """Name of the component's class: ``MyEstimator``."""
         return "".join(part.capitalize() for part in self.name.split("-"))
 
     def names(self) -> dict[str, str]:
-        """What the templates are filled in with."""
+        """Return the values of the templates' placeholders."""
         major, minor, *_ = version("rlhf-core").split(".")
         entry_point = f"env_{self.component}" if self.kind == "environment" else self.component
         return {
@@ -97,7 +102,7 @@ def write_package(name: str, kind: str, output: Path) -> Path:
     """Write the package and return its folder.
 
     Raises:
-        ConfigError: the name or the kind cannot be used, the folder exists, or it cannot be written.
+        ConfigError: the name or the kind cannot be used, or the folder exists or cannot be written.
     """
     package = _package(name, kind)
     folder = output / package.distribution
@@ -122,7 +127,7 @@ def _package(name: str, kind: str) -> Package:
 
 
 def _write(source: Traversable, target: Path, names: dict[str, str]) -> None:
-    """Copy a folder of templates, filling in names in paths (``__module__``) and texts (``$module``)."""
+    """Copy a folder of templates with its placeholders replaced, in paths (``__module__``) and texts (``$module``)."""
     for entry in source.iterdir():
         filled = entry.name.removesuffix(_SUFFIX).replace("__module__", names["module"])
         path = target / filled.replace("__component__", names["component"])

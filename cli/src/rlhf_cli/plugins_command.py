@@ -1,4 +1,4 @@
-"""``rlhf plugins``: what is installed, what it provides, and what could not be loaded."""
+"""The command ``rlhf plugins``, which lists installed plugins, their components, and plugins that failed to load."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rlhf_core.hookspecs import COMPONENT_HOOKS, OBSERVER_HOOKS
 from rlhf_core.plugins import Failure, Plugins
 
 Row = dict[str, str]
+"""Cells of one line of the list, by column."""
 
 
 def tree(plugins: Plugins) -> typer.Typer:
@@ -28,10 +29,10 @@ def tree(plugins: Plugins) -> typer.Typer:
 
 
 def rows_of(plugins: Plugins, kind: str | None = None) -> list[Row]:
-    """Return one row per component, one per observer, one per plugin that failed.
+    """Return one row per component, one per observer, and one per plugin that failed to load.
 
     Raises:
-        ConfigError: there is no such kind.
+        ConfigError: the kind does not exist.
     """
     wanted = None if kind is None else _hook_of(kind)
     rows = [
@@ -47,10 +48,10 @@ def rows_of(plugins: Plugins, kind: str | None = None) -> list[Row]:
 
 
 def describe(plugins: Plugins, name: str) -> str:
-    """Return everything there is to say of the components called ``name``, whatever their kind.
+    """Return the description of all components called ``name``, of any kind.
 
     Raises:
-        UnknownComponent: no kind has one.
+        UnknownComponent: no installed plugin has a component of this name.
     """
     plugin, _, bare = name.rpartition(":")
     found = [
@@ -144,7 +145,7 @@ def _failure_row(failure: Failure) -> Row:
 
 
 def kind_word(hook: str) -> str:
-    """``rlhf_is_corrections`` -> ``is_correction``, ``rlhf_policy_losses`` -> ``policy_loss``."""
+    """Return the word for a hook's kind: ``policy_loss`` for ``rlhf_policy_losses``."""
     word = hook.removeprefix("rlhf_")
     return word.removesuffix("es") if word.endswith("sses") else word.removesuffix("s")
 
@@ -157,12 +158,12 @@ def _hook_of(kind: str) -> str:
 
 
 def _print_table(rows: list[Row]) -> None:
-    # Imported here: only the table needs it.
+    # Only the table needs rich, whose import would slow every command.
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    # Redirected output has no width of its own, and rich would assume 80.
+    # Redirected output has no width, and rich would assume 80.
     console = Console(width=None if sys.stdout.isatty() else 200)
     table = Table(box=None, pad_edge=False)
     for title in ("plugin", "distribution", "kind", "component", "summary", "status"):

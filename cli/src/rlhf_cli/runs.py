@@ -1,6 +1,6 @@
-"""A run as it would be built, for commands of plugins: read like ``rlhf train`` reads it, with nothing built.
+"""Planned run for commands of plugins: the configuration, read as ``rlhf train`` reads it, with nothing built.
 
-Public to plugins, as ``docs/plugins.md`` says. Imports no torch.
+This module is public to plugins (``docs/plugins.md``) and imports no torch.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from .train import layers_of, split_arguments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """What a run consists of, before anything exists."""
+    """Parts of a run, before any of them is built."""
 
     run: RunConfig
-    """The core's options."""
+    """Options of the core."""
     selections: Mapping[str, tuple[Selection, ...]]
-    """The chosen components by selector path, with their validated options."""
+    """Selected components by selector path, with their validated options."""
     runtime: ComponentRef
+    """Selected runtime with its options."""
     spec: RuntimeSpec
-    """What the runtime would be asked to build."""
+    """Specification of the roles and engines that the runtime would build."""
     demands: Demands
-    """Which models there are, and which passes each step makes."""
+    """Models of the run, and the passes that each step makes with them."""
     max_length: int
-    """Tokens of the longest sequence."""
+    """Number of tokens of the longest sequence."""
 
 
 def read_run(words: Sequence[str], plugins: Plugins) -> PlannedRun:
-    """Return the run that ``rlhf train WORDS`` would start. Whether files exist is not looked at.
+    """Return the run that ``rlhf train WORDS`` would start, without a check that its files exist.
 
     Raises:
         ConfigError: the configuration is wrong.
@@ -45,7 +46,7 @@ def read_run(words: Sequence[str], plugins: Plugins) -> PlannedRun:
 
 
 def planned(resolved: Resolved) -> PlannedRun:
-    """Return what a configuration asks for."""
+    """Return the run that a resolved configuration describes."""
     demands = demands_of(resolved)
     return PlannedRun(
         run=resolved.run,

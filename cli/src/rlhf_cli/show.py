@@ -1,4 +1,4 @@
-"""``rlhf show``: the rollouts of a step as people read them, from the run folder's ``samples.jsonl``."""
+"""The command ``rlhf show``, which prints the samples of a step from the run folder's ``samples.jsonl``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Sample = Mapping[str, Any]
 def show(
     run: Annotated[Path, typer.Argument(help="run folder (a run's --output)")],
     step: Annotated[
-        int | None, typer.Option("--step", min=1, help="which step; the latest when not given")
+        int | None, typer.Option("--step", min=1, help="number of the step; unset: the latest")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="show this many; all when not given")
+        int | None, typer.Option("--limit", min=1, help="number of samples; unset: all")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="one JSON object per line, as recorded")
@@ -47,13 +47,13 @@ def show(
 
 
 def read_samples(run: Path, step: int | None) -> tuple[int, list[Sample]]:
-    """Return the step and its samples, the latest step's when ``step`` is None.
+    """Return the number and the samples of a step; None means the latest step.
 
-    Reads line by line and keeps one step at a time: the file of a long run is large.
+    The file of a long run is large, so it is read line by line, and only the samples of one step are kept.
 
     Raises:
-        ConfigError: the folder is not a run's, the run keeps no samples, or it has none of this step; the message
-            lists the steps that there are.
+        ConfigError: the folder is no run folder, the run keeps no samples, or the step has none; the message then
+            lists the steps with samples.
     """
     path = _samples_file(run)
     chosen: int | None = None
@@ -107,7 +107,7 @@ def _lines(path: Path) -> Iterator[Sample]:
 
 
 def _ranges(steps: list[int]) -> str:
-    """``step 3``, ``steps 1-3, 7, 9-12``; of many scattered ones only the first and the last are written."""
+    """Return steps as text: ``step 3`` or ``steps 1-3, 7, 9-12``; of many ranges only the first and the last."""
     steps = sorted(steps)
     if len(steps) == 1:
         return f"step {steps[0]}"
@@ -131,7 +131,10 @@ def _print_sample(console: Console, sample: Sample) -> None:
 
 
 def _scores(sample: Sample) -> str:
-    """``reward 0.75 (exact 1, length -0.25)  truncated``: the single rewards where they say more than the sum."""
+    """Return the scores as text: ``reward 0.75 (exact 1, length -0.25)  truncated``.
+
+    The scores of single rewards are left out if there is only one and it equals the sum.
+    """
     named = ", ".join(f"{name} {value:g}" for name, value in sample["rewards"].items())
     is_sum = list(sample["rewards"].values()) == [sample["reward"]]
     text = f"reward {sample['reward']:g}" + (f" ({named})" if named and not is_sum else "")
@@ -139,6 +142,6 @@ def _scores(sample: Sample) -> str:
 
 
 def _printable(text: str, console: Console) -> str:
-    """Write out what would change the terminal's state or cannot be encoded: a policy may sample anything."""
+    """Return the text with the characters escaped that would change the terminal's state or cannot be encoded."""
     escaped = _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
     return escaped.encode(console.encoding, "backslashreplace").decode(console.encoding)

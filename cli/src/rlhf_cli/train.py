@@ -1,6 +1,6 @@
-"""``rlhf train``: read the options, check them, run.
+"""The command ``rlhf train``, which reads the options, checks them and starts the run.
 
-The options depend on the plugins that the options select, so this command reads its own arguments.
+The set of options depends on the plugins that the options select, so this command parses its own arguments.
 """
 
 from __future__ import annotations
@@ -35,14 +35,18 @@ _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """The words of the command line, sorted into what they are for."""
+    """Arguments of the command line, sorted by their purpose."""
 
     files: tuple[str, ...] = ()
+    """TOML files (``-c``), in order."""
     help: bool = False
+    """Whether to print the help only."""
     check: bool = False
+    """Whether to check the configuration only."""
     dry_run: bool = False
+    """Whether to describe the run only."""
     options: tuple[str, ...] = ()
-    """Everything else: options of the run."""
+    """All other words: options of the run."""
 
 
 def command(plugins: Plugins) -> Callable[[typer.Context], None]:
@@ -55,7 +59,7 @@ def command(plugins: Plugins) -> Callable[[typer.Context], None]:
 
 
 def execute(words: Sequence[str], plugins: Plugins) -> int:
-    """Do what ``rlhf train WORDS`` asks and return the exit code.
+    """Run ``rlhf train WORDS`` and return the exit code.
 
     Raises:
         RLHFError: the configuration is wrong, or the run could not start.
@@ -79,7 +83,7 @@ def execute(words: Sequence[str], plugins: Plugins) -> int:
         print("The configuration is valid.")
         return 0
     _say_unused(resolved)
-    # Imported here: it imports torch.
+    # The import is here because it imports torch.
     from rlhf_core.loop.run import run
 
     result = run(resolved, plugins)
@@ -91,7 +95,7 @@ def execute(words: Sequence[str], plugins: Plugins) -> int:
 
 
 def split_arguments(words: Sequence[str]) -> Arguments:
-    """Tell the command's own switches from the options of the run.
+    """Return the words of the command line, with the command's own switches apart from the options of the run.
 
     Raises:
         ConfigError: ``-c`` without a file.
@@ -120,13 +124,13 @@ def split_arguments(words: Sequence[str]) -> Arguments:
 
 
 def layers_of(arguments: Arguments) -> list[Layer]:
-    """Return the defaults, the files in order, and the flags."""
+    """Return the layers of options: the defaults, the files in order, and the flags."""
     defaults = read_toml(DEFAULTS, defaults=True)
     return [defaults, *map(read_toml, arguments.files), parse_flags(arguments.options)]
 
 
 def warn_of_failed_plugins(plugins: Plugins) -> None:
-    """Say on stderr which plugins are not usable. They are an error only if the run names them."""
+    """Print on stderr the plugins that failed to load. Such a plugin is an error only if the run names it."""
     for failure in plugins.failed:
         print(f"warning: {str(failure).splitlines()[0]}", file=sys.stderr)
 
@@ -144,7 +148,7 @@ def _how_to_get_it_back(layers: Sequence[Layer], plugins: Plugins) -> str:
 
 
 def _describe(resolved: Resolved, layers: Sequence[Layer], plugins: Plugins) -> int:
-    # Imported here: only this branch needs it, and it may grow.
+    # Only this branch needs the module.
     from rlhf_core.loop.describe import describe
 
     print(describe(resolved, plugins))
