@@ -88,11 +88,7 @@ def planned_role(
     ranks: int,
     notes: list[str],
 ) -> PlannedRole:
-    """Return a role as its backend would hold it.
-
-    Args:
-        ranks: number of ranks of the role.
-        notes: list to which a note on every option that is not modeled is appended.
+    """Return a role as its backend would hold it; append to ``notes`` a note on each option that is not modeled.
 
     Raises:
         ConfigError: the role has more ranks than an update has sequences, or numbers of ranks do not divide.
