@@ -71,7 +71,7 @@ def _sender(connection: socket.socket) -> Callable[[bytes], None]:
 
 
 def _outlast_signals_to_the_job() -> None:
-    """Ignore SIGTERM and SIGHUP, which a scheduler sends to every process of a job at once; the run decides when to end."""
+    """Ignore SIGTERM and SIGHUP: a scheduler sends them to every process of a job, and the run decides when to end."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
         # Children of user code end by these signals as usual; those started by exec lose the handler anyway.
