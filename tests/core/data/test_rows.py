@@ -97,7 +97,7 @@ def test_an_assistant_message_with_tool_calls_needs_no_content():
         (
             {"prompt": [USER, {"role": "assistant", "content": "yes"}]},
             "ends with the assistant",
-            "what the policy is to write",
+            "the policy has to write this message",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Checks of what each contract promises, for components of anybody's.
+"""Conformance checks: the promises of each contract, checked for components of any author.
 
 With pytest, in a plugin's own tests:
 
@@ -8,8 +8,8 @@ With pytest, in a plugin's own tests:
     def test_contract(check, subject):
         check(subject)
 
-Without: ``run_checks``, or ``rlhf check mine``. A component is given what it declares to need and nothing else. The
-list of checks is in docs/conformance.md.
+Without pytest: ``run_checks``, or ``rlhf check mine``. A check gives a component only the inputs that the component
+declares to need. docs/conformance.md lists all checks.
 """
 
 from .registry import CHECKED_HOOKS, applying, checks_of, has_required_options, run_checks

@@ -15,7 +15,7 @@ from ...contracts.reward import RolloutInfo
 INFO = RolloutInfo(step=5, version=4, max_new_tokens=16, max_length=64)
 EOS_ID, PAD_ID = 2, 0
 FIRST_ID, VOCABULARY = 4, 60
-"""Ordinary tokens are from the first up to the second, exclusive."""
+"""Range of ordinary tokens, from the first number up to the second, exclusive."""
 
 
 def trajectory(
@@ -32,9 +32,9 @@ def trajectory(
     """Return a scored sequence whose tokens are a function of its uid.
 
     Args:
-        turns: action tokens of each turn.
-        gap: tokens of environment text between turns.
-        last_token: what each turn ends with.
+        turns: number of action tokens of each turn.
+        gap: number of tokens of environment text between turns.
+        last_token: last token of each turn.
     """
     draw = np.random.default_rng([abs(number) for number in uid])
     mask, spans, ends = [False] * prompt, [], []

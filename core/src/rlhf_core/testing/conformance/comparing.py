@@ -17,7 +17,7 @@ def assert_equal(
     """Assert that two tensors hold the same numbers, up to float32 rounding; nan equals nothing.
 
     Raises:
-        AssertionError: names the first place where they differ, and both numbers there.
+        AssertionError: the tensors differ; the message has the first such place and both numbers.
     """
     assert actual.shape == expected.shape, (
         f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
@@ -43,10 +43,10 @@ def assert_finite(values: Tensor, what: str) -> None:
 
 
 def assert_affine(actual: Tensor, base: Tensor, what: str, *, tolerance: float = 1e-4) -> None:
-    """Assert that ``actual = a * base + b`` with one a > 0 and one b: all that whitening can do.
+    """Assert that ``actual = a * base + b`` with one a > 0 and one b, the most that whitening can change.
 
     Raises:
-        AssertionError: shows the largest deviation from the best such line.
+        AssertionError: no such line fits; the message has the largest deviation from the best line.
     """
     first, second = actual.double(), base.double()
     centered, target = second - second.mean(), first - first.mean()
@@ -91,12 +91,12 @@ def assert_metrics(metrics: Mapping[str, Any], what: str) -> None:
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies, to compare with afterwards."""
+    """Return copies of the inputs, for a comparison after a call."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 def assert_untouched(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
-    """Assert that inputs are what they were, to the bit."""
+    """Assert that the inputs equal their copies to the bit."""
     for name, old in before.items():
         same = torch.equal(torch.nan_to_num(old), torch.nan_to_num(after[name].detach()))
         assert same, f"the input {name} was changed in place"

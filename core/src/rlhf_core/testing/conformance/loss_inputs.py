@@ -16,7 +16,7 @@ from ...contracts.backend import PREPARED
 from ...contracts.loss import LossInputs, StepColumns, TokenLoss
 
 LENGTHS = (4, 1, 6, 3, 2)
-"""Action tokens of the rows of a step."""
+"""Number of action tokens of each row of a step."""
 TOP_K = 3
 
 _ON_DEMAND = {
@@ -26,7 +26,7 @@ _ON_DEMAND = {
     "teacher_logprobs": "teacher_logprobs",
     "teacher_top_k": "teacher_top_logprobs",
 }
-"""Need -> the column that comes with it."""
+"""Column of ``LossInputs`` that comes with each need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,10 @@ class LossCase:
 
     action_mask: Tensor
     columns: Mapping[str, Tensor]
-    """(B, A) and (B, A, K), float64, whatever at padding."""
+    """Columns (B, A) and (B, A, K) by name, float64; padding may hold any number."""
 
     def with_columns(self, **columns: Tensor) -> LossCase:
+        """Return the step with some columns replaced."""
         return replace(self, columns={**self.columns, **columns})
 
     def rows(self, index: Sequence[int]) -> LossCase:
@@ -50,7 +51,7 @@ class LossCase:
         )
 
     def padded(self, columns: int, padding: float) -> LossCase:
-        """Return the step with more padding, and with ``padding`` standing there."""
+        """Return the step with more padding, and with the number ``padding`` at all padding."""
         mask = torch.nn.functional.pad(self.action_mask, (0, columns))
 
         def wider(column: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ def equal_policies(case: LossCase) -> LossCase:
 def prepared(
     loss: Any, case: LossCase, provides: frozenset[str], needs: frozenset[str]
 ) -> LossCase:
-    """Return the case with what the loss prepares for the whole step, where it does."""
+    """Return the case with the columns that the loss prepares for the whole step, if it prepares any."""
     if "prepares_step" not in provides:
         return case
 
@@ -140,10 +141,10 @@ def loss_inputs(
     dtype: torch.dtype = torch.float32,
     gradient: bool = False,
 ) -> LossInputs:
-    """Return the case as a loss gets it: what it needs and no other column.
+    """Return the case as a loss gets it: the columns that the loss needs, and no others.
 
     Args:
-        gradient: let the policy's log-probs ask for one.
+        gradient: whether the policy's log-probs require a gradient.
     """
 
     def column(name: str) -> Tensor:
@@ -176,5 +177,5 @@ def total(result: TokenLoss, mask: Tensor) -> Tensor:
 
 
 def _top(scores: Tensor) -> Tensor:
-    """Log-probs of the most probable tokens, highest first, with 0.2 left for all others."""
+    """Return log-probs of the most probable tokens, highest first; all other tokens have probability 0.2 together."""
     return (scores.log_softmax(-1) + torch.tensor(0.8).log()).sort(dim=-1, descending=True).values

@@ -1,4 +1,4 @@
-"""All checks by the hook whose components they are for, and running them without pytest."""
+"""All checks, by the hook of the components that they check, and their run without pytest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MODULES: Mapping[str, str] = MappingProxyType(
 )
 
 CHECKED_HOOKS = tuple(_MODULES)
-"""The kinds of components that have checks."""
+"""Hooks of the kinds of components that have checks."""
 
 
 def checks_of(hook: str) -> tuple[Check, ...]:
@@ -58,12 +58,12 @@ def run_checks(
     expected_failures: Mapping[str, str] = MappingProxyType({}),
     **options: Any,
 ) -> list[Outcome]:
-    """Run all checks that apply to a component and return what came of each. Needs no pytest.
+    """Run all checks that apply to a component and return their outcomes; pytest is not needed.
 
     Args:
-        source: as registered, described, or a callable that makes it.
+        source: the component as registered or described, or a callable that makes the component.
         expected_failures: by the check's name, the reason why the component does not keep that promise.
-        options: of the component.
+        options: options of the component.
 
     Raises:
         ConfigError: ``expected_failures`` names a check that does not apply.
@@ -86,6 +86,6 @@ def refuse_unknown(hook: str, tried: Subject, expected_failures: Mapping[str, st
 
 
 def has_required_options(registered: Registered[Any]) -> bool:
-    """True when the component cannot be made without options, so that only its author can check it."""
+    """Return whether the component has required options, so that only its author can check it."""
     fields = registered.component.config.model_fields.values()
     return any(info.is_required() for info in fields)

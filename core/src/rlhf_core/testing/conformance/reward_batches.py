@@ -21,22 +21,22 @@ WEIGHTS = {"right": 1.0, "style": 0.5}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One training sequence."""
+    """One row of a rollout batch."""
 
     key: int
-    """Names the row: its drawn columns depend on it alone."""
+    """Name of the row, on which alone its drawn columns depend."""
     turns: tuple[int, ...] = (3,)
-    """Action tokens of each turn."""
+    """Number of action tokens of each turn."""
     score: float = 0.0
     turn_rewards: tuple[float, ...] = ()
-    """Rewards of single turns, on top of the score; none where left out."""
+    """Rewards of single turns, on top of the score; empty: no turn has a reward."""
     style: float = 0.0
     group: int = 0
     episode: int | None = None
-    """The key where None: an episode of its own."""
+    """Number of the episode; None: the row's key, so that the row is an episode by itself."""
     truncated: bool = False
     greedy: float = 0.0
-    """What the greedy episode of its prompt earned; equal in a group."""
+    """Score of the greedy episode of the row's prompt; equal in a group."""
 
 
 def mixed_rows() -> list[Row]:
@@ -75,13 +75,13 @@ def reward_batch(
     dtype: torch.dtype = torch.float32,
     scale: float = 1.0,
 ) -> RewardBatch:
-    """Lay rows out as a run does, with the columns that ``needs`` names and no others.
+    """Return the batch of the rows as a run lays them out, with the columns that ``needs`` names and no others.
 
     Args:
-        padding: what stands at padding in the columns of numbers.
-        extra_columns: padding beyond the longest row.
-        kl: size of the KL penalty in the reward; None: there is none.
-        scale: of values and log-probs.
+        padding: number at padding in the columns of numbers.
+        extra_columns: number of columns of padding beyond the longest row.
+        kl: size of the KL penalty in the reward; None: no penalty.
+        scale: scale of values and log-probs.
     """
     lengths = torch.tensor([sum(row.turns) for row in rows])
     mask = torch.arange(int(lengths.max()) + extra_columns) < lengths[:, None]  # (B, A)

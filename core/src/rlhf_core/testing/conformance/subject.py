@@ -1,4 +1,4 @@
-"""What is checked, what a check is, and what came of it."""
+"""Subjects of checks, checks, and their outcomes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from ...component import Component, Config, Registered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A component with its options, and what it declares about itself."""
+    """A component with its options and its declarations."""
 
     label: str
+    """Name of the component in reports."""
     make: Callable[[], Any]
-    """Return a fresh instance: checks share no state."""
+    """Function that returns a fresh instance, so that checks share no state."""
     needs: frozenset[str] = frozenset()
-    """What it declares, and what its option values do. It is given this and nothing else."""
+    """Needs that the component and its option values declare; a check gives the component only these inputs."""
     provides: frozenset[str] = frozenset()
     conflicts: frozenset[str] = frozenset()
     config: Config = field(default_factory=Config)
     origin: Registered[Any] | None = None
-    """None for a bare factory."""
+    """Registered component; None for a bare factory."""
 
     def with_options(self, **options: Any) -> Subject:
         """Return the same component with other options, for checks that compare two."""
@@ -31,16 +32,16 @@ class Subject:
 
 
 Source = Subject | Registered[Any] | Component[Any] | Callable[[], Any]
-"""What can be checked. A callable makes the component, and declares no needs."""
+"""Form in which a component can be given to a check. A callable makes the component, and declares no needs."""
 
 
 def subject(source: Source, /, label: str | None = None, **options: Any) -> Subject:
-    """Return what the checks are called with.
+    """Return the subject that checks are called with.
 
     Args:
         source: a component as registered or described, or a callable that makes one.
-        label: shown in reports; the component's name when None.
-        options: of the component; its defaults where they are left out.
+        label: name in reports; None: the component's name.
+        options: options of the component; an option that is left out has its default.
 
     Raises:
         pydantic.ValidationError: an option is unknown, out of range, or required and left out.
@@ -69,22 +70,23 @@ def _always(subject: Subject) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise of a contract. Calling it raises AssertionError, with the numbers, where it is broken."""
+    """One promise of a contract. A call raises AssertionError, with the numbers, if the subject breaks the promise."""
 
     run: Callable[[Subject], None]
     applies: Callable[[Subject], bool] = _always
-    """False where the promise is not one of this component's."""
+    """Function that returns whether the promise is one of the subject's."""
     usual: bool = False
-    """Most components of the kind have the property, but the contract does not ask for it. A test has to announce that
-    it does not hold; ``run_checks`` and ``rlhf check`` only say so."""
+    """Whether the property is usual for the kind, but no promise of the contract. A test has to announce a component
+    without the property; ``run_checks`` and ``rlhf check`` only report it."""
 
     @property
     def name(self) -> str:
+        """Name of the check's function."""
         return self.run.__name__
 
     @property
     def promise(self) -> str:
-        """The first line of the check's documentation."""
+        """First line of the check's documentation."""
         return (self.run.__doc__ or "").strip().partition("\n")[0]
 
     def __call__(self, subject: Subject) -> None:
@@ -96,26 +98,26 @@ Status = Literal["ok", "FAILED", "expected", "differs"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one check of one component."""
+    """Outcome of one check of one component."""
 
     component: str
     kind: str
     check: str
     status: Status
-    """``expected`` is a failure that was announced; an announced one that does not happen is ``FAILED``. ``differs``: a
-    usual property, no promise, does not hold."""
+    """``expected``: an announced failure; an announced failure that does not happen is ``FAILED``. ``differs``: a usual
+    property that is no promise does not hold."""
     reason: str = ""
     error: str = ""
-    """Type of what was raised: ``AssertionError`` where a promise was seen to be broken, anything else where the
-    component could not even do its work."""
+    """Type of the exception: ``AssertionError`` for a broken promise, another type for a component that failed."""
 
     @property
     def failed(self) -> bool:
+        """Whether the check failed without an announcement."""
         return self.status == "FAILED"
 
 
 def outcome_of(check: Check, tried: Subject, kind: str, announced: Mapping[str, str]) -> Outcome:
-    """Run one check. Whatever a stranger's component raises is a failure with that reason."""
+    """Return the outcome of one check; any exception of the component is a failure with that reason."""
     status: Status = "ok"
     reason = error_type = ""
     try:

@@ -25,15 +25,20 @@ from ..tiny import write_tiny_model
 from .columns import EOS_ID, PAD_ID, trajectory
 
 MAX_ACTIONS = 12
-"""The constant length of ``seq-mean-token-sum-norm``."""
+"""Constant length of the reduction ``seq-mean-token-sum-norm``."""
 LEARNING_RATE = 0.05
 PROMPT = 6
-"""Tokens of the prompts that samples share."""
+"""Number of tokens of the prompts that samples share."""
 
 
 @contextmanager
+<<<<<<< HEAD
 def tiny_model(*, tied: bool = True) -> Iterator[Path]:
     """A folder with a random causal LM whose distributions are far from even; it is removed at the end."""
+=======
+def tiny_model() -> Iterator[Path]:
+    """Yield a folder with a random causal LM with distributions far from even; the folder is removed at the end."""
+>>>>>>> 45ecddd (testing: conformance checks name their subjects)
     with tempfile.TemporaryDirectory() as folder, _without_progress_bars():
         yield write_tiny_model(Path(folder) / "model", initializer_range=0.3, tied=tied)
 
@@ -53,7 +58,7 @@ def _without_progress_bars() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What a model says of the actions of a batch, (sum of A,) each."""
+    """Log-probs, entropies and sums of squares of the actions of a batch, (sum of A,) each."""
 
     logprobs: Tensor
     entropies: Tensor
@@ -69,13 +74,13 @@ class PlainModel:
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
     def logits(self, tokens: Any) -> Tensor:
-        """(T, V)"""
+        """Return the logits (T, V) of a sequence."""
         ids = torch.as_tensor(np.asarray(tokens, dtype=np.int64))[None]
         found: Tensor = self.model(input_ids=ids).logits[0].float()
         return found
 
     def scores(self, batch: TrajectoryColumns, temperature: float = 1.0) -> Scores:
-        """Of every action: the distribution at the token before it, after the temperature."""
+        """Return the results for every action, from the distribution at the token before it, after the temperature."""
         parts, columns = [], batch.tokens.read()
         for row in range(len(batch)):
             span = slice(columns.token_offsets[row], columns.token_offsets[row + 1])
@@ -91,7 +96,7 @@ class PlainModel:
         return Scores(logprobs=taken, entropies=entropy, sum_pi_squared=squares)
 
     def descend(self, loss: Tensor) -> None:
-        """One step down the gradient, as ``PlainSgd`` makes it."""
+        """Do one update by the gradient of the loss, as ``PlainSgd`` does."""
         loss.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             for parameter in self.model.parameters():
@@ -109,7 +114,7 @@ class PlainModel:
 
 
 class PolicyGradient:
-    """-A * ratio, which at ratio 1 has REINFORCE's gradient. Keeps what it was given."""
+    """Policy loss -A * ratio, whose gradient at ratio 1 is REINFORCE's; it records its inputs."""
 
     seen: list[LossInputs]
 
@@ -124,7 +129,7 @@ class PolicyGradient:
 
 
 class HalfWeights:
-    """Weight 0.5 everywhere; drops the first action of each row."""
+    """Correction with weight 0.5 everywhere, which drops the first action of each row."""
 
     def __init__(self, config: Config) -> None:
         del config
@@ -138,7 +143,7 @@ class HalfWeights:
 
 
 class PlainSgd:
-    """Weights minus the learning rate times the gradient."""
+    """Optimizer whose update is minus the learning rate times the gradient."""
 
     def __init__(self, config: Config) -> None:
         del config
@@ -183,7 +188,7 @@ def plain_plugins(loss: PolicyGradient | None = None) -> Plugins:
 
 
 def rollouts() -> TrajectoryColumns:
-    """Rows of one and two turns; they end with end-of-sequence, and one with the padding token as an action."""
+    """Return rows of one and two turns that end with end-of-sequence, one with the padding token as an action."""
     rows = [
         trajectory(Uid(0, 0), (4,), prompt=2),
         trajectory(Uid(0, 1), (2, 5), prompt=6),
@@ -195,7 +200,7 @@ def rollouts() -> TrajectoryColumns:
 
 
 def samples_of_prompts() -> TrajectoryColumns:
-    """Three samples of a prompt and two of another one that is as long; the tokens of either differ."""
+    """Return three samples of one prompt and two of another prompt of the same length with other tokens."""
     rows = []
     for prompt, samples in enumerate((3, 2)):
         shared = trajectory(Uid(0, 50 + prompt), prompt=PROMPT).token_ids[:PROMPT]

@@ -1,4 +1,4 @@
-"""The checks as a pytest parametrization."""
+"""Checks as a pytest parametrization."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parametrize_checks(
     One test per component and check that applies.
 
     Args:
-        hook: of the components, such as ``rlhf_policy_losses``.
+        hook: hook of the components, such as ``rlhf_policy_losses``.
         sources: label -> component, as registered, described, a ``subject`` with options, or a callable.
         expected_failures: check name -> why these components do not keep that promise. Such a test must fail with an
             AssertionError: one that passes is an error, so the list cannot grow stale.

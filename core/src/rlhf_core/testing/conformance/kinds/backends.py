@@ -54,12 +54,18 @@ _OBJECTIVES = (
     ),
 )
 MAX_KL = 10.0
+<<<<<<< HEAD:core/src/rlhf_core/testing/conformance/kinds/backends.py
 """Estimates have a tail from here on, see ``rlhf_core.math.kl_estimate``."""
 SMALL, LARGE = 12, 16384
 """Tokens of a micro-batch that holds one or two of the rows, and of one that holds all."""
 DTYPES = ("float32", "bfloat16")
 CRITIC_STEPS, CRITIC_ERROR = 20, 0.2
 """Steps of a critic towards returns of 1, and how far from them its values may be then; they begin at about 0."""
+=======
+"""Size to which KL estimates are clamped, see ``rlhf_core.math.kl_estimate``."""
+SMALL = 12
+"""Number of tokens of a micro-batch that holds one or two of the rows."""
+>>>>>>> 45ecddd (testing: conformance checks name their subjects):core/src/rlhf_core/testing/conformance/backends.py
 
 
 def _spec(
@@ -168,7 +174,7 @@ def check_a_step_is_the_plain_gradient(subject: Subject) -> None:
 def _written_out(
     plain: PlainModel, objective: PolicyObjective, plan: StepPlan, *, temperature: float
 ) -> Tensor:
-    """The objective of ``train_batch()`` in the plainest form."""
+    """Return the objective of ``train_batch()`` in its plainest form."""
     batch = train_batch()
     rows, columns = batch.trajectories, batch.columns
     scores = plain.scores(rows, temperature)
@@ -253,8 +259,8 @@ def _assert_moved(
 
 
 def check_samples_of_a_prompt_are_as_each_alone(subject: Subject) -> None:
-    """Sequences that begin with the same prompt are scored and learned from as each for itself, also beside another
-    prompt that is as long."""
+    """Sequences with the same prompt have the log-probs and gradients that each has by itself, also beside another
+    prompt of the same length."""
     batch = train_batch(samples_of_prompts())
     rows = batch.trajectories
     with tiny_model() as folder, _running(subject, folder) as backend:
@@ -365,7 +371,7 @@ def check_state_continues(subject: Subject) -> None:
 
 
 def check_an_export_is_a_plain_model(subject: Subject) -> None:
-    """What is exported loads with Transformers and gives the log-probs that the backend gives."""
+    """The exported folder loads with Transformers and gives the log-probs that the backend gives."""
     batch = train_batch()
     with tempfile.TemporaryDirectory() as out, tiny_model() as folder:
         with _running(subject, folder) as backend, torch.no_grad():

@@ -28,7 +28,7 @@ def _correct(subject: Subject, case: LossCase, dtype: torch.dtype = torch.float3
 
 
 def _effect(result: Correction) -> Tensor:
-    """What a token's loss is multiplied with in the end."""
+    """Return the factor of each token's loss: its weight, or 0 where the token is dropped."""
     return torch.where(result.keep, result.weights, 0.0)
 
 
@@ -62,8 +62,8 @@ def check_equal_logprobs_change_nothing(subject: Subject) -> None:
 
 
 def check_weights_follow_the_ratio(subject: Subject) -> None:
-    """Where the trainer finds every token a little likelier than the sampler did, no weight is below 1, and the other
-    way round none is above: the ratio is trainer / sampler."""
+    """If every token is a little likelier for the trainer than for the sampler, no weight is below 1; if every token is
+    less likely, no weight is above 1: the ratio is trainer / sampler."""
     mask = loss_case().action_mask
     for difference in (0.02, -0.02):
         weights = _correct(subject, _shifted(loss_case(), difference)).weights[mask]

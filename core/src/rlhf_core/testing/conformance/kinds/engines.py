@@ -25,7 +25,7 @@ MAX_LENGTH = 64
 
 
 class _Source:
-    """Weights as a training backend in another process would give them."""
+    """Source of weights that behaves like a training backend in another process."""
 
     def __init__(self, state: dict[str, Tensor]) -> None:
         self.state = state
@@ -42,7 +42,7 @@ Work = Callable[[Any, PlainModel], Awaitable[None]]
 
 
 def _with_engine(subject: Subject, work: Work, *, eos: tuple[int, ...] = ()) -> None:
-    """Start an engine on a tiny model, do the work, close it; a hanging one fails."""
+    """Start an engine on a tiny model, do the work and close the engine; an engine that hangs fails."""
 
     async def bounded(folder: Path) -> None:
         plain = PlainModel(folder)

@@ -168,7 +168,7 @@ def check_row_order_does_not_matter(subject: Subject) -> None:
 
 
 def check_group_labels_do_not_matter(subject: Subject) -> None:
-    """Which number names a prompt or an episode is of no importance."""
+    """The numbers that name prompts and episodes change no advantage."""
     batch = _mixed(subject)
     renamed = replace(
         batch, group=batch.group.max() - batch.group, episode=batch.episode.max() - batch.episode
@@ -178,10 +178,10 @@ def check_group_labels_do_not_matter(subject: Subject) -> None:
 
 
 def check_other_prompts_only_shift_and_scale(subject: Subject) -> None:
-    """What else is in the batch changes a prompt's advantages by at most one shift and one scale: whitening.
+    """Other rows of the batch change a prompt's advantages by at most one shift and one scale: whitening.
 
-    Anything else, such as a baseline that mixes prompts or whitening apart for each, is an interaction between prompts
-    that no formula asks for.
+    Any other change is an interaction between prompts that no formula has, such as a baseline that mixes prompts or a
+    separate whitening of each.
     """
     rows = [row for row in mixed_rows() if row.group < 2]
     more = mixed_rows()

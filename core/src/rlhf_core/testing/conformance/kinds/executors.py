@@ -19,7 +19,7 @@ SAMPLES = (0, 1, 2, 3)
 
 
 class _Environment:
-    """Three turns; answers with a separator and the number of the turn, which must not get lost."""
+    """Environment of three turns, whose text is a separator and the number of the turn; no character may get lost."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
         return Observation()
@@ -34,7 +34,7 @@ class _Environment:
 
 
 class _Engine(FakeEngine):
-    """Keeps what it returned, by the prompt that it got."""
+    """Engine that records its completions with the prompt of each."""
 
     def __init__(self, version: int = 7) -> None:
         super().__init__(mean_length=5)
@@ -85,7 +85,7 @@ def check_every_sample_is_there(subject: Subject) -> None:
 
 def check_tokens_are_kept_as_sampled(subject: Subject) -> None:
     """Every turn holds exactly the tokens, log-probs and versions of one completion, and what precedes it in the
-    sequence is exactly what the engine was given: nothing is decoded and tokenised again."""
+    sequence is exactly the engine's prompt: nothing is decoded and tokenized again."""
     rows, engine = _run(subject)
     for row in rows:
         start = 0
@@ -109,7 +109,7 @@ def check_tokens_are_kept_as_sampled(subject: Subject) -> None:
 
 
 def check_environment_text_is_complete(subject: Subject) -> None:
-    """What the environment answers stands between the turns, token by token, separators included."""
+    """The environment's text stands between the turns, token by token, separators included."""
     rows, _ = _run(subject)
     for row in rows:
         for index, (turn, following) in enumerate(pairwise(row.turns)):

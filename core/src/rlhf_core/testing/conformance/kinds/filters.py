@@ -47,14 +47,14 @@ def check_inputs_stay_as_they_are(subject: Subject) -> None:
 
 
 def check_environment_text_does_not_count(subject: Subject) -> None:
-    """How much the environment wrote decides nothing."""
+    """The length of the environment's text does not change the answer."""
     for short, long in zip(_groups(gap=1), _groups(gap=9), strict=True):
         first, second = _decide(subject, short), _decide(subject, long)
         assert first == second, f"{first!r} with little environment text, {second!r} with more"
 
 
 def check_groups_are_judged_alone(subject: Subject) -> None:
-    """What was seen before changes no answer: which groups come first is a matter of timing."""
+    """Groups seen before change no answer: the order of groups is a matter of timing."""
     fresh = [_decide(subject, group) for group in _groups()]
     used = subject.make()
     for _ in range(2):

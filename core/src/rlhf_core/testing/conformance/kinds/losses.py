@@ -32,7 +32,7 @@ def _prepared(subject: Subject, case: LossCase) -> LossCase:
 def _gradients(
     subject: Subject, case: LossCase, dtype: torch.dtype = torch.float32
 ) -> tuple[TokenLoss, Tensor, Tensor | None]:
-    """The loss, and the gradient of its sum by the policy's log-probs, and by those of the top tokens."""
+    """Return the loss, and the gradients of its sum by the policy's log-probs and by those of the top tokens."""
     inputs = _inputs(subject, case, dtype=dtype, gradient=True)
     result: TokenLoss = subject.make()(inputs)
     summed = total(result, case.action_mask)

@@ -13,7 +13,7 @@ STEPS = 60
 
 
 class _Model(nn.Module):
-    """What a small language model has: an embedding that is also the head, matrices, gains, and a frozen part."""
+    """Return the parameters of a small language model: embeddings tied to the head, matrices, gains, a frozen part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class _Model(nn.Module):
         self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
 
     def loss(self) -> torch.Tensor:
-        """The squared distance from 0: any optimizer makes it smaller."""
+        """Return the squared distance from 0, which any optimizer decreases."""
         return torch.stack([p.square().sum() for p in self.parameters() if p.requires_grad]).sum()
 
 

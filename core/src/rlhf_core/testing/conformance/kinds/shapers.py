@@ -57,7 +57,7 @@ def check_inputs_stay_as_they_are(subject: Subject) -> None:
 
 
 def check_environment_text_does_not_count(subject: Subject) -> None:
-    """How much the environment wrote changes no reward: lengths are counted in action tokens."""
+    """The length of the environment's text changes no reward: lengths are counted in action tokens."""
     short, _ = _shape(subject, _batch(gap=1))
     long, _ = _shape(subject, _batch(gap=9))
     assert np.allclose(short.reward, long.reward), (
