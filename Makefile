@@ -67,10 +67,10 @@ $(PEERS): requirements-peers.txt
 	$(BIN)/python -m pip install --no-deps --target .peers -r requirements-peers.txt
 	touch $@
 
-lint: $(INSTALLED)  ## formatting, lint rules, strict types in core and command line
+lint: $(INSTALLED)  ## formatting, lint rules, strict types in every package
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy core/src cli/src
+	$(BIN)/mypy --explicit-package-bases core/src cli/src $(wildcard plugins/*/src contrib/*/src)
 
 format: $(INSTALLED)  ## rewrite the code as lint wants it, where that can be done
 	$(BIN)/ruff check --fix .

@@ -68,7 +68,8 @@ def first_observations(
 
 
 def _dense(keys: torch.Tensor) -> torch.Tensor:
-    return torch.unique(keys, dim=0, return_inverse=True)[1]
+    dense: torch.Tensor = torch.unique(keys, dim=0, return_inverse=True)[1]
+    return dense
 
 
 class HierarchicalGrpo:

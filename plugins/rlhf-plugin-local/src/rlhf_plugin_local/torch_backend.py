@@ -114,7 +114,7 @@ class TorchBackend(ScoringBackend):
 
     def _backward(self, loss: Tensor) -> None:
         assert self._updater is not None
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._updater.collect()
 
     def _micro_batches(self, batch: TrajectoryColumns) -> list[NDArray[np.int64]]:

@@ -32,13 +32,8 @@ PROMPT = 6
 
 
 @contextmanager
-<<<<<<< HEAD
 def tiny_model(*, tied: bool = True) -> Iterator[Path]:
-    """A folder with a random causal LM whose distributions are far from even; it is removed at the end."""
-=======
-def tiny_model() -> Iterator[Path]:
     """Yield a folder with a random causal LM with distributions far from even; the folder is removed at the end."""
->>>>>>> 45ecddd (testing: conformance checks name their subjects)
     with tempfile.TemporaryDirectory() as folder, _without_progress_bars():
         yield write_tiny_model(Path(folder) / "model", initializer_range=0.3, tied=tied)
 
@@ -97,7 +92,7 @@ class PlainModel:
 
     def descend(self, loss: Tensor) -> None:
         """Do one update by the gradient of the loss, as ``PlainSgd`` does."""
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         with torch.no_grad():
             for parameter in self.model.parameters():
                 if parameter.grad is not None:

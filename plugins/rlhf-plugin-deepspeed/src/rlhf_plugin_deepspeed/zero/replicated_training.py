@@ -39,7 +39,7 @@ class ReplicatedTraining:
         Args:
             last: this micro-batch is the last of the update, so the ranks sum their gradients now; a collective call.
         """
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.updater.collect()
         if last:
             self._add_ranks()

@@ -53,10 +53,10 @@ class DecodeLayout:
         R, H, H_kv = query.shape[2], query.shape[1], key.shape[1]
         if H_kv not in self._index:
             self._index[H_kv] = cache.index(H_kv, self.rows, self.positions)
-        queries, *new = (
+        queries, new_keys, new_values = (
             part[0].transpose(0, 1).to(self.compute_dtype) for part in (query, key, value)
         )  # (R, heads, K)
-        cache.write(layer, *new, self._index[H_kv])
+        cache.write(layer, new_keys, new_values, self._index[H_kv])
         keys, values = cache.keys[layer][:R, :, :used], cache.values[layer][:R, :, :used]
         grouped = queries.to(cache.dtype).reshape(R, H_kv, H // H_kv, -1)  # (R, H_kv, G, K)
         mask = self._mask(sliding_window)  # (R, 1, 1, L)
@@ -100,4 +100,5 @@ def _attention(
     if softcap is not None:
         scores.div_(softcap).tanh_().mul_(softcap)
     scores.view(R, H_kv, *scores.shape[1:]).add_(mask)
-    return torch.bmm(scores.softmax(dim=-1), values).unflatten(0, (R, H_kv))
+    attended: Tensor = torch.bmm(scores.softmax(dim=-1), values).unflatten(0, (R, H_kv))
+    return attended

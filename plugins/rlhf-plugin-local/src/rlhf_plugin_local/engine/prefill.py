@@ -127,10 +127,10 @@ class PrefillLayout:
         targets, num_heads = self.targets, key.shape[1]
         if num_heads not in self._index:
             self._index[num_heads] = self.cache.index(num_heads, targets.rows, targets.positions)
-        copied = [
+        keys, values = (
             part[0].transpose(0, 1)[targets.source].to(self.compute_dtype) for part in (key, value)
-        ]  # (M, H_kv, K)
-        self.cache.write(layer, *copied, self._index[num_heads])
+        )  # (M, H_kv, K)
+        self.cache.write(layer, keys, values, self._index[num_heads])
         pieces = zip(
             self.parts,
             *(part.split(self.sizes, dim=2) for part in (query, key, value)),

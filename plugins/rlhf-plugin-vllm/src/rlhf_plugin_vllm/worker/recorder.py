@@ -95,7 +95,7 @@ class Placed:
         return weight.view(self.slot.shape)
 
 
-class CopyRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__ has no types
+class CopyRecorder(TorchDispatchMode):  # torch's __init_subclass__ has no types
     """Records every ``copy_`` out of a bucket while the mode is active. ``placed`` has each weight's parts by name.
 
     Args:

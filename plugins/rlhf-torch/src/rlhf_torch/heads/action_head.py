@@ -166,4 +166,5 @@ def _grad_of_logits(
 
 def expected(probs: Tensor, values: Tensor) -> Tensor:
     """Return the sum (m,) of ``probs * values`` (m, V) over the vocabulary."""
-    return torch.linalg.vecdot(probs, values)
+    total: Tensor = torch.linalg.vecdot(probs, values)  # (m,)
+    return total

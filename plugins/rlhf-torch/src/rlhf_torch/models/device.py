@@ -50,6 +50,6 @@ def choose_compute_dtype(
 
 def _is_fast_in_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     # Without these instructions bfloat16 matmuls on a CPU are emulated, at a fraction of float32's speed.
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

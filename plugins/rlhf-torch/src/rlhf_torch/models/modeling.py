@@ -146,12 +146,15 @@ class CausalLM(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the parameters."""
-        return next(self.model.parameters()).dtype
+        """Return the dtype of the parameters."""
+        first: nn.Parameter = next(self.model.parameters())
+        return first.dtype
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        """Return the device of the parameters."""
+        first: nn.Parameter = next(self.model.parameters())
+        return first.device
 
 
 def load_causal_lm(

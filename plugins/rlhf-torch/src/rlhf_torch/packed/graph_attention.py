@@ -122,7 +122,7 @@ def attention_grads(
     options = (number, layer, scaling, sliding_window, softcap)
     with _autograd(), torch.enable_grad():
         leaves = [part.detach().requires_grad_() for part in (query, key, value)]
-        output = _attend(*leaves, options)
+        output = _attend(leaves[0], leaves[1], leaves[2], options)
         grads = torch.autograd.grad(output, leaves, grad)
     return grads[0].contiguous(), grads[1].contiguous(), grads[2].contiguous()
 

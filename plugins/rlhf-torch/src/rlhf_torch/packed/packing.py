@@ -144,7 +144,8 @@ class _Padding:
         rows = packed[0].transpose(0, 1)  # (N, H, K)
         if not self.even:
             rows = rows.index_select(0, self.there)
-        return rows.unflatten(0, self.shape).transpose(1, 2)
+        padded: Tensor = rows.unflatten(0, self.shape).transpose(1, 2)
+        return padded
 
     def unpad(self, padded: Tensor) -> Tensor:
         rows = padded.transpose(1, 2).flatten(0, 1)  # (B*T, H, K)
@@ -164,7 +165,8 @@ def _materialized_attention(
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores.masked_fill(~mask, float("-inf"))
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
-    return (weights @ value.unsqueeze(2)).flatten(1, 2)
+    attended: Tensor = (weights @ value.unsqueeze(2)).flatten(1, 2)  # (B, H, T, K)
+    return attended
 
 
 def _cudnn_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:

@@ -50,7 +50,8 @@ def places_of(offsets: NDArray[np.int64], starts: Sequence[int]) -> Places | Non
     if not any(starts):
         return None
     source = np.arange(num_tokens)
-    owner, copies_of = 0, {}
+    owner = 0
+    copies_of: dict[tuple[int, int], list[int]] = {}
     for row, start in enumerate(starts):
         first = int(offsets[row])
         if not start:

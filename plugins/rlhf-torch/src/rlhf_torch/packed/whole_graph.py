@@ -36,7 +36,7 @@ class WholeGraph:
         inputs = input_ids[None], position_ids[None]
         for part in inputs:
             # Only these: weights that ranks share have no shape of their own while they are apart.
-            torch._dynamo.mark_dynamic(part, 1)
+            torch._dynamo.mark_dynamic(part, 1)  # type: ignore[no-untyped-call]
         # Always with a gradient: without one, another graph would be compiled.
         with torch.enable_grad():
             output = self._compiled(

@@ -54,18 +54,12 @@ _OBJECTIVES = (
     ),
 )
 MAX_KL = 10.0
-<<<<<<< HEAD:core/src/rlhf_core/testing/conformance/kinds/backends.py
 """Estimates have a tail from here on, see ``rlhf_core.math.kl_estimate``."""
 SMALL, LARGE = 12, 16384
 """Tokens of a micro-batch that holds one or two of the rows, and of one that holds all."""
 DTYPES = ("float32", "bfloat16")
 CRITIC_STEPS, CRITIC_ERROR = 20, 0.2
 """Steps of a critic towards returns of 1, and how far from them its values may be then; they begin at about 0."""
-=======
-"""Size to which KL estimates are clamped, see ``rlhf_core.math.kl_estimate``."""
-SMALL = 12
-"""Number of tokens of a micro-batch that holds one or two of the rows."""
->>>>>>> 45ecddd (testing: conformance checks name their subjects):core/src/rlhf_core/testing/conformance/backends.py
 
 
 def _spec(
@@ -206,7 +200,7 @@ def _written_out_kl(log_ratio: Tensor, objective: PolicyObjective) -> Tensor:
 def _aggregated(loss: Tensor, mode: str, lengths: Tensor) -> Tensor:
     if mode == "token-mean":
         return loss.mean()
-    parts = loss.split(lengths.tolist())  # type: ignore[no-untyped-call]
+    parts = loss.split(lengths.tolist())
     if mode == "seq-mean-token-mean":
         return torch.stack([part.mean() for part in parts]).mean()
     return torch.stack([part.sum() / MAX_ACTIONS for part in parts]).mean()

@@ -44,7 +44,7 @@ def _made(subject: Subject) -> tuple[_Model, torch.optim.Optimizer]:
 
 def _step(model: _Model, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
-    model.loss().backward()  # type: ignore[no-untyped-call]
+    model.loss().backward()
     optimizer.step()
 
 
