@@ -36,10 +36,10 @@ class WholeGraph:
         inputs = input_ids[None], position_ids[None]
         for part in inputs:
             # Only these: weights that ranks share have no shape of their own while they are apart.
-            torch._dynamo.mark_dynamic(part, 1)  # type: ignore[no-untyped-call]
+            torch._dynamo.mark_dynamic(part, 1)
         # Always with a gradient: without one, another graph would be compiled.
         with torch.enable_grad():
-            output = self._compiled(
+            output = self._compiled(  # type: ignore[no-untyped-call]
                 input_ids=inputs[0],
                 position_ids=inputs[1],
                 use_cache=False,
