@@ -35,7 +35,8 @@ from transformers import (
 from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
-from rlhf_torch.models.modeling import CausalLM, load_causal_lm
+from rlhf_torch.models.loading import load_causal_lm
+from rlhf_torch.models.modeling import CausalLM
 
 SHAPES = {  # hidden, intermediate, layers, heads, vocabulary
     "0.85M": (128, 384, 4, 4, 512),

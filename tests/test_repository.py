@@ -32,6 +32,7 @@ PUBLIC = {
     "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike
     "rlhf_core.lazy",  # torch and the array types, for modules that help imports
     "rlhf_core.math",
+    "rlhf_core.objective",  # the loss that a training backend descends
     "rlhf_core.plugins",  # Plugins, which a runtime is given
     "rlhf_core.weights",  # both ends of the way that weights take between processes
     "rlhf_core.learning.process",  # what a runtime's own learning process builds

@@ -16,6 +16,7 @@ from rlhf_torch.rows.prompt_sharing import prompt_lengths
 from .mutant import Mutant
 
 BACKEND, OPTIMIZER = "rlhf_train_backends", "rlhf_optimizers"
+POLICY = "rlhf_core.objective.policy"
 Function = Callable[..., Any]
 
 
@@ -81,9 +82,8 @@ def no_temperature(right: Function) -> Function:
 def entropy_without_temperature(right: Function) -> Function:
     def wrong(*arguments: Any, temperature: float, **options: Any) -> Any:
         plain = right(*arguments, temperature=1.0, **options)
-        return right(*arguments, temperature=temperature, **options)._replace(
-            entropies=plain.entropies
-        )
+        scores = right(*arguments, temperature=temperature, **options)
+        return replace(scores, entropies=plain.entropies)
 
     return wrong
 
@@ -123,15 +123,15 @@ def kl_upside_down(right: Function) -> Function:
 def old_logprobs_of_another_pass(right: Function) -> Function:
     """The old log-probs come from a pass in bfloat16."""
 
-    def wrong(*arguments: Any, old: Any, **options: Any) -> Any:
-        return right(*arguments, old=old.bfloat16().float(), **options)
+    def wrong(policy: Any, old: Any, entropy: Any) -> Any:
+        return right(policy, old.bfloat16().float(), entropy)
 
     return wrong
 
 
 def old_logprobs_keep_their_graph(right: Function) -> Function:
-    def wrong(*arguments: Any, policy: Any, old: Any, **options: Any) -> Any:
-        return right(*arguments, policy=policy, old=policy + (old - policy.detach()), **options)
+    def wrong(policy: Any, old: Any, entropy: Any) -> Any:
+        return right(policy, policy + (old - policy.detach()), entropy)
 
     return wrong
 
@@ -247,37 +247,37 @@ MUTANTS = (
     _torch(
         "each micro-batch is normalized by its own totals",
         "verl#6957, #7225, #5366; prime-rl#2034, #2562; TRL#6439",
-        "rlhf_torch.training.policy_objective:reduced",
+        f"{POLICY}:reduced",
         totals_of_the_micro_batch,
     ),
     _torch(
         "tokens that a correction drops leave the denominator",
         "SkyRL#1296, token-mean redefined",
-        "rlhf_torch.training.policy_objective:reduced",
+        f"{POLICY}:reduced",
         dropped_tokens_leave_the_divisor,
     ),
     _torch(
         "the loss is scaled a second time",
         "SkyRL#1420, #1751, a factor of the parallel size",
-        "rlhf_torch.training.policy_objective:reduced",
+        f"{POLICY}:reduced",
         weights_put_on_twice,
     ),
     _torch(
         "the KL to the reference is upside down",
         "the class of TRL#5731, a wrong divergence",
-        "rlhf_torch.training.policy_objective:kl_estimate",
+        f"{POLICY}:kl_estimate",
         kl_upside_down,
     ),
     _torch(
         "old and new log-probs differ before any update",
         "verl#2088, verl#2996",
-        "rlhf_torch.training.policy_objective:loss_inputs",
+        f"{POLICY}:_PolicyRows",
         old_logprobs_of_another_pass,
     ),
     _torch(
         "the old log-probs keep their graph",
         "the class of verl#2088, old and new log-probs mixed up",
-        "rlhf_torch.training.policy_objective:loss_inputs",
+        f"{POLICY}:_PolicyRows",
         old_logprobs_keep_their_graph,
     ),
     _torch(

@@ -145,7 +145,7 @@ def test_on_policy_the_ratio_is_exactly_one(start, make_spec, make_batch, make_p
 
     metrics = backend.train_step(batch, make_plan(batch)).metrics
 
-    seen = backend._terms.loss.seen
+    seen = backend._objective.components.loss.seen
     assert torch.equal(seen.policy_logprobs, seen.old_logprobs)
     assert not seen.old_logprobs.requires_grad
     assert metrics["policy/approx_kl"].value() == 0.0
@@ -159,7 +159,7 @@ def test_off_policy_the_given_old_logprobs_are_used(
 
     metrics = backend.train_step(batch, make_plan(batch, on_policy=False)).metrics
 
-    seen = backend._terms.loss.seen
+    seen = backend._objective.components.loss.seen
     old = torch.from_numpy(batch.columns["old_logprobs"])
     torch.testing.assert_close(seen.old_logprobs[seen.action_mask], old)
     log_ratio = seen.policy_logprobs.detach()[seen.action_mask] - old

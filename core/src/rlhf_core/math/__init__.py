@@ -21,6 +21,7 @@ from .padding import pad_columns, unpad
 from .policy_gradient import weighted_reinforce
 from .ratios import MAX_LOG_RATIO, token_log_ratios
 from .returns import reward_to_go
+from .schedule import lr_factor
 from .sequences import credited_to_own_token, row_mean
 from .turns import advantages_at_tokens, remaining_rewards, rewards_by_turn, token_advantages
 from .value import value_loss
@@ -42,6 +43,7 @@ __all__ = [
     "importance_weights",
     "kl_estimate",
     "leave_one_out_mean",
+    "lr_factor",
     "masked_mean",
     "masked_sum",
     "masked_var",

@@ -25,22 +25,23 @@ from rlhf_core.contracts import (
     StepPlan,
     TrainBatch,
     TrajectoryColumns,
-    ValueObjective,
+)
+from rlhf_core.objective import (
+    ActionColumns,
+    ActionScores,
+    BuiltPolicyObjective,
+    BuiltValueObjective,
+    read_metrics,
 )
 from rlhf_core.plugins import Plugins
 from rlhf_core.weights import weights_digest
-from rlhf_torch.heads.action_head import ActionScores, default_chunk
+from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
-from rlhf_torch.rows.batch_columns import TEACHER_TOP_IDS, Pass, SeenLogprobs, columns_of, placed
+from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
-from rlhf_torch.training.action_columns import ActionColumns
-from rlhf_torch.training.metric_reading import read_metrics
-from rlhf_torch.training.policy_objective import policy_objective, supervised_objective
-from rlhf_torch.training.policy_terms import PolicyTerms
 from rlhf_torch.training.trained_parts import trained_parts
-from rlhf_torch.training.value_objective import value_objective
 
 from .config import DeepSpeedConfig
 from .files.export import export_role
@@ -74,7 +75,7 @@ class DeepSpeedBackend(ScoringBackend):
         """Rank group whose ranks each compute a slice of the tokens of these rows."""
         self._training: Training | None = None
         self._scoring: Training | WholeScoring | SharedScoring | None = None
-        self._terms: PolicyTerms | None = None
+        self._objective: BuiltPolicyObjective | BuiltValueObjective | None = None
         self._offloading: Offloading | None = None
 
     def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
@@ -112,7 +113,7 @@ class DeepSpeedBackend(ScoringBackend):
 
     def _start_training(self, plugins: Plugins) -> Training:
         spec = self._spec
-        self._terms, optimizer = trained_parts(spec, plugins)
+        self._objective, optimizer = trained_parts(spec, plugins)
         if self._config.zero_stage == 0:
             return ReplicatedTraining(self._model, spec, optimizer, self._ranks)
         return ZeroTraining(self._model, spec, optimizer, self._config, self._ranks)
@@ -174,20 +175,21 @@ class DeepSpeedBackend(ScoringBackend):
     ) -> Tensor:
         """Return the part of the update's loss that these rows have, and append its metrics to ``parts``."""
         shared = self._lay_out(batch.trajectories, rows)
-        objective = self._spec.objective
-        columns = ActionColumns(flat=columns_of(batch, rows, self._device), grid=shared.packed.grid)
-        if isinstance(objective, ValueObjective):
+        objective = self._objective
+        assert objective is not None
+        if isinstance(objective, BuiltValueObjective):
             values = shared.whole(self._role.reader.values(shared.packed))
             if not len(rows):
                 return nothing(values)
-            loss, metrics = value_objective(objective, values, columns, plan)
+            columns = ActionColumns.of(batch, rows, shared.packed.grid)
+            loss, metrics = objective.rollouts(values, columns, plan)
         else:
-            assert self._terms is not None
             if not len(rows):
                 return nothing(self._action_scores(shared).logprobs)
-            scores = self._action_scores(shared, columns.flat.get(TEACHER_TOP_IDS))
+            columns = ActionColumns.of(batch, rows, shared.packed.grid)
+            scores = self._action_scores(shared, columns.teacher_top_ids)
             seen.add(rows, scores.logprobs)
-            loss, metrics = policy_objective(self._terms, scores, columns, plan)
+            loss, metrics = objective.rollouts(scores, columns, plan)
         self._report(metrics, parts)
         return loss
 
@@ -195,15 +197,14 @@ class DeepSpeedBackend(ScoringBackend):
         self, batch: TrajectoryColumns, rows: Rows, plan: StepPlan, parts: list[Metrics]
     ) -> Tensor:
         """Return the part of the update's loss that these supervised rows have, and append its metrics to ``parts``."""
-        assert self._terms is not None
-        assert plan.supervised_normalizers is not None
+        objective, totals = self._objective, plan.supervised_normalizers
+        assert isinstance(objective, BuiltPolicyObjective)
+        assert totals is not None
         shared = self._lay_out(batch, rows)
         scores = self._action_scores(shared)
         if not len(rows):
             return nothing(scores.logprobs)
-        loss, metrics = supervised_objective(
-            self._terms, scores, shared.packed.grid, plan.supervised_normalizers
-        )
+        loss, metrics = objective.supervised(scores, shared.packed.grid, totals)
         self._report(metrics, parts)
         return loss
 
@@ -337,4 +338,4 @@ class DeepSpeedBackend(ScoringBackend):
         if self._scoring is not None:
             self._scoring.close()
         self._training = self._scoring = self._offloading = None
-        self._open = self._terms = None
+        self._open = self._objective = None

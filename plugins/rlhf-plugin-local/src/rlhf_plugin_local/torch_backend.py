@@ -20,7 +20,12 @@ from rlhf_core.contracts import (
     StepPlan,
     TrainBatch,
     TrajectoryColumns,
-    ValueObjective,
+)
+from rlhf_core.objective import (
+    ActionColumns,
+    BuiltPolicyObjective,
+    BuiltValueObjective,
+    read_metrics,
 )
 from rlhf_core.plugins import Plugins
 from rlhf_core.weights import weights_digest
@@ -28,20 +33,15 @@ from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
 from rlhf_torch.models.export import export_model, holding
-from rlhf_torch.models.role_model import build_role_model
-from rlhf_torch.rows.batch_columns import TEACHER_TOP_IDS, Pass, SeenLogprobs, columns_of, placed
+from rlhf_torch.models.role_model import RoleOptions, build_role_model
+from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
 from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
-from rlhf_torch.training.action_columns import ActionColumns
-from rlhf_torch.training.metric_reading import read_metrics
-from rlhf_torch.training.policy_objective import policy_objective, supervised_objective
-from rlhf_torch.training.policy_terms import PolicyTerms
 from rlhf_torch.training.state_files import load_state, save_state
 from rlhf_torch.training.trained_parts import trained_parts
 from rlhf_torch.training.updater import Updater
-from rlhf_torch.training.value_objective import value_objective
 
 from .config import TorchBackendConfig
 
@@ -53,7 +53,7 @@ class TorchBackend(ScoringBackend):
         self._config = config
         self._device = choose_device(config.device)
         self._updater: Updater | None = None
-        self._terms: PolicyTerms | None = None
+        self._objective: BuiltPolicyObjective | BuiltValueObjective | None = None
 
     def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
         """Load the model, make the optimizer.
@@ -63,11 +63,18 @@ class TorchBackend(ScoringBackend):
             PluginError: an architecture, adapter or optimizer that cannot be used.
         """
         self._spec = spec
-        model = build_role_model(spec, self._config, plugins)
-        chunk = self._config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
+        config = self._config
+        options = RoleOptions(
+            device=config.device,
+            compute_dtype=config.compute_dtype,
+            gradient_checkpointing=config.gradient_checkpointing,
+            compile=config.compile,
+        )
+        model = build_role_model(spec, options, plugins)
+        chunk = config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
         self._open = OpenRole.of(model, spec, chunk, self._score)
         if spec.objective is not None:
-            self._terms, optimizer = trained_parts(spec, plugins)
+            self._objective, optimizer = trained_parts(spec, plugins)
             self._updater = Updater(model.named_trainable(), spec, optimizer)
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
@@ -79,7 +86,7 @@ class TorchBackend(ScoringBackend):
         parts: list[Metrics] = []
         for rows in self._micro_batches(trajectories):
             packed = self._packed(trajectories, rows)
-            columns = ActionColumns(flat=columns_of(batch, rows, self._device), grid=packed.grid)
+            columns = ActionColumns.of(batch, rows, packed.grid)
             loss, metrics = self._loss(packed, columns, plan, seen, rows)
             self._backward(loss)
             parts.append(metrics)
@@ -97,17 +104,14 @@ class TorchBackend(ScoringBackend):
         """Add the gradients of the terms on supervised rows."""
         if rows is None:
             return []
-        assert self._terms is not None
-        assert plan.supervised_normalizers is not None
+        objective, totals = self._objective, plan.supervised_normalizers
+        assert isinstance(objective, BuiltPolicyObjective)
+        assert totals is not None
         parts = []
         for part in self._micro_batches(rows):
             packed = self._packed(rows, part)
-            loss, metrics = supervised_objective(
-                self._terms,
-                self._role.reader.action_scores(packed),
-                packed.grid,
-                plan.supervised_normalizers,
-            )
+            scores = self._role.reader.action_scores(packed)
+            loss, metrics = objective.supervised(scores, packed.grid, totals)
             self._backward(loss)
             parts.append(metrics)
         return parts
@@ -142,14 +146,13 @@ class TorchBackend(ScoringBackend):
         seen: SeenLogprobs,
         rows: NDArray[np.int64],
     ) -> tuple[Tensor, Metrics]:
-        objective = self._spec.objective
-        if isinstance(objective, ValueObjective):
-            values = self._role.reader.values(packed)
-            return value_objective(objective, values, columns, plan)
-        assert self._terms is not None
-        scores = self._role.reader.action_scores(packed, columns.flat.get(TEACHER_TOP_IDS))
+        objective = self._objective
+        assert objective is not None
+        if isinstance(objective, BuiltValueObjective):
+            return objective.rollouts(self._role.reader.values(packed), columns, plan)
+        scores = self._role.reader.action_scores(packed, columns.teacher_top_ids)
         seen.add(rows, scores.logprobs)
-        return policy_objective(self._terms, scores, columns, plan)
+        return objective.rollouts(scores, columns, plan)
 
     def module(self) -> torch.nn.Module | None:
         """The live ``CausalLM``; None for a critic, and under an adapter, whose merged weights ``buckets`` gives."""
@@ -213,4 +216,4 @@ class TorchBackend(ScoringBackend):
 
     def close(self) -> None:
         """Drop model and optimizer."""
-        self._updater = self._open = self._terms = None
+        self._updater = self._open = self._objective = None

@@ -6,7 +6,8 @@ import torch
 from rlhf_torch.heads.action_head import action_scores
 from rlhf_torch.heads.compiling import compiled
 from rlhf_torch.heads.fused_head import head_grad, head_scores
-from rlhf_torch.models.modeling import LogitForm, load_causal_lm
+from rlhf_torch.models.loading import load_causal_lm
+from rlhf_torch.models.modeling import LogitForm
 
 
 @pytest.fixture(params=["qwen3", "gemma3"])
@@ -38,6 +39,11 @@ def plain(lm, hidden, targets, temperature):
     return logprobs[:, 0], -(probs * probs.log()).sum(-1), logprobs[:, 1:]
 
 
+def columns(scores):
+    """The scores in the order of ``plain``."""
+    return scores.logprobs, scores.entropies, scores.others
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 3.0])
 @pytest.mark.parametrize("chunk", [1, 4, 13, 100])
 def test_values_do_not_depend_on_the_chunks(lm, inputs, temperature, chunk):
@@ -45,7 +51,7 @@ def test_values_do_not_depend_on_the_chunks(lm, inputs, temperature, chunk):
 
     actual = action_scores(lm, *inputs, temperature=temperature, chunk=chunk, others=OTHERS)
 
-    torch.testing.assert_close(tuple(actual), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(columns(actual), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_other_tokens_are_only_there_when_asked_for(lm, inputs):
@@ -69,27 +75,25 @@ def test_gradients_are_those_of_plain_autograd(lm, inputs, use, chunk):
         return by_name.get(use, sum(parts))
 
     scores = action_scores(lm, hidden, targets, temperature=0.7, chunk=chunk, others=OTHERS)
-    actual = torch.autograd.grad(loss(scores), parameters)
+    actual = torch.autograd.grad(loss(columns(scores)), parameters)
     expected = torch.autograd.grad(loss(plain(lm, hidden, targets, 0.7)), parameters)
 
     torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
 
 
 def test_uniform_logits_have_the_entropy_of_the_vocabulary(lm):
-    logprobs, entropy, _ = action_scores(
-        lm, torch.zeros(2, 32), torch.tensor([3, 50]), temperature=1.0, chunk=8
-    )
+    scores = action_scores(lm, torch.zeros(2, 32), torch.tensor([3, 50]), temperature=1.0, chunk=8)
 
     # log 100 = 4.60517
-    torch.testing.assert_close(entropy.detach(), torch.full((2,), 4.6051702))
-    torch.testing.assert_close(logprobs.detach(), torch.full((2,), -4.6051702))
+    torch.testing.assert_close(scores.entropies.detach(), torch.full((2,), 4.6051702))
+    torch.testing.assert_close(scores.logprobs.detach(), torch.full((2,), -4.6051702))
 
 
 def test_a_frozen_head_gets_no_gradient_but_lets_it_through(lm, inputs):
     hidden, targets = inputs
     lm.requires_grad_(False)
 
-    action_scores(lm, hidden, targets, temperature=1.0, chunk=5)[0].sum().backward()
+    action_scores(lm, hidden, targets, temperature=1.0, chunk=5).logprobs.sum().backward()
 
     assert all(p.grad is None for p in lm.parameters())
     assert float(hidden.grad.abs().max()) > 0

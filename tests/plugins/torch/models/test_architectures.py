@@ -16,7 +16,8 @@ from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, U
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_torch.heads.action_head import action_scores
-from rlhf_torch.models.modeling import CausalLM, load_causal_lm
+from rlhf_torch.models.loading import load_causal_lm
+from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed.packing import PackedLayout
 
 COMMON: Mapping[str, Any] = {

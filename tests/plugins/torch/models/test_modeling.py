@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
-from rlhf_torch.models.modeling import load_causal_lm
+from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.packed.packing import PackedLayout
 
 pytestmark = pytest.mark.usefixtures("offline")

@@ -26,7 +26,8 @@ from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_plugin_local.torch_backend import TorchBackend
-from rlhf_torch.models.modeling import CausalLM, load_causal_lm
+from rlhf_torch.models.loading import load_causal_lm
+from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed import rope
 from rlhf_torch.packed.packing import PackedLayout
 from rlhf_torch.packed.shared_starts import SharedLayout

@@ -6,9 +6,8 @@ import torch
 
 from rlhf_core.contracts import RoleSpec
 from rlhf_core.plugins import Plugins
-from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_torch.models.device import choose_compute_dtype
-from rlhf_torch.models.role_model import RoleModel, build_role_model
+from rlhf_torch.models.role_model import RoleModel, RoleOptions, build_role_model
 
 from ..config import DeepSpeedConfig
 
@@ -24,7 +23,7 @@ def load_role(
         ConfigError: the model cannot be loaded, or the options do not fit the model or the machine.
         PluginError: the backend cannot use the architecture or the adapter.
     """
-    options = TorchBackendConfig(
+    options = RoleOptions(
         device="cpu",
         compute_dtype="auto",
         gradient_checkpointing=config.gradient_checkpointing,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from rlhf_core.contracts import TrajectoryColumns
-from rlhf_torch.heads.action_head import ActionScores
+from rlhf_core.objective import ActionGrid, ActionScores
 from rlhf_torch.packed.packing import PackedLayout
-from rlhf_torch.rows.packed_rows import ActionGrid, PackedRows, pack_rows
+from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 
 from .passes import Rows, rows_or_stand_in
 from .rank_group import RankGroup
@@ -50,7 +50,11 @@ class GroupRows:
     def whole_scores(self, own: ActionScores) -> ActionScores:
         """Return log-probs, entropies and top log-probs of all actions for those of this rank; a collective call."""
         others = None if own.others is None else self.whole(own.others)
-        return ActionScores(self.whole(own.logprobs), self.whole(own.entropies), others)
+        return ActionScores(
+            logprobs=self.whole(own.logprobs),
+            entropies=self.whole(own.entropies),
+            others=others,
+        )
 
 
 def lay_out(

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, RoleSpec
+from rlhf_core.math import lr_factor
 from rlhf_torch.models.modeling import DTYPES
 from rlhf_torch.models.role_model import RoleModel
-from rlhf_torch.training.schedule import lr_factor
 from rlhf_torch.training.trained_parts import check_groups, log_groups, peak_lrs, require_trainable
 
 from ..compile.deep_compile import DeepCompiled, refuse_deep_compile

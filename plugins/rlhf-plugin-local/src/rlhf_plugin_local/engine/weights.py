@@ -6,7 +6,8 @@ import torch
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import EngineSpec, WeightSource
-from rlhf_torch.models.modeling import CausalLM, load_causal_lm
+from rlhf_torch.models.loading import load_causal_lm
+from rlhf_torch.models.modeling import CausalLM
 
 from .config import EmbeddedEngineConfig
 from .precast import Precast

@@ -7,10 +7,12 @@ O(chunk x V) instead of O(M x V), for one more head matmul.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from rlhf_core.objective import ActionScores
 
 from .compiling import compiled
 from .fused_head import head_grad, head_scores
@@ -28,17 +30,6 @@ def default_chunk(device: torch.device, vocab_size: int) -> int:
     if device.type == "cpu":
         return max(CPU_ROWS, CPU_LOGITS // vocab_size)
     return GPU_ROWS
-
-
-class ActionScores(NamedTuple):
-    """What the head says of ``M`` actions, in nats and float32, with gradients."""
-
-    logprobs: Tensor
-    """(M,) of the action."""
-    entropies: Tensor
-    """(M,) of the distribution that it was drawn from."""
-    others: Tensor | None = None
-    """(M, K) log-probs of other tokens at the same positions, if they were asked for."""
 
 
 def action_scores(
@@ -61,7 +52,11 @@ def action_scores(
     parameters = [p for p in lm.model.get_output_embeddings().parameters() if p.requires_grad]
     ids = targets[:, None] if others is None else torch.cat([targets[:, None], others], dim=1)
     logprobs, entropies = _ChunkedHead.apply(hidden, ids, lm, temperature, chunk, *parameters)  # type: ignore[no-untyped-call]
-    return ActionScores(logprobs[:, 0], entropies, None if others is None else logprobs[:, 1:])
+    return ActionScores(
+        logprobs=logprobs[:, 0],
+        entropies=entropies,
+        others=None if others is None else logprobs[:, 1:],
+    )
 
 
 class _ChunkedHead(torch.autograd.Function):

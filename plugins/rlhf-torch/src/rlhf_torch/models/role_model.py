@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,14 +16,28 @@ from transformers import PreTrainedModel
 from rlhf_core import PluginError
 from rlhf_core.contracts import ModelAdapter, NamedParameters, RoleSpec, norm_parameters
 from rlhf_core.plugins import Plugins
-from rlhf_plugin_local.config import TorchBackendConfig
 
 from .device import choose_compute_dtype, choose_device
 from .layers import compile_layers, recompute_layers
-from .modeling import CausalLM, load_causal_lm
+from .loading import load_causal_lm
+from .modeling import CausalLM
 
 VALUE_HEAD = "value_head"
 VALUE_HEAD_FILE = "value_head.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleOptions:
+    """How a backend wants the model of a role; the fields are those of its own options of these names."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """``auto``: the GPU if there is one."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Dtype of the matmuls; see ``choose_compute_dtype``."""
+    gradient_checkpointing: bool = False
+    """Recompute each layer of a trained role in the backward pass."""
+    compile: bool = False
+    """Compile each layer."""
 
 
 class RoleModel(nn.Module):
@@ -61,17 +77,17 @@ class RoleModel(nn.Module):
         return state
 
 
-def build_role_model(spec: RoleSpec, config: TorchBackendConfig, plugins: Plugins) -> RoleModel:
+def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> RoleModel:
     """Load a role's model onto its device; parameters that are not trained have ``requires_grad`` off.
 
     Raises:
         ConfigError: the model cannot be loaded, or the options do not fit it or the machine.
         PluginError: the architecture or the adapter cannot be used.
     """
-    device = choose_device(config.device)
+    device = choose_device(options.device)
     lm = load_causal_lm(spec.model_path, dtype=spec.dtype, trust_remote_code=spec.trust_remote_code)
     lm.compute_dtype = choose_compute_dtype(
-        config.compute_dtype, lm.dtype, sum(p.numel() for p in lm.parameters()), device
+        options.compute_dtype, lm.dtype, sum(p.numel() for p in lm.parameters()), device
     )
     adapter = None
     if spec.adapter is not None:
@@ -83,9 +99,9 @@ def build_role_model(spec: RoleSpec, config: TorchBackendConfig, plugins: Plugin
         role.requires_grad_(False)
     elif value_head is not None:
         _freeze_unused_head(lm)
-    if config.gradient_checkpointing and spec.objective is not None:
+    if options.gradient_checkpointing and spec.objective is not None:
         recompute_layers(lm.model)
-    if config.compile:
+    if options.compile:
         compile_layers(lm.model)
     return role
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +19,7 @@ from rlhf_core import PluginError
 from ..packed import attention
 from ..packed.packing import PackedLayout
 from .long_positions import RotaryTables, compare_tables, lengths_named
-
-if TYPE_CHECKING:
-    from .modeling import CausalLM
+from .modeling import CausalLM
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 LONGEST_PROBE = 64

@@ -1,4 +1,4 @@
-"""Between a batch's rows on the host and what a pass over some of them takes and finds."""
+"""Results of passes over some rows each, put where the batch's actions are."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf_core.contracts import TrainBatch, TrajectoryColumns
-
-TEACHER_TOP_IDS = "teacher_top_ids"
-TEACHER_TOP_LOGPROBS = "teacher_top_logprobs"
+from rlhf_core.contracts import TrajectoryColumns
 
 
 class Pass(NamedTuple):
@@ -22,23 +18,6 @@ class Pass(NamedTuple):
     rows: NDArray[np.int64]
     results: tuple[Tensor, ...]
     """(M, ...) each."""
-
-
-def columns_of(
-    batch: TrainBatch, rows: NDArray[np.int64], device: torch.device
-) -> dict[str, Tensor]:
-    """Return the columns of some rows, (M,) each, and (M, K) for the teacher's most probable tokens."""
-    if not len(rows):
-        return {}
-    index = batch.trajectories.action_index(rows)
-    columns: dict[str, NDArray[np.float32]] = dict(batch.columns)
-    if batch.teacher_top is not None:
-        columns[TEACHER_TOP_LOGPROBS] = batch.teacher_top.logprobs
-    flat = {name: torch.from_numpy(column[index]).to(device) for name, column in columns.items()}
-    if batch.teacher_top is not None:
-        ids = batch.teacher_top.token_ids[index].astype(np.int64)
-        flat[TEACHER_TOP_IDS] = torch.from_numpy(ids).to(device)
-    return flat
 
 
 def placed(batch: TrajectoryColumns, passes: Sequence[Pass]) -> list[NDArray[np.float32]]:

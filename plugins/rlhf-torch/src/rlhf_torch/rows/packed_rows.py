@@ -10,37 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core.contracts import TrajectoryColumns
+from rlhf_core.objective import ActionGrid
 
 from ..packed.attention import Layout
 from ..packed.packing import PackedLayout
 from ..packed.shared_starts import Places, SharedLayout, places_of
 from .prompt_sharing import is_worth_it, shared_starts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionGrid:
-    """Where ``M`` flat values lie in right-padded rows (b, A).
-
-    ``rlhf_core.math.pad_columns`` reads sizes from the device for each column, which makes the host wait; here they
-    are known on the host.
-    """
-
-    mask: Tensor
-    """(b, A) True at actions."""
-    index: Tensor
-    """(M,) position of each value in the flattened grid."""
-
-    @classmethod
-    def of(cls, num_actions: NDArray[np.int64], device: torch.device) -> ActionGrid:
-        """Return the grid of sequences with the given numbers of actions."""
-        mask = np.arange(num_actions.max(initial=0)) < num_actions[:, None]
-        index = np.flatnonzero(mask)
-        return cls(mask=torch.from_numpy(mask).to(device), index=torch.from_numpy(index).to(device))
-
-    def pad(self, flat: Tensor) -> Tensor:
-        """Return (M, ...) as (b, A, ...) with 0 at padding; differentiable."""
-        zeros = flat.new_zeros(self.mask.numel(), *flat.shape[1:])
-        return zeros.index_copy(0, self.index, flat).view(*self.mask.shape, *flat.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

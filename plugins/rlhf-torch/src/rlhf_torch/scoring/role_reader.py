@@ -8,8 +8,9 @@ from torch import Tensor
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import RoleSpec, Statistic
+from rlhf_core.objective import ActionScores
 
-from ..heads.action_head import ActionScores, action_scores
+from ..heads.action_head import action_scores
 from ..heads.statistics import action_statistics, top_tokens
 from ..models.role_model import RoleModel
 from ..rows.packed_rows import PackedRows

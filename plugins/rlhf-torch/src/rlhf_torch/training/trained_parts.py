@@ -1,4 +1,4 @@
-"""What a role is trained with, built and checked: the terms of its objective, its optimizer, the optimizer's groups."""
+"""The components of a trained role, built and checked: its objective, its optimizer, the optimizer's groups."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import NamedTuple
 import torch
 
 from rlhf_core import ConfigError, PluginError
-from rlhf_core.contracts import Optimizer, ParameterGroup, PolicyObjective, RoleSpec
+from rlhf_core.contracts import Optimizer, ParameterGroup, RoleSpec
+from rlhf_core.objective import BuiltPolicyObjective, BuiltValueObjective, build_objective
 from rlhf_core.plugins import Plugins
-
-from .policy_terms import PolicyTerms
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +19,7 @@ log = logging.getLogger(__name__)
 class TrainedParts(NamedTuple):
     """The components of a trained role."""
 
-    terms: PolicyTerms | None
-    """None for a value objective."""
+    objective: BuiltPolicyObjective | BuiltValueObjective
     optimizer: Optimizer
 
 
@@ -31,14 +29,13 @@ def trained_parts(spec: RoleSpec, plugins: Plugins) -> TrainedParts:
     Raises:
         ConfigError: it has no optimizer, or a value objective without a value head.
     """
-    terms = None
-    if isinstance(spec.objective, PolicyObjective):
-        terms = PolicyTerms.build(spec.objective, plugins)
-    elif spec.head != "value":
+    assert spec.objective is not None, "a role without an objective only scores"
+    objective = build_objective(spec.objective, plugins)
+    if isinstance(objective, BuiltValueObjective) and spec.head != "value":
         raise ConfigError(f"the {spec.role} has a value objective but no value head")
     if spec.optimizer is None:
         raise ConfigError(f"the {spec.role} is trained but has no optimizer")
-    return TrainedParts(terms, plugins.build(spec.optimizer))
+    return TrainedParts(objective, plugins.build(spec.optimizer))
 
 
 def require_trainable(role: str, names: Collection[str]) -> None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_core.contracts import Metric, Metrics, NamedParameters, Optimizer, RoleSpec
+from rlhf_core.math import lr_factor
 
-from .schedule import lr_factor
 from .trained_parts import check_groups, log_groups, peak_lrs, require_trainable
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_core.contracts import ScheduleSpec
-from rlhf_torch.training.schedule import lr_factor
+from rlhf_core.math import lr_factor
 
 
 def factors(name, updates, **options):

@@ -1,4 +1,4 @@
-"""One read from the device for all metrics of a step."""
+"""Metrics of a step: means over its action tokens, and one read from the device for all of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rlhf_core.contracts import Metric, Metrics, merge_metrics
+from ..batch.metric import Metric, Metrics, merge_metrics
+
+
+def mean_metric(values: Float[Tensor, "b a"], mask: Bool[Tensor, "b a"]) -> Metric:
+    """Return the mean of ``values``, which have no gradient, over action tokens; it merges over micro-batches."""
+    return Metric(torch.where(mask, values, 0.0).sum(), mask.sum())
 
 
 def read_metrics(parts: Sequence[Mapping[str, Metric]]) -> Metrics:
@@ -33,6 +39,7 @@ def read_metrics(parts: Sequence[Mapping[str, Metric]]) -> Metrics:
     )
 
 
+# Any: a metric holds whatever number its author had, of Python, NumPy or torch.
 def _is_remote(number: Any) -> bool:
     return isinstance(number, Tensor) and number.device.type != "cpu"
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from rlhf_core.contracts import ComponentRef, IsCorrection, LossTerm, PolicyLoss, PolicyObjective
-from rlhf_core.plugins import Plugins
+from ..component import ComponentRef
+from ..contracts.backend import LossTerm, PolicyObjective
+from ..contracts.correction import IsCorrection
+from ..contracts.loss import PolicyLoss
+from ..plugins import Plugins
 
 APPLIES_IS_WEIGHTS = "applies_is_weights"
 
@@ -17,25 +21,32 @@ class BuiltTerm:
 
     term: LossTerm
     name: str
-    """The component's name, under which it is logged."""
+    """Name of the loss's component, under which the term is logged."""
     loss: PolicyLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyTerms:
-    """The built parts of a ``PolicyObjective``."""
+class PolicyComponents:
+    """A ``PolicyObjective`` with its policy loss, its correction and the losses of its terms."""
 
     objective: PolicyObjective
     loss: PolicyLoss
     correction: IsCorrection | None
+    """None: the losses of the rollouts are not weighted."""
     applies_is_weights: bool
-    """The loss puts the correction's weights on itself."""
+    """The policy loss puts the correction's weights on itself."""
     wants_entropy: bool
+    """Some loss reads the entropy."""
     terms: tuple[BuiltTerm, ...] = ()
 
     @classmethod
-    def build(cls, objective: PolicyObjective, plugins: Plugins) -> PolicyTerms:
-        """Build the components that the objective names."""
+    def build(cls, objective: PolicyObjective, plugins: Plugins) -> PolicyComponents:
+        """Build the components that the objective names.
+
+        Raises:
+            PluginError: a component cannot be imported or built.
+            UnknownComponent: no plugin provides a component of that name.
+        """
         component = plugins.get(objective.loss.kind, objective.loss.name).component
         correction = plugins.build(objective.correction) if objective.correction else None
         losses = [objective.loss, *(term.loss for term in objective.terms)]
@@ -55,8 +66,8 @@ class PolicyTerms:
             ),
         )
 
-    def of(self, rows: str) -> Iterator[BuiltTerm]:
-        """Yield the terms on ``rollouts`` or on ``supervised`` rows."""
+    def terms_on(self, rows: Literal["rollouts", "supervised"]) -> Iterator[BuiltTerm]:
+        """Yield the terms whose loss is of these rows."""
         return (built for built in self.terms if built.term.rows == rows)
 
 

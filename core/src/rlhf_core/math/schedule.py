@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlhf_core.contracts import ScheduleSpec
+from ..contracts.backend import ScheduleSpec
 
 
 def lr_factor(schedule: ScheduleSpec, update: int) -> float:

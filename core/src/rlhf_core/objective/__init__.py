@@ -1,0 +1,44 @@
+"""The loss of one optimizer step, made of the components that a run names: what a training backend descends.
+
+Here live the formulas between a model's results for a micro-batch (log-probs, entropies, values) and the scalar whose
+gradient is taken. Models, packing, optimizers and the components themselves may not: a backend supplies the results and
+calls ``backward``, plugins supply the components.
+
+A backend's side of a step, for a policy:
+
+    objective = build_objective(spec.objective, plugins)
+    for rows in micro_batches:
+        grid = ActionGrid.of(trajectories.num_actions[rows], device)
+        columns = ActionColumns.of(batch, rows, grid)
+        loss, metrics = objective.rollouts(scores_of(rows, columns.teacher_top_ids), columns, plan)
+        loss.backward()
+
+Axes: ``B`` rows of a micro-batch, ``A`` actions of its longest row, ``M`` actions of all its rows, ``K`` tokens that
+the teacher finds most probable.
+"""
+
+from .built import BuiltPolicyObjective, BuiltValueObjective, build_objective
+from .columns import ActionColumns
+from .components import BuiltTerm, PolicyComponents
+from .grid import ActionGrid
+from .metrics import mean_metric, read_metrics
+from .policy import policy_objective
+from .scores import ActionScores
+from .supervised import supervised_objective
+from .value import value_objective
+
+__all__ = [
+    "ActionColumns",
+    "ActionGrid",
+    "ActionScores",
+    "BuiltPolicyObjective",
+    "BuiltTerm",
+    "BuiltValueObjective",
+    "PolicyComponents",
+    "build_objective",
+    "mean_metric",
+    "policy_objective",
+    "read_metrics",
+    "supervised_objective",
+    "value_objective",
+]

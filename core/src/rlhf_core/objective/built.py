@@ -1,0 +1,70 @@
+"""The entrance for training backends: what a role minimizes, with its components built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from ..batch.metric import Metrics
+from ..contracts.backend import Normalizers, PolicyObjective, StepPlan, ValueObjective
+from ..plugins import Plugins
+from .columns import ActionColumns
+from .components import PolicyComponents
+from .grid import ActionGrid
+from .policy import policy_objective
+from .scores import ActionScores
+from .supervised import supervised_objective
+from .value import value_objective
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPolicyObjective:
+    """What the policy minimizes.
+
+    Both methods return this micro-batch's part of the step's loss and the metrics of the part. A backend calls
+    ``backward`` on every part, so that the gradients add up to the step's, and merges the metrics with
+    ``read_metrics``. It does not divide, weight or clip a part: all totals are in the plan already.
+    """
+
+    components: PolicyComponents
+
+    def rollouts(
+        self, scores: ActionScores, columns: ActionColumns, plan: StepPlan
+    ) -> tuple[Float[Tensor, ""], Metrics]:
+        """Return the part of rows of ``TrainBatch.trajectories``; see ``policy_objective``."""
+        return policy_objective(self.components, scores, columns, plan)
+
+    def supervised(
+        self, scores: ActionScores, grid: ActionGrid, totals: Normalizers
+    ) -> tuple[Float[Tensor, ""], Metrics]:
+        """Return the part of rows of ``TrainBatch.supervised``; see ``supervised_objective``."""
+        return supervised_objective(self.components, scores, grid, totals)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltValueObjective:
+    """What the critic minimizes."""
+
+    objective: ValueObjective
+
+    def rollouts(
+        self, values: Float[Tensor, " m"], columns: ActionColumns, plan: StepPlan
+    ) -> tuple[Float[Tensor, ""], Metrics]:
+        """Return the part of rows of ``TrainBatch.trajectories``; see ``value_objective``."""
+        return value_objective(self.objective, values, columns, plan)
+
+
+def build_objective(
+    objective: PolicyObjective | ValueObjective, plugins: Plugins
+) -> BuiltPolicyObjective | BuiltValueObjective:
+    """Build the components that a role's objective (``RoleSpec.objective``) names.
+
+    Raises:
+        PluginError: a component cannot be imported or built.
+        UnknownComponent: no plugin provides a component of that name.
+    """
+    if isinstance(objective, ValueObjective):
+        return BuiltValueObjective(objective)
+    return BuiltPolicyObjective(PolicyComponents.build(objective, plugins))

@@ -1,0 +1,79 @@
+"""The columns of a micro-batch's actions: advantages, older log-probs, and whatever else the components read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, Shaped
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..contracts.backend import PREPARED, TrainBatch
+from ..errors import PluginError
+from .grid import ActionGrid
+
+TEACHER_TOP_IDS = "teacher_top_ids"
+TEACHER_TOP_LOGPROBS = "teacher_top_logprobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionColumns:
+    """The columns of some rows of a ``TrainBatch``, on the device of the grid."""
+
+    flat: Mapping[str, Shaped[Tensor, "m ..."]]
+    """By the name that the column has in the batch; the teacher's most probable tokens are two columns (M, K)."""
+    grid: ActionGrid
+
+    @classmethod
+    def of(cls, batch: TrainBatch, rows: NDArray[np.int64], grid: ActionGrid) -> ActionColumns:
+        """Return the columns of the given rows.
+
+        Args:
+            rows: indices into the batch, in the order of the grid's rows.
+            grid: of these rows' numbers of actions.
+        """
+        device = grid.mask.device
+        index = batch.trajectories.action_index(rows)  # (M,)
+        columns: dict[str, NDArray[np.float32]] = dict(batch.columns)
+        if batch.teacher_top is not None:
+            columns[TEACHER_TOP_LOGPROBS] = batch.teacher_top.logprobs
+        flat = {
+            name: torch.from_numpy(column[index]).to(device) for name, column in columns.items()
+        }
+        if batch.teacher_top is not None:
+            ids = batch.teacher_top.token_ids[index].astype(np.int64)  # (M, K)
+            flat[TEACHER_TOP_IDS] = torch.from_numpy(ids).to(device)
+        return cls(flat=flat, grid=grid)
+
+    @property
+    def teacher_top_ids(self) -> Int64[Tensor, "m k"] | None:
+        """Ids of the tokens whose log-probs a backend supplies as ``ActionScores.others``; None: of none."""
+        return self.flat.get(TEACHER_TOP_IDS)
+
+    def padded(self, name: str) -> Shaped[Tensor, "b a ..."]:
+        """Return a column as rows, with 0 at padding.
+
+        Raises:
+            PluginError: the batch came without the column.
+        """
+        if name not in self.flat:
+            raise PluginError(
+                f"this objective needs the column {name!r}; the batch has {', '.join(sorted(self.flat)) or 'none'}. "
+                "The component that reads it must list it in its needs."
+            )
+        return self.grid.pad(self.flat[name])
+
+    def optional(self, name: str) -> Shaped[Tensor, "b a ..."] | None:
+        """Return a column as rows, with 0 at padding, or None where the batch came without it."""
+        return self.padded(name) if name in self.flat else None
+
+    def prepared(self) -> dict[str, Float[Tensor, "b a"]]:
+        """Return the columns that the policy loss's own ``prepare`` made, by the names that it gave them."""
+        return {
+            name.removeprefix(PREPARED): self.padded(name)
+            for name in self.flat
+            if name.startswith(PREPARED)
+        }

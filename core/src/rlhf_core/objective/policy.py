@@ -1,0 +1,159 @@
+"""The policy's loss on the rollouts of one micro-batch.
+
+Axes: ``B`` rows, ``A`` actions of the longest row, ``M`` actions of all rows, ``K`` tokens of the teacher. The parts of
+all micro-batches add up to the loss of the whole step, because every normalizer is a total over the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..batch.metric import Metrics
+from ..contracts.backend import StepPlan
+from ..contracts.correction import Correction
+from ..contracts.loss import LossInputs
+from ..math import kl_estimate, unbiased_kl
+from .columns import TEACHER_TOP_LOGPROBS, ActionColumns
+from .components import PolicyComponents
+from .metrics import mean_metric
+from .reduction import LossParts, loss_metric, reduced
+from .scores import ActionScores
+
+
+def policy_objective(
+    components: PolicyComponents, scores: ActionScores, columns: ActionColumns, plan: StepPlan
+) -> tuple[Float[Tensor, ""], Metrics]:
+    """Return this micro-batch's part of the step's loss, to be minimized, and what to log of it.
+
+    ``loss = sum n_t (w_t keep_t l_t + kl_coef KL_t - entropy_coef H_t) + sum over terms j of weight_j sum n_jt l_jt``,
+    with the inner sums over the action tokens t, the policy loss ``l``, the terms' losses ``l_j``, the correction's
+    ``w`` and ``keep`` (1 without a correction; a policy loss that applies ``w`` itself is not multiplied again), the
+    estimate ``KL`` of the divergence from the reference, and the entropy ``H``. The weight ``n_t`` of a token is that
+    of the aggregation: ``1 / num_actions``, ``1 / (num_sequences * actions of its row)`` or
+    ``1 / (num_sequences * max_actions)``, with the totals of ``plan.normalizers``; ``n_jt`` that of the term's own.
+
+    Args:
+        scores: (M,) of the policy, with gradients.
+        columns: ``advantages``; ``old_logprobs`` unless the plan is on-policy, since then the old log-probs are the
+            policy's own and the ratio is exactly 1; and whatever else the components read.
+
+    Raises:
+        PluginError: a column is missing.
+    """
+    objective, totals, mask = components.objective, plan.normalizers, columns.grid.mask
+    policy = columns.grid.pad(scores.logprobs)  # (B, A)
+    entropy = columns.grid.pad(scores.entropies)  # (B, A)
+    old = policy.detach() if plan.on_policy else columns.padded("old_logprobs")
+    correction = _correction(components, old, columns)
+    inputs = _loss_inputs(
+        components, _PolicyRows(policy, old, entropy), scores, columns, correction
+    )
+    result = components.loss(inputs)
+    token_loss = _corrected(result.loss, correction, weighted=components.applies_is_weights)
+    first = reduced(token_loss, mask, objective.aggregation, totals)
+    parts = LossParts(first, {"loss/policy": loss_metric(first)})
+    metrics = dict(correction.metrics) if correction is not None else {}
+    if objective.kl_estimator is not None:
+        kl = _kl_to_reference(components, policy, old, columns)
+        parts.add("loss/kl", reduced(kl, mask, objective.aggregation, totals), plan.kl_coef)
+        metrics["kl/ref"] = mean_metric(kl.detach(), mask)
+    if objective.entropy_bonus:
+        bonus = reduced(entropy, mask, objective.aggregation, totals)
+        parts.add("loss/entropy", bonus, -plan.entropy_coef)
+    for built in components.terms_on("rollouts"):
+        outcome = built.loss(inputs)
+        part = reduced(outcome.loss, mask, built.term.aggregation, totals)
+        parts.add(f"loss/{built.name}", part, built.term.weight)
+        metrics |= outcome.metrics
+    log_ratio = policy.detach() - old  # (B, A)
+    metrics["policy/entropy"] = mean_metric(entropy.detach(), mask)
+    metrics["policy/approx_kl"] = mean_metric(torch.expm1(log_ratio) - log_ratio, mask)
+    return parts.total, metrics | result.metrics | parts.metrics
+
+
+@dataclass(frozen=True, slots=True)
+class _PolicyRows:
+    """The policy's results as rows."""
+
+    logprobs: Float[Tensor, "b a"]
+    old_logprobs: Float[Tensor, "b a"]
+    entropy: Float[Tensor, "b a"]
+
+
+def _correction(
+    components: PolicyComponents, old: Float[Tensor, "b a"], columns: ActionColumns
+) -> Correction | None:
+    """Return the weights between the sampler's policy and the old one, if the run corrects."""
+    if components.correction is None:
+        return None
+    rollout = columns.padded("rollout_logprobs")  # (B, A)
+    return components.correction(old, rollout, columns.grid.mask)
+
+
+def _corrected(
+    token_loss: Float[Tensor, "b a"], correction: Correction | None, *, weighted: bool
+) -> Float[Tensor, "b a"]:
+    """Return ``w_t keep_t l_t``. A dropped token counts in the normalizer all the same.
+
+    Args:
+        weighted: the loss has put the weights on itself.
+    """
+    if correction is None:
+        return token_loss
+    if not weighted:
+        token_loss = token_loss * correction.weights
+    # where(), not multiplication: 0 * nan is nan, and a dropped token may be that.
+    return torch.where(correction.keep, token_loss, 0.0)
+
+
+def _loss_inputs(
+    components: PolicyComponents,
+    policy: _PolicyRows,
+    scores: ActionScores,
+    columns: ActionColumns,
+    correction: Correction | None,
+) -> LossInputs:
+    """Return what the losses of the rollouts see: only what some component of the run asked for is there."""
+    pad = columns.grid.pad
+    return LossInputs(
+        policy_logprobs=policy.logprobs,
+        old_logprobs=policy.old_logprobs,
+        advantages=columns.padded("advantages"),
+        action_mask=columns.grid.mask,
+        rollout_logprobs=columns.optional("rollout_logprobs"),
+        ref_logprobs=columns.optional("ref_logprobs"),
+        is_weights=correction.weights if correction is not None else None,
+        entropy=policy.entropy.detach() if components.wants_entropy else None,
+        teacher_logprobs=columns.optional("teacher_logprobs"),
+        teacher_top_logprobs=columns.optional(TEACHER_TOP_LOGPROBS),  # (B, A, K)
+        policy_top_logprobs=pad(scores.others) if scores.others is not None else None,  # (B, A, K)
+        prepared=columns.prepared(),
+    )
+
+
+def _kl_to_reference(
+    components: PolicyComponents,
+    policy: Float[Tensor, "b a"],
+    old: Float[Tensor, "b a"],
+    columns: ActionColumns,
+) -> Float[Tensor, "b a"]:
+    """Return the estimate per token that the objective names."""
+    objective = components.objective
+    assert objective.kl_estimator is not None
+    reference, mask = columns.padded("ref_logprobs"), columns.grid.mask  # (B, A)
+    kl: Float[Tensor, "b a"]
+    if objective.kl_unbiased_gradient:
+        kl = unbiased_kl(policy, old, reference, objective.kl_estimator, mask)
+    else:
+        kl = kl_estimate(
+            policy,
+            reference,
+            objective.kl_estimator,
+            tail=objective.kl_tail,
+            action_mask=mask,
+        )
+    return kl

@@ -1,0 +1,53 @@
+"""From losses per token to this micro-batch's part of the step's loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..batch.metric import Metric, Metrics
+from ..contracts.backend import Aggregation, Normalizers
+from ..math import aggregate
+
+
+def reduced(
+    token_loss: Float[Tensor, "b a"],
+    mask: Bool[Tensor, "b a"],
+    aggregation: Aggregation,
+    totals: Normalizers,
+) -> Float[Tensor, ""]:
+    """Return this micro-batch's share of the step's loss; see ``rlhf_core.math.aggregate`` for the divisors.
+
+    Args:
+        totals: of the whole optimizer step, all ranks included.
+    """
+    share: Float[Tensor, ""] = aggregate(
+        token_loss,
+        mask,
+        aggregation,
+        num_actions=totals.num_actions,
+        num_sequences=totals.num_sequences,
+        max_actions=totals.max_actions,
+    )
+    return share
+
+
+@dataclass(slots=True)
+class LossParts:
+    """The sum of a loss's terms, and each term as a metric."""
+
+    total: Float[Tensor, ""]
+    """With the gradient."""
+    metrics: Metrics = field(default_factory=dict)
+
+    def add(self, name: str, part: Float[Tensor, ""], coef: float) -> None:
+        """Add ``coef`` times a term's part of the loss; the part is logged as it is, without its coefficient."""
+        self.total = self.total + coef * part
+        self.metrics[name] = loss_metric(part)
+
+
+def loss_metric(part: Float[Tensor, ""]) -> Metric:
+    """Return a part of the step's loss as a metric: the parts of all micro-batches and ranks add up to the loss."""
+    return Metric(part.detach(), reduction="share")

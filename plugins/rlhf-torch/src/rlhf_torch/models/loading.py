@@ -1,0 +1,99 @@
+"""Loading of a causal language model from a folder or hub name, and what to say where that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM
+
+from rlhf_core import ConfigError, PluginError
+
+from ..packed import attention
+from .modeling import DTYPES, CausalLM
+from .quiet import no_progress_bars
+from .verification import own_attention, verify
+
+
+def load_causal_lm(
+    path: str,
+    *,
+    dtype: str | torch.dtype,
+    compute_dtype: str | torch.dtype | None = None,
+    trust_remote_code: bool = False,
+) -> CausalLM:
+    """Load a folder or hub name on the CPU, in evaluation mode (dropout is never on), and verify it.
+
+    Args:
+        dtype: of the parameters, ``float32`` or ``bfloat16``.
+        compute_dtype: of the matmuls; the parameters' when None.
+
+    Raises:
+        ConfigError: the path cannot be read, is no causal language model, or lacks weights.
+        PluginError: the architecture is one that packing or this package's attention would compute wrongly.
+    """
+    parameter_dtype = _as_dtype(dtype)
+    try:
+        with no_progress_bars():
+            model, info = AutoModelForCausalLM.from_pretrained(
+                path,
+                dtype=parameter_dtype,
+                attn_implementation=attention.NAME,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+                use_safetensors=True,  # the other format is a pickle, which can run code
+            )
+    except Exception as error:  # Transformers checks little of what the files hold
+        if isinstance(error, KeyError) and error.args == (attention.NAME,):
+            raise PluginError(own_attention(f"model {path}")) from error
+        raise _why_not(path, error, trust_remote_code) from error
+    if lacking := sorted(info["missing_keys"]) + sorted(map(str, info["mismatched_keys"])):
+        raise ConfigError(
+            f"{path}: the weights do not fit its config.json: {len(lacking)} parameters would start from random "
+            f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model."
+        )
+    lm = CausalLM(model.eval(), _as_dtype(compute_dtype) if compute_dtype else parameter_dtype)
+    verify(lm)
+    return lm
+
+
+def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigError:
+    """Say what is wrong with a path in the user's words."""
+    folder = Path(path)
+    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if folder.is_dir() and not (folder / "config.json").exists():
+        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
+        return ConfigError(
+            f"model {path}: expected a Transformers folder with a config.json; it holds {found}. Give the folder that "
+            "save_pretrained wrote."
+        )
+    if not folder.exists() and isinstance(error, OSError):
+        return ConfigError(
+            f"model {path}: no such folder, and not available as a hub name ({first_line}). Give --model a folder "
+            "with config.json and weights, or the name of a model that is in the cache or can be downloaded."
+        )
+    if pickled := sorted(file.name for file in folder.glob("*.bin")):
+        return ConfigError(
+            f"model {path}: expected weights in safetensors; {pickled[0]} is a pickle, which can run code when it is "
+            "read, so it is not. Where you trust it: python -c 'from transformers import AutoModelForCausalLM as M; "
+            f'M.from_pretrained("{path}").save_pretrained("{path}-safetensors")\' and copy the tokenizer there'
+        )
+    if isinstance(error, OSError | SafetensorError):
+        return ConfigError(f"model {path}: cannot be read: {first_line}")
+    hint = (
+        ""
+        if trust_remote_code
+        else " If it comes with its own code, --model.trust_remote_code true runs it."
+    )
+    return ConfigError(
+        f"model {path}: not a causal language model that can be loaded: {first_line}{hint}"
+    )
