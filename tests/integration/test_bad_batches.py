@@ -1,10 +1,11 @@
 """Batches that nothing can be learned from, or that are not whole: a defined result, never a crash or a NaN."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from rlhf_plugin_local import torch_backend
+from rlhf_core.objective import ActionColumns
 
 DROP_ALL = """
 from rlhf_core import Component
@@ -85,14 +86,14 @@ def test_groups_that_lost_members_to_bad_rewards_are_dropped_whole_and_the_rest_
 
 def test_a_gradient_of_nan_ends_the_run_with_the_advice(train, monkeypatch, capsys):
     """Three updates in a row whose gradient is not finite: the weights stay, the run says so."""
-    whole = torch_backend.columns_of
+    whole = ActionColumns.of
 
     def poisoned(*arguments):
         columns = whole(*arguments)
-        columns["advantages"] = columns["advantages"] * math.nan
-        return columns
+        nan = {"advantages": columns.flat["advantages"] * math.nan}
+        return replace(columns, flat={**columns.flat, **nan})
 
-    monkeypatch.setattr(torch_backend, "columns_of", poisoned)
+    monkeypatch.setattr(ActionColumns, "of", poisoned)
 
     train("run", "--steps", "5", code=1)
 

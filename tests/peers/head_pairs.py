@@ -45,7 +45,7 @@ def _ours_of_head(batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
 @pair(
     "openrlhf",
     "models.utils.log_probs_from_logits",
-    "local.backend.action_head.action_scores",
+    "torch.heads.action_head.action_scores",
     case="temperature 0.7",
     gradient="logits",
     float32=OURS_IS_FLOAT32,
@@ -61,7 +61,7 @@ def openrlhf_logprobs(batch: Batch) -> Both:
 @pair(
     "verl",
     "utils.torch_functional.logprobs_from_logits",
-    "local.backend.action_head.action_scores",
+    "torch.heads.action_head.action_scores",
     gradient="logits",
     float32=OURS_IS_FLOAT32,
 )
@@ -74,7 +74,7 @@ def verl_logprobs(batch: Batch) -> Both:
 @pair(
     "trl",
     "trainer.utils.selective_log_softmax",
-    "local.backend.action_head.action_scores",
+    "torch.heads.action_head.action_scores",
     case="temperature 0.7",
     gradient="logits",
     float32=OURS_IS_FLOAT32,
@@ -88,7 +88,7 @@ def trl_logprobs(batch: Batch) -> Both:
 @pair(
     "openrlhf",
     "models.utils.compute_entropy",
-    "local.backend.action_head.action_scores",
+    "torch.heads.action_head.action_scores",
     gradient="logits",
     float32=OURS_IS_FLOAT32,
 )
@@ -102,7 +102,7 @@ def openrlhf_entropy(batch: Batch) -> Both:
 @pair(
     "verl",
     "utils.torch_functional.entropy_from_logits",
-    "local.backend.action_head.action_scores",
+    "torch.heads.action_head.action_scores",
     gradient="logits",
     float32=OURS_IS_FLOAT32,
 )
@@ -114,7 +114,7 @@ def verl_entropy(batch: Batch) -> Both:
 @pair(
     "trl",
     "trainer.utils.entropy_from_logits",
-    "local.backend.action_head.action_scores",
+    "torch.heads.action_head.action_scores",
     gradient="logits",
     float32=OURS_IS_FLOAT32,
 )
@@ -126,7 +126,7 @@ def trl_entropy(batch: Batch) -> Both:
 @pair(
     "verl",
     "utils.torch_functional.calculate_sum_pi_squared_from_logits",
-    "local.backend.statistics.action_statistics",
+    "torch.heads.statistics.action_statistics",
     float32=OURS_IS_FLOAT32,
 )
 def verl_sum_pi_squared(batch: Batch) -> Both:

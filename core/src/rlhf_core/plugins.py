@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -24,6 +25,9 @@ from .registry import AnyRegistry, Registry
 FAMILY = "rlhf.plugins.v"
 API_VERSION = "1"
 GROUP = FAMILY + API_VERSION
+
+_CORE = re.compile(r"rlhf[-_.]core\b")
+"""How a requirement of the core begins."""
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +101,13 @@ class Plugins:
         return registered.build(registered.validate(ref.options))
 
     def loggers(self) -> list[logging.Logger]:
-        """The topmost logger of the core and of each plugin; their levels and handlers hold for all below."""
+        """Return the topmost logger of the core, of each plugin and of each library that plugins build on.
+
+        Their levels and handlers hold for all loggers below them.
+        """
         modules = [str(getattr(m, "__name__", name)) for name, m in self.manager.list_name_plugin()]
-        names = dict.fromkeys([__package__, *(module.partition(".")[0] for module in modules)])
+        tops = (module.partition(".")[0] for module in modules)
+        names = dict.fromkeys(["rlhf_core", *tops, *_libraries()])
         return [logging.getLogger(name) for name in names]
 
     def observe(self, hook: str, **arguments: Any) -> None:
@@ -196,6 +204,18 @@ def register(plugins: Plugins, candidate: Candidate) -> None:
     for hook, entry in entries:
         plugins.registries[hook].add(entry)
     plugins.loaded[candidate.name] = candidate.origin
+
+
+def _libraries() -> list[str]:
+    """Return the modules of installed distributions that require the core and register no plugin, sorted."""
+    return sorted(
+        {
+            distribution.metadata["Name"].replace("-", "_")
+            for distribution in metadata.distributions()
+            if any(_CORE.match(text) for text in distribution.requires or ())
+            and not any(point.group.startswith(FAMILY) for point in distribution.entry_points)
+        }
+    )
 
 
 def _components_of(plugins: Plugins, candidate: Candidate) -> list[tuple[str, Registered[Any]]]:

@@ -4,11 +4,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from rlhf_plugin_ray.cluster.cluster.gpu_memory import gpu_needs, gpu_warnings, require_gpus_fit
-from rlhf_plugin_ray.cluster.cluster.node_report import Gpu, find_gpus, gpus_of
 
 from rlhf_core import ConfigError
-from rlhf_plugin_ray.cluster.cluster import node_report
+from rlhf_plugin_ray.cluster import node_report
+from rlhf_plugin_ray.cluster.gpu_memory import gpu_needs, gpu_warnings, require_gpus_fit
+from rlhf_plugin_ray.cluster.node_report import Gpu, find_gpus, gpus_of
 from rlhf_plugin_ray.config import RayRuntimeConfig
 from rlhf_plugin_ray.layout import plan_layout
 

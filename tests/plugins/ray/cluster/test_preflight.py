@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rlhf_plugin_ray.cluster.cluster.node_report import inspect_node, weight_bytes
 
 from rlhf_core import ConfigError, FingerprintMismatch
 from rlhf_core.contracts import RoleSpec
+from rlhf_plugin_ray.cluster.node_report import inspect_node, weight_bytes
 from rlhf_plugin_ray.config import RayRuntimeConfig
 from rlhf_plugin_ray.layout import plan_layout
 from rlhf_plugin_ray.processes.process import describe_driver
@@ -16,9 +16,8 @@ from rlhf_plugin_ray.processes.process import describe_driver
 pytest.importorskip("ray")
 pytestmark = pytest.mark.scale
 
-from rlhf_plugin_ray.cluster.cluster.preflight import Node  # noqa: E402
-
-from rlhf_plugin_ray.cluster.cluster import preflight  # noqa: E402  (after importorskip)
+from rlhf_plugin_ray.cluster import preflight  # noqa: E402  (after importorskip)
+from rlhf_plugin_ray.cluster.preflight import Node  # noqa: E402
 from rlhf_plugin_ray.processes.supervisor import Supervisor  # noqa: E402
 
 MIB = 2**20

@@ -20,7 +20,6 @@ from ....contracts.backend import (
     PolicyObjective,
     RoleSpec,
     Statistic,
-    StepPlan,
     ValueObjective,
 )
 from ....math import pad_columns
@@ -30,7 +29,6 @@ from ..tiny_policy import (
     ADAMW,
     CORRECTION,
     LOSS,
-    MAX_ACTIONS,
     SGD,
     PlainModel,
     PolicyGradient,
@@ -42,6 +40,7 @@ from ..tiny_policy import (
     train_batch,
     value_batch,
 )
+from ..written_out import written_out
 
 _OBJECTIVES = (
     PolicyObjective(loss=LOSS, aggregation="token-mean", kl_estimator="k3", kl_tail="linear"),
@@ -53,8 +52,6 @@ _OBJECTIVES = (
         loss=LOSS, aggregation="seq-mean-token-sum-norm", kl_estimator="k1", kl_tail="clamp"
     ),
 )
-MAX_KL = 10.0
-"""Estimates have a tail from here on, see ``rlhf_core.math.kl_estimate``."""
 SMALL, LARGE = 12, 16384
 """Tokens of a micro-batch that holds one or two of the rows, and of one that holds all."""
 DTYPES = ("float32", "bfloat16")
@@ -154,7 +151,7 @@ def check_a_step_is_the_plain_gradient(subject: Subject) -> None:
         plan = step_plan(batch.trajectories, kl_coef=0.3, entropy_coef=0.2)
         with tiny_model() as folder:
             plain = PlainModel(folder)
-            plain.descend(_written_out(plain, objective, plan, temperature=0.8))
+            plain.descend(written_out(plain, objective, plan, temperature=0.8))
             with _running(subject, folder, objective, temperature=0.8) as backend:
                 backend.train_step(batch, plan)
                 _assert_same_weights(
@@ -163,47 +160,6 @@ def check_a_step_is_the_plain_gradient(subject: Subject) -> None:
                     f"after a step with {objective.aggregation}, {objective.kl_estimator} and "
                     f"tail {objective.kl_tail}",
                 )
-
-
-def _written_out(
-    plain: PlainModel, objective: PolicyObjective, plan: StepPlan, *, temperature: float
-) -> Tensor:
-    """Return the objective of ``train_batch()`` in its plainest form."""
-    batch = train_batch()
-    rows, columns = batch.trajectories, batch.columns
-    scores = plain.scores(rows, temperature)
-    advantages = torch.from_numpy(columns["advantages"])
-    log_ratio = scores.logprobs - torch.from_numpy(columns["ref_logprobs"])
-    loss = -advantages * scores.logprobs + plan.kl_coef * _written_out_kl(log_ratio, objective)
-    loss = loss - plan.entropy_coef * scores.entropies
-    return _aggregated(loss, objective.aggregation, torch.from_numpy(rows.num_actions))
-
-
-def _written_out_kl(log_ratio: Tensor, objective: PolicyObjective) -> Tensor:
-    """The KL term, with the tangents at 10 as numbers."""
-    match objective.kl_estimator:
-        case "k2":
-            estimate = log_ratio.square() / 2
-            tangent = 4.472136 * log_ratio.abs() - 10.0
-            beyond = log_ratio.abs() > 4.472136
-        case "k3":
-            estimate = (-log_ratio).exp() - 1 + log_ratio
-            tangent = 10.0 - 12.610869 * (log_ratio + 2.610869)
-            beyond = log_ratio < -2.610869
-        case _:
-            estimate, tangent, beyond = log_ratio, log_ratio, log_ratio > torch.inf
-    if objective.kl_tail == "clamp":
-        return estimate.clamp(-MAX_KL, MAX_KL)
-    return torch.where(beyond, tangent, estimate)
-
-
-def _aggregated(loss: Tensor, mode: str, lengths: Tensor) -> Tensor:
-    if mode == "token-mean":
-        return loss.mean()
-    parts = loss.split(lengths.tolist())
-    if mode == "seq-mean-token-mean":
-        return torch.stack([part.mean() for part in parts]).mean()
-    return torch.stack([part.sum() / MAX_ACTIONS for part in parts]).mean()
 
 
 def check_every_parameter_is_trained(subject: Subject) -> None:

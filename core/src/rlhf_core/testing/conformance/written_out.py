@@ -1,0 +1,53 @@
+"""The objective of a training step in its plainest form, to which the kit compares a backend's step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...contracts.backend import PolicyObjective, StepPlan
+from .tiny_policy import MAX_ACTIONS, PlainModel, train_batch
+
+MAX_KL = 10.0
+"""Estimates have a tail from here on, see ``rlhf_core.math.kl_estimate``."""
+
+
+def written_out(
+    plain: PlainModel, objective: PolicyObjective, plan: StepPlan, *, temperature: float
+) -> Tensor:
+    """Return the objective of ``train_batch()`` in its plainest form."""
+    batch = train_batch()
+    rows, columns = batch.trajectories, batch.columns
+    scores = plain.scores(rows, temperature)
+    advantages = torch.from_numpy(columns["advantages"])
+    log_ratio = scores.logprobs - torch.from_numpy(columns["ref_logprobs"])
+    loss = -advantages * scores.logprobs + plan.kl_coef * _written_out_kl(log_ratio, objective)
+    loss = loss - plan.entropy_coef * scores.entropies
+    return _aggregated(loss, objective.aggregation, torch.from_numpy(rows.num_actions))
+
+
+def _written_out_kl(log_ratio: Tensor, objective: PolicyObjective) -> Tensor:
+    """The KL term, with the tangents at 10 as numbers."""
+    match objective.kl_estimator:
+        case "k2":
+            estimate = log_ratio.square() / 2
+            tangent = 4.472136 * log_ratio.abs() - 10.0
+            beyond = log_ratio.abs() > 4.472136
+        case "k3":
+            estimate = (-log_ratio).exp() - 1 + log_ratio
+            tangent = 10.0 - 12.610869 * (log_ratio + 2.610869)
+            beyond = log_ratio < -2.610869
+        case _:
+            estimate, tangent, beyond = log_ratio, log_ratio, log_ratio > torch.inf
+    if objective.kl_tail == "clamp":
+        return estimate.clamp(-MAX_KL, MAX_KL)
+    return torch.where(beyond, tangent, estimate)
+
+
+def _aggregated(loss: Tensor, mode: str, lengths: Tensor) -> Tensor:
+    if mode == "token-mean":
+        return loss.mean()
+    parts = loss.split(lengths.tolist())
+    if mode == "seq-mean-token-mean":
+        return torch.stack([part.mean() for part in parts]).mean()
+    return torch.stack([part.sum() / MAX_ACTIONS for part in parts]).mean()
