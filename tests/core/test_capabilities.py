@@ -1,7 +1,10 @@
+from typing import get_args
+
 import pytest
 
-from rlhf_core import CapabilityError, Component, Registered
-from rlhf_core.capabilities import Chosen, check, needs_of
+from rlhf_core import CapabilityError, Component, PluginError, Registered, capabilities
+from rlhf_core.capabilities import Chosen, check, check_words, needs_of
+from rlhf_core.contracts import Aggregation
 
 
 def chosen(flag="--loss", name="mine", **keywords):
@@ -89,3 +92,32 @@ def test_a_conflict_with_what_the_loop_supplies_for_another_component_counts():
             frozenset(),
             1,
         )
+
+
+def test_the_modes_of_aggregation_are_those_of_the_contract():
+    assert get_args(Aggregation) == capabilities.AGGREGATIONS
+
+
+@pytest.mark.parametrize("label", ["needs", "conflicts", "provides"])
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("valus", "'values'"),
+        ("off-policy", "'off_policy'"),
+        ("aggregation:token_mean", "'aggregation:token-mean'"),
+        ("group>2", ""),
+        ("sorted_groups", ""),
+    ],
+)
+def test_a_misspelled_word_is_refused_with_the_nearest(label, word, near):
+    component = Component(name="mine", factory=dict, **{label: frozenset({word})})
+
+    with pytest.raises(PluginError, match=f"'mine': {label} '{word}'.*{near}"):
+        check_words(component)
+
+
+@pytest.mark.parametrize(
+    "word", ["values", "group>=16", "off_policy", "aggregation:token-mean", "acme:sorted_groups"]
+)
+def test_words_of_the_tables_and_of_the_plugin_itself_are_taken(word):
+    check_words(Component(name="mine", factory=dict, needs=frozenset({word})))

@@ -1,17 +1,21 @@
-"""Capabilities: what components need of a run, instead of lists of names in the core.
+"""Capabilities: the words with which components say what they need, exclude and provide, and options what they bring.
 
-A need is a word. Some the loop supplies when asked (a need for ``values`` builds a critic); some the user supplies by
-an option (``group>=2``); some another component provides (``several_turns``). All are checked before a model loads.
+The core knows words instead of components' names. Some the loop supplies when asked (a need for ``values`` builds a
+critic), some an option brings (``group>=2``), some another component provides (``several_turns``). Every word stands in
+one of the tables below; a plugin's own words have its name in front (``acme:sorted_groups``). A component with another
+word is refused when it registers, and a run whose words do not fit together before a model is loaded.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from .component import Config, Registered
-from .errors import CapabilityError
+from .component import Component, Config, Registered
+from .errors import CapabilityError, PluginError
 
 SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "values": "a critic is built and trained",
@@ -37,7 +41,50 @@ FIX: Mapping[str, str] = {
     "kl_in_reward": "set --algo.kl.mode reward and --algo.kl.coef",
 }
 
+BROUGHT_BY_OPTIONS: Mapping[str, str] = {
+    "environment": "an environment is chosen",
+    "reward": "a reward is chosen",
+    "data": "there are data files",
+    "is_correction": "an importance-sampling correction is chosen",
+    "reward_shaper": "rewards are changed after they are given",
+    "model_adapter": "an adapter is chosen",
+    "kl_in_reward": "the KL penalty is in the reward",
+    "kl_in_loss": "the KL penalty is a term of the loss",
+    "adaptive_kl": "the coefficient of the KL penalty follows a target",
+    "renormalized_sampling": "top-p, top-k, min-p or min_new_tokens makes the sampler's log-probs differ",
+    "several_updates": "a rollout batch gives more than one optimizer update",
+    "entropy_bonus": "the loss has an entropy term",
+    "rollout_as_old": "the sampler's log-probs stand in for the old ones",
+    "stale_rollouts": "generation runs ahead of training",
+    "supervised_data": "there are responses to imitate",
+    "teacher": "there is a model to distill from",
+}
+"""Capabilities that options bring to a run; ``config.checks.features`` works out which of them a run has."""
+
+PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
+    "several_turns": "the executor plays several turns",
+    "off_policy": "the policy loss allows for samples of an older policy",
+    "applies_is_weights": "the policy loss puts the correction's weights on itself",
+    "prepares_step": "the policy loss looks at the whole optimizer step first (PreparingLoss)",
+    "one_process": "the reward holds what there should be one of, such as a model",
+    "several_ranks": "the training backend works with several ranks",
+    "wraps_code": "the component is made around code that the user names",
+}
+"""Capabilities that a component may provide, beside ``aggregation:MODE`` for the mode that it was published with."""
+
+AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+"""Modes of ``algo.loss.aggregation``, as ``contracts.Aggregation`` has them."""
+
 _GROUP = re.compile(r"group>=(\d+)")
+_OWN = re.compile(r"[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")
+_WORDS = frozenset(
+    {
+        *SUPPLIED_BY_THE_LOOP,
+        *BROUGHT_BY_OPTIONS,
+        *PROVIDED_BY_COMPONENTS,
+        *(f"aggregation:{mode}" for mode in AGGREGATIONS),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +106,28 @@ class Chosen:
         """What the component excludes, and what its options do."""
         by_options = self.options.excluded_by_options() if self.options else frozenset()
         return self.registered.component.conflicts | by_options
+
+
+def check_words(component: Component[Any]) -> None:
+    """Refuse a component with a word that the core does not know and that is no plugin's own.
+
+    Raises:
+        PluginError: names the word, where it stands, and the nearest word that there is.
+    """
+    for label in ("needs", "conflicts", "provides"):
+        for word in sorted(getattr(component, label)):
+            if word in _WORDS or _GROUP.fullmatch(word) or _is_own(word):
+                continue
+            near = difflib.get_close_matches(word, _WORDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise PluginError(
+                f"component {component.name!r}: {label} {word!r}; expected a capability of "
+                f"rlhf_core.capabilities, or one of the plugin's own, written PLUGIN:WORD.{hint}"
+            )
+
+
+def _is_own(word: str) -> bool:
+    return bool(_OWN.fullmatch(word)) and not word.startswith("aggregation:")
 
 
 def needs_of(chosen: Iterable[Chosen]) -> frozenset[str]:

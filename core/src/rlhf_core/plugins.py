@@ -17,7 +17,7 @@ from typing import Any
 
 import pluggy
 
-from . import code_reference, hookspecs
+from . import capabilities, code_reference, hookspecs
 from .component import Component, ComponentRef, Config, Registered
 from .errors import PluginError, UnknownComponent
 from .registry import AnyRegistry, Registry
@@ -82,6 +82,7 @@ class Plugins:
         if code_reference.is_reference(name):
             reference = code_reference.parse(name)
             registered = reference.register(hook)
+            capabilities.check_words(registered.component)
             self.loaded[registered.plugin] = reference.origin
             return registered
         try:
@@ -250,6 +251,7 @@ def _checked(hook: str, returned: Iterable[Any]) -> list[Component[Any]]:
             raise PluginError(
                 f"component {item.name!r}: config must be a subclass of rlhf_core.Config"
             )
+        capabilities.check_words(item)
     return list(returned)
 
 

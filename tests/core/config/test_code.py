@@ -33,7 +33,7 @@ class NeedsMore(MyEstimator):
     pass
 
 
-needs_values = Component(name="x", factory=NeedsMore, config=Options, needs={"no_such_thing"})
+needs_values = Component(name="x", factory=NeedsMore, config=Options, needs={"mine:no_such_thing"})
 """
 
 
@@ -111,7 +111,7 @@ def test_options_of_ones_own_estimator_are_checked(resolved):
 
 
 def test_needs_of_ones_own_component_count(resolved):
-    with pytest.raises(ConfigError, match="no_such_thing"):
+    with pytest.raises(ConfigError, match="mine:no_such_thing"):
         resolved("--estimator", "mine.py:needs_values")
 
 

@@ -26,16 +26,7 @@ _AGGREGATIONS: Mapping[str, Aggregation] = {
 
 
 def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]]) -> frozenset[str]:
-    """Return the capabilities that the options bring, beside those that components provide.
-
-    ``environment``, ``reward``, ``data``, ``is_correction``, ``model_adapter``: one is chosen. ``kl_in_reward``,
-    ``kl_in_loss``, ``adaptive_kl``: the KL penalty. ``renormalized_sampling``: top-p, top-k, min-p or min_new_tokens
-    is on, so the sampler's log-probs are not the trainer's. ``several_updates``: more than one optimizer update per
-    rollout batch. ``entropy_bonus``: the loss has an entropy term. ``rollout_as_old``: the sampler's log-probs stand in
-    for the old ones. ``supervised_data``: there are responses to imitate. ``teacher``: there is a model to distill
-    from. ``reward_shaper``: rewards are changed after they are given. ``stale_rollouts``: generation runs ahead of
-    training.
-    """
+    """Return the capabilities of ``capabilities.BROUGHT_BY_OPTIONS`` that the options bring to this run."""
     kl = run.algo.kl
     found = {
         "environment": bool(selections["rollout.environment"]),
