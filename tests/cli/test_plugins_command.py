@@ -8,7 +8,7 @@ from rlhf_cli import main as main_module
 from rlhf_cli.plugins_command import kind_word
 from rlhf_core import Component, Registered
 from rlhf_core.hookspecs import COMPONENT_HOOKS
-from rlhf_core.plugins import Candidate, Failure, empty
+from rlhf_core.plugins import Candidate, FailedPlugin, empty
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_kinds_are_hooks_in_the_singular():
 
 def test_failures_are_rows_and_strict_makes_them_an_error(rlhf, with_plugins):
     plugins = with_plugins(empty())
-    plugins.failed.append(Failure("acme", "rlhf-plugin-acme 1.0", ImportError("no module x")))
+    plugins.failed.append(FailedPlugin("acme", "rlhf-plugin-acme 1.0", ImportError("no module x")))
 
     code, out, _ = rlhf("plugins", "--json")
     assert code == 0

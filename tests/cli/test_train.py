@@ -7,7 +7,7 @@ from tests.deadlines import HANG_S
 from rlhf_cli import train
 from rlhf_core import ConfigError
 from rlhf_core.contracts import RunResult
-from rlhf_core.plugins import Failure, load
+from rlhf_core.plugins import FailedPlugin, load
 
 COMPLETE = ["--model", "./model", "--data", "rows.jsonl", "--reward", "reward.py:score"]
 
@@ -128,7 +128,9 @@ def test_an_interrupt_is_130(folder, rlhf, monkeypatch):
 
 def test_plugins_that_failed_are_a_warning_each_and_an_error_if_named(folder, capsys):
     plugins = load("")
-    plugins.failed.append(Failure("acme", "rlhf-plugin-acme 1.0", ImportError("no module x\nmore")))
+    plugins.failed.append(
+        FailedPlugin("acme", "rlhf-plugin-acme 1.0", ImportError("no module x\nmore"))
+    )
 
     assert train.execute([*COMPLETE, "--check"], plugins) == 0
     err = capsys.readouterr().err

@@ -14,7 +14,7 @@ from rlhf_core.component import Registered
 from rlhf_core.config.annotations import type_name
 from rlhf_core.config.sections import fields_of
 from rlhf_core.hookspecs import COMPONENT_HOOKS, OBSERVER_HOOKS
-from rlhf_core.plugins import Failure, Plugins
+from rlhf_core.plugins import FailedPlugin, Plugins
 
 Row = dict[str, str]
 """Cells of one line of the list, by column."""
@@ -131,7 +131,7 @@ def _observer_rows(plugins: Plugins) -> list[Row]:
     ]
 
 
-def _failure_row(failure: Failure) -> Row:
+def _failure_row(failure: FailedPlugin) -> Row:
     distribution, _, version = failure.origin.partition(" ")
     return {
         "plugin": failure.name,

@@ -48,7 +48,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedPlugin:
     """A plugin that could not be used, and why."""
 
     name: str
@@ -67,7 +67,7 @@ class Plugins:
     registries: dict[str, AnyRegistry]
     loaded: dict[str, str] = field(default_factory=dict)
     """Plugin name -> ``distribution version``."""
-    failed: list[Failure] = field(default_factory=list)
+    failed: list[FailedPlugin] = field(default_factory=list)
 
     def get(self, hook: str, name: str) -> Registered[Any]:
         """Return the component ``name`` of the kind of ``hook``.
@@ -148,7 +148,7 @@ def load(words: str | None = None) -> Plugins:
                 )
             register(plugins, candidate)
         except Exception as error:  # whatever a stranger's module raises stays with that plugin
-            plugins.failed.append(Failure(candidate.name, candidate.origin, error))
+            plugins.failed.append(FailedPlugin(candidate.name, candidate.origin, error))
     return plugins
 
 

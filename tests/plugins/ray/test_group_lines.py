@@ -15,7 +15,7 @@ ray = pytest.importorskip("ray")
 from rlhf_core import RewardError  # noqa: E402  (after importorskip)
 from rlhf_core.contracts import (  # noqa: E402
     ComponentRef,
-    GroupTerms,
+    GroupSettings,
     RolloutSpec,
     SamplingParams,
     Task,
@@ -34,7 +34,7 @@ from .conftest import COMPONENTS  # noqa: E402
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
 SOON_S = 60
-TERMS = GroupTerms(
+SETTINGS = GroupSettings(
     num_samples=3,
     sampling=SamplingParams(max_new_tokens=1),
     max_length=8,
@@ -98,7 +98,7 @@ def assert_is_group_of(finished, played):
     """Its own rows, columns and tokens, and nothing of groups that came along."""
     from staged_workers import group_of
 
-    actual, expected = finished.batch.arrays(), group_of(played, TERMS).batch.arrays()
+    actual, expected = finished.batch.arrays(), group_of(played, SETTINGS).batch.arrays()
     assert actual.keys() == expected.keys()
     for name, column in expected.items():
         np.testing.assert_array_equal(actual[name], column, err_msg=name)
@@ -111,7 +111,7 @@ def test_groups_of_one_call_end_fail_and_are_cancelled_each_by_itself(workers, t
     async def play():
         async with workers(1) as run:
             playing = [
-                asyncio.create_task(run.pool.play(one, TERMS))
+                asyncio.create_task(run.pool.play(one, SETTINGS))
                 for one in (quick, later, failing, unwanted)
             ]
             assert_is_group_of(await playing[0], quick)
@@ -137,7 +137,7 @@ def test_groups_that_end_together_share_a_block_and_are_dealt_by_load(workers, t
 
     async def play():
         async with workers(2) as run:
-            playing = [asyncio.create_task(run.pool.play(one, TERMS)) for one in tasks]
+            playing = [asyncio.create_task(run.pool.play(one, SETTINGS)) for one in tasks]
             await until(lambda: len(names(tmp_path, "begun")) == len(tasks))
             assert [member.load for member in run.pool.crew.members] == [12, 12]
             (tmp_path / "go").touch()
@@ -162,7 +162,7 @@ def test_what_a_killed_worker_owed_is_played_by_another_and_nothing_comes_twice(
             came = []
 
             async def one(each):
-                came.append((each, await run.pool.play(each, TERMS)))
+                came.append((each, await run.pool.play(each, SETTINGS)))
 
             playing = [asyncio.create_task(one(each)) for each in tasks]
             await until(lambda: len(came) == 2)
@@ -191,7 +191,7 @@ def test_a_group_that_is_late_costs_its_worker_and_not_the_other_groups(workers,
 
     async def play():
         async with workers(1, rollout_timeout_s=3.0) as run:
-            playing = [asyncio.create_task(run.pool.play(one, TERMS)) for one in (late, other)]
+            playing = [asyncio.create_task(run.pool.play(one, SETTINGS)) for one in (late, other)]
             await until(lambda: len(run.pids) == 2)
             (tmp_path / "go").touch()
             for one, group in zip((late, other), await asyncio.gather(*playing), strict=True):
@@ -205,7 +205,7 @@ def test_a_group_that_is_late_costs_its_worker_and_not_the_other_groups(workers,
 def test_groups_end_when_the_run_cannot_go_on(workers):
     async def play():
         async with workers(1) as run:
-            playing = asyncio.create_task(run.pool.play(task(0, until="never"), TERMS))
+            playing = asyncio.create_task(run.pool.play(task(0, until="never"), SETTINGS))
             await asyncio.sleep(0.2)
             run.supervisor.fail(ProcessLost("policy rank 0 died"))
             with pytest.raises(ProcessLost, match="policy rank 0 died"):

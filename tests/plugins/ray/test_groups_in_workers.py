@@ -12,7 +12,7 @@ pytest.importorskip("ray")
 from rlhf_core import RewardError
 from rlhf_core.contracts import (
     ComponentRef,
-    GroupTerms,
+    GroupSettings,
     RewardSpec,
     RolloutSpec,
     SamplingParams,
@@ -61,7 +61,7 @@ def rollouts(spec, model, tmp_path, monkeypatch):
     return make
 
 
-TERMS = GroupTerms(
+SETTINGS = GroupSettings(
     num_samples=NUM_SAMPLES,
     sampling=SamplingParams(max_new_tokens=24, min_new_tokens=8),
     max_length=200,
@@ -87,7 +87,7 @@ async def in_this_process(spec, plugins, engine, some):
     )
     await runner.start()
     try:
-        return await asyncio.gather(*(runner.play(task, TERMS, engine) for task in some))
+        return await asyncio.gather(*(runner.play(task, SETTINGS, engine) for task in some))
     finally:
         await runner.close()
 
@@ -120,7 +120,7 @@ def test_groups_are_equal_to_the_bit_and_ranks_score_what_was_never_here(
     async def both():
         async with placed(spec, **WORKERS) as run:
             here = await in_this_process(spec, plugins, run.engine, tasks())
-            there = await asyncio.gather(*(run.groups.play(task, TERMS) for task in tasks()))
+            there = await asyncio.gather(*(run.groups.play(task, SETTINGS) for task in tasks()))
             near, far = (
                 TrajectoryColumns.concatenate([group.batch for group in groups])
                 for groups in (here, there)
@@ -144,7 +144,7 @@ def test_groups_are_equal_to_the_bit_and_ranks_score_what_was_never_here(
 def test_a_sample_without_a_score_drops_its_group_or_ends_the_run(placed, rollouts):
     async def play(on_error):
         async with placed(rollouts(on_error=on_error), **WORKERS) as run:
-            return await asyncio.gather(*(run.groups.play(task, TERMS) for task in tasks(bad=2)))
+            return await asyncio.gather(*(run.groups.play(task, SETTINGS) for task in tasks(bad=2)))
 
     groups = asyncio.run(play("drop"))
     assert [group.dropped for group in groups] == [None, None, "function_failed", None, None]

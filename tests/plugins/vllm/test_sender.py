@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import torch
 
-from rlhf_core.weights import ALIGNMENT, Slot, open_buffer
+from rlhf_core.weights import ALIGNMENT, TensorSlot, open_buffer
 from rlhf_plugin_vllm.sender import WeightSender
 
 CPU = torch.device("cpu")
@@ -22,7 +22,7 @@ def send(state, source_of, bucket_bytes):
         buckets.append([slot["name"] for slot in info["slots"]])
         shared = open_buffer(info["buffer"], CPU)
         for plain in info["slots"]:
-            slot = Slot(**plain)
+            slot = TensorSlot(**plain)
             assert slot.offset % ALIGNMENT == 0
             received[slot.name] = slot.view(shared).clone()
 

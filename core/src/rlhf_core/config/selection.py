@@ -17,7 +17,7 @@ from .annotations import Mismatch, convert, model_of
 from .layers import Layer, lookup
 from .problems import Labels, show, with_article
 from .run import RunConfig
-from .selectors import SLOTS, Slot
+from .selectors import SLOTS, Selector
 
 WRAPS_CODE = "wraps_code"
 """Capability of a component that makes one of its kind out of a function in a user's file, given as option ``path``."""
@@ -27,7 +27,7 @@ WRAPS_CODE = "wraps_code"
 class Choice:
     """A component that a selector picked."""
 
-    slot: Slot
+    slot: Selector
     written: str
     """The name as it was written."""
     registered: Registered[Any]
@@ -76,7 +76,7 @@ def select(tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
     return choices
 
 
-def select_slot(slot: Slot, tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
+def select_slot(slot: Selector, tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
     """Look up what one selector names.
 
     Raises:
@@ -106,7 +106,7 @@ def select_slot(slot: Slot, tree: Layer, labels: Labels, plugins: Plugins) -> li
     return [_choose(slot, name, label, plugins) for name in named]
 
 
-def written_names(slot: Slot, layers: Sequence[Layer]) -> Iterator[str]:
+def written_names(slot: Selector, layers: Sequence[Layer]) -> Iterator[str]:
     """Yield every name that some layer, also an overridden one, gives to a selector."""
     for layer in layers:
         value = lookup(layer.values, slot.path)
@@ -115,7 +115,7 @@ def written_names(slot: Slot, layers: Sequence[Layer]) -> Iterator[str]:
                 yield name
 
 
-def section_model(slot: Slot) -> type[BaseModel]:
+def section_model(slot: Selector) -> type[BaseModel]:
     """The core's model of the section in which a selector stands."""
     model: type[BaseModel] = RunConfig
     for key in slot.section.split("."):
@@ -125,7 +125,7 @@ def section_model(slot: Slot) -> type[BaseModel]:
     return model
 
 
-def _choose(slot: Slot, name: str, label: str, plugins: Plugins) -> Choice:
+def _choose(slot: Selector, name: str, label: str, plugins: Plugins) -> Choice:
     try:
         wrapper = _wrapper(plugins.registries[slot.hook])
         if code_reference.is_reference(name) and wrapper is not None:
@@ -140,7 +140,11 @@ def _choose(slot: Slot, name: str, label: str, plugins: Plugins) -> Choice:
 
 
 def _choice(
-    slot: Slot, written: str, registered: Registered[Any], section: str, wraps: str | None = None
+    slot: Selector,
+    written: str,
+    registered: Registered[Any],
+    section: str,
+    wraps: str | None = None,
 ) -> Choice:
     aliases = () if wraps else registered.component.aliases
     return Choice(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Selector:
     """An option whose value is the name of a component, or a list of names."""
 
     path: str
@@ -23,21 +23,21 @@ class Slot:
 
 
 SLOTS = (
-    Slot("runtime.name", "rlhf_runtimes"),
-    Slot("engine.name", "rlhf_engines"),
-    Slot("backend.name", "rlhf_train_backends"),
-    Slot("rollout.executor", "rlhf_rollout_executors"),
-    Slot("rollout.environment", "rlhf_environments"),
-    Slot("rollout.filters", "rlhf_sample_filters", many=True),
-    Slot("reward.use", "rlhf_rewards", many=True),
-    Slot("reward.shapers", "rlhf_reward_shapers", many=True),
-    Slot("algo.advantage.estimator", "rlhf_advantage_estimators"),
-    Slot("algo.loss.policy", "rlhf_policy_losses"),
-    Slot("algo.terms.use", "rlhf_policy_losses", many=True),
-    Slot("algo.correction.kind", "rlhf_is_corrections"),
-    Slot("actor.optim", "rlhf_optimizers"),
-    Slot("actor.adapter", "rlhf_model_adapters"),
-    Slot("critic.optim", "rlhf_optimizers"),
+    Selector("runtime.name", "rlhf_runtimes"),
+    Selector("engine.name", "rlhf_engines"),
+    Selector("backend.name", "rlhf_train_backends"),
+    Selector("rollout.executor", "rlhf_rollout_executors"),
+    Selector("rollout.environment", "rlhf_environments"),
+    Selector("rollout.filters", "rlhf_sample_filters", many=True),
+    Selector("reward.use", "rlhf_rewards", many=True),
+    Selector("reward.shapers", "rlhf_reward_shapers", many=True),
+    Selector("algo.advantage.estimator", "rlhf_advantage_estimators"),
+    Selector("algo.loss.policy", "rlhf_policy_losses"),
+    Selector("algo.terms.use", "rlhf_policy_losses", many=True),
+    Selector("algo.correction.kind", "rlhf_is_corrections"),
+    Selector("actor.optim", "rlhf_optimizers"),
+    Selector("actor.adapter", "rlhf_model_adapters"),
+    Selector("critic.optim", "rlhf_optimizers"),
 )
 
 SHORT_NAMES = {

@@ -37,8 +37,8 @@ from .engine import (
 )
 from .environment import Action, Environment, Observation, StepResult
 from .executor import Generator, Renderer, RolloutContext, RolloutExecutor
-from .group import FinishedGroup, GroupPlayer, GroupTerms
-from .layout import ENGINE, ROLLOUT, Colocation, Layout, WeightWay
+from .group import FinishedGroup, GroupPlayer, GroupSettings
+from .layout import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
 from .learner import Learner, LearnOutcome, LearnRequest
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .model_adapter import ModelAdapter
@@ -83,9 +83,8 @@ __all__ = [
     "GenerationRequest",
     "Generator",
     "GroupPlayer",
-    "GroupTerms",
+    "GroupSettings",
     "IsCorrection",
-    "Layout",
     "LearnOutcome",
     "LearnRequest",
     "Learner",
@@ -106,6 +105,7 @@ __all__ = [
     "PolicyLoss",
     "PolicyObjective",
     "PreparingLoss",
+    "ProcessLayout",
     "Renderer",
     "Reward",
     "RewardBatch",

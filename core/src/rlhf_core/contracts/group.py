@@ -15,7 +15,7 @@ SeedOf = Callable[[Task, int, int], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTerms:
+class GroupSettings:
     """What a group is a function of beside its task, the weights, and what ``RolloutSpec`` names.
 
     The same object for very many groups, so a player may send it once.
@@ -43,7 +43,7 @@ class FinishedGroup:
 class GroupPlayer(Protocol):
     """Plays and scores groups in other processes, where their tokens may stay."""
 
-    async def play(self, task: Task, terms: GroupTerms) -> FinishedGroup:
+    async def play(self, task: Task, settings: GroupSettings) -> FinishedGroup:
         """Return the group, equal to the bit to one that this process plays itself.
 
         Raises:

@@ -49,7 +49,7 @@ class Colocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ProcessLayout:
     """All processes of a run."""
 
     counts: Mapping[str, int]

@@ -23,7 +23,7 @@ from .backend import (
 from .engine import Engine, EngineSpec, WeightSource
 from .executor import RolloutExecutor
 from .group import GroupPlayer
-from .layout import Layout
+from .layout import ProcessLayout
 from .learner import Learner
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Placement:
 class PlansPlacement(Protocol):
     """Options of a runtime that can say what it would place where, before anything is started."""
 
-    def layout(self, roles: Sequence[str], *, has_gpus: bool) -> Layout:
+    def layout(self, roles: Sequence[str], *, has_gpus: bool) -> ProcessLayout:
         """Return which processes share what, for predictions of memory and time.
 
         Args:

@@ -32,7 +32,7 @@ from .restore import is_saved, restore_roles, restore_shapers
 from .resume import ResumePoint, find_resume_point
 from .session import Session, open_session
 from .state import initial_state
-from .trainer import StepResult, Trainer
+from .trainer import FinishedStep, Trainer
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class _Run:
         write_toml(self.resolved, self.folder.config)
         append_to_history(self.folder.plugins, record_of(self.plugins), step=self.state.step)
 
-    def _record_step(self, result: StepResult) -> None:
+    def _record_step(self, result: FinishedStep) -> None:
         step = self.state.step
         samples = result.samples
         for sample in samples:

@@ -26,7 +26,7 @@ WAITING = ("generate_s", "reward_s", "hold_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
+class FinishedStep:
     """What one step leaves for the records."""
 
     metrics: dict[str, float]
@@ -46,7 +46,7 @@ class Trainer:
         self._run = run = session.resolved.run
         self._zero_gradients = ZeroGradients(run.backend.name, run.output)
 
-    async def step(self) -> StepResult:
+    async def step(self) -> FinishedStep:
         """Generate, score, estimate advantages, update the roles, hand the new weights to the engine.
 
         Raises:
@@ -112,7 +112,7 @@ class Trainer:
         samples = (
             sample_texts(batch, run.log.samples, session.renderer) if batch is not None else []
         )
-        return StepResult(metrics=values, timing=timing, samples=samples)
+        return FinishedStep(metrics=values, timing=timing, samples=samples)
 
     def _request(self, step: int, batch: TrajectoryColumns) -> LearnRequest:
         return LearnRequest(

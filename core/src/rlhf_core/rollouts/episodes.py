@@ -12,7 +12,7 @@ from ..batch.task import Task, Uid
 from ..batch.trajectory import Trajectory
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.executor import Renderer, RolloutContext, RolloutExecutor
-from ..contracts.group import FinishedGroup, GroupTerms, SeedOf
+from ..contracts.group import FinishedGroup, GroupSettings, SeedOf
 from ..contracts.reward import RewardRequest
 from ..errors import RolloutError
 from ..rewards.panel import SampleScore
@@ -52,7 +52,7 @@ class EpisodeRunner:
         self._with_greedy = with_greedy
         self._compared_share = compared_share
         self._terms = {
-            with_logprobs: GroupTerms(
+            with_logprobs: GroupSettings(
                 num_samples=samples_per_prompt,
                 sampling=replace(context.sampling, logprobs=with_logprobs),
                 max_length=context.max_length,
@@ -69,7 +69,7 @@ class EpisodeRunner:
         ranked = sorted(tasks, key=lambda task: self._seed_of(task, 0, 0))
         return frozenset(task.uid for task in ranked[:count])
 
-    def terms(self, *, with_logprobs: bool) -> GroupTerms:
+    def settings(self, *, with_logprobs: bool) -> GroupSettings:
         """The same for another process, which has an executor, an engine and rewards of its own."""
         return self._terms[with_logprobs]
 

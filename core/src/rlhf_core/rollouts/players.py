@@ -76,8 +76,8 @@ class RemotePlayer:
         return self._episodes.compared(tasks)
 
     async def play(self, task: Task, step: int, *, with_logprobs: bool) -> FinishedGroup:
-        terms = self._episodes.terms(with_logprobs=with_logprobs)
-        finished = await self._groups.play(task, terms)
+        settings = self._episodes.settings(with_logprobs=with_logprobs)
+        finished = await self._groups.play(task, settings)
         fault_point("generate", step)
         return finished
 

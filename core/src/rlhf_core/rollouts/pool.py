@@ -20,7 +20,7 @@ FinishedT = TypeVar("FinishedT")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Group(Generic[FinishedT]):
+class PooledGroup(Generic[FinishedT]):
     """The episodes of one prompt, from planning to the end."""
 
     task: Task
@@ -70,9 +70,9 @@ class Pool(Generic[FinishedT]):
     ) -> None:
         self.version = version
         self._player = player
-        self._groups: list[Group[FinishedT]] = []
+        self._groups: list[PooledGroup[FinishedT]] = []
         """In the order in which they were drawn."""
-        self._playing: set[Group[FinishedT]] = set()
+        self._playing: set[PooledGroup[FinishedT]] = set()
         self._busy_since = 0.0
         self._busy_s = 0.0
         self._num_tokens = 0
@@ -85,7 +85,7 @@ class Pool(Generic[FinishedT]):
         self._quiet.set()
 
     @property
-    def groups(self) -> Sequence[Group[FinishedT]]:
+    def groups(self) -> Sequence[PooledGroup[FinishedT]]:
         """All that were neither taken nor discarded, in the order in which they were drawn."""
         return tuple(self._groups)
 
@@ -106,13 +106,13 @@ class Pool(Generic[FinishedT]):
             order: indices of ``tasks`` in the order in which they get slots; as given when None.
         """
         compared = self._player.compared(tasks)
-        groups: dict[int, Group[FinishedT]] = {}
+        groups: dict[int, PooledGroup[FinishedT]] = {}
         # A semaphore serves its waiters in the order of their arrival, and tasks run in that of their creation.
         for index in range(len(tasks)) if order is None else order:
             groups[index] = self._create(tasks[index], step, compared)
         self._groups += [groups[index] for index in range(len(tasks))]
 
-    async def take(self, count: int, *, among: int | None = None) -> list[Group[FinishedT]]:
+    async def take(self, count: int, *, among: int | None = None) -> list[PooledGroup[FinishedT]]:
         """Wait for complete groups, and hand over ``count`` of the ``among`` oldest, or as many as there are.
 
         When more than enough are complete, the oldest go first. Returned in the order in which they were drawn.
@@ -129,7 +129,7 @@ class Pool(Generic[FinishedT]):
         self._remove(taken)
         return taken
 
-    async def discard(self, groups: Collection[Group[FinishedT]]) -> None:
+    async def discard(self, groups: Collection[PooledGroup[FinishedT]]) -> None:
         """Stop groups and forget them."""
         for group in groups:
             group.work.cancel()
@@ -159,14 +159,14 @@ class Pool(Generic[FinishedT]):
         await self.discard(list(self._groups))
         await self._player.close()
 
-    def _create(self, task: Task, step: int, compared: Collection[Uid]) -> Group[FinishedT]:
-        group: Group[FinishedT] = Group(task=task, step=step)
+    def _create(self, task: Task, step: int, compared: Collection[Uid]) -> PooledGroup[FinishedT]:
+        group: PooledGroup[FinishedT] = PooledGroup(task=task, step=step)
         group.work = asyncio.create_task(
             self._work(group, with_logprobs=task.uid in compared), name=f"group {task.uid}"
         )
         return group
 
-    async def _work(self, group: Group[FinishedT], *, with_logprobs: bool) -> FinishedT:
+    async def _work(self, group: PooledGroup[FinishedT], *, with_logprobs: bool) -> FinishedT:
         async with self._slots:
             # Asked again after waking up: the pool may be held once more by then.
             while not self._open.is_set():
@@ -181,32 +181,32 @@ class Pool(Generic[FinishedT]):
                 self._leave(group)
         return await self._player.finish(group.task, played, group.step)
 
-    def _enter(self, group: Group[FinishedT]) -> None:
+    def _enter(self, group: PooledGroup[FinishedT]) -> None:
         group.version = self.version
         if not self._playing:
             self._busy_since = time.perf_counter()
             self._quiet.clear()
         self._playing.add(group)
 
-    def _leave(self, group: Group[FinishedT]) -> None:
+    def _leave(self, group: PooledGroup[FinishedT]) -> None:
         group.generated_at = time.perf_counter()
         self._playing.remove(group)
         if not self._playing:
             self._busy_s += group.generated_at - self._busy_since
             self._quiet.set()
 
-    def _remove(self, groups: Collection[Group[FinishedT]]) -> None:
+    def _remove(self, groups: Collection[PooledGroup[FinishedT]]) -> None:
         gone = set(groups)
         self._groups = [group for group in self._groups if group not in gone]
 
     @staticmethod
-    def _raise_failure(groups: Sequence[Group[Any]]) -> None:
+    def _raise_failure(groups: Sequence[PooledGroup[Any]]) -> None:
         for group in groups:
             if group.is_complete:
                 group.work.result()
 
 
-async def _ended(groups: Sequence[Group[Any]], count: int) -> None:
+async def _ended(groups: Sequence[PooledGroup[Any]], count: int) -> None:
     """Return when ``count`` of the groups have ended, or one has failed."""
     pending = [group.work for group in groups if not group.is_complete]
     missing = count - (len(groups) - len(pending))

@@ -21,10 +21,10 @@ from .cursor import Cursor
 from .episodes import EpisodeRunner
 from .length_estimates import LengthEstimates
 from .players import player_for
-from .pool import Group, Pool, WorkDone
+from .pool import Pool, PooledGroup, WorkDone
 from .staleness import LEFT_OVER, STALE, groups_by_version, staleness_metrics
 
-Playing = Group[FinishedGroup]
+Playing = PooledGroup[FinishedGroup]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from ..batch.task import Task
 from ..component import ComponentRef
 from ..contracts.environment import Environment
 from ..contracts.executor import Generator, Renderer, RolloutContext, RolloutExecutor
-from ..contracts.group import FinishedGroup, GroupTerms
+from ..contracts.group import FinishedGroup, GroupSettings
 from ..contracts.reward import RewardRequest
 from ..contracts.runtime import RolloutSpec
 from ..plugins import Plugins
@@ -91,7 +91,7 @@ class GroupRunner:
         if self._panel is not None:
             await self._panel.start()
 
-    async def play(self, task: Task, terms: GroupTerms, engine: Generator) -> FinishedGroup:
+    async def play(self, task: Task, settings: GroupSettings, engine: Generator) -> FinishedGroup:
         """Return the group, its tokens in this process's memory.
 
         Raises:
@@ -105,17 +105,17 @@ class GroupRunner:
             context=RolloutContext(
                 engine=engine,
                 renderer=parts.renderer,
-                sampling=terms.sampling,
-                max_length=terms.max_length,
+                sampling=settings.sampling,
+                max_length=settings.max_length,
                 seed=_no_seed,
                 environment=parts.environment,
             ),
-            seed_of=terms.seed_of,
+            seed_of=settings.seed_of,
             score=self._score if self._panel is not None else None,
-            samples_per_prompt=terms.num_samples,
-            with_greedy=terms.with_greedy,
+            samples_per_prompt=settings.num_samples,
+            with_greedy=settings.with_greedy,
         )
-        played = await episodes.play(task, with_logprobs=terms.sampling.logprobs)
+        played = await episodes.play(task, with_logprobs=settings.sampling.logprobs)
         (finished,) = await episodes.score([(task, played)])
         return finished
 

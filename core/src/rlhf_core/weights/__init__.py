@@ -14,7 +14,7 @@ from .digest import (
     weights_digest,
 )
 from .group import LinkBroken
-from .layout import ALIGNMENT, Slot, WeightPlan, aligned, plan_weights, slot_for, torch_dtype
+from .layout import ALIGNMENT, TensorSlot, WeightPlan, aligned, plan_weights, slot_for, torch_dtype
 from .link import Invitation, ReceivingLink, SendingLink
 from .memory import CudaBuffer, Description, HostBuffer, buffer_for, open_buffer
 from .places import Path, Place, can_meet, place_of, same_memory
@@ -30,7 +30,7 @@ __all__ = [
     "Place",
     "ReceivingLink",
     "SendingLink",
-    "Slot",
+    "TensorSlot",
     "WeightPlan",
     "aligned",
     "bits_digest",

@@ -47,7 +47,7 @@ class LinkBroken(RLHFError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class LinkMeeting:
     """Address at which the members of a group meet, in plain values."""
 
     name: str
@@ -62,10 +62,10 @@ class Meeting:
     """Time limit of every single wait, in seconds."""
 
 
-class Group:
+class LinkGroup:
     """One member's end of a group. ``host`` makes the sender's end, ``guest`` a receiver's; ``connect`` joins them."""
 
-    def __init__(self, meeting: Meeting, rank: int, store: Any) -> None:
+    def __init__(self, meeting: LinkMeeting, rank: int, store: Any) -> None:
         self.meeting = meeting
         self.rank = rank
         self._store = store
@@ -76,7 +76,7 @@ class Group:
         self._broken: str | None = None
 
     @classmethod
-    def host(cls, name: str, host: str, size: int, timeout_s: float) -> Group:
+    def host(cls, name: str, host: str, size: int, timeout_s: float) -> LinkGroup:
         """Open a meeting on a free port and return the sender's end.
 
         Args:
@@ -88,11 +88,11 @@ class Group:
         store = dist.TCPStore(
             host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
         )
-        meeting = Meeting(name=name, host=host, port=store.port, size=size, timeout_s=timeout_s)
+        meeting = LinkMeeting(name=name, host=host, port=store.port, size=size, timeout_s=timeout_s)
         return cls(meeting, SENDER, store)
 
     @classmethod
-    def guest(cls, meeting: Meeting, rank: int) -> Group:
+    def guest(cls, meeting: LinkMeeting, rank: int) -> LinkGroup:
         """Reach the meeting and return the end of the receiver with this rank.
 
         Raises:

@@ -14,7 +14,7 @@ ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class TensorSlot:
     """Place of one tensor in a bucket."""
 
     name: str
@@ -41,7 +41,7 @@ class Slot:
 class WeightPlan:
     """Division of all weights into buckets. Shapes never change, so one plan serves all updates."""
 
-    buckets: tuple[tuple[Slot, ...], ...]
+    buckets: tuple[tuple[TensorSlot, ...], ...]
     """Slots of each bucket, in the order in which weights are sent."""
     bucket_bytes: int
     """Number of bytes of a buffer that any bucket fits into."""
@@ -59,7 +59,7 @@ def plan_weights(weights: Iterable[Mapping[str, Tensor]], bucket_bytes: int) -> 
         weights: the weights in parts of any size; the plan does not depend on the division into parts.
         bucket_bytes: size of a bucket in bytes; a larger tensor gets a larger bucket.
     """
-    buckets: list[list[Slot]] = []
+    buckets: list[list[TensorSlot]] = []
     end, largest = 0, 0
     for part in weights:
         for name, tensor in part.items():
@@ -76,10 +76,10 @@ def plan_weights(weights: Iterable[Mapping[str, Tensor]], bucket_bytes: int) -> 
     )
 
 
-def slot_for(name: str, tensor: Tensor, offset: int) -> Slot:
+def slot_for(name: str, tensor: Tensor, offset: int) -> TensorSlot:
     """Return the slot of ``tensor`` at ``offset``."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Slot(name=name, dtype=dtype, shape=list(tensor.shape), offset=offset)
+    return TensorSlot(name=name, dtype=dtype, shape=list(tensor.shape), offset=offset)
 
 
 def aligned(offset: int) -> int:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..errors import RLHFError
-from .group import Group, LinkBroken, Meeting
-from .layout import Slot, WeightPlan, slot_for
+from .group import LinkBroken, LinkGroup, LinkMeeting
+from .layout import TensorSlot, WeightPlan, slot_for
 from .memory import CudaBuffer, Description, HostBuffer, buffer_for, open_buffer
 from .places import Path
 
@@ -28,7 +28,7 @@ NUM_BUFFERS = 2
 class Invitation:
     """Values that a receiver needs to join a link."""
 
-    meeting: Meeting
+    meeting: LinkMeeting
     """Address of the sender."""
     path: Path
     """Path of the buckets."""
@@ -50,10 +50,10 @@ class Invitation:
     def from_plain(plain: Mapping[str, Any]) -> Invitation:
         """Return the invitation that ``to_plain`` made plain."""
         buckets = tuple(
-            tuple(Slot(**slot) for slot in bucket) for bucket in plain["plan"]["buckets"]
+            tuple(TensorSlot(**slot) for slot in bucket) for bucket in plain["plan"]["buckets"]
         )
         return Invitation(
-            meeting=Meeting(**plain["meeting"]),
+            meeting=LinkMeeting(**plain["meeting"]),
             path=plain["path"],
             plan=WeightPlan(buckets=buckets, bucket_bytes=plain["plan"]["bucket_bytes"]),
             buffers=tuple(tuple(each) for each in plain["buffers"]),
@@ -86,7 +86,7 @@ class SendingLink:
         timeout_s: float,
     ) -> None:
         self._plan, self._path, self._device = plan, path, device
-        self._group = Group.host(name, host, num_receivers + 1, timeout_s)
+        self._group = LinkGroup.host(name, host, num_receivers + 1, timeout_s)
         self._shared: list[HostBuffer | CudaBuffer] = []
         if path == "memory":
             self._shared = [buffer_for(plan.bucket_bytes, device) for _ in range(NUM_BUFFERS)]
@@ -164,7 +164,7 @@ class SendingLink:
             shared.close()
         self._shared, self._buffers = [], []
 
-    def _take(self, name: str, weight: Tensor) -> tuple[int, Slot]:
+    def _take(self, name: str, weight: Tensor) -> tuple[int, TensorSlot]:
         if self._next == len(self._expected):
             raise RLHFError(f"weight {name} is not in the plan, which is complete")
         number, slot = self._expected[self._next]
@@ -206,7 +206,7 @@ class ReceivingLink:
     def __init__(self, invitation: Invitation, index: int, device: torch.device) -> None:
         self._plan, self._path, self._device = invitation.plan, invitation.path, device
         receiver = invitation.first + index
-        self._group = Group.guest(invitation.meeting, receiver + 1)
+        self._group = LinkGroup.guest(invitation.meeting, receiver + 1)
         self._buffers: Sequence[Tensor]
         if self._path == "memory":
             self._buffers = [open_buffer(each, device) for each in invitation.buffers[receiver]]
@@ -222,7 +222,7 @@ class ReceivingLink:
         self._group.connect(self._device if self._path == "collective" else None)
 
     @contextmanager
-    def update(self, version: int) -> Iterator[Iterator[tuple[Sequence[Slot], Tensor]]]:
+    def update(self, version: int) -> Iterator[Iterator[tuple[Sequence[TensorSlot], Tensor]]]:
         """Return a context with an iterator over the buckets of one transfer.
 
         A bucket is its slots and its bytes; the bytes are valid until the next bucket is taken. An error in the body of
@@ -243,7 +243,7 @@ class ReceivingLink:
         self._group.close()
         self._buffers = []
 
-    def _take(self, version: int) -> Iterator[tuple[Sequence[Slot], Tensor]]:
+    def _take(self, version: int) -> Iterator[tuple[Sequence[TensorSlot], Tensor]]:
         group = self._group
         announced = torch.zeros(1, dtype=torch.int64)
         group.wait(group.announce(announced), "the start of an update")

@@ -12,7 +12,7 @@ from .machine import assumptions as assumed
 from .machine.hardware import GIB, Gpu
 from .memory.engine_memory import EngineMemory
 from .memory.engines import PlannedEngine, planned_engine
-from .memory.placement import Cluster, GpuKind, Placement, Process, check_engine, place
+from .memory.placement import Cluster, GpuKind, PlannedPlacement, Process, check_engine, place
 from .memory.roles import PlannedRole, Workload, planned_role
 from .memory.training_memory import Parts, RoleMemory, role_memory
 from .model.configs import Shapes
@@ -63,7 +63,7 @@ class Prediction:
     gpu: Gpu
     shapes: Shapes
     workload: Workload
-    placement: Placement
+    placement: PlannedPlacement
     engine: PlannedEngine
     engine_memory: EngineMemory
     roles: Mapping[str, PlannedRole]

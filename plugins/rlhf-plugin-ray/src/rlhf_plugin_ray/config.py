@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rlhf_core import Config
-from rlhf_core.contracts import Layout, WeightWay
+from rlhf_core.contracts import ProcessLayout, WeightWay
 
 from .layout import plan_layout
 
@@ -149,7 +149,7 @@ class RayRuntimeConfig(Config):
     )
     show_output: bool = Field(True, description="print the output of the actors' processes")
 
-    def layout(self, roles: Sequence[str], *, has_gpus: bool) -> Layout:
+    def layout(self, roles: Sequence[str], *, has_gpus: bool) -> ProcessLayout:
         """Return which processes share what, as far as the options alone say it.
 
         Raises:

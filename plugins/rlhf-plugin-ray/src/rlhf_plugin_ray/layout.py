@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rlhf_core import ConfigError
-from rlhf_core.contracts import ENGINE, ROLLOUT, Colocation, Layout, WeightWay
+from rlhf_core.contracts import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
 
 
 class LayoutOptions(Protocol):
@@ -34,7 +34,7 @@ class LayoutOptions(Protocol):
     def weights(self) -> WeightWay: ...
 
 
-def plan_layout(config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool) -> Layout:
+def plan_layout(config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool) -> ProcessLayout:
     """Return which processes share bundles, and how large the bundles are.
 
     Args:
@@ -81,7 +81,7 @@ def plan_layout(config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool) 
                 spread=True,
             )
         )
-    return Layout(counts=counts, colocations=tuple(colocations), weights=config.weights)
+    return ProcessLayout(counts=counts, colocations=tuple(colocations), weights=config.weights)
 
 
 def require_known_names(config: LayoutOptions, roles: Sequence[str]) -> None:
@@ -105,7 +105,7 @@ def require_known_names(config: LayoutOptions, roles: Sequence[str]) -> None:
         )
 
 
-def require_room(layout: Layout, available: Mapping[str, float]) -> None:
+def require_room(layout: ProcessLayout, available: Mapping[str, float]) -> None:
     """Refuse a layout that the whole cluster could never hold.
 
     Args:

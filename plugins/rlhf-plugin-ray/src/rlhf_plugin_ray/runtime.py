@@ -19,8 +19,8 @@ from rlhf_core.contracts import (
     ENGINE,
     ROLLOUT,
     Colocation,
-    Layout,
     Placement,
+    ProcessLayout,
     RoleSpec,
     RuntimeSpec,
 )
@@ -68,7 +68,7 @@ class RayRuntime:
         self._actors: list[Any] = []
         self._router: EngineRouter | None = None
         self._pool: RolloutPool | None = None
-        self._layout: Layout
+        self._layout: ProcessLayout
         self._rewards_in_workers: bool
         self._driver: Driver
 
@@ -125,7 +125,7 @@ class RayRuntime:
             self._actors.clear()
             self._router = self._pool = None
 
-    async def _reserve(self, roles: Sequence[str], spec: RuntimeSpec) -> Layout:
+    async def _reserve(self, roles: Sequence[str], spec: RuntimeSpec) -> ProcessLayout:
         """Ask Ray for the bundles, check all machines while Ray looks for the bundles, and return the layout.
 
         Raises:

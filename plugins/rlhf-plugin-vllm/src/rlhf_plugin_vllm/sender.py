@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core.contracts import WeightSource
-from rlhf_core.weights import CudaBuffer, HostBuffer, Slot, aligned, buffer_for, slot_for
+from rlhf_core.weights import CudaBuffer, HostBuffer, TensorSlot, aligned, buffer_for, slot_for
 
 Hand = Callable[[dict[str, Any]], Awaitable[None]]
 """Coroutine function that gives the description of one bucket to the workers, and returns when they have copied it."""
@@ -33,7 +33,7 @@ class WeightSender:
 
         The weights are dealt into buckets of the buffer's size, whatever buckets ``source`` yields.
         """
-        slots: list[Slot] = []
+        slots: list[TensorSlot] = []
         end, total = 0, 0
         for bucket in source.buckets():
             for name, tensor in bucket.items():
@@ -68,7 +68,7 @@ class WeightSender:
             self.close()
             self._buffer = buffer_for(max(self._bucket_bytes, tensor.nbytes), tensor.device)
 
-    async def _flush(self, slots: list[Slot], hand: Hand) -> None:
+    async def _flush(self, slots: list[TensorSlot], hand: Hand) -> None:
         assert self._buffer is not None
         self._buffer.ready()
         await hand(

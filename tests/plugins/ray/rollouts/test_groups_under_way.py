@@ -24,7 +24,7 @@ from rlhf_plugin_ray.rollouts.groups_under_way import GroupsUnderWay  # noqa: E4
 
 def jobs(*numbers):
     return [
-        GroupJob(number=n, task=Task(uid=Uid(0, n), prompt_ids=()), terms=None, version=0)
+        GroupJob(number=n, task=Task(uid=Uid(0, n), prompt_ids=()), settings=None, version=0)
         for n in numbers
     ]
 

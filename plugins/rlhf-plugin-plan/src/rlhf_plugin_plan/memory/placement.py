@@ -8,7 +8,7 @@ from typing import Literal
 
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
-from rlhf_core.contracts import ENGINE, Colocation, Layout, PlansPlacement
+from rlhf_core.contracts import ENGINE, Colocation, PlansPlacement, ProcessLayout
 
 from ..model.shapes import ModelShape
 from .engines import PlannedEngine
@@ -53,7 +53,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class PlannedPlacement:
     """Placement of all processes of a run."""
 
     kinds: tuple[GpuKind, ...]
@@ -77,7 +77,7 @@ class Placement:
 
 def place(
     planned: PlannedRun, engine: PlannedEngine, cluster: Cluster | None, notes: list[str]
-) -> Placement:
+) -> PlannedPlacement:
     """Return the placement of the run's processes.
 
     Args:
@@ -98,7 +98,7 @@ def place(
         ranks = {role: layout.counts[role] for role in roles}
         _require_several(planned, ranks)
         colocated = ENGINE in layout.of("policy").names
-        placement = Placement(
+        placement = PlannedPlacement(
             kinds=tuple(kinds),
             engines=layout.counts[ENGINE],
             in_process=False,
@@ -164,14 +164,14 @@ def _require_several(planned: PlannedRun, ranks: Mapping[str, int]) -> None:
         )
 
 
-def _one_process(roles: Sequence[str], engine: PlannedEngine) -> Placement:
+def _one_process(roles: Sequence[str], engine: PlannedEngine) -> PlannedPlacement:
     trainer = Process(roles=tuple(roles), engine=engine.embedded)
     own = Process(roles=(), engine=True)
     first = (trainer,) if engine.embedded or not engine.modeled else (trainer, own)
     kinds = [GpuKind(name="trainer and engine", count=1, processes=first)]
     if engine.gpus > 1:
         kinds.append(GpuKind(name="engine", count=engine.gpus - 1, processes=(own,)))
-    return Placement(
+    return PlannedPlacement(
         kinds=tuple(kinds),
         engines=1,
         in_process=engine.embedded,
@@ -181,7 +181,7 @@ def _one_process(roles: Sequence[str], engine: PlannedEngine) -> Placement:
     )
 
 
-def _weight_path(layout: Layout, engine: PlannedEngine, *, colocated: bool) -> WeightPath:
+def _weight_path(layout: ProcessLayout, engine: PlannedEngine, *, colocated: bool) -> WeightPath:
     """Return the way that the options of the runtime give; an engine with several copies gets weights by the store."""
     if layout.weights == "store" or engine.copies > 1:
         return "store"
@@ -251,7 +251,7 @@ def _require_whole_bundles(parts: Sequence[Colocation], cluster: Cluster | None)
             )
 
 
-def _describe(placement: Placement) -> str:
+def _describe(placement: PlannedPlacement) -> str:
     return ", ".join(f"{kind.count} for {kind.name}" for kind in placement.kinds)
 
 

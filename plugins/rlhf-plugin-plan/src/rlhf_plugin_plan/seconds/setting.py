@@ -10,7 +10,7 @@ from rlhf_cli.runs import PlannedRun
 
 from ..machine.hardware import Gpu
 from ..memory.engines import PlannedEngine
-from ..memory.placement import Cluster, Placement
+from ..memory.placement import Cluster, PlannedPlacement
 from ..memory.roles import PlannedRole, Workload
 
 
@@ -36,7 +36,7 @@ class Setting:
     gpu: Gpu
     cluster: Cluster | None
     workload: Workload
-    placement: Placement
+    placement: PlannedPlacement
     engine: PlannedEngine
     kv_tokens: int
     """Number of tokens that fit in the KV cache of one copy of the model."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_core import ConfigError
-from rlhf_core.contracts import ENGINE, Colocation, Layout, RuntimeSpec
+from rlhf_core.contracts import ENGINE, Colocation, ProcessLayout, RuntimeSpec
 
 from .node_report import Gpu, weight_bytes
 
@@ -38,7 +38,7 @@ class GpuNeed:
         return " + ".join(f"{name} {size / GIB:.1f} GiB" for name, size in self.by_name.items())
 
 
-def gpu_needs(layout: Layout, spec: RuntimeSpec, folder: Path) -> dict[Colocation, GpuNeed]:
+def gpu_needs(layout: ProcessLayout, spec: RuntimeSpec, folder: Path) -> dict[Colocation, GpuNeed]:
     """Return the need of one GPU for each colocation that uses GPUs. A model that is no local folder counts 0 bytes.
 
     Args:
@@ -87,7 +87,7 @@ def gpu_warnings(
     ]
 
 
-def _need(part: Colocation, layout: Layout, spec: RuntimeSpec, folder: Path) -> GpuNeed:
+def _need(part: Colocation, layout: ProcessLayout, spec: RuntimeSpec, folder: Path) -> GpuNeed:
     sets_per_gpu = max(1, int(1 / part.gpus))
     by_name = {}
     for name in part.names:

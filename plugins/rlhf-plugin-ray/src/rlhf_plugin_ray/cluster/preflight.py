@@ -19,7 +19,7 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhf_core import ConfigError, FingerprintMismatch
-from rlhf_core.contracts import Colocation, Layout, RuntimeSpec
+from rlhf_core.contracts import Colocation, ProcessLayout, RuntimeSpec
 
 from ..processes.process import Driver
 from ..processes.supervisor import ProcessLost, Supervisor, all_of
@@ -58,7 +58,7 @@ def alive_nodes() -> list[Node]:
     return sorted(nodes, key=lambda node: (node.address, node.id))
 
 
-def require_bundles_fit(layout: Layout, nodes: Sequence[Node]) -> None:
+def require_bundles_fit(layout: ProcessLayout, nodes: Sequence[Node]) -> None:
     """Refuse bundles that no single machine could hold, and more bundles than the machines could hold when idle.
 
     Raises:
@@ -94,7 +94,7 @@ async def inspect_nodes(
     nodes: Sequence[Node],
     driver: Driver,
     spec: RuntimeSpec,
-    layout: Layout,
+    layout: ProcessLayout,
     supervisor: Supervisor,
     timeout_s: float,
 ) -> None:
@@ -228,7 +228,9 @@ def require_granted(
 
 
 def describe_placement(
-    layout: Layout, placement_groups: Mapping[Colocation, PlacementGroup], nodes: Sequence[Node]
+    layout: ProcessLayout,
+    placement_groups: Mapping[Colocation, PlacementGroup],
+    nodes: Sequence[Node],
 ) -> str:
     """Return a table of which processes run on which machine, with one line for each colocation and machine."""
     address_of = {node.id: node.address for node in nodes}

@@ -97,7 +97,7 @@ class GroupPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class RankMeeting:
     """The address and port at which the ranks of a role form their process group."""
 
     address: str

@@ -34,7 +34,7 @@ from rlhf_core.weights import Path as WeightPath
 
 from ..batches.stored_tokens import with_blocks
 from ..processes.actor import Actor
-from ..processes.process import GroupPlace, HeldPort, Meeting, own_address
+from ..processes.process import GroupPlace, HeldPort, RankMeeting, own_address
 from ..processes.told import Told, listening
 from ..weights.packed_weights import PackedBucket, pack
 from ..weights.rank_links import Offer, RankLinks
@@ -51,13 +51,13 @@ class RankActor(Actor):
         self._links = RankLinks()
         self._port: HeldPort | None = None
 
-    async def meeting(self) -> Meeting:
+    async def meeting(self) -> RankMeeting:
         """Return the address and port at which the ranks form their process group.
 
         No other program gets this port until ``setup`` has returned.
         """
         self._port = HeldPort()
-        return Meeting(address=own_address(), port=self._port.number)
+        return RankMeeting(address=own_address(), port=self._port.number)
 
     async def setup(
         self, role: RoleSpec, backend: ComponentRef, place: GroupPlace

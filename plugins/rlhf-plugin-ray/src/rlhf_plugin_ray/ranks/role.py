@@ -30,7 +30,7 @@ from ..batches.batch_parts import Rows, columns_of, joined, rows_of
 from ..batches.sharding import split_rows
 from ..batches.stored_tokens import references_of, without_tokens
 from ..config import RayRuntimeConfig
-from ..processes.process import GroupPlace, Meeting, Process
+from ..processes.process import GroupPlace, Process, RankMeeting
 from ..processes.supervisor import ProcessLost, Supervisor, all_of
 from ..processes.told import tell
 from ..weights.packed_weights import Published, unpack
@@ -110,7 +110,7 @@ class RayRole:
             RLHFError: a rank could not load the model.
         """
         first = self.ranks[0]
-        meeting: Meeting = await self._supervisor.result(
+        meeting: RankMeeting = await self._supervisor.result(
             first.actor.meeting.remote(), first.who, "meeting", self._config.start_timeout_s
         )
         places = [

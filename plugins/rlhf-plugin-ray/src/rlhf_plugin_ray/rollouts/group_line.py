@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from rlhf_core.contracts import FinishedGroup, GroupTerms, Task, TokenColumns
+from rlhf_core.contracts import FinishedGroup, GroupSettings, Task, TokenColumns
 
 from ..processes.process import Process
 from ..processes.supervisor import Supervisor, future_of
@@ -47,7 +47,7 @@ class GroupLine:
         self._is_flushing = False
         self._is_asking = False
 
-    async def play(self, task: Task, terms: GroupTerms, version: int) -> FinishedGroup:
+    async def play(self, task: Task, settings: GroupSettings, version: int) -> FinishedGroup:
         """Return the group once the worker has played and scored it.
 
         Args:
@@ -58,7 +58,7 @@ class GroupLine:
             RLHFError: an episode or a reward of the group failed.
         """
         number = self._next_number()
-        job = GroupJob(number=number, task=task, terms=terms, version=version)
+        job = GroupJob(number=number, task=task, settings=settings, version=version)
         future = asyncio.get_running_loop().create_future()
         self._waiting[number], self._unsent[number] = future, job
         self._flush_soon()

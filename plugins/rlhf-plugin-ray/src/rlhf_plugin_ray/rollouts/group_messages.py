@@ -13,7 +13,7 @@ from rlhf_core import RLHFError
 from rlhf_core.contracts import (
     DeferredTokens,
     FinishedGroup,
-    GroupTerms,
+    GroupSettings,
     Task,
     TokenColumns,
 )
@@ -28,14 +28,14 @@ class GroupJob:
     number: int
     """Number that names the group in messages; no two groups of a run have the same number."""
     task: Task
-    terms: GroupTerms
+    settings: GroupSettings
     version: int
     """Newest version of the weights that all engines had when the driver sent the job. Engines with older weights
     refuse requests of this group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class FailedGroup:
     """The reason why a group could not be played.
 
     A failure holds plain values: an exception that the driver could not unpack would lose all groups of its message.
@@ -49,10 +49,10 @@ class Failure:
     """Traceback of the exception in the worker."""
 
     @staticmethod
-    def of(error: BaseException) -> Failure:
+    def of(error: BaseException) -> FailedGroup:
         """Return the failure that describes an exception."""
         ours = isinstance(error, RLHFError)
-        return Failure(
+        return FailedGroup(
             kind=next(
                 (one for one in type(error).__mro__ if one.__module__ == RLHFError.__module__),
                 RLHFError,
@@ -74,12 +74,12 @@ class GroupsDone:
 
     finished: Mapping[int, FinishedGroup]
     """Finished groups; ``batch.tokens`` of each names the group's rows in the block of tokens."""
-    failed: Mapping[int, Failure]
+    failed: Mapping[int, FailedGroup]
     """Reasons of the groups that could not be played."""
 
 
 def pack_done(
-    finished: Mapping[int, FinishedGroup], failed: Mapping[int, Failure]
+    finished: Mapping[int, FinishedGroup], failed: Mapping[int, FailedGroup]
 ) -> tuple[GroupsDone, TokenColumns | None]:
     """Return the groups without their tokens, and one block with the tokens of all groups; None if no group has any."""
     blocks: list[TokenColumns] = []

@@ -10,7 +10,7 @@ from functools import partial
 
 from rlhf_core.contracts import FinishedGroup, TokenColumns
 
-from .group_messages import Failure, GroupJob, GroupsDone, pack_done
+from .group_messages import FailedGroup, GroupJob, GroupsDone, pack_done
 
 FEW_SHARE = 1 / 8
 """Share of the groups in play below which ended groups wait for others, so that one message holds several groups. With
@@ -71,7 +71,7 @@ class GroupsUnderWay:
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
         finished: dict[int, FinishedGroup] = {}
-        failed: dict[int, Failure] = {}
+        failed: dict[int, FailedGroup] = {}
         num_bytes = 0
         while self._ended and num_bytes < ENOUGH_BYTES:
             number = next(iter(self._ended))
@@ -79,7 +79,7 @@ class GroupsUnderWay:
             try:
                 finished[number] = group = work.result()
             except (Exception, asyncio.CancelledError) as error:
-                failed[number] = Failure.of(error)
+                failed[number] = FailedGroup.of(error)
                 continue
             if group.batch is not None:
                 num_bytes += group.batch.tokens.read().num_bytes

@@ -151,7 +151,7 @@ class RolloutActor(Actor):
 
     async def _play(self, job: GroupJob) -> FinishedGroup:
         assert self._runner is not None, "start comes first"
-        return await self._runner.play(job.task, job.terms, self._engines_at(job.version))
+        return await self._runner.play(job.task, job.settings, self._engines_at(job.version))
 
     def _engines_at(self, version: int) -> Generator:
         return _EnginesAt(self._engines, version)

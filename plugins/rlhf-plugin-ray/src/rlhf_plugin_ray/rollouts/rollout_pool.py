@@ -7,7 +7,7 @@ from itertools import count
 
 from rlhf_core.contracts import (
     FinishedGroup,
-    GroupTerms,
+    GroupSettings,
     RolloutContext,
     RolloutSpec,
     Task,
@@ -89,7 +89,7 @@ class RolloutPool:
         )
         return unpack(packed)
 
-    async def play(self, task: Task, terms: GroupTerms) -> FinishedGroup:
+    async def play(self, task: Task, settings: GroupSettings) -> FinishedGroup:
         """Return a group that a worker has played and scored. The group's tokens stay in the worker's object store.
 
         Raises:
@@ -97,9 +97,9 @@ class RolloutPool:
         """
         version = self._router.version
         return await self.crew.dispatch.give(
-            lambda process: self._line(process).play(task, terms, version),
+            lambda process: self._line(process).play(task, settings, version),
             what=f"the group {task.uid}",
-            size=terms.num_samples,
+            size=settings.num_samples,
         )
 
     def _line(self, process: Process) -> GroupLine:

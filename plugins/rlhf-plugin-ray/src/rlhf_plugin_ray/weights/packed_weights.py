@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf_core.weights import Slot
+from rlhf_core.weights import TensorSlot
 
 if TYPE_CHECKING:
     import ray
@@ -115,7 +115,9 @@ class LinkedWeights:
             of a bucket are valid until the next bucket comes.
     """
 
-    def __init__(self, buckets: Iterator[tuple[Sequence[Slot], Tensor]], *, keep: bool) -> None:
+    def __init__(
+        self, buckets: Iterator[tuple[Sequence[TensorSlot], Tensor]], *, keep: bool
+    ) -> None:
         views = ({slot.name: slot.view(data) for slot in slots} for slots, data in buckets)
         self._kept: list[dict[str, Tensor]] | None = None
         self._coming = views

@@ -18,11 +18,11 @@ _PER_SAMPLE = frozenset({400, 413, 422, 500})
 """Statuses that a single sample of a request may cause."""
 
 
-class Failure(Exception):
+class FailedRequest(Exception):
     """A request without scores. The text names the address and describes the answer."""
 
 
-class Unanswered(Failure):
+class Unanswered(FailedRequest):
     """The server could not be reached, did not answer in time, or was not able to work.
 
     Scoring has no side effects, so the request may be repeated.
@@ -36,7 +36,7 @@ class Unanswered(Failure):
         """True if the server works, but has too many requests."""
 
 
-class PerSample(Failure):
+class PerSample(FailedRequest):
     """The server refused the request, possibly because of one of its samples."""
 
     def __init__(self, text: str, *, status: int) -> None:
@@ -51,7 +51,7 @@ async def post(client: httpx2.AsyncClient, url: str, body: bytes, limit_s: float
         limit_s: seconds for the whole request.
 
     Raises:
-        Failure: no answer with status 200 came; the subclass tells whether the request may be repeated or divided.
+        FailedRequest: no answer with status 200 came; the subclass tells whether to repeat or divide the request.
     """
     try:
         # The library's own time limits hold for single operations, such as one read.
@@ -70,7 +70,7 @@ async def post(client: httpx2.AsyncClient, url: str, body: bytes, limit_s: float
         raise Unanswered(text, retry_after_s=_retry_after_s(response), busy=status == _BUSY)
     if status in _PER_SAMPLE:
         raise PerSample(text, status=status)
-    raise Failure(text)
+    raise FailedRequest(text)
 
 
 def beginning(body: bytes) -> str:
@@ -84,7 +84,7 @@ async def _read(url: str, response: httpx2.Response) -> bytes:
     async for chunk in response.aiter_bytes():
         answer += chunk
         if len(answer) > MAX_ANSWER_BYTES:
-            raise Failure(f"{url}: an answer of more than {MAX_ANSWER_BYTES} bytes")
+            raise FailedRequest(f"{url}: an answer of more than {MAX_ANSWER_BYTES} bytes")
     return bytes(answer)
 
 

@@ -19,7 +19,7 @@ from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest, RewardResult
 
 from ..config import HttpConfig
-from .client import Failure, PerSample, Unanswered, beginning, post
+from .client import FailedRequest, PerSample, Unanswered, beginning, post
 from .protocol import BadAnswer, body_of, results_of
 from .reachable import wait_for_a_server
 from .servers import Server, Servers
@@ -89,7 +89,7 @@ class _Batch:
         except (PerSample, RewardError) as error:
             if len(requests) == 1:
                 return [RewardError(str(error))]
-        except Failure as error:
+        except FailedRequest as error:
             return [RewardError(str(error)) for _ in requests]
         half = len(requests) // 2
         first, second = await asyncio.gather(
@@ -101,7 +101,7 @@ class _Batch:
         """Send a request until a server answers, at most ``max_tries`` times, and return the samples' results.
 
         Raises:
-            Failure: no server answered, or a server refused the request.
+            FailedRequest: no server answered, or a server refused the request.
         """
         failed: Server | None = None
         num_tries = 0
@@ -111,7 +111,7 @@ class _Batch:
                 try:
                     return await self._try(server, requests, body)
                 except Unanswered as error:
-                    failure: Failure = error
+                    failure: FailedRequest = error
                     pause_s = error.retry_after_s
                 except PerSample as error:
                     # With several samples, one may have caused the refusal. With a single sample, status 500 may have
@@ -123,9 +123,9 @@ class _Batch:
             num_tries += 1
             pause_s = max(pause_s, pause_before(num_tries, requests[0].uid, self._config))
             if num_tries >= self._config.max_tries:
-                raise Failure(f"{failure} (asked {num_tries} times)") from failure
+                raise FailedRequest(f"{failure} (asked {num_tries} times)") from failure
             if self._left_s() <= pause_s:
-                raise Failure(f"{failure} ({self._out_of_time()})") from failure
+                raise FailedRequest(f"{failure} ({self._out_of_time()})") from failure
             await asyncio.sleep(pause_s)
 
     async def _try(self, server: Server, requests: Sequence[RewardRequest], body: bytes) -> Results:
@@ -136,7 +136,7 @@ class _Batch:
             if not error.busy:
                 self._servers.failed(server, str(error).removeprefix(f"{server.url}: "), _now())
             raise
-        except Failure:
+        except FailedRequest:
             self._servers.answered(server)
             raise
         finally:
@@ -145,22 +145,22 @@ class _Batch:
         try:
             return results_of(answer, len(requests))
         except BadAnswer as error:
-            raise Failure(f"{server.url} answered {error}: {beginning(answer)}") from error
+            raise FailedRequest(f"{server.url} answered {error}: {beginning(answer)}") from error
 
     async def _free_server(self, failed: Server | None) -> Server:
         """Wait for a server that may get a request, and count this request as in flight there.
 
         Raises:
-            Failure: no server may get a request within the deadline.
+            FailedRequest: no server may get a request within the deadline.
         """
         if self._left_s() <= 0.0:
-            raise Failure(
+            raise FailedRequest(
                 f"not asked, because earlier requests took all of deadline_s = {self._config.deadline_s:g}"
             )
         while (server := self._servers.choose(_now(), avoid=failed)) is None:
             wait_s = max(self._servers.wait_s(_now()), POLL_S)
             if wait_s >= self._left_s():
-                raise Failure(
+                raise FailedRequest(
                     f"no reward server answers ({self._out_of_time()}): {self._servers.report(_now())}"
                 )
             await asyncio.sleep(wait_s)

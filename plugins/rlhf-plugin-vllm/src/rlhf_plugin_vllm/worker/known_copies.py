@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlhf_core.weights import Slot, torch_dtype
+from rlhf_core.weights import TensorSlot, torch_dtype
 
 from .recorder import Placed
 
@@ -39,7 +39,7 @@ class KnownCopies:
         placed: parts of each weight of the bucket that the model has copied, by name.
     """
 
-    def __init__(self, slots: Sequence[Slot], placed: Mapping[str, Placed]) -> None:
+    def __init__(self, slots: Sequence[TensorSlot], placed: Mapping[str, Placed]) -> None:
         self.slots = list(slots)
         self.placed = placed
         self._copies = [copy for one in placed.values() for copy in _copies_of(one)]

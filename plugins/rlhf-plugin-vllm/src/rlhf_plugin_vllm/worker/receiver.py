@@ -25,7 +25,7 @@ from rlhf_core.weights import (
     Invitation,
     Place,
     ReceivingLink,
-    Slot,
+    TensorSlot,
     bits_digest,
     held_bits_digest,
     num_words,
@@ -53,7 +53,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
     buffer: dict[str, Any] | None = None
     """Description of the buffer that holds the bucket, for ``open_buffer``; None if buckets come by the link."""
     slots: list[dict[str, Any]] | None = None
-    """Fields of a ``Slot`` for each weight of the bucket; None if buckets come by the link."""
+    """Fields of a ``TensorSlot`` for each weight of the bucket; None if buckets come by the link."""
     version: int | None = None
     """Version of the weights that come by the link; None for a bucket in a buffer."""
 
@@ -126,10 +126,10 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             return
         assert update_info.buffer is not None
         assert update_info.slots is not None
-        slots = [Slot(**slot) for slot in update_info.slots]
+        slots = [TensorSlot(**slot) for slot in update_info.slots]
         self._load(slots, self._open(update_info.buffer))
 
-    def _load(self, slots: Sequence[Slot], bucket: Tensor) -> None:
+    def _load(self, slots: Sequence[TensorSlot], bucket: Tensor) -> None:
         bucket = self._on_device(slots, bucket)
         placed_of = self._copied(slots, bucket)
         for slot in slots:
@@ -146,7 +146,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
                 )
             # Otherwise another pipeline stage may have the weight; the digest of all workers' ``served`` shows this.
 
-    def _on_device(self, slots: Sequence[Slot], bucket: Tensor) -> Tensor:
+    def _on_device(self, slots: Sequence[TensorSlot], bucket: Tensor) -> Tensor:
         """Return the bucket on the model's device, copied in one piece if it came in the host's memory.
 
         Tied heads are compared on the device. Besides, vLLM's code would move single weights to the device first, and
@@ -163,7 +163,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._staged[:end].copy_(bucket[:end])
         return self._staged
 
-    def _copied(self, slots: Sequence[Slot], bucket: Tensor) -> Mapping[str, Placed]:
+    def _copied(self, slots: Sequence[TensorSlot], bucket: Tensor) -> Mapping[str, Placed]:
         """Copy a bucket's weights into the parameters, and return the copied parts of each weight, by name."""
         if not slots:
             return {}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlhf_core.weights import Slot, torch_dtype
+from rlhf_core.weights import TensorSlot, torch_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Part:
 class Placed:
     """A weight, and the copies of its elements."""
 
-    slot: Slot
+    slot: TensorSlot
     """Name, dtype and shape of the weight, and its place in the bucket."""
     parts: list[Part]
 
@@ -103,7 +103,7 @@ class CopyRecorder(TorchDispatchMode):  # torch's __init_subclass__ has no types
         slots: places of the weights in the bucket.
     """
 
-    def __init__(self, bucket: Tensor, slots: Sequence[Slot]) -> None:
+    def __init__(self, bucket: Tensor, slots: Sequence[TensorSlot]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.placed = {slot.name: Placed(slot, []) for slot in slots}
         self._slots = sorted(slots, key=lambda slot: slot.offset)
