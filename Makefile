@@ -12,10 +12,14 @@ PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
 
 # vLLM leaves a context of zmq to the interpreter's end, where pytest would make an error of it.
 LEAKS := -W "ignore:Unclosed context:ResourceWarning"
+PACKAGES := core/src cli/src $(wildcard plugins/*/src contrib/*/src)
+# Their types are those of libraries that `make test-scale` installs.
+AT_SCALE := $(foreach name,deepspeed ray vllm,plugins/rlhf-plugin-$(name)/src)
+MYPY := $(BIN)/mypy --explicit-package-bases
 # Folders to which `make test-scale` is confined.
 SCALE ?= tests
 
-.PHONY: help install quickstart test test-slow test-learning test-scale test-all mutants peers lint format docs
+.PHONY: help install quickstart test test-slow test-learning test-scale test-all mutants peers lint types format docs
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -67,10 +71,13 @@ $(PEERS): requirements-peers.txt
 	$(BIN)/python -m pip install --no-deps --target .peers -r requirements-peers.txt
 	touch $@
 
-lint: $(INSTALLED)  ## formatting, lint rules, strict types in every package
+lint: $(INSTALLED)  ## formatting, lint rules, strict types in every package that needs neither Ray, vLLM nor DeepSpeed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --explicit-package-bases core/src cli/src $(wildcard plugins/*/src contrib/*/src)
+	$(MYPY) $(filter-out $(AT_SCALE),$(PACKAGES))
+
+types: $(VENV)/.scale  ## install Ray, vLLM and DeepSpeed, then check strict types in every package
+	$(MYPY) $(PACKAGES)
 
 format: $(INSTALLED)  ## rewrite the code as lint wants it, where that can be done
 	$(BIN)/ruff check --fix .
