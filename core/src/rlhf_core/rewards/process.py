@@ -25,8 +25,9 @@ MAX_LOGGED_BYTES = 64 * 2**10
 """Largest number of printed bytes of user code that are logged for one call."""
 
 _STOP_LIMIT_S = 3.0
-_DEATH_LIMIT_S = 10.0
-"""For the end of a worker that closed its connection: it has ended, or user code has closed its files."""
+_DEATH_LIMIT_S = 3.0
+"""Time for the end of a worker that closed its connection. It is taken from the time of the samples beside the bad one,
+where user code has closed the connection and the process goes on."""
 _TAIL_LINES = 5
 
 log = logging.getLogger(__name__)
