@@ -256,7 +256,7 @@ def test_gains_of_two_axes_are_left_to_adamw(
         use_qk_norm=True,
     )
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
-    caplog.set_level("INFO", logger="rlhf_plugin_local")
+    caplog.set_level("INFO", logger="rlhf_torch")
     batch, found = material.make_batch(), []
     for make in (place.make, lambda **_: TorchBackend(TorchBackendConfig(device="cpu"))):
         own = scenarios.Place(make, place.models, place.folder)
