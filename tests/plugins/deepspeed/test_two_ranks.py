@@ -89,7 +89,7 @@ def test_experts_that_are_modules_are_collected_as_a_block(found, expected, stag
 @pytest.mark.parametrize("stage", [1, 2])
 def test_experts_that_are_modules_are_refused_where_gradients_come_in_one_order(found, stage):
     for rank in found(stage, "separate_experts"):
-        assert "layers.0.mlp (Routed) has experts as modules of their own" in rank.facts["error"]
+        assert "layers.0.mlp (Routed) has experts as separate modules" in rank.facts["error"]
 
 
 @stages
