@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlhf_core import ConfigError
+from rlhf_plugin_deepspeed.parallel.leaving import leave
 
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(minutes=30)
@@ -86,7 +87,7 @@ def join(device: torch.device) -> Ranks:
         else:
             store = dist.HashStore()  # type: ignore[attr-defined]  # absent from torch's stubs
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
-        atexit.register(_leave)
+        atexit.register(leave)
     # DeepSpeed requires the variable, and no launcher has set it for a single process.
     os.environ.setdefault("LOCAL_RANK", "0")
     return Ranks(dist.get_rank(), dist.get_world_size(), device)
@@ -118,8 +119,3 @@ def _sum_together(tensors: list[Tensor]) -> None:
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view_as(tensor))
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
