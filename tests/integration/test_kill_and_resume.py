@@ -24,7 +24,7 @@ from .forked_runs import (
 POINTS = [
     (phase, step)
     for step in range(1, STEPS + 1)
-    for phase in ("generate", "reward", "score", "train")
+    for phase in ("generate", "reward", "model_outputs", "train")
 ]
 POINTS += [("save", step) for step in range(CHECKPOINT_EVERY, STEPS + 1, CHECKPOINT_EVERY)]
 POINTS += [("export", STEPS)]

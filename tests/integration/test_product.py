@@ -17,11 +17,12 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_core.config import Layer, parse_flags, read_toml, resolve
 from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.contracts.backend import StepPlan
+from rlhf_core.learning.advantages import advantages
 from rlhf_core.learning.demands import demands_of
 from rlhf_core.learning.minibatches import minibatches, normalizers_of
+from rlhf_core.learning.model_outputs import ask_models
 from rlhf_core.learning.preparing import prepare
 from rlhf_core.learning.roles import CRITIC, POLICY, runtime_spec
-from rlhf_core.learning.scoring import advantages, score
 from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.runtime import LocalRole
 
@@ -94,11 +95,11 @@ def resolved(model, estimator, loss, correction):
 async def one_step(run, roles, batch):
     """What ``Trainer.step`` does after sampling, for one update."""
     demands = demands_of(run)
-    scores = await score(batch, roles, demands)
+    outputs = await ask_models(batch, roles, demands)
     estimator = run.one("algo.advantage.estimator")
     estimates, _ = advantages(
         batch,
-        scores,
+        outputs,
         estimator.registered.build(estimator.options),
         None,
         reward_weights={"score": 1.0},
@@ -106,8 +107,8 @@ async def one_step(run, roles, batch):
     )
     (minibatch,) = minibatches(
         batch,
-        scores.columns | estimates,
-        teacher_top=scores.teacher_top,
+        outputs.columns | estimates,
+        teacher_top=outputs.teacher_top,
         per_epoch=1,
         epochs=1,
         max_actions=8,
@@ -126,7 +127,7 @@ async def one_step(run, roles, batch):
 
 
 class Roles:
-    """Builds backends; those that only score, and the critic, are built once for all combinations."""
+    """Builds backends; those that are not trained, and the critic, are built once for all combinations."""
 
     def __init__(self):
         self._kept = {}

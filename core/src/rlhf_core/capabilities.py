@@ -19,15 +19,15 @@ from .errors import CapabilityError, PluginError
 
 SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "values": "a critic is built and trained",
-    "ref_logprobs": "a reference model is built and scores each batch",
-    "old_logprobs": "the policy scores each batch before its updates",
+    "ref_logprobs": "a reference model is built and gives its log-probs of each batch",
+    "old_logprobs": "the policy gives its log-probs of each batch before its updates",
     "rollout_logprobs": "the engine returns the log-probs of its samples",
     "entropy": "the trainer computes the entropy at each action",
     "final_values": "the critic values the state after a truncated response",
-    "sum_pi_squared": "the policy scores each batch before its updates",
+    "sum_pi_squared": "the policy gives this sum at each action before its updates",
     "greedy_rewards": "one more episode per prompt is sampled greedily and scored",
     "observations": "what the policy read before each turn is indexed",
-    "teacher_logprobs": "the teacher scores each batch",
+    "teacher_logprobs": "the teacher gives its log-probs of each batch",
     "teacher_top_k": "the teacher gives its most probable tokens at each action",
 }
 

@@ -130,15 +130,16 @@ def test_one_unscored_sample_drops_its_group_and_no_other(take):
 
 
 def test_advantages_of_other_groups_are_those_of_a_run_without_the_dropped_one(take):
-    from rlhf_core.learning.scoring import Scores, advantages
+    from rlhf_core.learning.advantages import advantages
+    from rlhf_core.learning.model_outputs import ModelOutputs
 
     estimator = load("").get("rlhf_advantage_estimators", "reinforce_baseline").build()
     dropped = take(source(failing(2))).batch
     whole = take(source()).batch
     without = whole.select(np.flatnonzero(whole.uid[:, 1] != 2))
 
-    actual, _ = advantages(dropped, Scores(columns={}), estimator, None)
-    expected, _ = advantages(without, Scores(columns={}), estimator, None)
+    actual, _ = advantages(dropped, ModelOutputs(columns={}), estimator, None)
+    expected, _ = advantages(without, ModelOutputs(columns={}), estimator, None)
 
     np.testing.assert_array_equal(actual["advantages"], expected["advantages"])
 

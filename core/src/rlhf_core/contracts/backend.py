@@ -82,7 +82,7 @@ class RoleSpec:
     trust_remote_code: bool = False
     head: Literal["lm", "value"] = "lm"
     objective: PolicyObjective | ValueObjective | None = None
-    """None: the role only scores."""
+    """None: the role is not trained."""
     optimizer: ComponentRef | None = None
     adapter: ComponentRef | None = None
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
@@ -161,8 +161,8 @@ class StepOutcome:
 
 
 Statistic = Literal["logprobs", "entropy", "sum_pi_squared"]
-"""What a scoring pass can compute at each action: its log-probability; entropy (nats) and sum over the vocabulary of
-the squared probabilities of the distribution that it was drawn from. All after the temperature."""
+"""What a pass without gradients can compute at each action: its log-probability; entropy (nats) and sum over the
+vocabulary of the squared probabilities of the distribution that it was drawn from. All after the temperature."""
 
 
 class TrainBackend(Protocol):

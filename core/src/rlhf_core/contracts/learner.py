@@ -1,4 +1,4 @@
-"""What becomes of a rollout batch: scores, advantages, updates. One call a step, which a runtime may take elsewhere."""
+"""What becomes of a rollout batch: model outputs, advantages, updates. A runtime may take a step elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LearnOutcome:
 
     metrics: Metrics
     score_s: float
-    """Seconds until the advantages were known."""
+    """Seconds of model outputs and advantages, until the updates began."""
     train_s: float
     """Seconds of the updates."""
     policy_changed: bool
@@ -44,7 +44,7 @@ class Learner(Protocol):
     """Learns from batches, one after the other."""
 
     async def learn(self, request: LearnRequest) -> LearnOutcome:
-        """Score the batch, estimate advantages, and update the roles.
+        """Ask the models for their outputs, estimate advantages, and update the roles.
 
         Raises:
             NonFiniteError: something that is not finite would have been trained on, or too many updates in a row had

@@ -1,4 +1,4 @@
-"""From a rollout batch to new weights: score, estimate advantages, update."""
+"""From a rollout batch to new weights: ask the models, estimate advantages, update."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from ..durable.faults import fault_point
 from ..errors import NonFiniteError
 from ..math import mismatch_metrics, pad_columns
 from ..rng import seed_of
-from . import scoring
+from .advantages import advantages
 from .demands import Demands
 from .minibatches import Minibatch, minibatches, normalizers_of
+from .model_outputs import ModelOutputs, ask_models, has_logprobs
 from .parts import LearningParts
 from .preparing import prepare
+from .reward_batch import KlPenalty
 from .roles import CRITIC, POLICY
 from .served_weights import require_agreement
 
@@ -69,24 +71,24 @@ class BatchLearner:
     async def learn(self, request: LearnRequest) -> LearnOutcome:
         """See the contract."""
         batch, started = request.batch, time.perf_counter()
-        scores = await scoring.score(batch, self._roles, self._demands)
-        estimates, metrics = scoring.advantages(
+        outputs = await ask_models(batch, self._roles, self._demands)
+        estimates, metrics = advantages(
             batch,
-            scores,
+            outputs,
             self._parts.estimator,
             self._kl_penalty(request),
             reward_weights=self._reward_weights,
             with_observations=self._demands.observations,
         )
-        scored = time.perf_counter()
+        estimated = time.perf_counter()
         fault_point("train", request.step)
         step = _Step(request)
         trains_policy = not self._demands.critic or request.step > self._run.critic.warmup_steps
-        updated = await self._update(step, scores, estimates, trains_policy=trains_policy)
+        updated = await self._update(step, outputs, estimates, trains_policy=trains_policy)
         return LearnOutcome(
             metrics=merge_metrics([metrics, updated]),
-            score_s=scored - started,
-            train_s=time.perf_counter() - scored,
+            score_s=estimated - started,
+            train_s=time.perf_counter() - estimated,
             policy_changed=trains_policy,
             supervised_taken=step.supervised_taken,
             skipped_updates=step.skipped_updates,
@@ -95,7 +97,7 @@ class BatchLearner:
     async def _update(
         self,
         step: _Step,
-        scores: scoring.Scores,
+        outputs: ModelOutputs,
         estimates: Mapping[str, NDArray[np.float32]],
         *,
         trains_policy: bool,
@@ -103,14 +105,14 @@ class BatchLearner:
         """Do all optimizer updates of one rollout batch; the losses among the metrics are means over its updates."""
         run, demands, request = self._run, self._demands, step.request
         parts: list[Metrics] = []
-        old = None if demands.rollout_as_old else scores.columns.get("old_logprobs")
+        old = None if demands.rollout_as_old else outputs.columns.get("old_logprobs")
         if old is not None:
             parts.append(self._mismatch(request.batch, old))
         for index, minibatch in enumerate(
             minibatches(
                 request.batch,
-                scores.columns | dict(estimates),
-                teacher_top=scores.teacher_top,
+                outputs.columns | dict(estimates),
+                teacher_top=outputs.teacher_top,
                 per_epoch=demands.updates_per_step // run.train.inner_epochs,
                 epochs=run.train.inner_epochs,
                 max_actions=run.rollout.max_new_tokens,
@@ -161,7 +163,7 @@ class BatchLearner:
         lengths = torch.from_numpy(batch.num_actions)
         trainer, mask = pad_columns(torch.from_numpy(logprobs), lengths)
         sampler, _ = pad_columns(torch.from_numpy(batch.rollout_logprobs), lengths)
-        with_logprobs = torch.from_numpy(scoring.has_logprobs(batch))
+        with_logprobs = torch.from_numpy(has_logprobs(batch))
         metrics: Metrics = mismatch_metrics(trainer, sampler, mask & with_logprobs[:, None])
         values = metric_values(metrics)
         if self._max_mismatch is not None and "mismatch/logprob_diff_mean" in values:
@@ -185,8 +187,8 @@ class BatchLearner:
             )
         return outcome
 
-    def _kl_penalty(self, request: LearnRequest) -> scoring.KlPenalty | None:
+    def _kl_penalty(self, request: LearnRequest) -> KlPenalty | None:
         kl = self._run.algo.kl
         if kl.coef == 0 or kl.mode != "reward":
             return None
-        return scoring.KlPenalty(coef=request.kl_coef, estimator=kl.estimator)
+        return KlPenalty(coef=request.kl_coef, estimator=kl.estimator)

@@ -1,4 +1,4 @@
-"""The training loop. One page: sample, score, estimate, update, log."""
+"""The training loop. One page: sample, learn, deliver the new weights, log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Trainer:
         self._zero_gradients = ZeroGradients(run.backend.name, run.output)
 
     async def step(self) -> FinishedStep:
-        """Generate, score, estimate advantages, update the roles, hand the new weights to the engine.
+        """Generate, estimate advantages, update the roles, hand the new weights to the engine.
 
         Raises:
             NonFiniteError: too many updates in a row had a gradient that is not finite.
@@ -68,7 +68,7 @@ class Trainer:
         clock.record("reward_s", rollouts.reward_s)
         clock.lap()
 
-        fault_point("score", step)
+        fault_point("model_outputs", step)
         metrics = [rollouts.metrics]
         batch = rollouts.batch
         if batch is None:

@@ -20,7 +20,7 @@ def value_loss(
 
     Args:
         values: of the critic being trained; the only argument with a gradient.
-        old_values: of the critic when the batch was scored.
+        old_values: of the critic before the batch's updates.
         returns: targets.
         clip: in units of the reward, positive; None: do not clip.
         action_mask: where it is False the result is 0 and gets no gradient, whatever stands there, nan included.

@@ -23,7 +23,7 @@ def value_objective(
 
     Args:
         values: of the state before each action, with gradients.
-        columns: ``values``, those of the critic when the batch was scored, and ``returns``.
+        columns: ``values``, those of the critic before the batch's updates, and ``returns``.
 
     Raises:
         PluginError: a column is missing.

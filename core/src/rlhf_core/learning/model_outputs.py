@@ -1,0 +1,76 @@
+"""Model outputs that a batch is trained with: log-probs of policy, reference and teacher, and values of the critic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..batch.finite import require_finite
+from ..batch.trajectory_columns import TrajectoryColumns
+from ..contracts.backend import Statistic, TopTokens
+from ..contracts.runtime import RoleHandle
+from .demands import Demands
+from .final_values import final_values
+from .roles import CRITIC, POLICY, REFERENCE, TEACHER
+
+Columns = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutputs:
+    """What the models compute at the actions of a batch."""
+
+    columns: Columns
+    """(sum of A,) each, for the losses: log-probs by policy, and values."""
+    sum_pi_squared: NDArray[np.float32] | None = None
+    """(sum of A,)"""
+    final_values: NDArray[np.float32] | None = None
+    """(B,)"""
+    teacher_top: TopTokens | None = None
+
+
+async def ask_models(
+    batch: TrajectoryColumns, roles: Mapping[str, RoleHandle], demands: Demands
+) -> ModelOutputs:
+    """Return the outputs that this run demands of its models.
+
+    Raises:
+        NonFiniteError: a log-prob or a value is NaN or infinite; the message names the first sample.
+    """
+    columns: Columns = {}
+    asked = np.repeat(has_logprobs(batch), batch.num_actions)
+    require_finite(batch, "rollout_logprobs", np.where(asked, batch.rollout_logprobs, 0.0))
+    if demands.rollout_logprobs:
+        columns["rollout_logprobs"] = batch.rollout_logprobs
+    statistics: dict[Statistic, NDArray[np.float32]] = {}
+    if demands.old_statistics:
+        statistics = await roles[POLICY].statistics(batch, demands.old_statistics)
+    if demands.rollout_as_old:
+        columns["old_logprobs"] = batch.rollout_logprobs
+    elif "logprobs" in statistics:
+        columns["old_logprobs"] = statistics["logprobs"]
+    if demands.reference:
+        columns["ref_logprobs"] = await roles[REFERENCE].logprobs(batch)
+    if demands.teacher_logprobs:
+        columns["teacher_logprobs"] = await roles[TEACHER].logprobs(batch)
+    if demands.critic:
+        columns["values"] = await roles[CRITIC].values(batch)
+    for name, column in columns.items():
+        require_finite(batch, name, column)
+    top = demands.teacher_top_k
+    return ModelOutputs(
+        columns=columns,
+        sum_pi_squared=statistics.get("sum_pi_squared"),
+        final_values=await final_values(batch, roles[CRITIC]) if demands.final_values else None,
+        teacher_top=await roles[TEACHER].top_tokens(batch, top) if top else None,
+    )
+
+
+def has_logprobs(batch: TrajectoryColumns) -> NDArray[np.bool_]:
+    """(B,) True where the sampler's log-probs are known; those that nobody asked the engine for are NaN."""
+    so_far = np.concatenate([[0], np.cumsum(~np.isnan(batch.rollout_logprobs))])
+    present: NDArray[np.bool_] = np.diff(so_far[batch.action_offsets]) > 0
+    return present

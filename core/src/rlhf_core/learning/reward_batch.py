@@ -1,0 +1,94 @@
+"""A batch as advantage estimators see it: rewards and model outputs in rows, with the KL penalty in the rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..batch.metric import Metric, Metrics
+from ..batch.trajectory_columns import TrajectoryColumns
+from ..contracts.advantage import RewardBatch
+from ..math import group_size, group_std, kl_estimate, pad_columns
+from ..rollouts.episodes import GREEDY_REWARD
+from .model_outputs import ModelOutputs
+from .observations import observations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KlPenalty:
+    """The KL in the reward, as it is in force at this step."""
+
+    coef: float
+    estimator: str
+
+
+def make_reward_batch(
+    batch: TrajectoryColumns,
+    outputs: ModelOutputs,
+    kl: KlPenalty | None,
+    *,
+    reward_weights: Mapping[str, float] | None = None,
+    with_observations: bool = False,
+) -> RewardBatch:
+    """Lay a batch out as (B, A), action tokens only."""
+    lengths = torch.from_numpy(batch.num_actions)
+    columns = outputs.columns
+
+    def padded(flat: NDArray[Any]) -> Tensor:
+        return pad_columns(torch.from_numpy(np.ascontiguousarray(flat)), lengths)[0]
+
+    def optional(flat: NDArray[np.float32] | None) -> Tensor | None:
+        return None if flat is None else padded(flat)
+
+    token_rewards, mask = pad_columns(torch.from_numpy(batch.action_rewards), lengths)
+    rows = torch.arange(len(batch))
+    token_rewards[rows, lengths - 1] += torch.from_numpy(batch.reward)
+    penalty = None
+    if kl is not None:
+        # Clamped: here it is a number beside rewards, and no gradient is lost.
+        estimate = kl_estimate(
+            padded(columns["old_logprobs"]),
+            padded(columns["ref_logprobs"]),
+            kl.estimator,
+            tail="clamp",
+        )
+        penalty = torch.where(mask, -kl.coef * estimate, 0.0)
+        token_rewards = token_rewards + penalty
+    greedy = batch.metrics.get(GREEDY_REWARD)
+    final = outputs.final_values
+    return RewardBatch(
+        token_rewards=token_rewards,
+        rewards=torch.from_numpy(batch.total_reward),
+        action_mask=mask,
+        group=torch.from_numpy(batch.group),
+        episode=torch.from_numpy(batch.episode),
+        turn=padded(batch.action_turn),
+        truncated=torch.from_numpy(batch.truncated),
+        kl_penalty=penalty,
+        values=optional(columns.get("values")),
+        rewards_by_name={name: torch.from_numpy(column) for name, column in batch.rewards.items()},
+        reward_weights=reward_weights or {},
+        final_values=None if final is None else torch.from_numpy(final),
+        old_logprobs=optional(columns.get("old_logprobs")),
+        sum_pi_squared=optional(outputs.sum_pi_squared),
+        greedy_rewards=None if greedy is None else torch.from_numpy(greedy),
+        observation=padded(observations(batch)) if with_observations else None,
+    )
+
+
+def group_metrics(batch: RewardBatch) -> Metrics:
+    """Return the mean spread of rewards in a group, and the share of groups in which all rows earned the same: no
+    baseline over the group can learn from those."""
+    std = group_std(batch.rewards, batch.group, batch.episode, correction=0)  # (B,)
+    share = 1.0 / group_size(batch.group)  # (B,) each group's rows add up to 1
+    num_groups = share.sum()
+    return {
+        "group/reward_std": Metric((std * share).sum(), num_groups),
+        "group/no_signal": Metric(((std == 0) * share).sum(), num_groups),
+    }

@@ -1,0 +1,90 @@
+"""From a batch of trajectories to the estimator's view."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid, metric_values
+from rlhf_core.learning.model_outputs import ModelOutputs
+from rlhf_core.learning.reward_batch import KlPenalty, group_metrics, make_reward_batch
+
+NOTHING = ModelOutputs(columns={})
+
+
+def test_rewards_stand_on_their_last_action_and_environment_tokens_do_not_exist(batch):
+    made = make_reward_batch(batch, NOTHING, None)
+
+    # row 0: turn rewards 0.5 and 0.25, the episode's 2.0 on the last action; row 1: -1 on its last action
+    torch.testing.assert_close(made.token_rewards, torch.tensor([[0, 0.5, 2.25], [0, -1.0, 0]]))
+    torch.testing.assert_close(made.rewards, torch.tensor([2.75, -1.0]))
+    assert made.turn.tolist() == [[0, 0, 1], [0, 0, 0]]
+    assert made.action_mask.tolist() == [[True, True, True], [True, True, False]]
+    assert made.group.tolist() == [0, 0]
+    assert made.episode.tolist() == [0, 1]
+
+
+def test_a_kl_in_the_reward_acts_on_every_action(batch):
+    columns = {
+        "old_logprobs": np.float32([-1.0, -2.0, -0.5, -1.0, -1.0]),
+        "ref_logprobs": np.float32([-1.5, -1.0, -0.5, -1.0, -3.0]),
+    }
+    made = make_reward_batch(
+        batch, ModelOutputs(columns=columns), KlPenalty(coef=0.1, estimator="k1")
+    )
+
+    # k1 = old - ref = .5, -1, 0 | 0, 2; times -0.1
+    penalty = torch.tensor([[-0.05, 0.1, 0.0], [0.0, -0.2, 0.0]])
+    torch.testing.assert_close(made.kl_penalty, penalty)
+    torch.testing.assert_close(
+        made.token_rewards, penalty + torch.tensor([[0, 0.5, 2.25], [0, -1.0, 0]])
+    )
+    torch.testing.assert_close(made.rewards, torch.tensor([2.75, -1.0]))
+
+
+def test_group_metrics_by_hand():
+    def row(prompt, sample, reward):
+        return Trajectory(
+            uid=Uid(0, prompt, sample),
+            token_ids=np.array([9, 1], np.int32),
+            action_mask=np.array([False, True]),
+            rollout_logprobs=np.zeros(1, np.float32),
+            weight_version=np.zeros(1, np.int32),
+            turns=(Turn(start=1, end=2),),
+            reward=reward,
+        )
+
+    # group 0: rewards 1 and 0, std 0.5; group 1: 1 and 1, nothing to learn from
+    rows = [row(0, 0, 1.0), row(0, 1, 0.0), row(1, 0, 1.0), row(1, 1, 1.0)]
+    made = make_reward_batch(TrajectoryColumns.from_trajectories(rows), NOTHING, None)
+
+    assert metric_values(group_metrics(made)) == {"group/reward_std": 0.25, "group/no_signal": 0.5}
+    assert metric_values(group_metrics(replace(made, rewards=made.rewards + 7))) == {
+        "group/reward_std": 0.25,
+        "group/no_signal": 0.5,
+    }
+
+
+def test_token_rewards_are_openrlhfs_after_clipping():
+    """Its example: rewards (1, -20) clipped to [-10, 10], coefficient 0.5, k = (.1, .2) and (.1, .1, .1, .1)."""
+    lengths, k = (2, 4), np.float32([0.1, 0.2, 0.1, 0.1, 0.1, 0.1])
+    rows = [
+        Trajectory(
+            uid=Uid(0, 0, sample),
+            token_ids=np.zeros(1 + length, np.int32),
+            action_mask=np.arange(1 + length) > 0,
+            rollout_logprobs=np.zeros(length, np.float32),
+            weight_version=np.zeros(length, np.int32),
+            turns=(Turn(start=1, end=1 + length),),
+            reward=reward,
+        )
+        for sample, (length, reward) in enumerate(zip(lengths, (1.0, -20.0), strict=True))
+    ]
+    batch = TrajectoryColumns.from_trajectories(rows)
+    batch = replace(batch, reward=batch.reward.clip(-10.0, 10.0))
+    outputs = ModelOutputs(columns={"old_logprobs": k, "ref_logprobs": np.zeros(6, np.float32)})
+
+    made = make_reward_batch(batch, outputs, KlPenalty(coef=0.5, estimator="k1"))
+
+    expected = torch.tensor([[-0.05, 0.9, 0, 0], [-0.05, -0.05, -0.05, -10.05]])
+    torch.testing.assert_close(made.token_rewards, expected)
