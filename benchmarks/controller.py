@@ -63,7 +63,7 @@ from rlhf_plugin_agents.config import SingleTurnConfig
 from rlhf_plugin_agents.single_turn import SingleTurn
 from rlhf_plugin_ray.batches.sharding import split_rows
 from rlhf_plugin_ray.config import RayRuntimeConfig
-from rlhf_plugin_ray.processes.process import Process
+from rlhf_plugin_ray.processes.process import ActorProcess
 from rlhf_plugin_ray.processes.supervisor import Supervisor
 from rlhf_plugin_ray.ranks.learner_actor import LearnerActor
 from rlhf_plugin_ray.ranks.rank_actor import RankActor
@@ -129,10 +129,10 @@ async def _steps(arguments: argparse.Namespace) -> dict[str, float]:
     supervisor = Supervisor()
     pool = _pool(arguments, tokens, supervisor)
     await pool.crew.start_all(arguments.processes)
-    ranks = [Process(ray.remote(Rank).remote(), f"rank {n}") for n in range(arguments.ranks)]
+    ranks = [ActorProcess(ray.remote(Rank).remote(), f"rank {n}") for n in range(arguments.ranks)]
     learner: Learner = Dealing(ranks)
     if not arguments.here:
-        there = Process(ray.remote(FakeLearner).remote(ranks), "the learner")
+        there = ActorProcess(ray.remote(FakeLearner).remote(ranks), "the learner")
         learner = RemoteLearner(there, {}, supervisor, 600.0)
     source = _source(arguments, pool, tokens)
     before, peak, cpu, own, wall = 0, 0, 0.0, 0.0, 0.0
@@ -206,7 +206,7 @@ async def _step(
 class Dealing:
     """A learner that only hands each rank its rows."""
 
-    def __init__(self, ranks: Sequence[Process]) -> None:
+    def __init__(self, ranks: Sequence[ActorProcess]) -> None:
         self._ranks = ranks
 
     async def learn(self, request: LearnRequest) -> LearnOutcome:
@@ -227,7 +227,7 @@ class Dealing:
 class FakeLearner(LearnerActor):
     """The learner's process, with ``Dealing`` in it."""
 
-    def __init__(self, ranks: Sequence[Process]) -> None:
+    def __init__(self, ranks: Sequence[ActorProcess]) -> None:
         self._learner = Dealing(ranks)
 
 
@@ -273,9 +273,11 @@ class Rank:
 def _pool(arguments: argparse.Namespace, tokens: int, supervisor: Supervisor) -> RolloutPool:
     engines = arguments.engines // arguments.processes
 
-    async def launch(index: int) -> Process:
+    async def launch(index: int) -> ActorProcess:
         actor = ray.remote(Worker).options(num_cpus=1, max_concurrency=100_000)
-        return Process(actor.remote(engines, tokens, arguments.spread_s), f"rollout worker {index}")
+        return ActorProcess(
+            actor.remote(engines, tokens, arguments.spread_s), f"rollout worker {index}"
+        )
 
     crew = SimpleNamespace(members=[], over=None, follow=lambda changed: None)
     return RolloutPool(

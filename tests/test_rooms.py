@@ -1,10 +1,12 @@
-"""The walls of the house: no circles, no private imports, no crowded folder, and docs/architecture.md like the tree."""
+"""The walls of the house: no circles, no private imports, no crowded folder, one class a name, docs like the tree."""
 
+import ast
 import importlib.util
 import re
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -74,6 +76,34 @@ def test_no_private_name_is_imported():
     ]
 
     assert found == []
+
+
+def shared_names(classes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Public names of several classes, with the modules that define them. ``classes``: module and name of each."""
+    modules: dict[str, list[str]] = {}
+    for module, name in classes:
+        if not name.startswith("_"):
+            modules.setdefault(name, []).append(module)
+    return {name: found for name, found in modules.items() if len(found) > 1}
+
+
+def test_a_shared_name_of_classes_is_found():
+    classes = [("a", "Part"), ("b", "Part"), ("a", "Whole"), ("a", "_Part"), ("b", "_Part")]
+
+    assert shared_names(classes) == {"Part": ["a", "b"]}
+
+
+def test_no_two_classes_have_one_name():
+    """Who reads or searches for a class's name finds one class. Private names stay within their module."""
+    classes = [
+        (module.name, node.name)
+        for module in KNOWN.values()
+        for node in module.tree.body
+        if isinstance(node, ast.ClassDef)
+    ]
+
+    assert len(classes) > 300
+    assert shared_names(classes) == {}
 
 
 def test_a_plugin_builds_on_the_core_and_on_libraries_alone():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_core.plugins import Plugins
-from rlhf_core.testing.conformance import Outcome, Subject, run_checks, subject
+from rlhf_core.testing.conformance import CheckOutcome, Subject, run_checks, subject
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 """From the right function to the wrong one."""
@@ -34,7 +34,7 @@ class Mutant:
         """Return our component, as it is."""
         return subject(plugins.get(self.hook, self.component), **self.options)
 
-    def outcomes(self, plugins: Plugins) -> list[Outcome]:
+    def outcomes(self, plugins: Plugins) -> list[CheckOutcome]:
         """Run the kit on the component with the bug in it."""
         right = self.checked(plugins)
         if self.target:

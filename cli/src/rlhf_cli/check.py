@@ -37,9 +37,9 @@ def command(plugins: Plugins) -> Callable[..., None]:
         as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     ) -> None:
         """Check components against the contract of their kind. Exit code 1 if a check fails."""
-        from rlhf_core.testing.conformance import Outcome, checks_of, has_required_options
+        from rlhf_core.testing.conformance import CheckOutcome, checks_of, has_required_options
 
-        outcomes: list[Outcome] = []
+        outcomes: list[CheckOutcome] = []
         unchecked: list[str] = []
         found = find(plugins, name, kind)
         for hook, entry in found:

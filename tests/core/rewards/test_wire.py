@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest, Stop, Turn
 from rlhf_core.rewards import wire
-from rlhf_core.rewards.outcome import Outcome, Problem, ProblemKind
+from rlhf_core.rewards.outcome import Problem, ProblemKind, RewardOutcome
 
 
 def request(row=None, response="", num_tokens=3, uid="0.0.0.0"):
@@ -106,9 +106,9 @@ def test_what_cannot_be_sent_is_named_by_uid_and_column():
 def test_answers_arrive_as_they_were():
     problem = Problem(kind=ProblemKind.RAISED, text="raised X", where=("a.py:1 in f: x",))
     answer = [
-        Outcome(reward=0.1, metrics={"a": 1.5}),
-        Outcome(problem=problem),
-        Outcome(reward=-0.0),
+        RewardOutcome(reward=0.1, metrics={"a": 1.5}),
+        RewardOutcome(problem=problem),
+        RewardOutcome(reward=-0.0),
     ]
 
     for sent in (answer, problem):

@@ -15,7 +15,7 @@ from rlhf_core.math import advantages_at_tokens, group_mean, rewards_by_turn
 from rlhf_core.testing.conformance import (
     CHECKED_HOOKS,
     Check,
-    Outcome,
+    CheckOutcome,
     applying,
     checks_of,
     parametrize_checks,
@@ -199,7 +199,7 @@ def test_a_crash_is_a_failure_with_its_type():
     outcomes = run_checks(ESTIMATORS, component(lambda config: broken, config=Config))
 
     assert all(outcome.failed and outcome.error == "KeyError" for outcome in outcomes)
-    assert isinstance(outcomes[0], Outcome)
+    assert isinstance(outcomes[0], CheckOutcome)
 
 
 def test_a_reward_batch_has_what_is_needed_and_nothing_else():

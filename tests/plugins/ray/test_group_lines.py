@@ -25,7 +25,7 @@ from rlhf_core.contracts import (  # noqa: E402
 from rlhf_core.rng import sample_seed  # noqa: E402
 from rlhf_plugin_ray.batches.stored_tokens import references_of  # noqa: E402
 from rlhf_plugin_ray.config import RayRuntimeConfig  # noqa: E402
-from rlhf_plugin_ray.processes.process import Process  # noqa: E402
+from rlhf_plugin_ray.processes.process import ActorProcess  # noqa: E402
 from rlhf_plugin_ray.processes.supervisor import ProcessLost, Supervisor  # noqa: E402
 from rlhf_plugin_ray.rollouts.rollout_pool import RolloutPool  # noqa: E402
 
@@ -56,7 +56,7 @@ def workers(cluster, monkeypatch, tmp_path):
             actor = ray.remote(StagedWorker).options(num_cpus=0.5).remote(str(tmp_path))
             actors.append(actor)
             pids.append(await actor.pid.remote())
-            return Process(actor, f"rollout worker {index}")
+            return ActorProcess(actor, f"rollout worker {index}")
 
         reference = ComponentRef(kind="rlhf_rollout_executors", name="single_turn")
         pool = RolloutPool(

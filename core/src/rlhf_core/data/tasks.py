@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TaskSetPart:
     """Tasks of one source in a task set."""
 
     source: Source
@@ -53,7 +53,11 @@ class TaskSet:
     """
 
     def __init__(
-        self, parts: Sequence[Part], *, probabilities: Sequence[float] = (), shuffle: bool = False
+        self,
+        parts: Sequence[TaskSetPart],
+        *,
+        probabilities: Sequence[float] = (),
+        shuffle: bool = False,
     ) -> None:
         self._parts = parts
         self._probabilities = probabilities
@@ -211,7 +215,7 @@ class _Reader:
         self._read.append((source, prompts, start))
         self._total += int(wanted.sum())
 
-    def parts(self, *, compact: bool = False) -> list[Part]:
+    def parts(self, *, compact: bool = False) -> list[TaskSetPart]:
         """Return one part for each source; ``compact`` numbers the tasks from 0 without gaps.
 
         Raises:
@@ -232,7 +236,7 @@ class _Reader:
             ids = np.arange(count, count + len(prompts)) if compact else prompts.rows + start
             count += len(prompts)
             parts.append(
-                Part(
+                TaskSetPart(
                     source=source,
                     format=self._format,
                     prompts=prompts,

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any
 
 from ..contracts.reward import Reward, RewardRequest, RewardResult
-from .outcome import Outcome, Problem, ProblemKind, problem_of, shown
+from .outcome import Problem, ProblemKind, RewardOutcome, problem_of, shown
 
 
 class NotANumber(ValueError):
@@ -18,7 +18,7 @@ class NotANumber(ValueError):
 
 async def score_checked(
     reward: Reward, requests: Sequence[RewardRequest]
-) -> list[Outcome] | Problem:
+) -> list[RewardOutcome] | Problem:
     """Return one outcome per request, or one problem if the whole call failed.
 
     A reward may return an exception in the place of a result. The exception then concerns this sample only, and the
@@ -32,7 +32,7 @@ async def score_checked(
     return outcomes_of(results, len(requests))
 
 
-def outcomes_of(results: Any, count: int) -> list[Outcome] | Problem:
+def outcomes_of(results: Any, count: int) -> list[RewardOutcome] | Problem:
     """Return one outcome for each of ``count`` samples, or one problem if ``results`` is not a list of that many."""
     if not isinstance(results, Sequence) or isinstance(results, str | bytes):
         return _returned(f"{_what(results)}; expected a list of {count} RewardResult")
@@ -41,21 +41,21 @@ def outcomes_of(results: Any, count: int) -> list[Outcome] | Problem:
     return [outcome_of(result) for result in results]
 
 
-def outcome_of(result: Any) -> Outcome:
+def outcome_of(result: Any) -> RewardOutcome:
     """Return the outcome of the result for one sample; the result of a wrong form becomes a problem."""
     if isinstance(result, BaseException):
-        return Outcome(problem=problem_of(result))
+        return RewardOutcome(problem=problem_of(result))
     if not isinstance(result, RewardResult):
-        return Outcome(problem=_returned(f"{_what(result)}; expected a RewardResult"))
+        return RewardOutcome(problem=_returned(f"{_what(result)}; expected a RewardResult"))
     try:
         reward = finite_number(result.reward)
     except NotANumber as error:
-        return Outcome(problem=_returned(f"{error}; expected one finite number"))
+        return RewardOutcome(problem=_returned(f"{error}; expected one finite number"))
     try:
         metrics = _numbers(result.metrics)
     except NotANumber as error:
-        return Outcome(reward=None, problem=_returned(str(error)))
-    return Outcome(reward=reward, metrics=metrics)
+        return RewardOutcome(reward=None, problem=_returned(str(error)))
+    return RewardOutcome(reward=reward, metrics=metrics)
 
 
 def finite_number(value: Any) -> float:

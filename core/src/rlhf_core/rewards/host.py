@@ -19,7 +19,7 @@ from dataclasses import replace
 from ..config.resolved import Selection
 from ..contracts.reward import RewardRequest
 from ..errors import RewardError
-from .outcome import Outcome, Problem, ProblemKind
+from .outcome import Problem, ProblemKind, RewardOutcome
 from .process import WorkerProcess
 from .thread import WorkerThread
 
@@ -72,7 +72,7 @@ class RewardHost:
 
     async def score(
         self, requests: Sequence[RewardRequest], *, stop_at_problem: bool = False
-    ) -> list[Outcome]:
+    ) -> list[RewardOutcome]:
         """Return one outcome per request, in order, within ``timeout_s`` and the time of restarts.
 
         Args:
@@ -102,14 +102,14 @@ class RewardHost:
 
     async def _score(
         self, requests: Sequence[RewardRequest], stop_at_problem: bool
-    ) -> list[Outcome]:
+    ) -> list[RewardOutcome]:
         budget = _Budget(self.options.timeout_s)
         share = 1.0 if len(requests) == 1 else BATCH_SHARE
         answer = await self._call(requests, budget, share)
         if isinstance(answer, list):
             return answer
         if len(requests) == 1:
-            return [Outcome(problem=answer)]
+            return [RewardOutcome(problem=answer)]
         log.warning(
             "reward %s: a batch of %d samples failed as a whole (it %s); scoring them one by one",
             self._name,
@@ -124,9 +124,9 @@ class RewardHost:
         batch: Problem,
         budget: _Budget,
         stop_at_problem: bool,
-    ) -> list[Outcome]:
+    ) -> list[RewardOutcome]:
         """Return the outcomes of samples that are scored one by one, after the whole batch failed with ``batch``."""
-        outcomes: list[Outcome] = []
+        outcomes: list[RewardOutcome] = []
         for index, request in enumerate(requests):
             found = bool(outcomes) and outcomes[-1].problem is not None
             if budget.spent or (stop_at_problem and found):
@@ -136,15 +136,15 @@ class RewardHost:
             if isinstance(answer, Problem) and answer.kind is ProblemKind.TIMED_OUT:
                 text = f"{answer.text}, alone, after its batch {batch.text}"
                 answer = replace(answer, text=text)
-            outcomes += answer if isinstance(answer, list) else [Outcome(problem=answer)]
+            outcomes += answer if isinstance(answer, list) else [RewardOutcome(problem=answer)]
         reason = budget.spent or "an earlier sample failed too"
         text = f"was not asked again: its batch {batch.text}, and {reason}"
         problem = Problem(kind=ProblemKind.NOT_REACHED, text=text)
-        return outcomes + [Outcome(problem=problem)] * (len(requests) - len(outcomes))
+        return outcomes + [RewardOutcome(problem=problem)] * (len(requests) - len(outcomes))
 
     async def _call(
         self, requests: Sequence[RewardRequest], budget: _Budget, share: float
-    ) -> list[Outcome] | Problem:
+    ) -> list[RewardOutcome] | Problem:
         if not self._worker.alive:
             await self._restart()
         started = time.monotonic()
@@ -159,7 +159,7 @@ class RewardHost:
             raise RewardError(f"reward {self._name} is closed")
         await self.start()
 
-    def _bounded(self, outcome: Outcome) -> Outcome:
+    def _bounded(self, outcome: RewardOutcome) -> RewardOutcome:
         if outcome.reward is None or abs(outcome.reward * self.options.weight) <= MAX_REWARD:
             return outcome
         text = f"returned {outcome.reward:g}; expected at most {MAX_REWARD:g} after its weight (rewards are float32)"

@@ -44,7 +44,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RewardOutcome:
     """Outcome of one sample in one reward. Exactly one of ``reward`` and ``problem`` is set."""
 
     reward: float | None = None

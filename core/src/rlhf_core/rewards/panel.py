@@ -12,7 +12,7 @@ from ..config.resolved import Selection
 from ..contracts.reward import RewardRequest
 from ..errors import RewardError
 from .host import RewardHost
-from .outcome import Outcome, Problem, ProblemKind
+from .outcome import Problem, ProblemKind, RewardOutcome
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class RewardPanel:
 
 
 def _by_policy(
-    host: RewardHost, requests: Sequence[RewardRequest], outcomes: Sequence[Outcome]
+    host: RewardHost, requests: Sequence[RewardRequest], outcomes: Sequence[RewardOutcome]
 ) -> list[SampleScore]:
     """Return one reward's weighted part of each sample's score; a failed sample is treated by ``on_error``."""
     failed = [
@@ -96,7 +96,7 @@ def _by_policy(
     return [_part(host, outcome) for outcome in outcomes]
 
 
-def _part(host: RewardHost, outcome: Outcome) -> SampleScore:
+def _part(host: RewardHost, outcome: RewardOutcome) -> SampleScore:
     options = host.options
     if outcome.problem is not None and options.on_error == "drop":
         return SampleScore(reward=None, dropped=f"{host.name}_failed")

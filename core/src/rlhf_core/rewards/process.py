@@ -16,7 +16,7 @@ from pathlib import Path
 from ..config.resolved import Selection
 from ..contracts.reward import RewardRequest
 from . import keeper, wire
-from .outcome import Outcome, Problem, ProblemKind
+from .outcome import Problem, ProblemKind, RewardOutcome
 
 MAX_ANSWER_BYTES = 64 * 2**20
 """Largest number of bytes of an answer. Usual answers have a few dozen bytes a sample; a longer answer counts as a dead
@@ -65,7 +65,7 @@ class WorkerProcess:
 
     async def score(
         self, requests: Sequence[RewardRequest], limit_s: float
-    ) -> list[Outcome] | Problem:
+    ) -> list[RewardOutcome] | Problem:
         """Return the reward's answer. A worker that timed out or died has been stopped."""
         self._call += 1
         self._logged = 0
@@ -121,7 +121,7 @@ class WorkerProcess:
 
     async def _exchange(
         self, line: bytes, call: int, count: int, limit_s: float
-    ) -> list[Outcome] | Problem:
+    ) -> list[RewardOutcome] | Problem:
         try:
             async with asyncio.timeout(limit_s):
                 return wire.answer_of(await self._answer_to(line), call, count)

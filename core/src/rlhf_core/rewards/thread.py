@@ -17,7 +17,7 @@ from ..config.resolved import Selection
 from ..contracts.reward import Reward, RewardRequest
 from . import wire
 from .checking import score_checked
-from .outcome import Outcome, Problem, ProblemKind, problem_of
+from .outcome import Problem, ProblemKind, RewardOutcome, problem_of
 
 _STOP_LIMIT_S = 0.2
 
@@ -56,7 +56,7 @@ class WorkerThread:
 
     async def score(
         self, requests: Sequence[RewardRequest], limit_s: float
-    ) -> list[Outcome] | Problem:
+    ) -> list[RewardOutcome] | Problem:
         """Return the reward's answer. A thread that did not answer in time has been abandoned."""
         assert self._reward is not None
         copies = [replace(request, row=wire.copied(request.row)) for request in requests]

@@ -21,7 +21,7 @@ import numpy as np
 from ..batch.trajectory import Stop, Turn
 from ..contracts.reward import RewardRequest
 from ..errors import RewardError
-from .outcome import Outcome, Problem, ProblemKind
+from .outcome import Problem, ProblemKind, RewardOutcome
 
 _MARK = "\0rlhf"
 _MARK_IN_JSON = json.dumps(_MARK)
@@ -94,7 +94,7 @@ def requests_of(message: Mapping[str, Any]) -> list[RewardRequest]:
     ]
 
 
-def answer_line(call: int, answer: Sequence[Outcome] | Problem) -> bytes:
+def answer_line(call: int, answer: Sequence[RewardOutcome] | Problem) -> bytes:
     """Return the line of a batch's outcomes, or of the problem of the whole batch."""
     if isinstance(answer, Problem):
         return encode({"call": call, "problem": _problem_fields(answer)})
@@ -112,7 +112,7 @@ def answer_line(call: int, answer: Sequence[Outcome] | Problem) -> bytes:
     )
 
 
-def answer_of(line: bytes, call: int, count: int) -> list[Outcome] | Problem:
+def answer_of(line: bytes, call: int, count: int) -> list[RewardOutcome] | Problem:
     """Invert ``answer_line``, for a call with ``count`` samples.
 
     The line may be anything: user code runs in the process that sends it, and can write to the connection.
@@ -134,7 +134,7 @@ def answer_of(line: bytes, call: int, count: int) -> list[Outcome] | Problem:
     return answer
 
 
-def _outcomes(message: Mapping[str, Any]) -> list[Outcome]:
+def _outcomes(message: Mapping[str, Any]) -> list[RewardOutcome]:
     problems = {int(index): _problem(fields) for index, fields in message["problems"].items()}
     columns = zip(message["reward"], message["metrics"], strict=True)
     return [
@@ -143,10 +143,10 @@ def _outcomes(message: Mapping[str, Any]) -> list[Outcome]:
     ]
 
 
-def _outcome(reward: object, metrics: Mapping[str, Any], problem: Problem | None) -> Outcome:
+def _outcome(reward: object, metrics: Mapping[str, Any], problem: Problem | None) -> RewardOutcome:
     if (reward is None) == (problem is None):
         raise ValueError("a sample has a score or a problem, and this one has both or neither")
-    return Outcome(
+    return RewardOutcome(
         reward=None if reward is None else _number(reward),
         metrics={name: _number(value) for name, value in metrics.items()},
         problem=problem,

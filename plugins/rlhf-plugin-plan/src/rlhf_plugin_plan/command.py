@@ -12,7 +12,7 @@ from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 
 from .machine.hardware import GPUS, find_gpu
-from .memory.placement import Cluster
+from .memory.placement import ClusterSize
 from .memory.roles import Workload
 from .model.configs import Shapes, shapes_of
 from .prediction import Prediction, predict, require_sane
@@ -100,13 +100,13 @@ def replaced(words: Sequence[str], flags: Sequence[str]) -> list[str]:
     return [*kept, *(word for pair in merged.items() for word in pair)]
 
 
-def _cluster(nodes: int | None, gpus_per_node: int | None) -> Cluster | None:
+def _cluster(nodes: int | None, gpus_per_node: int | None) -> ClusterSize | None:
     for flag, value in (("--nodes", nodes), ("--gpus-per-node", gpus_per_node)):
         if value is not None and value < 1:
             raise ConfigError(f"{flag} {value}: expected a positive number")
     if nodes is None and gpus_per_node is None:
         return None
-    return Cluster(nodes=nodes or 1, gpus_per_node=gpus_per_node or 8)
+    return ClusterSize(nodes=nodes or 1, gpus_per_node=gpus_per_node or 8)
 
 
 def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> Workload:

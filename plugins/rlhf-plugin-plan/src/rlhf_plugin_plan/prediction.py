@@ -9,10 +9,17 @@ from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
 
 from .machine import assumptions as assumed
-from .machine.hardware import GIB, Gpu
+from .machine.hardware import GIB, GpuSpec
 from .memory.engine_memory import EngineMemory
 from .memory.engines import PlannedEngine, planned_engine
-from .memory.placement import Cluster, GpuKind, PlannedPlacement, Process, check_engine, place
+from .memory.placement import (
+    ClusterSize,
+    GpuKind,
+    PlannedPlacement,
+    PlannedProcess,
+    check_engine,
+    place,
+)
 from .memory.roles import PlannedRole, Workload, planned_role
 from .memory.training_memory import Parts, RoleMemory, role_memory
 from .model.configs import Shapes
@@ -60,7 +67,7 @@ class GpuMemory:
 class Prediction:
     """Prediction of one configuration on one model of GPU."""
 
-    gpu: Gpu
+    gpu: GpuSpec
     shapes: Shapes
     workload: Workload
     placement: PlannedPlacement
@@ -85,8 +92,8 @@ class Prediction:
 def predict(
     planned: PlannedRun,
     shapes: Shapes,
-    gpu: Gpu,
-    cluster: Cluster | None,
+    gpu: GpuSpec,
+    cluster: ClusterSize | None,
     workload: Workload,
 ) -> Prediction:
     """Return the prediction of a run on GPUs of one model.
@@ -154,7 +161,7 @@ def require_sane(workload: Workload, longest: int) -> None:
 
 
 def _process_memory(
-    process: Process, roles: Mapping[str, PlannedRole], served: EngineMemory
+    process: PlannedProcess, roles: Mapping[str, PlannedRole], served: EngineMemory
 ) -> ProcessMemory:
     """Return the memory of one process.
 
@@ -196,7 +203,7 @@ def _process_memory(
 
 
 def _problems(
-    gpus: tuple[GpuMemory, ...], gpu: Gpu, engine: PlannedEngine, served: EngineMemory
+    gpus: tuple[GpuMemory, ...], gpu: GpuSpec, engine: PlannedEngine, served: EngineMemory
 ) -> list[str]:
     problems = [
         f"{memory.kind.name}: needs {memory.total / GIB:.1f} GiB a GPU, but {gpu.name} has {gpu.memory_gib:.1f}"

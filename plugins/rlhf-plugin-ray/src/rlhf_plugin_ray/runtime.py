@@ -27,13 +27,13 @@ from rlhf_core.contracts import (
 from rlhf_core.plugins import Plugins
 
 from .cluster import preflight
-from .cluster.cluster import Cluster
+from .cluster.cluster import RayCluster
 from .config import RayRuntimeConfig
 from .engines.delivery import WeightDelivery
 from .engines.engine_actor import EngineActor
 from .engines.router import EngineRouter
 from .layout import plan_layout, require_known_names, require_room
-from .processes.process import Driver, Process, ProcessInfo, describe_driver, killed_on_error
+from .processes.process import ActorProcess, Driver, ProcessInfo, describe_driver, killed_on_error
 from .processes.supervisor import ProcessLost, Supervisor, all_of
 from .ranks.learner_actor import LearnerActor
 from .ranks.rank_actor import RankActor
@@ -62,7 +62,7 @@ class RayRuntime:
 
     def __init__(self, config: RayRuntimeConfig) -> None:
         self._config = config
-        self._cluster = Cluster(config)
+        self._cluster = RayCluster(config)
         self._supervisor = Supervisor()
         self._placement_groups: dict[Colocation, PlacementGroup] = {}
         self._actors: list[Any] = []
@@ -176,7 +176,7 @@ class RayRuntime:
     def _make_router(self, spec: RuntimeSpec, policy: RayRole) -> EngineRouter:
         delivery = WeightDelivery(policy, self._supervisor, self._config)
 
-        async def launch(index: int) -> Process:
+        async def launch(index: int) -> ActorProcess:
             process = await self._process(EngineActor, ENGINE, index)
             built = process.actor.build.remote(spec.engine, spec.engine_spec, delivery.direct)
             with killed_on_error(process.actor):
@@ -192,7 +192,7 @@ class RayRuntime:
         if ROLLOUT not in self._layout.counts or spec.rollouts is None:
             return None
 
-        async def launch(index: int) -> Process:
+        async def launch(index: int) -> ActorProcess:
             return await self._process(RolloutActor, ROLLOUT, index)
 
         rollouts = spec.rollouts
@@ -232,7 +232,7 @@ class RayRuntime:
 
     async def _process(
         self, kind: type, name: str, index: int, *, called: str | None = None
-    ) -> Process:
+    ) -> ActorProcess:
         """Start an actor in a bundle, and make its process like this one.
 
         Args:
@@ -272,7 +272,7 @@ class RayRuntime:
             except ProcessLost as error:
                 preflight.require_granted(part, self._placement_groups[part], who, error)
                 raise
-        return Process(actor, f"{who} (pid {info.pid} on {info.host})")
+        return ActorProcess(actor, f"{who} (pid {info.pid} on {info.host})")
 
     async def _end_processes(self) -> None:
         """Have each actor close itself, then kill it: Ray would wait for an actor as long as for its machine."""

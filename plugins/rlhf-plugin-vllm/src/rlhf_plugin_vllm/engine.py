@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-class State(StrEnum):
+class VllmState(StrEnum):
     """State of an engine: ``NEW`` -> ``INCOMPLETE`` -> ``SERVING`` <-> ``PAUSED`` or ``ASLEEP``.
 
     An engine is ``INCOMPLETE`` while it lacks a whole set of weights. ``CLOSED`` is final.
@@ -59,7 +59,7 @@ class VllmEngine:
     def __init__(self, config: VllmEngineConfig) -> None:
         compat.require_vllm()
         self._config = config
-        self._state = State.NEW
+        self._state = VllmState.NEW
         self._spec: EngineSpec
         self._llm: AsyncLLM
         self._family: list[psutil.Process] = []
@@ -93,12 +93,12 @@ class VllmEngine:
                 than a trainer does.
             RolloutError: the engine was started before.
         """
-        self._require("start", State.NEW)
+        self._require("start", VllmState.NEW)
         self._spec = spec
         self._llm = self._launch(spec)
         # Children of a dead process cannot be found any more, so all of vLLM's processes are noted at the start.
         self._family = processes.family(self._llm)
-        self._state = State.INCOMPLETE
+        self._state = VllmState.INCOMPLETE
         try:
             self._check_tokens(spec)
             await self._init_transfer({})
@@ -150,7 +150,7 @@ class VllmEngine:
         Raises:
             RolloutError: the request cannot be served, the engine is not serving, or vLLM failed.
         """
-        self._require(f"generate for {request.uid}", State.SERVING, State.PAUSED)
+        self._require(f"generate for {request.uid}", VllmState.SERVING, VllmState.PAUSED)
         limit = request.checked_limit(self._spec.max_length, self._vocab_size)
         tasks = [
             asyncio.create_task(self._complete(request, seed, limit)) for seed in request.seeds
@@ -159,7 +159,7 @@ class VllmEngine:
         try:
             return list(await asyncio.gather(*tasks))
         except asyncio.CancelledError:
-            if self._state is State.CLOSED:
+            if self._state is VllmState.CLOSED:
                 raise RolloutError(f"request {request.uid}: the engine was closed") from None
             raise
         finally:
@@ -185,14 +185,14 @@ class VllmEngine:
         return WeightSync(num_bytes=num_bytes, seconds=time.perf_counter() - begin)
 
     async def _replace_weights(self, version: int, send: Callable[[], Awaitable[None]]) -> None:
-        self._require("update_weights", State.SERVING, State.PAUSED, State.INCOMPLETE)
-        if self._state is State.SERVING and self._versions:
+        self._require("update_weights", VllmState.SERVING, VllmState.PAUSED, VllmState.INCOMPLETE)
+        if self._state is VllmState.SERVING and self._versions:
             raise RolloutError(
                 f"update_weights while {len(self._versions)} sequences are being written ({self._names()}); call pause "
                 "first"
             )
-        state = State.SERVING if self._state is State.INCOMPLETE else self._state
-        self._state = State.INCOMPLETE
+        state = VllmState.SERVING if self._state is VllmState.INCOMPLETE else self._state
+        self._state = VllmState.INCOMPLETE
         await self._transfer(send)
         self._version = version
         await self._forget_prefixes()
@@ -200,14 +200,14 @@ class VllmEngine:
 
     async def pause(self) -> None:
         """Stop all requests between two tokens. These requests and new ones wait for ``resume``."""
-        self._require("pause", State.SERVING)
+        self._require("pause", VllmState.SERVING)
         await self._llm.pause_generation(mode="keep", clear_cache=False)
-        self._state = State.PAUSED
+        self._state = VllmState.PAUSED
 
     async def resume(self) -> None:
         """Go on with all requests after ``pause``."""
-        self._require("resume", State.PAUSED)
-        self._state = State.SERVING
+        self._require("resume", VllmState.PAUSED)
+        self._state = VllmState.SERVING
         await self._llm.resume_generation()
 
     async def sleep(self) -> None:
@@ -216,18 +216,18 @@ class VllmEngine:
         Raises:
             RolloutError: requests are running, or the engine is not serving.
         """
-        self._require("sleep", State.SERVING)
+        self._require("sleep", VllmState.SERVING)
         if self._versions:
             raise RolloutError(
                 f"sleep while {len(self._versions)} sequences are being written ({self._names()}); wait for them first"
             )
         await self._llm.reset_prefix_cache()
-        self._state = State.ASLEEP
+        self._state = VllmState.ASLEEP
 
     async def wake(self) -> None:
         """Undo ``sleep``."""
-        self._require("wake", State.ASLEEP)
-        self._state = State.SERVING
+        self._require("wake", VllmState.ASLEEP)
+        self._state = VllmState.SERVING
 
     async def checksum(self) -> str | None:
         """Return a digest of the served weights, read back from the parameters that vLLM computes with.
@@ -237,7 +237,7 @@ class VllmEngine:
         Raises:
             RolloutError: a parameter was replaced since the last update, or workers serve different weights.
         """
-        self._require("checksum", State.SERVING, State.PAUSED)
+        self._require("checksum", VllmState.SERVING, VllmState.PAUSED)
         try:
             reports = await self._ask("rlhf_served")
         except Exception as error:  # vLLM wraps a worker's error in various classes
@@ -246,8 +246,8 @@ class VllmEngine:
 
     async def close(self) -> None:
         """End vLLM's processes. Requests in flight fail. A second call does nothing."""
-        started = self._state not in (State.NEW, State.CLOSED)
-        self._state = State.CLOSED
+        started = self._state not in (VllmState.NEW, VllmState.CLOSED)
+        self._state = VllmState.CLOSED
         if started:
             await _cancel(self._tasks)
             self._llm.shutdown(timeout=processes.GRACE_S)
@@ -369,7 +369,7 @@ class VllmEngine:
         if not await self._llm.reset_prefix_cache(reset_running_requests=True):
             raise RolloutError("vLLM kept keys and values of older weights in its prefix cache")
 
-    def _require(self, what: str, *states: State) -> None:
+    def _require(self, what: str, *states: VllmState) -> None:
         if self._state not in states:
             raise RolloutError(
                 f"{what}: the engine is {self._state.value}; expected it to be "

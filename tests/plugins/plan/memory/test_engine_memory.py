@@ -4,10 +4,15 @@ import pytest
 
 from rlhf_plugin_plan.machine import assumptions as assumed
 from rlhf_plugin_plan.machine.hardware import GIB, find_gpu
-from rlhf_plugin_plan.memory.engine_memory import VllmEngine, embedded_memory, kv_bytes, vllm_memory
+from rlhf_plugin_plan.memory.engine_memory import (
+    VllmMemoryOptions,
+    embedded_memory,
+    kv_bytes,
+    vllm_memory,
+)
 
 H200 = find_gpu("h200")
-ENGINE = VllmEngine(
+ENGINE = VllmMemoryOptions(
     memory_share=0.5,
     kv_cache_gib=None,
     bucket_mib=256,

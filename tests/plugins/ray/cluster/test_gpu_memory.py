@@ -8,7 +8,7 @@ import pytest
 from rlhf_core import ConfigError
 from rlhf_plugin_ray.cluster import node_report
 from rlhf_plugin_ray.cluster.gpu_memory import gpu_needs, gpu_warnings, require_gpus_fit
-from rlhf_plugin_ray.cluster.node_report import Gpu, find_gpus, gpus_of
+from rlhf_plugin_ray.cluster.node_report import GpuReport, find_gpus, gpus_of
 from rlhf_plugin_ray.config import RayRuntimeConfig
 from rlhf_plugin_ray.layout import plan_layout
 
@@ -64,7 +64,7 @@ def test_what_has_no_gpu_needs_none(needs):
 
 
 def test_an_engine_that_no_gpu_can_hold_is_refused_with_both_sizes(needs):
-    small, large = (Gpu(total_bytes=size * KIB, free_bytes=0) for size in (60, 101))
+    small, large = (GpuReport(total_bytes=size * KIB, free_bytes=0) for size in (60, 101))
 
     with pytest.raises(
         ConfigError, match=r"weights of the engine alone take .* largest GPU .* has"
@@ -76,7 +76,10 @@ def test_an_engine_that_no_gpu_can_hold_is_refused_with_both_sizes(needs):
 
 
 def test_what_may_not_fit_beside_what_is_there_is_warned_of(needs):
-    free = [Gpu(total_bytes=GIB, free_bytes=GIB), Gpu(total_bytes=GIB, free_bytes=150 * KIB)]
+    free = [
+        GpuReport(total_bytes=GIB, free_bytes=GIB),
+        GpuReport(total_bytes=GIB, free_bytes=150 * KIB),
+    ]
 
     (warning,) = gpu_warnings(needs(), "10.0.0.1", free)
 
@@ -92,8 +95,8 @@ def test_the_drivers_table_is_read_and_what_is_no_number_is_left_out():
     told = "81559, 80990\n81559, 12\n[N/A], [N/A]\n\n"
 
     assert gpus_of(told) == (
-        Gpu(total_bytes=81559 * MIB, free_bytes=80990 * MIB),
-        Gpu(total_bytes=81559 * MIB, free_bytes=12 * MIB),
+        GpuReport(total_bytes=81559 * MIB, free_bytes=80990 * MIB),
+        GpuReport(total_bytes=81559 * MIB, free_bytes=12 * MIB),
     )
 
 

@@ -13,13 +13,13 @@ declares to need. docs/conformance.md lists all checks.
 """
 
 from .registry import CHECKED_HOOKS, applying, checks_of, has_required_options, run_checks
-from .subject import Check, Outcome, Subject, subject
+from .subject import Check, CheckOutcome, Subject, subject
 from .with_pytest import parametrize_checks
 
 __all__ = [
     "CHECKED_HOOKS",
     "Check",
-    "Outcome",
+    "CheckOutcome",
     "Subject",
     "applying",
     "checks_of",

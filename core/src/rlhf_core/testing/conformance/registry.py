@@ -10,7 +10,7 @@ from typing import Any
 from ...component import Registered
 from ...errors import ConfigError
 from ...hookspecs import COMPONENT_HOOKS
-from .subject import Check, Outcome, Source, Subject, outcome_of, subject
+from .subject import Check, CheckOutcome, Source, Subject, outcome_of, subject
 
 _MODULES: Mapping[str, str] = MappingProxyType(
     {
@@ -57,7 +57,7 @@ def run_checks(
     *,
     expected_failures: Mapping[str, str] = MappingProxyType({}),
     **options: Any,
-) -> list[Outcome]:
+) -> list[CheckOutcome]:
     """Run all checks that apply to a component and return their outcomes; pytest is not needed.
 
     Args:

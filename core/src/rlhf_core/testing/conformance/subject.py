@@ -97,7 +97,7 @@ Status = Literal["ok", "FAILED", "expected", "differs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CheckOutcome:
     """Outcome of one check of one component."""
 
     component: str
@@ -116,7 +116,9 @@ class Outcome:
         return self.status == "FAILED"
 
 
-def outcome_of(check: Check, tried: Subject, kind: str, announced: Mapping[str, str]) -> Outcome:
+def outcome_of(
+    check: Check, tried: Subject, kind: str, announced: Mapping[str, str]
+) -> CheckOutcome:
     """Return the outcome of one check; any exception of the component is a failure with that reason."""
     status: Status = "ok"
     reason = error_type = ""
@@ -131,7 +133,7 @@ def outcome_of(check: Check, tried: Subject, kind: str, announced: Mapping[str, 
             status, reason = "FAILED", "was expected to fail, and did not: " + announced[check.name]
         else:
             status, reason = "expected", announced[check.name]
-    return Outcome(
+    return CheckOutcome(
         component=tried.label,
         kind=kind,
         check=check.name,

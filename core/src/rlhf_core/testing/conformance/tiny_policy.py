@@ -52,7 +52,7 @@ def _without_progress_bars() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
+class PlainOutputs:
     """Log-probs, entropies and sums of squares of the actions of a batch, (sum of A,) each."""
 
     logprobs: Tensor
@@ -74,7 +74,7 @@ class PlainModel:
         found: Tensor = self.model(input_ids=ids).logits[0].float()
         return found
 
-    def scores(self, batch: TrajectoryColumns, temperature: float = 1.0) -> Scores:
+    def outputs(self, batch: TrajectoryColumns, temperature: float = 1.0) -> PlainOutputs:
         """Return the results for every action, from the distribution at the token before it, after the temperature."""
         parts, columns = [], batch.tokens.read()
         for row in range(len(batch)):
@@ -88,7 +88,7 @@ class PlainModel:
             entropy = -(logprobs.exp() * logprobs).sum(-1)
             parts.append(torch.stack([taken, entropy, (2 * logprobs).exp().sum(-1)]))
         taken, entropy, squares = torch.cat(parts, dim=1)
-        return Scores(logprobs=taken, entropies=entropy, sum_pi_squared=squares)
+        return PlainOutputs(logprobs=taken, entropies=entropy, sum_pi_squared=squares)
 
     def descend(self, loss: Tensor) -> None:
         """Do one update by the gradient of the loss, as ``PlainSgd`` does."""

@@ -18,11 +18,11 @@ def written_out(
     """Return the objective of ``train_batch()`` in its plainest form."""
     batch = train_batch()
     rows, columns = batch.trajectories, batch.columns
-    scores = plain.scores(rows, temperature)
+    outputs = plain.outputs(rows, temperature)
     advantages = torch.from_numpy(columns["advantages"])
-    log_ratio = scores.logprobs - torch.from_numpy(columns["ref_logprobs"])
-    loss = -advantages * scores.logprobs + plan.kl_coef * _written_out_kl(log_ratio, objective)
-    loss = loss - plan.entropy_coef * scores.entropies
+    log_ratio = outputs.logprobs - torch.from_numpy(columns["ref_logprobs"])
+    loss = -advantages * outputs.logprobs + plan.kl_coef * _written_out_kl(log_ratio, objective)
+    loss = loss - plan.entropy_coef * outputs.entropies
     return _aggregated(loss, objective.aggregation, torch.from_numpy(rows.num_actions))
 
 

@@ -24,7 +24,7 @@ from .stop import Decode, StopWatcher, decoder_of
 from .weights import ServedWeights
 
 
-class State(StrEnum):
+class EmbeddedState(StrEnum):
     """What the engine may be asked for. ``NEW`` -> ``SERVING`` <-> ``PAUSED``, ``ASLEEP``; ``CLOSED`` is final."""
 
     NEW = "not started"
@@ -58,7 +58,7 @@ class EmbeddedEngine:
 
     def __init__(self, config: EmbeddedEngineConfig) -> None:
         self._config = config
-        self._state = State.NEW
+        self._state = EmbeddedState.NEW
         self._spec: EngineSpec
         self._weights: ServedWeights
         self._batch: Batch
@@ -78,7 +78,7 @@ class EmbeddedEngine:
                 grow to where the model rotates all their tokens anew.
             RolloutError: the engine was started before.
         """
-        self._require("start", State.NEW)
+        self._require("start", EmbeddedState.NEW)
         keep_freed_memory()
         self._spec = spec
         self._weights = ServedWeights(spec, self._config, source)
@@ -96,7 +96,7 @@ class EmbeddedEngine:
             block=self._config.block,
             share_prefixes=self._config.share_prefixes,
         )
-        self._state = State.SERVING
+        self._state = EmbeddedState.SERVING
 
     @property
     def shares_weights(self) -> bool:
@@ -111,7 +111,7 @@ class EmbeddedEngine:
         Raises:
             RolloutError: the request cannot be served, the engine is not serving, or computing failed.
         """
-        self._require(f"generate for {request.uid}", State.SERVING, State.PAUSED)
+        self._require(f"generate for {request.uid}", EmbeddedState.SERVING, EmbeddedState.PAUSED)
         limit = request.checked_limit(self._spec.max_length, self._weights.lm.vocab_size)
         number = self._num_calls = self._num_calls + 1
         call = _Call(request, asyncio.get_running_loop().create_future())
@@ -141,8 +141,10 @@ class EmbeddedEngine:
         Raises:
             RolloutError: requests are running and ``pause`` was not called.
         """
-        self._require("update_weights", State.SERVING, State.PAUSED, State.ASLEEP)
-        if self._state is State.SERVING and self._calls:
+        self._require(
+            "update_weights", EmbeddedState.SERVING, EmbeddedState.PAUSED, EmbeddedState.ASLEEP
+        )
+        if self._state is EmbeddedState.SERVING and self._calls:
             raise RolloutError(
                 f"update_weights while {len(self._calls)} requests run ({self._uids()}); call pause first"
             )
@@ -151,45 +153,45 @@ class EmbeddedEngine:
 
     async def pause(self) -> None:
         """Stop before the next token, keeping what is in flight; new requests wait."""
-        self._require("pause", State.SERVING)
-        self._state = State.PAUSED
+        self._require("pause", EmbeddedState.SERVING)
+        self._state = EmbeddedState.PAUSED
 
     async def resume(self) -> None:
         """Go on after ``pause``."""
-        self._require("resume", State.PAUSED)
-        self._state = State.SERVING
+        self._require("resume", EmbeddedState.PAUSED)
+        self._state = EmbeddedState.SERVING
         self._drive()
 
     async def sleep(self) -> None:
         """Free the KV cache. Requests are refused until ``wake``."""
-        self._require("sleep", State.SERVING, State.PAUSED)
+        self._require("sleep", EmbeddedState.SERVING, EmbeddedState.PAUSED)
         if self._calls:
             raise RolloutError(
                 f"sleep while {len(self._calls)} requests are in flight ({self._uids()}); wait for them first"
             )
         self._batch.clear()
-        self._state = State.ASLEEP
+        self._state = EmbeddedState.ASLEEP
 
     async def wake(self) -> None:
         """Serve again; the cache grows anew with the first requests."""
-        self._require("wake", State.ASLEEP)
-        self._state = State.SERVING
+        self._require("wake", EmbeddedState.ASLEEP)
+        self._state = EmbeddedState.SERVING
 
     async def checksum(self) -> str:
         """Digest of the served weights; see ``rlhf_core.weights.weights_digest``."""
-        self._require("checksum", State.SERVING, State.PAUSED, State.ASLEEP)
+        self._require("checksum", EmbeddedState.SERVING, EmbeddedState.PAUSED, EmbeddedState.ASLEEP)
         return weights_digest(self._weights.lm.model.state_dict().items())
 
     async def close(self) -> None:
         """Fail what is in flight, free everything. Closing twice is fine."""
-        if self._state in (State.NEW, State.CLOSED):
-            self._state = State.CLOSED
+        if self._state in (EmbeddedState.NEW, EmbeddedState.CLOSED):
+            self._state = EmbeddedState.CLOSED
             return
-        self._state = State.CLOSED
+        self._state = EmbeddedState.CLOSED
         self._fail("the engine was closed", None)
         del self._batch, self._weights
 
-    def _require(self, what: str, *states: State) -> None:
+    def _require(self, what: str, *states: EmbeddedState) -> None:
         if self._state not in states:
             raise RolloutError(
                 f"{what}: the engine is {self._state.value}; expected it to be "
@@ -211,7 +213,7 @@ class EmbeddedEngine:
             self._driver = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        while self._state is State.SERVING and self._calls:
+        while self._state is EmbeddedState.SERVING and self._calls:
             try:
                 finished = self._step()
             except (
@@ -272,7 +274,7 @@ class EmbeddedEngine:
     def _withdraw(self, number: int) -> None:
         """Forget the sequences of one call."""
         self._queue = deque(sequence for sequence in self._queue if sequence.call != number)
-        if self._state is not State.CLOSED:
+        if self._state is not EmbeddedState.CLOSED:
             self._batch.drop(lambda sequence: sequence.call == number)
 
     def _fail(self, reason: str, cause: Exception | None) -> None:

@@ -11,7 +11,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class GpuSpec:
     """One GPU and its links."""
 
     name: str
@@ -49,10 +49,10 @@ class Gpu:
 
 _STATED = "the maker's data sheet, at the share of its peak that an H200 reaches (80 %, 90 %)"
 
-GPUS: Mapping[str, Gpu] = {
+GPUS: Mapping[str, GpuSpec] = {
     gpu.name: gpu
     for gpu in (
-        Gpu(
+        GpuSpec(
             name="h200",
             memory_gib=139.8,
             bf16_tflops=790.0,
@@ -63,7 +63,7 @@ GPUS: Mapping[str, Gpu] = {
             network_gb_s=45.0,
             source="matmul and memory rates measured on one H200, 2026-11-21; links assumed",
         ),
-        Gpu(
+        GpuSpec(
             name="h100",
             memory_gib=79.1,
             bf16_tflops=790.0,
@@ -74,7 +74,7 @@ GPUS: Mapping[str, Gpu] = {
             network_gb_s=45.0,
             source=_STATED,
         ),
-        Gpu(
+        GpuSpec(
             name="a100-80",
             memory_gib=79.2,
             bf16_tflops=250.0,
@@ -85,7 +85,7 @@ GPUS: Mapping[str, Gpu] = {
             network_gb_s=22.0,
             source=_STATED,
         ),
-        Gpu(
+        GpuSpec(
             name="a100-40",
             memory_gib=39.4,
             bf16_tflops=250.0,
@@ -96,7 +96,7 @@ GPUS: Mapping[str, Gpu] = {
             network_gb_s=22.0,
             source=_STATED,
         ),
-        Gpu(
+        GpuSpec(
             name="l40s",
             memory_gib=44.4,
             bf16_tflops=290.0,
@@ -111,7 +111,7 @@ GPUS: Mapping[str, Gpu] = {
 }
 
 
-def find_gpu(name: str) -> Gpu:
+def find_gpu(name: str) -> GpuSpec:
     """Return the GPU of this name.
 
     Raises:

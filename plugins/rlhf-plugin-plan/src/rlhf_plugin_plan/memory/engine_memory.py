@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..machine import assumptions as assumed
-from ..machine.hardware import GIB, Gpu
+from ..machine.hardware import GIB, GpuSpec
 from ..model.shapes import ModelShape
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -14,7 +14,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmEngine:
+class VllmMemoryOptions:
     """Options of the engine ``vllm`` on which its memory depends; all but ``data_parallel`` are those of one copy."""
 
     memory_share: float
@@ -77,7 +77,9 @@ def _layers(shape: ModelShape, stages: int) -> int:
     return -(-shape.layers // stages)
 
 
-def vllm_memory(shape: ModelShape, dtype: str, engine: VllmEngine, gpu: Gpu) -> EngineMemory:
+def vllm_memory(
+    shape: ModelShape, dtype: str, engine: VllmMemoryOptions, gpu: GpuSpec
+) -> EngineMemory:
     """Return the memory of vLLM on one GPU.
 
     Without ``kv_cache_gib`` vLLM fills its share of the GPU, for any model: the KV cache gets the rest of the share. A
@@ -153,7 +155,7 @@ def embedded_memory(
     )
 
 
-def _activations(shape: ModelShape, dtype: str, engine: VllmEngine) -> float:
+def _activations(shape: ModelShape, dtype: str, engine: VllmMemoryOptions) -> float:
     """Return the bytes of activations that vLLM reserves.
 
     vLLM measures a pass with a full batch. The largest moment is the feed-forward part (gate, up and their product)

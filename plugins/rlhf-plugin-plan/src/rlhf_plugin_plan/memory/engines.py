@@ -8,9 +8,9 @@ from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
 
 from ..machine import assumptions as assumed
-from ..machine.hardware import Gpu
+from ..machine.hardware import GpuSpec
 from ..model.shapes import ModelShape
-from .engine_memory import BYTES, EngineMemory, VllmEngine, embedded_memory, vllm_memory
+from .engine_memory import BYTES, EngineMemory, VllmMemoryOptions, embedded_memory, vllm_memory
 
 EMBEDDED, VLLM = "local:embedded", "vllm:vllm"
 MODELED_ARGS = (
@@ -44,7 +44,7 @@ class PlannedEngine:
     """Number of tokens of the longest sequence of the run."""
     copies_weights: bool
     """Whether the engine has weights of its own instead of the trainer's."""
-    vllm: VllmEngine | None
+    vllm: VllmMemoryOptions | None
     """Options of vLLM; None for the embedded engine and for an engine that is not modeled."""
 
     @property
@@ -82,7 +82,7 @@ class PlannedEngine:
         """Number of GPUs of one engine."""
         return self.gpus_of_copy * self.copies
 
-    def memory(self, shape: ModelShape, gpu: Gpu) -> EngineMemory:
+    def memory(self, shape: ModelShape, gpu: GpuSpec) -> EngineMemory:
         """Return the memory of one engine on one of its GPUs; no parts for an engine that is not modeled."""
         if self.vllm is not None:
             return vllm_memory(shape, self.dtype, self.vllm, gpu)
@@ -127,7 +127,7 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
     if ref.name == VLLM:
         args = options["args"]
         sequences = min(spec.max_concurrency, assumed.SERVED_AT_ONCE)
-        vllm = VllmEngine(
+        vllm = VllmMemoryOptions(
             memory_share=options["memory_share"],
             kv_cache_gib=options["kv_cache_gib"],
             bucket_mib=options["bucket_mib"],

@@ -21,7 +21,7 @@ SEVERAL_RANKS = "several_ranks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class PlannedProcess:
     """One process on a GPU."""
 
     roles: tuple[str, ...]
@@ -38,12 +38,12 @@ class GpuKind:
     """Name in the report, from the names of the processes."""
     count: int
     """Number of these GPUs."""
-    processes: tuple[Process, ...]
+    processes: tuple[PlannedProcess, ...]
     """Processes on each of these GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class ClusterSize:
     """Machines that the run may use."""
 
     nodes: int
@@ -76,7 +76,7 @@ class PlannedPlacement:
 
 
 def place(
-    planned: PlannedRun, engine: PlannedEngine, cluster: Cluster | None, notes: list[str]
+    planned: PlannedRun, engine: PlannedEngine, cluster: ClusterSize | None, notes: list[str]
 ) -> PlannedPlacement:
     """Return the placement of the run's processes.
 
@@ -165,8 +165,8 @@ def _require_several(planned: PlannedRun, ranks: Mapping[str, int]) -> None:
 
 
 def _one_process(roles: Sequence[str], engine: PlannedEngine) -> PlannedPlacement:
-    trainer = Process(roles=tuple(roles), engine=engine.embedded)
-    own = Process(roles=(), engine=True)
+    trainer = PlannedProcess(roles=tuple(roles), engine=engine.embedded)
+    own = PlannedProcess(roles=(), engine=True)
     first = (trainer,) if engine.embedded or not engine.modeled else (trainer, own)
     kinds = [GpuKind(name="trainer and engine", count=1, processes=first)]
     if engine.gpus > 1:
@@ -219,7 +219,7 @@ def _kinds_of(part: Colocation, counts: Mapping[str, int], engine: PlannedEngine
     for end in sorted({counts[name] for name in part.names}):
         members = [name for name in part.names if counts[name] >= end]
         processes = tuple(
-            Process(roles=() if name == ENGINE else (name,), engine=name == ENGINE)
+            PlannedProcess(roles=() if name == ENGINE else (name,), engine=name == ENGINE)
             for name in members
         )
         kinds.append(
@@ -233,7 +233,7 @@ def _kinds_of(part: Colocation, counts: Mapping[str, int], engine: PlannedEngine
     return kinds
 
 
-def _require_whole_bundles(parts: Sequence[Colocation], cluster: Cluster | None) -> None:
+def _require_whole_bundles(parts: Sequence[Colocation], cluster: ClusterSize | None) -> None:
     """Refuse a number of GPUs per process that does not divide the GPUs of a machine: a process has one machine."""
     if cluster is None:
         return

@@ -14,7 +14,7 @@ from .exchange import ENGINE_EXCHANGE, engine_exchange, role_exchange
 from .setting import Phase, Setting
 from .work import (
     EngineRates,
-    Tokens,
+    PassTokens,
     decode,
     forward_flops,
     gradient_bytes,
@@ -209,7 +209,7 @@ def _weight_sync(setting: Setting) -> Iterator[Phase]:
     yield Phase(name=SYNC, limit_s=seconds, measured_s=None, bound=bound)
 
 
-def _all_sequences(setting: Setting, planned: PlannedRole) -> Tokens:
+def _all_sequences(setting: Setting, planned: PlannedRole) -> PassTokens:
     """Return the tokens of one pass of a role over the step's sequences.
 
     Where the role computes a prompt once for several sequences, attention still computes it for each sequence.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from rlhf_cli.runs import PlannedRun
 
-from ..machine.hardware import Gpu
+from ..machine.hardware import GpuSpec
 from ..memory.engines import PlannedEngine
-from ..memory.placement import Cluster, PlannedPlacement
+from ..memory.placement import ClusterSize, PlannedPlacement
 from ..memory.roles import PlannedRole, Workload
 
 
@@ -33,8 +33,8 @@ class Setting:
     """All inputs of the prediction of times."""
 
     planned: PlannedRun
-    gpu: Gpu
-    cluster: Cluster | None
+    gpu: GpuSpec
+    cluster: ClusterSize | None
     workload: Workload
     placement: PlannedPlacement
     engine: PlannedEngine

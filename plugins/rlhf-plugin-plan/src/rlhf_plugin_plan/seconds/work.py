@@ -16,7 +16,7 @@ from ..model.shapes import ModelShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class PassTokens:
     """Size of the work of one pass over whole sequences."""
 
     tokens: int
@@ -27,19 +27,21 @@ class Tokens:
     """Number of positions at which the output head is applied."""
 
 
-def sequences(num: int, prompt: int, response: int) -> Tokens:
+def sequences(num: int, prompt: int, response: int) -> PassTokens:
     """Return the work of ``num`` sequences of P + R tokens: ``S (S + 1) / 2`` pairs each, the head at responses."""
     length = prompt + response
-    return Tokens(
+    return PassTokens(
         tokens=num * length,
         pairs=num * (length * (length + 1) // 2),
         head_tokens=num * response,
     )
 
 
-def prompts(num: int, prompt: int) -> Tokens:
+def prompts(num: int, prompt: int) -> PassTokens:
     """Return the work of prefilling ``num`` prompts; the head is applied to the last token of each."""
-    return Tokens(tokens=num * prompt, pairs=num * (prompt * (prompt + 1) // 2), head_tokens=num)
+    return PassTokens(
+        tokens=num * prompt, pairs=num * (prompt * (prompt + 1) // 2), head_tokens=num
+    )
 
 
 def attention_flops(shape: ModelShape, pairs: int) -> int:
@@ -47,7 +49,7 @@ def attention_flops(shape: ModelShape, pairs: int) -> int:
     return 4 * shape.query_width * shape.layers * pairs
 
 
-def forward_flops(shape: ModelShape, work: Tokens, *, head: bool = True) -> int:
+def forward_flops(shape: ModelShape, work: PassTokens, *, head: bool = True) -> int:
     """Return the operations of a forward pass.
 
     ``2 N_layers`` for each token, ``4 Q L`` for each pair, ``2 N_head`` for each position of the head, where N_layers
@@ -58,7 +60,7 @@ def forward_flops(shape: ModelShape, work: Tokens, *, head: bool = True) -> int:
 
 
 def training_flops(
-    shape: ModelShape, work: Tokens, *, head: bool = True, recompute: bool = False
+    shape: ModelShape, work: PassTokens, *, head: bool = True, recompute: bool = False
 ) -> float:
     """Return the operations of a forward and a backward pass.
 

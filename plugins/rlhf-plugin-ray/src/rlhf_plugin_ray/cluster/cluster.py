@@ -35,7 +35,7 @@ OWN_ENVIRONMENT = {
 """Further environment variables for a cluster that the run starts itself."""
 
 
-class Cluster:
+class RayCluster:
     """The connection of this process to Ray. A connection that existed before the run is used and left open."""
 
     def __init__(self, config: RayRuntimeConfig) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from rlhf_core import ConfigError
 from rlhf_core.contracts import ENGINE, Colocation, ProcessLayout, RuntimeSpec
 
-from .node_report import Gpu, weight_bytes
+from .node_report import GpuReport, weight_bytes
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of one weight, by dtype."""
@@ -48,7 +48,7 @@ def gpu_needs(layout: ProcessLayout, spec: RuntimeSpec, folder: Path) -> dict[Co
 
 
 def require_gpus_fit(
-    needs: Mapping[Colocation, GpuNeed], gpus: Mapping[str, Sequence[Gpu]]
+    needs: Mapping[Colocation, GpuNeed], gpus: Mapping[str, Sequence[GpuReport]]
 ) -> None:
     """Refuse an engine whose weights no GPU of the cluster could hold.
 
@@ -72,7 +72,7 @@ def require_gpus_fit(
 
 
 def gpu_warnings(
-    needs: Mapping[Colocation, GpuNeed], address: str, gpus: Sequence[Gpu]
+    needs: Mapping[Colocation, GpuNeed], address: str, gpus: Sequence[GpuReport]
 ) -> list[str]:
     """Return a warning for each need that is larger than the free memory of some GPU of one machine."""
     if not gpus:

@@ -23,7 +23,7 @@ MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class GpuReport:
     """The memory of one GPU."""
 
     total_bytes: int
@@ -48,7 +48,7 @@ class NodeReport:
     """Bytes of memory that programs can still have; None where the system does not say."""
     shared_memory_bytes: int | None
     """Bytes that ``/dev/shm`` can hold, used bytes included; None where the machine has none."""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuReport, ...] = ()
     """GPUs that NVIDIA's driver knows, also those that Ray does not manage."""
 
 
@@ -82,7 +82,7 @@ def weight_bytes(folder: Path) -> int:
     return max(sum(file.stat().st_size for file in folder.glob(kind)) for kind in WEIGHT_FILES)
 
 
-def find_gpus() -> tuple[Gpu, ...]:
+def find_gpus() -> tuple[GpuReport, ...]:
     """Return this machine's GPUs as ``nvidia-smi`` tells them, since importing torch would take seconds.
 
     The result is empty if ``nvidia-smi`` is missing or does not answer.
@@ -96,11 +96,11 @@ def find_gpus() -> tuple[Gpu, ...]:
     return gpus_of(told)
 
 
-def gpus_of(told: str) -> tuple[Gpu, ...]:
+def gpus_of(told: str) -> tuple[GpuReport, ...]:
     """Return the GPUs in lines of ``total, free`` in MiB. Lines without numbers (of a slice of a GPU) are ignored."""
     rows = [line.split(",") for line in told.splitlines()]
     return tuple(
-        Gpu(total_bytes=int(row[0]) * MIB, free_bytes=int(row[1]) * MIB)
+        GpuReport(total_bytes=int(row[0]) * MIB, free_bytes=int(row[1]) * MIB)
         for row in rows
         if len(row) == 2 and all(word.strip().isdigit() for word in row)
     )

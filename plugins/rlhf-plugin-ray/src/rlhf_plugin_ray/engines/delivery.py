@@ -15,7 +15,7 @@ from rlhf_core.contracts import WeightSync
 from rlhf_core.weights import Place
 
 from ..config import RayRuntimeConfig
-from ..processes.process import Process
+from ..processes.process import ActorProcess
 from ..processes.supervisor import ProcessLost, Supervisor, all_of
 from ..ranks.role import RayRole
 from ..weights.links import Destination, Links
@@ -43,9 +43,9 @@ class WeightDelivery:
         self._supervisor = supervisor
         self._config = config
         self._offers: Sequence[Offer] = ()
-        self._engines: dict[Process, Destination | None] = {}
+        self._engines: dict[ActorProcess, Destination | None] = {}
         """Destination of each engine; None if the engine gets weights by the object store."""
-        self._fresh: set[Process] = set()
+        self._fresh: set[ActorProcess] = set()
         """Engines that have had no weights yet. The first delivery may take longer: some engines start only then."""
         self.links = Links(role.ranks, self._ask, role.send_weights, config.sync_timeout_s)
         self._published: Published | None = None
@@ -73,7 +73,7 @@ class WeightDelivery:
         require_planned(self._offers)
         self.direct = wants_direct(self._config.weights, self._places)
 
-    def enroll(self, engine: Process, receivers: Sequence[Place]) -> None:
+    def enroll(self, engine: ActorProcess, receivers: Sequence[Place]) -> None:
         """Choose the route to an engine that was built.
 
         Args:
@@ -91,8 +91,8 @@ class WeightDelivery:
         log.info("%s gets weights by %s", engine.who, way)
 
     async def update(
-        self, version: int, serving: Callable[[], Sequence[Process]]
-    ) -> tuple[WeightSync, dict[Process, ProcessLost]]:
+        self, version: int, serving: Callable[[], Sequence[ActorProcess]]
+    ) -> tuple[WeightSync, dict[ActorProcess, ProcessLost]]:
         """Make the engines serve the weights that the ranks hold now, as ``version``.
 
         Returns the size and duration of the delivery, and for every engine that was lost the reason.
@@ -122,7 +122,7 @@ class WeightDelivery:
         )
         return sync, failed
 
-    async def bring(self, engine: Process) -> int:
+    async def bring(self, engine: ActorProcess) -> int:
         """Give a joining engine the weights of the newest version, and return this version.
 
         The weights are gone if the trainer has changed them and the object store does not hold them. ``bring`` then
@@ -152,7 +152,7 @@ class WeightDelivery:
                     "keeps them"
                 ) from error
 
-    async def _deliver(self, engines: Sequence[Process]) -> dict[Process, ProcessLost]:
+    async def _deliver(self, engines: Sequence[ActorProcess]) -> dict[ActorProcess, ProcessLost]:
         linked = {engine: to for engine in engines if (to := self._engines[engine]) is not None}
         stored = [engine for engine in engines if engine not in linked]
         failed = await self._by_store(stored) if stored else {}
@@ -163,12 +163,12 @@ class WeightDelivery:
             errors |= await self.links.bring(self.version, {engine: linked[engine]})
         return failed | {engine: _as_lost(engine, error) for engine, error in errors.items()}
 
-    async def _by_store(self, engines: Sequence[Process]) -> dict[Process, ProcessLost]:
+    async def _by_store(self, engines: Sequence[ActorProcess]) -> dict[ActorProcess, ProcessLost]:
         if self._published is None:
             self._published = await self._role.publish(self.version)
-        failed: dict[Process, ProcessLost] = {}
+        failed: dict[ActorProcess, ProcessLost] = {}
 
-        async def take(engine: Process) -> None:
+        async def take(engine: ActorProcess) -> None:
             try:
                 await self._ask(engine, "take", self._published)
             except ProcessLost as error:
@@ -177,7 +177,7 @@ class WeightDelivery:
         await all_of(take(engine) for engine in engines)
         return failed
 
-    async def _ask(self, process: Process, method: str, *arguments: Any) -> Any:
+    async def _ask(self, process: ActorProcess, method: str, *arguments: Any) -> Any:
         """Return the result of a call of an engine or a rank. The loss of a rank ends the run.
 
         Raises:
@@ -198,7 +198,7 @@ class WeightDelivery:
     def _places(self) -> list[Place]:
         return [offer.place for offer in self._offers]
 
-    def _way(self, engine: Process) -> str:
+    def _way(self, engine: ActorProcess) -> str:
         to = self._engines[engine]
         return "store" if to is None else to.route.path
 
@@ -207,7 +207,7 @@ def _is_lost(error: RLHFError) -> bool:
     return isinstance(error, ProcessLost)
 
 
-def _as_lost(engine: Process, error: RLHFError) -> ProcessLost:
+def _as_lost(engine: ActorProcess, error: RLHFError) -> ProcessLost:
     if isinstance(error, ProcessLost):
         return error
     return ProcessLost(f"{engine.who} could not take over weights: {error}")

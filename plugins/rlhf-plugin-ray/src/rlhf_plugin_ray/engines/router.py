@@ -18,12 +18,12 @@ from rlhf_core.contracts import (
 
 from ..config import RayRuntimeConfig
 from ..processes.crew import Crew
-from ..processes.process import Process, killed_on_error
+from ..processes.process import ActorProcess, killed_on_error
 from ..processes.supervisor import Supervisor
 from ..ranks.role import RoleWeights
 from .delivery import WeightDelivery
 
-Launch = Callable[[int], Awaitable[Process]]
+Launch = Callable[[int], Awaitable[ActorProcess]]
 """Coroutine function that starts the process of engine ``index``, builds the engine without weights, and returns this
 process."""
 
@@ -174,14 +174,14 @@ class EngineRouter:
     ) -> dict[str, Any]:
         return await self.crew.on_all(what, call, timeout_s or self._config.call_timeout_s)
 
-    async def _launch_ready(self, index: int) -> Process:
+    async def _launch_ready(self, index: int) -> ActorProcess:
         """Start engine ``index``, and bring it into the state of the other engines."""
         process = await self._launch(index)
         with killed_on_error(process.actor):
             await self._catch_up(process)
         return process
 
-    async def _catch_up(self, process: Process) -> None:
+    async def _catch_up(self, process: ActorProcess) -> None:
         """Give a new engine the newest weights, and repeat the stops in force, until no further change has come."""
 
         async def tell(what: str) -> None:

@@ -16,7 +16,7 @@ import ray
 from rlhf_core import RolloutError
 
 from .dispatch import Dispatcher, Member
-from .process import Process
+from .process import ActorProcess
 from .supervisor import NodeLost, ProcessLost, Supervisor, all_of
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Crew:
     def __init__(
         self,
         kind: str,
-        launch: Callable[[int], Awaitable[Process]],
+        launch: Callable[[int], Awaitable[ActorProcess]],
         supervisor: Supervisor,
         *,
         max_restarts: int,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from .process import Process
+from .process import ActorProcess
 from .supervisor import ProcessLost, Supervisor
 
 DoneT = TypeVar("DoneT")
@@ -23,7 +23,7 @@ DoneT = TypeVar("DoneT")
 class Member:
     """A process that serves."""
 
-    process: Process
+    process: ActorProcess
     index: int
     """Number of the process among those of its kind, from 0; a replacement has the index of the process it replaces."""
     load: int = 0
@@ -72,7 +72,7 @@ class Dispatcher:
         )
 
     async def give(
-        self, work: Callable[[Process], Awaitable[DoneT]], *, what: str, size: int
+        self, work: Callable[[ActorProcess], Awaitable[DoneT]], *, what: str, size: int
     ) -> DoneT:
         """Return the result of ``work(process)``, done by the member with the least load.
 
@@ -96,7 +96,7 @@ class Dispatcher:
 
     async def _ask(
         self,
-        process: Process,
+        process: ActorProcess,
         call: Callable[[Any], ray.ObjectRef[Any]],
         what: str,
         timeout_s: float,

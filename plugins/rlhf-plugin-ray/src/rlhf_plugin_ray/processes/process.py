@@ -25,7 +25,7 @@ OF_A_FILE = "file, "
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Process:
+class ActorProcess:
     """An actor and its name in messages."""
 
     actor: Any

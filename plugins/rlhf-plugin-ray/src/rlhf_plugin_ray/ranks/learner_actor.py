@@ -15,7 +15,7 @@ from rlhf_core.learning.process import open_learner
 from ..batches.stored_tokens import StoredBlock, with_blocks
 from ..config import RayRuntimeConfig
 from ..processes.actor import Actor
-from ..processes.process import Process
+from ..processes.process import ActorProcess
 from ..processes.supervisor import Supervisor
 from .role import RayRole, SharedBatches
 
@@ -38,7 +38,7 @@ class LearnerActor(Actor):
     async def start(
         self,
         config: Mapping[str, Any],
-        roles: Mapping[str, Sequence[Process]],
+        roles: Mapping[str, Sequence[ActorProcess]],
         options: RayRuntimeConfig,
     ) -> None:
         """Build the learner.

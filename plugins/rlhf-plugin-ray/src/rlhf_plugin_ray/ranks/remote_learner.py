@@ -9,7 +9,7 @@ from dataclasses import replace
 from rlhf_core.contracts import LearnOutcome, LearnRequest
 
 from ..batches.stored_tokens import references_of, without_tokens
-from ..processes.process import Process
+from ..processes.process import ActorProcess
 from ..processes.supervisor import ProcessLost, Supervisor
 from .learner_actor import Blocks
 from .role import DEATH_KNOWN_S, RayRole
@@ -26,7 +26,7 @@ class RemoteLearner:
 
     def __init__(
         self,
-        process: Process,
+        process: ActorProcess,
         roles: Mapping[str, RayRole],
         supervisor: Supervisor,
         timeout_s: float,

@@ -30,7 +30,7 @@ from ..batches.batch_parts import Rows, columns_of, joined, rows_of
 from ..batches.sharding import split_rows
 from ..batches.stored_tokens import references_of, without_tokens
 from ..config import RayRuntimeConfig
-from ..processes.process import GroupPlace, Process, RankMeeting
+from ..processes.process import ActorProcess, GroupPlace, RankMeeting
 from ..processes.supervisor import ProcessLost, Supervisor, all_of
 from ..processes.told import tell
 from ..weights.packed_weights import Published, unpack
@@ -52,7 +52,7 @@ class SharedBatches:
         """References to the parts, by number of ranks; the rows of each rank depend on this number only."""
 
     def put(
-        self, batch: TrajectoryColumns, rows: Sequence[Rows], ranks: Sequence[Process]
+        self, batch: TrajectoryColumns, rows: Sequence[Rows], ranks: Sequence[ActorProcess]
     ) -> list[ray.ObjectRef[TrajectoryColumns]]:
         """Return for each rank a reference to its rows, and drop the references to the batch before.
 
@@ -68,7 +68,7 @@ class SharedBatches:
         return self._parts[len(rows)]
 
     @staticmethod
-    def _part(own: TrajectoryColumns, rank: Process) -> ray.ObjectRef[TrajectoryColumns]:
+    def _part(own: TrajectoryColumns, rank: ActorProcess) -> ray.ObjectRef[TrajectoryColumns]:
         blocks = references_of(own)
         if blocks is None:
             return ray.put(own)
@@ -89,7 +89,7 @@ class RayRole:
 
     def __init__(
         self,
-        ranks: Sequence[Process],
+        ranks: Sequence[ActorProcess],
         supervisor: Supervisor,
         batches: SharedBatches,
         config: RayRuntimeConfig,

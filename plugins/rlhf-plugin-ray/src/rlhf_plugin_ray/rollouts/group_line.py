@@ -12,7 +12,7 @@ import ray
 
 from rlhf_core.contracts import FinishedGroup, GroupSettings, Task, TokenColumns
 
-from ..processes.process import Process
+from ..processes.process import ActorProcess
 from ..processes.supervisor import Supervisor, future_of
 from .group_messages import GroupJob, GroupsDone, unpack_done
 
@@ -31,7 +31,7 @@ class GroupLine:
 
     def __init__(
         self,
-        process: Process,
+        process: ActorProcess,
         supervisor: Supervisor,
         next_number: Callable[[], int],
         timeout_s: float,

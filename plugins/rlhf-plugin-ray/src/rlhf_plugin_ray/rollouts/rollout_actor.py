@@ -26,7 +26,7 @@ from rlhf_core.rollouts.worker import GroupRunner, RolloutParts, open_rewards, o
 from ..batches.packed_trajectories import PackedTrajectories, pack
 from ..processes.actor import Actor
 from ..processes.dispatch import Dispatcher, Member
-from ..processes.process import Process
+from ..processes.process import ActorProcess
 from ..processes.supervisor import ProcessLost, Supervisor
 from .group_messages import GroupJob, GroupsDone
 from .groups_under_way import GroupsUnderWay
@@ -40,7 +40,7 @@ class Seat:
 
     index: int
     """Number of the engine among all engines, from 0."""
-    process: Process
+    process: ActorProcess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,12 @@ from ..batches.packed_trajectories import PackedTrajectories, unpack
 from ..config import RayRuntimeConfig
 from ..engines.router import EngineRouter
 from ..processes.crew import Crew
-from ..processes.process import Process, killed_on_error
+from ..processes.process import ActorProcess, killed_on_error
 from ..processes.supervisor import Supervisor
 from .group_line import GroupLine
 from .rollout_actor import EngineTable, Patience, RolloutJob, Seat
 
-Launch = Callable[[int], Awaitable[Process]]
+Launch = Callable[[int], Awaitable[ActorProcess]]
 """Coroutine function that starts the process of rollout worker ``index``, and returns this process."""
 
 
@@ -49,7 +49,7 @@ class RolloutPool:
         self._supervisor = supervisor
         self._config = config
         self._num_tables = 0
-        self._lines: dict[Process, GroupLine] = {}
+        self._lines: dict[ActorProcess, GroupLine] = {}
         self._next_number = count().__next__
         self.crew = Crew(
             "rollout worker",
@@ -102,7 +102,7 @@ class RolloutPool:
             size=settings.num_samples,
         )
 
-    def _line(self, process: Process) -> GroupLine:
+    def _line(self, process: ActorProcess) -> GroupLine:
         if process not in self._lines:
             self._lines[process] = GroupLine(
                 process, self._supervisor, self._next_number, self._config.rollout_timeout_s
@@ -114,7 +114,7 @@ class RolloutPool:
         alive = [member.process for member in self.crew.members]
         self._lines = {process: line for process, line in self._lines.items() if process in alive}
 
-    async def _launch_ready(self, index: int) -> Process:
+    async def _launch_ready(self, index: int) -> ActorProcess:
         process = await self._launch(index)
         patience = Patience(
             generate_s=self._config.generate_timeout_s,

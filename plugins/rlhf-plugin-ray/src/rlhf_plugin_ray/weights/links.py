@@ -14,7 +14,7 @@ from typing import Any
 from rlhf_core import RLHFError
 from rlhf_core.weights import Invitation, LinkBroken, Place
 
-from ..processes.process import Process
+from ..processes.process import ActorProcess
 from ..processes.supervisor import all_of
 from .routes import Route
 
@@ -43,7 +43,7 @@ class Link:
     name: str
     """Name that the rank and messages use for the link; no two links of a run have the same name."""
     route: Route
-    engines: frozenset[Process]
+    engines: frozenset[ActorProcess]
 
 
 class Links:
@@ -57,7 +57,7 @@ class Links:
     """
 
     def __init__(
-        self, ranks: Sequence[Process], ask: Ask, send_weights: SendWeights, timeout_s: float
+        self, ranks: Sequence[ActorProcess], ask: Ask, send_weights: SendWeights, timeout_s: float
     ) -> None:
         self._ranks = ranks
         self._ask = ask
@@ -68,13 +68,13 @@ class Links:
         """Links that are formed and not broken."""
 
     async def bring(
-        self, version: int, engines: Mapping[Process, Destination]
-    ) -> dict[Process, RLHFError]:
+        self, version: int, engines: Mapping[ActorProcess, Destination]
+    ) -> dict[ActorProcess, RLHFError]:
         """Form the links that are missing, send the weights by all links, and return the engines' errors.
 
         An engine without an error serves ``version``. An engine shares the error of its link, whichever end broke it.
         """
-        errors: dict[Process, RLHFError] = {}
+        errors: dict[ActorProcess, RLHFError] = {}
         links = []
         for route, members in _grouped(engines):
             link = self._standing(route, members) or await self._form(route, members, errors)
@@ -83,17 +83,20 @@ class Links:
         await self._send(version, links, errors)
         return errors
 
-    async def keep_only(self, engines: Iterable[Process]) -> None:
+    async def keep_only(self, engines: Iterable[ActorProcess]) -> None:
         """Drop every link to an engine that is not among ``engines``: a dead engine has no end of the link any more."""
         for link in [link for link in self.standing if not link.engines <= set(engines)]:
             await self._drop(link)
 
-    def _standing(self, route: Route, engines: Mapping[Process, Places]) -> Link | None:
+    def _standing(self, route: Route, engines: Mapping[ActorProcess, Places]) -> Link | None:
         wanted = (route, frozenset(engines))
         return next((one for one in self.standing if (one.route, one.engines) == wanted), None)
 
     async def _form(
-        self, route: Route, engines: Mapping[Process, Places], errors: dict[Process, RLHFError]
+        self,
+        route: Route,
+        engines: Mapping[ActorProcess, Places],
+        errors: dict[ActorProcess, RLHFError],
     ) -> Link | None:
         """Form a link, which replaces the links that its engines had; return None if an end did not join.
 
@@ -117,7 +120,7 @@ class Links:
         self.standing.append(link)
         first, failed = 0, False
 
-        async def join(process: Process, method: str, argument: Any) -> None:
+        async def join(process: ActorProcess, method: str, argument: Any) -> None:
             nonlocal failed
             try:
                 await self._ask(process, method, argument)
@@ -140,12 +143,12 @@ class Links:
         return None
 
     async def _send(
-        self, version: int, links: Sequence[Link], errors: dict[Process, RLHFError]
+        self, version: int, links: Sequence[Link], errors: dict[ActorProcess, RLHFError]
     ) -> None:
         if not links:
             return
 
-        async def receive(link: Link, engine: Process) -> None:
+        async def receive(link: Link, engine: ActorProcess) -> None:
             try:
                 await self._ask(engine, "receive", version)
             except RLHFError as error:
@@ -181,10 +184,10 @@ class Links:
 
 
 def _grouped(
-    engines: Mapping[Process, Destination],
-) -> list[tuple[Route, Mapping[Process, Places]]]:
+    engines: Mapping[ActorProcess, Destination],
+) -> list[tuple[Route, Mapping[ActorProcess, Places]]]:
     """Return the engines in sets that can share a link: NCCL refuses a process group with the same GPU twice."""
-    sets: list[tuple[Route, dict[Process, Places], set[str]]] = []
+    sets: list[tuple[Route, dict[ActorProcess, Places], set[str]]] = []
     for engine, to in engines.items():
         gpus = {place.device for place in to.receivers if place.device is not None}
         for route, members, taken in sets:

@@ -21,7 +21,7 @@ from rlhf_core.weights import TensorSlot, torch_dtype
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CopiedPart:
     """One copy of some elements of a weight into a parameter."""
 
     kept: Tensor
@@ -38,7 +38,7 @@ class Placed:
 
     slot: TensorSlot
     """Name, dtype and shape of the weight, and its place in the bucket."""
-    parts: list[Part]
+    parts: list[CopiedPart]
 
     def is_whole(self) -> bool:
         """Return True if as many elements were copied as the weight has."""
@@ -130,4 +130,4 @@ class CopyRecorder(TorchDispatchMode):  # torch's __init_subclass__ has no types
         slot = self._slots[bisect_right(self._starts, at) - 1]
         source = source.expand_as(kept)
         offset = (at - slot.offset) // source.element_size()
-        self.placed[slot.name].parts.append(Part(kept, source.stride(), offset))
+        self.placed[slot.name].parts.append(CopiedPart(kept, source.stride(), offset))

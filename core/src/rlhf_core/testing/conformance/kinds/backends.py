@@ -109,7 +109,7 @@ def check_logprobs_equal_a_plain_forward(subject: Subject) -> None:
     that was written included; also over several turns."""
     rows = rollouts()
     with tiny_model() as folder, _running(subject, folder) as backend, torch.no_grad():
-        expected = PlainModel(folder).scores(rows).logprobs
+        expected = PlainModel(folder).outputs(rows).logprobs
         actual = torch.from_numpy(backend.logprobs(rows))
         assert_equal(actual, expected, "log-probs", atol=1e-3)
 
@@ -118,7 +118,7 @@ def check_temperature_is_applied(subject: Subject) -> None:
     """Log-probs, entropy and the sum of squares are of the distribution after the temperature."""
     rows = rollouts()
     with tiny_model() as folder, torch.no_grad():
-        plain = PlainModel(folder).scores(rows, temperature=0.6)
+        plain = PlainModel(folder).outputs(rows, temperature=0.6)
         with _running(subject, folder, temperature=0.6) as backend:
             found = backend.statistics(rows, get_args(Statistic))
     for name, expected in (
@@ -215,7 +215,7 @@ def check_samples_of_a_prompt_are_as_each_alone(subject: Subject) -> None:
     rows = batch.trajectories
     with tiny_model() as folder, _running(subject, folder) as backend:
         plain = PlainModel(folder)
-        expected = plain.scores(rows).logprobs
+        expected = plain.outputs(rows).logprobs
         actual = torch.from_numpy(backend.logprobs(rows))
         assert_equal(actual, expected.detach(), "log-probs of samples of a prompt", atol=1e-3)
         plain.descend(-(torch.from_numpy(batch.columns["advantages"]) * expected).mean())
@@ -276,7 +276,7 @@ def check_a_correction_weighs_the_loss(subject: Subject) -> None:
     kept = 0.5 * torch.where(torch.arange(mask.shape[1]) > 0, advantages, 0.0)[mask]
     with tiny_model() as folder:
         plain = PlainModel(folder)
-        plain.descend((-kept * plain.scores(rows).logprobs).sum() / len(kept))
+        plain.descend((-kept * plain.outputs(rows).logprobs).sum() / len(kept))
         with _running(subject, folder, objective) as backend:
             backend.train_step(batch, step_plan(rows))
             _assert_same_weights(backend, plain.state(), "with a correction")
@@ -329,7 +329,7 @@ def check_an_export_is_a_plain_model(subject: Subject) -> None:
                 backend.train_step(batch, step_plan(batch.trajectories))
             backend.export(Path(out) / "model")
             actual = torch.from_numpy(backend.logprobs(batch.trajectories))
-            expected = PlainModel(Path(out) / "model").scores(batch.trajectories).logprobs
+            expected = PlainModel(Path(out) / "model").outputs(batch.trajectories).logprobs
         assert_equal(actual, expected, "log-probs of the export", atol=1e-3)
 
 
