@@ -27,6 +27,7 @@ MAX_FUNCTION_LINES = 80
 PUBLIC = {
     "rlhf_cli.runs",  # the run that a command line asks for, for commands of plugins
     "rlhf_core",
+    "rlhf_core.capabilities",  # the words by which runtimes and commands tell what a component provides
     "rlhf_core.code_reference",  # FILE.py:NAME in a component's own options
     "rlhf_core.contracts",
     "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike

@@ -17,6 +17,16 @@ from typing import Any
 from .component import Component, Config, Registered
 from .errors import CapabilityError, PluginError
 
+SEVERAL_TURNS = "several_turns"
+OFF_POLICY = "off_policy"
+"""Of a policy loss whose gradient has the ratio to ``LossInputs.old_logprobs`` or is right whoever wrote the sample."""
+APPLIES_IS_WEIGHTS = "applies_is_weights"
+PREPARES_STEP = "prepares_step"
+ONE_PROCESS = "one_process"
+SEVERAL_RANKS = "several_ranks"
+WRAPS_CODE = "wraps_code"
+"""Of a component that makes one of its kind out of a function in a user's file, given as option ``path``."""
+
 SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "values": "a critic is built and trained",
     "ref_logprobs": "a reference model is built and gives its log-probs of each batch",
@@ -35,7 +45,7 @@ FIX: Mapping[str, str] = {
     "environment": "choose one with --env",
     "reward": "add one with --reward; what an environment gives by turn has no name",
     "supervised_data": "give the responses to imitate with --supervised.data",
-    "several_turns": "choose an executor that plays several turns",
+    SEVERAL_TURNS: "choose an executor that plays several turns",
     "is_correction": "set --algo.correction.kind",
     "kl_in_loss": "set --algo.kl.mode loss and --algo.kl.coef",
     "kl_in_reward": "set --algo.kl.mode reward and --algo.kl.coef",
@@ -62,13 +72,13 @@ BROUGHT_BY_OPTIONS: Mapping[str, str] = {
 """Capabilities that options bring to a run; ``config.checks.features`` works out which of them a run has."""
 
 PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
-    "several_turns": "the executor plays several turns",
-    "off_policy": "the policy loss allows for samples of an older policy",
-    "applies_is_weights": "the policy loss puts the correction's weights on itself",
-    "prepares_step": "the policy loss looks at the whole optimizer step first (PreparingLoss)",
-    "one_process": "the reward holds what there should be one of, such as a model",
-    "several_ranks": "the training backend works with several ranks",
-    "wraps_code": "the component is made around code that the user names",
+    SEVERAL_TURNS: "the executor plays several turns",
+    OFF_POLICY: "the policy loss allows for samples of an older policy",
+    APPLIES_IS_WEIGHTS: "the policy loss puts the correction's weights on itself",
+    PREPARES_STEP: "the policy loss looks at the whole optimizer step first (PreparingLoss)",
+    ONE_PROCESS: "the reward holds what there should be one of, such as a model",
+    SEVERAL_RANKS: "the training backend works with several ranks",
+    WRAPS_CODE: "the component is made around code that the user names",
 }
 """Capabilities that a component may provide, beside ``aggregation:MODE`` for the mode that it was published with."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from .. import code_reference
+from ..capabilities import WRAPS_CODE
 from ..component import Registered
 from ..errors import ConfigError, PluginError, RLHFError
 from ..plugins import Plugins
@@ -18,9 +19,6 @@ from .layers import Layer, lookup
 from .problems import Labels, show, with_article
 from .run import RunConfig
 from .selectors import SLOTS, Selector
-
-WRAPS_CODE = "wraps_code"
-"""Capability of a component that makes one of its kind out of a function in a user's file, given as option ``path``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..capabilities import PREPARES_STEP
 from ..config.checks.features import old_logprobs_from, updates_per_batch
 from ..config.resolved import Resolved
 from ..config.run import RunConfig
@@ -65,7 +66,7 @@ def demands_of(resolved: Resolved) -> Demands:
         rollout_as_old=old_from == "rollout",
         greedy_rewards="greedy_rewards" in needs,
         observations="observations" in needs,
-        prepares_step="prepares_step" in loss.provides,
+        prepares_step=PREPARES_STEP in loss.provides,
         supervised="supervised_data" in needs,
         updates_per_step=updates_per_batch(run),
     )

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ..capabilities import APPLIES_IS_WEIGHTS
 from ..component import ComponentRef
 from ..contracts.backend import LossTerm, PolicyObjective
 from ..contracts.correction import IsCorrection
 from ..contracts.loss import PolicyLoss
 from ..plugins import Plugins
-
-APPLIES_IS_WEIGHTS = "applies_is_weights"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhf_core import ConfigError
+from rlhf_core.capabilities import ONE_PROCESS, SEVERAL_RANKS
 from rlhf_core.contracts import (
     ENGINE,
     ROLLOUT,
@@ -51,10 +52,6 @@ MAX_CALLS = 100_000
 up the number, and ``resume`` would wait behind them."""
 LEARNER = "the learner"
 """Name of the learner's process in messages."""
-ONE_PROCESS = "one_process"
-"""Word in ``Component.provides`` of a reward that should run in one process only, such as one that holds a model."""
-SEVERAL_RANKS = "several_ranks"
-"""Word in ``Component.provides`` of a training backend that works with several ranks."""
 
 
 class RayRuntime:

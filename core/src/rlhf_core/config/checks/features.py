@@ -7,16 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from ... import capabilities
-from ...capabilities import Chosen
+from ...capabilities import OFF_POLICY, Chosen
 from ...contracts.backend import Aggregation
 from ...contracts.engine import SamplingParams
 from ..problems import Labels
 from ..resolved import Selection
 from ..run import RolloutConfig, RunConfig
-
-OFF_POLICY = "off_policy"
-"""What a policy loss provides that allows for samples of an older policy than the one that it trains: its gradient has
-the ratio to ``LossInputs.old_logprobs``, or is right whoever wrote the sample."""
 
 _CRITIC = "critic."
 _AGGREGATIONS: Mapping[str, Aggregation] = {

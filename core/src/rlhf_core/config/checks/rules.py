@@ -6,6 +6,7 @@ import math
 import string
 from collections.abc import Iterator, Mapping
 
+from ...capabilities import PREPARES_STEP, SEVERAL_TURNS
 from ...errors import ConfigError
 from ...plugins import Plugins
 from ..problems import Labels, flag
@@ -72,7 +73,7 @@ def _task_rules(
         environment
         and run.rollout.max_length is None
         and any(
-            "several_turns" in selection.registered.component.provides
+            SEVERAL_TURNS in selection.registered.component.provides
             for selection in selections["rollout.executor"]
         )
     ):
@@ -269,7 +270,7 @@ def _term_rules(selections: Selections, labels: Labels) -> Iterator[str]:
                 f"rollouts. Use it as a further loss: --algo.terms.use {selection.registered.name}."
             )
     for selection in selections["algo.terms.use"]:
-        if "prepares_step" in selection.registered.component.provides:
+        if PREPARES_STEP in selection.registered.component.provides:
             yield (
                 f"{labels('algo.terms.use')} {selection.registered.name}: it has to see the whole step first, which "
                 f"only the policy loss can. Set --loss {selection.registered.name}."

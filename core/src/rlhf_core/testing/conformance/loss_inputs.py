@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...capabilities import APPLIES_IS_WEIGHTS, PREPARES_STEP
 from ...contracts.backend import PREPARED
 from ...contracts.loss import LossInputs, StepColumns, TokenLoss
 
@@ -115,7 +116,7 @@ def prepared(
     loss: Any, case: LossCase, provides: frozenset[str], needs: frozenset[str]
 ) -> LossCase:
     """Return the case with the columns that the loss prepares for the whole step, if it prepares any."""
-    if "prepares_step" not in provides:
+    if PREPARES_STEP not in provides:
         return case
 
     def given(name: str) -> Tensor | None:
@@ -151,7 +152,7 @@ def loss_inputs(
         return case.columns[name].to(dtype, copy=True)
 
     given = {field: column(field) for need, field in _ON_DEMAND.items() if need in needs}
-    if "applies_is_weights" in provides:
+    if APPLIES_IS_WEIGHTS in provides:
         given["is_weights"] = column("is_weights")
     policy = column("policy_logprobs").requires_grad_(gradient)
     if "teacher_top_k" in needs:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
+from rlhf_core.capabilities import SEVERAL_RANKS
 from rlhf_core.contracts import ENGINE, Colocation, PlansPlacement, ProcessLayout
 
 from ..model.shapes import ModelShape
@@ -16,8 +17,6 @@ from .engines import PlannedEngine
 WeightPath = Literal["memory", "collective", "store"]
 """Way of weights to the engines: within a GPU's memory, by a collective call, or through Ray's object store."""
 LOCAL = "local:local"
-SEVERAL_RANKS = "several_ranks"
-"""Capability of a training backend that works with several ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ....batch.metric import merge_metrics
-from ....config.checks.features import OFF_POLICY
+from ....capabilities import OFF_POLICY
 from ....contracts.loss import LossInputs, TokenLoss
 from ..comparing import (
     assert_equal,
