@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterGroup:
-    """Parameters that share options. Every trainable parameter is in exactly one group."""
+    """Parameters that share options. Every trainable parameter is in exactly one parameter group."""
 
     name: str
     """Shown in the log: ``decay``, ``no_decay``, ..."""
     named_parameters: tuple[tuple[str, torch.nn.Parameter], ...]
     options: dict[str, Any] = field(default_factory=dict)
-    """What this group overrides: ``lr``, ``weight_decay``, ..."""
+    """What this parameter group overrides: ``lr``, ``weight_decay``, ..."""
 
     def describe(self) -> str:
         """One line: name, counts, options, and which parameters, the layers of a stack together.
@@ -42,14 +42,14 @@ class Optimizer(Protocol):
     """The component; the torch optimizer is what it makes.
 
     A backend may make several, also for parameters of its own that it tries the component on, and may change the
-    parameters of a group between steps: it shows cut ones, or one after the other. What is kept for a parameter
-    belongs into the optimizer's ``state``.
+    parameters of a parameter group between steps: it shows cut ones, or one after the other. What is kept for a
+    parameter belongs into the optimizer's ``state``.
     """
 
     def parameter_groups(
         self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]
     ) -> list[ParameterGroup]:
-        """Put every trainable parameter into one group.
+        """Put every trainable parameter into one parameter group.
 
         Args:
             named_parameters: a backend gives ``NamedParameters``, which also know what is a matrix; others may give

@@ -44,7 +44,7 @@ def main(parent: int, descriptor: int, command: list[str]) -> int:
         stdin=subprocess.DEVNULL,
         stdout=_STDERR,
         pass_fds=(descriptor,),
-        process_group=0,  # A group of the worker's own: a signal to the worker's group does not hit the keeper.
+        process_group=0,  # One of the worker's own: a signal to it does not hit the keeper.
     )
     os.close(descriptor)
     status = None
@@ -78,12 +78,12 @@ def _reaped() -> Iterator[tuple[int, int]]:
             yield ended
 
 
-def _kill_descendants(group: int) -> None:
+def _kill_descendants(process_group: int) -> None:
     """Kill the worker's process group, and processes that have left it, until no descendant is left."""
     give_up = time.monotonic() + _SWEEP_LIMIT_S
     while time.monotonic() < give_up:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, SIGKILL)
+            os.killpg(process_group, SIGKILL)
         for child in _children():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(child, SIGKILL)

@@ -1,8 +1,8 @@
 """Process group of one sender and its receivers, apart from all other process groups of their processes.
 
-A trainer's ranks and an engine's workers already have default process groups, so this group is made of torch's process
+A trainer's ranks and an engine's workers already have default process groups, so this one is made of torch's process
 groups without the default one. Small messages go by gloo; buckets go by NCCL on GPUs. Every wait polls, so that it
-ends at its deadline or as soon as any member gives the group up. A wait inside NCCL would do neither.
+ends at its deadline or as soon as any member gives it up. A wait inside NCCL would do neither.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ GRACE_S: Final = 30.0
 """Seconds by which the deadlines of gloo and NCCL come after this module's. Its error names the operation that was
 waited for, while NCCL would end the process."""
 LOOK_S: Final = 0.2
-"""Seconds between two checks whether a member has given the group up."""
+"""Seconds between two checks whether a member has given the process group up."""
 BROKEN: Final = "broken"
-"""Key of the store that holds the reason for which a member gave the group up."""
+"""Key of the store that holds the reason for which a member gave the process group up."""
 SENDER: Final = 0
 """The sender's rank."""
 
@@ -43,12 +43,12 @@ Pauses = Iterator[float]
 
 
 class LinkBroken(RLHFError):
-    """A member of the group died, gave up or missed the deadline; a new group has to be formed without it."""
+    """A member of the process group died, gave up or missed the deadline; a new one has to be formed without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkMeeting:
-    """Address at which the members of a group meet, in plain values."""
+    """Address at which the members of a process group meet, in plain values."""
 
     name: str
     """Name of the link for messages."""
@@ -63,7 +63,7 @@ class LinkMeeting:
 
 
 class LinkGroup:
-    """One member's end of a group. ``host`` makes the sender's end, ``guest`` a receiver's; ``connect`` joins them."""
+    """One member's end of a process group. ``host`` makes the sender's, ``guest`` a receiver's; ``connect`` joins."""
 
     def __init__(self, meeting: LinkMeeting, rank: int, store: Any) -> None:
         self.meeting = meeting
@@ -133,7 +133,7 @@ class LinkGroup:
             self._data = _nccl_group(
                 dist.PrefixStore("data", self._store), self.rank, meeting.size, limit
             )
-            # NCCL connects at its first operation. It is made here, so that its failure is one of forming the group.
+            # NCCL connects at its first operation. It is made here, so that it fails while the process groups form.
             self.wait(self.broadcast(torch.zeros(1, dtype=torch.uint8, device=device)), "the start")
 
     def broadcast(self, bucket: Tensor) -> Any:
@@ -158,7 +158,7 @@ class LinkGroup:
             what: name of the operation for messages.
 
         Raises:
-            LinkBroken: the operation failed, a member gave the group up, or the deadline passed.
+            LinkBroken: the operation failed, a member gave the process group up, or the deadline passed.
         """
         now = time.monotonic()
         deadline, look = now + self.meeting.timeout_s, now + LOOK_S
@@ -183,7 +183,7 @@ class LinkGroup:
             time.sleep(pause)
 
     def give_up(self, reason: str) -> None:
-        """End the waits of all members. The group cannot be used afterwards."""
+        """End the waits of all members. The process group cannot be used afterwards."""
         if self._broken is not None:
             return
         self._broken = reason
@@ -197,7 +197,7 @@ class LinkGroup:
                 self._data.abort()
 
     def close(self) -> None:
-        """Leave the group, and give up all operations that are not done."""
+        """Leave the process group, and give up all operations that are not done."""
         if _pending(self._works):
             _leak(self._control)
             _leak(self._data)

@@ -37,14 +37,14 @@ def trainable_parameters(named_parameters: Iterable[Named]) -> NamedParameters:
 def by_decay(
     named: NamedParameters, *, weight_decay: float, prefix: str = "", **options: Any
 ) -> list[ParameterGroup]:
-    """Split parameters into ``decay`` and ``no_decay``; an empty group is left out.
+    """Split parameters into ``decay`` and ``no_decay``; an empty parameter group is left out.
 
     Matrices (projections, embeddings, output heads, adapters, stacked experts) decay; biases, gains of norms and single
     scalars do not, since pulling a gain towards 0 switches its channel off.
 
     Args:
-        prefix: prefix of both groups' names.
-        options: further options of both groups.
+        prefix: prefix of both parameter groups' names.
+        options: further options of both parameter groups.
     """
     decay = named.where(named.is_matrix)
     no_decay = named.where(lambda *pair: not named.is_matrix(*pair))

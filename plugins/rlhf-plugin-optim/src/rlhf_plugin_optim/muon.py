@@ -32,7 +32,7 @@ class Muon:
     def parameter_groups(
         self, named_parameters: Iterable[tuple[str, nn.Parameter]]
     ) -> list[ParameterGroup]:
-        """Split the trainable parameters into ``muon``, ``adam_decay`` and ``adam_no_decay``, without empty groups.
+        """Return the parameter groups ``muon``, ``adam_decay`` and ``adam_no_decay``; empty ones are left out.
 
         ``muon`` has the matrices with exactly two axes whose name matches none of ``adam_names``; the factors of a
         low-rank adapter are among them. Embeddings, output heads, value heads, and stacks of matrices in one parameter

@@ -22,15 +22,15 @@ _CLASSES: Mapping[str, type[torch.optim.Muon] | type[torch.optim.AdamW]] = {
 
 
 class MuonAdamW(torch.optim.Optimizer):
-    """Optimizer that updates groups of ``algorithm`` ``muon`` by ``torch.optim.Muon``, others by ``torch.optim.AdamW``.
+    """Updates parameter groups of ``algorithm`` ``muon`` by ``torch.optim.Muon``, others by ``torch.optim.AdamW``.
 
-    Options that a group does not set have the defaults of the group's torch class.
+    Options that a parameter group does not set have the defaults of its torch class.
 
     Args:
         groups: parameter groups as torch's optimizers take them, with the key ``algorithm``.
 
     Raises:
-        ValueError: ``algorithm`` is neither name, or a parameter of a Muon group is not a matrix.
+        ValueError: ``algorithm`` is neither name, or a parameter in a parameter group of Muon is not a matrix.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
@@ -57,7 +57,7 @@ class MuonAdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for name, stepper in self._steppers.items():
-            # Loading a state replaces state and groups by other objects, so both are set before every update.
+            # Loading a state replaces state and parameter groups by other objects, so both are set before every update.
             stepper.param_groups = [g for g in self.param_groups if g[ALGORITHM] == name]
             stepper.state = self.state
             stepper.step()
@@ -65,7 +65,9 @@ class MuonAdamW(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._steppers = _new_steppers()  # A copy of an optimizer has only its state and groups.
+        self._steppers = (
+            _new_steppers()
+        )  # A copy of an optimizer has only its state and parameter groups.
 
 
 def _new_steppers() -> dict[str, torch.optim.Optimizer]:

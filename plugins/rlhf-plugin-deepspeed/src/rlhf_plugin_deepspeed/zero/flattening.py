@@ -44,8 +44,8 @@ def whole_parameters(
 ) -> list[nn.Parameter]:
     """Return the parameters of ``groups`` that the optimizer has to see whole.
 
-    Parameter groups of the probe and of the model are matched by name. Once any group of the probe has to be whole, a
-    group of ``groups`` whose name the probe lacks has to be whole too.
+    Parameter groups of the probe and of the model are matched by name. Once any of the probe's has to be whole, one of
+    ``groups`` whose name the probe lacks has to be whole too.
 
     Raises:
         PluginError: the optimizer has to see whole parameters and keeps state that ranks cannot share.
@@ -59,7 +59,7 @@ def whole_parameters(
 
 
 def _may_be_flat(optimizer: Optimizer, group: ParameterGroup) -> bool:
-    """Return whether a flattened and cut group gets the same update, and all its state has the shape of a part."""
+    """Return whether a parameter group, flattened and cut, gets the same update, and all its state a part's shape."""
     vector = _flat(group)
     parts = [nn.Parameter(part) for part in vector.tensor_split([vector.numel() * 2 // 5])]
     named = tuple((f"{group.name}.{number}", part) for number, part in enumerate(parts))
@@ -105,7 +105,7 @@ def _created(optimizer: Optimizer, groups: Sequence[ParameterGroup]) -> torch.op
 
 
 def _step(made: torch.optim.Optimizer, groups: Sequence[ParameterGroup]) -> None:
-    """Do ``STEPS`` updates. The gradient of a group is the same whether the group is flattened or not."""
+    """Do ``STEPS`` updates. The gradient of a parameter group is the same whether it is flattened or not."""
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
         for parameters in ([p for _, p in group.named_parameters] for group in groups):

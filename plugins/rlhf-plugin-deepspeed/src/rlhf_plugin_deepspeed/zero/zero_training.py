@@ -57,7 +57,7 @@ class ZeroTraining:
         named = role.named_trainable()
         self.named = dict(named)
         require_trainable(spec.role, self.named)
-        # The component decides by shapes, so it makes its groups before DeepSpeed cuts the parameters.
+        # The component decides by shapes, so it makes its parameter groups before DeepSpeed cuts the parameters.
         shapes = {name: parameter.shape for name, parameter in named}
         groups = optimizer.parameter_groups(named)
         check_groups(groups, self.named)
@@ -209,8 +209,8 @@ def create_optimizer(
 def use_one_dtype(role: RoleModel, dtype: torch.dtype) -> None:
     """Give all parameters one dtype, value heads and norms that were kept in float32 included.
 
-    ZeRO lays the parameters of a group end to end in vectors of one dtype. Buffers, such as the frequencies of rotary
-    positions, keep theirs.
+    ZeRO lays the parameters of a parameter group end to end in vectors of one dtype. Buffers, such as the frequencies
+    of rotary positions, keep theirs.
     """
     for parameter in role.parameters():
         parameter.data = parameter.data.to(dtype)

@@ -1,4 +1,4 @@
-"""The components of a trained role, built and checked: its objective, its optimizer, the optimizer's groups."""
+"""The components of a trained role, built and checked: its objective, its optimizer, the parameter groups."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def require_trainable(role: str, names: Collection[str]) -> None:
 
 
 def check_groups(groups: Sequence[ParameterGroup], names: Collection[str]) -> None:
-    """Refuse groups that do not hold every trainable parameter exactly once.
+    """Refuse parameter groups that do not hold every trainable parameter exactly once.
 
     Raises:
         PluginError: with the number of those that are in none or in several.
@@ -64,16 +64,16 @@ def check_groups(groups: Sequence[ParameterGroup], names: Collection[str]) -> No
 
 
 def log_groups(role: str, groups: Sequence[ParameterGroup]) -> None:
-    """Say what each group holds."""
+    """Say what each parameter group holds."""
     for group in groups:
         log.info("optimizer of the %s, group %s", role, group.describe())
 
 
 def peak_lrs(optimizer: torch.optim.Optimizer) -> list[float]:
-    """Return each group's learning rate as it was made, which the schedule scales.
+    """Return each parameter group's learning rate as it was made, which the schedule scales.
 
     Raises:
-        PluginError: a group has none.
+        PluginError: a parameter group has none.
     """
     if any("lr" not in group for group in optimizer.param_groups):
         raise PluginError(

@@ -49,7 +49,7 @@ def _step(model: _Model, optimizer: torch.optim.Optimizer) -> None:
 
 
 def check_every_parameter_is_in_one_group(subject: Subject) -> None:
-    """Each trainable parameter is in exactly one group, under its own name; frozen ones in none; names are unique."""
+    """Each trainable parameter is in one parameter group, under its own name; frozen ones in none; names are unique."""
     model = _Model()
     named = dict(model.named_parameters())
     groups = subject.make().parameter_groups(list(named.items()))
@@ -73,7 +73,7 @@ def check_the_optimizer_holds_every_parameter(subject: Subject) -> None:
 
 
 def check_groups_have_a_learning_rate(subject: Subject) -> None:
-    """Each torch group carries ``lr``, which the schedule scales."""
+    """Each torch parameter group carries ``lr``, which the schedule scales."""
     component = subject.make()
     groups = component.parameter_groups(list(_Model().named_parameters()))
     for group in component.create(groups).param_groups:
