@@ -1,4 +1,4 @@
-"""Causal language models on torch, as training backends and engines need them: packed, scored, trained, saved.
+"""Causal language models on torch, as training backends and engines need them: packed, read, trained, saved.
 
 A training backend of a third party builds on this library, as ``rlhf-plugin-local`` and ``rlhf-plugin-deepspeed`` do.
 The modules below are its public API; a name that begins with an underscore is not. docs/writing-a-backend.md shows the

@@ -24,7 +24,7 @@ class PlannedProcess:
     """One process on a GPU."""
 
     roles: tuple[str, ...]
-    """Roles that the process trains or scores with; empty for a process that is only an engine."""
+    """Roles that the process holds; empty for a process that is only an engine."""
     engine: bool
     """Whether the process is the engine, or holds the engine beside its roles."""
 

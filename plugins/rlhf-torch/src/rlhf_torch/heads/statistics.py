@@ -1,4 +1,4 @@
-"""What a scoring pass reads off the logits, without a gradient and a chunk of actions at a time."""
+"""What a pass reads off the logits, without a gradient and a chunk of actions at a time."""
 
 from __future__ import annotations
 
