@@ -87,7 +87,7 @@ def test_functions_of_one_name_cannot_share_a_section(resolved, file):
 
 
 def test_the_path_of_a_wrapped_function_is_said_once(resolved):
-    with pytest.raises(ConfigError, match="says already where the function is"):
+    with pytest.raises(ConfigError, match="already says where the function is"):
         resolved(
             *RUN, "--reward", "mine.py:score", "--reward.score.path", "other.py:f", enough=False
         )

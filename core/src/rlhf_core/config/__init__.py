@@ -1,6 +1,6 @@
 """Configuration: layers of options in, one validated tree out. Imports nothing heavy.
 
-resolved = resolve([read_toml("run.toml"), parse_flags(["--train.steps", "10"])], plugins)
+Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.steps", "10"])], plugins)``
 """
 
 from .files import read_toml, write_toml

@@ -1,7 +1,7 @@
-"""Values to the types of their options, before pydantic checks ranges.
+"""Conversion of written values to the types of their options, before pydantic checks ranges.
 
-pydantic alone would take ``true`` for 1, refuse a single word for a list, and has no way to write None in TOML. One
-word does it here: ``none``, wherever the option's type has a None.
+pydantic alone would take ``true`` for 1 and refuse a single word for a list. TOML cannot write None, so the word
+``none`` means it in files and flags alike, wherever the option's type has a None.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pydantic import BaseModel
 from .layers import Words
 
 NONE = "none"
-"""How None is written in flags and files."""
+"""The word for None in flags and files."""
 
 
 class Mismatch(ValueError):
-    """A value that cannot be what its option is; the message says what was expected."""
+    """A value whose shape or kind is not its option's; the message says what was expected."""
 
 
 def alternatives(annotation: Any) -> tuple[Any, ...]:
@@ -86,7 +86,7 @@ def convert(annotation: Any, value: Any) -> Any:
 
 
 def type_name(annotation: Any) -> str:
-    """How help calls the type of an option: ``INT``, ``a|b``, ``TEXT...``."""
+    """Return the type of an option as help shows it: ``INT``, ``a|b``, ``TEXT...``."""
     if (item := item_type(annotation)) is not None:
         return f"{type_name(item)}..."
     names = []
@@ -123,7 +123,7 @@ def _from_words(annotation: Any, words: Words) -> Any:
 
 
 def _choices(annotation: Any) -> dict[str, Any]:
-    """What a choice is called in flags -> the choice, which may be a number."""
+    """Return the choices of a ``Literal`` by their text in flags; a choice itself may be a number."""
     literals = [kind for kind in alternatives(annotation) if get_origin(kind) is Literal]
     return {str(choice): choice for kind in literals for choice in get_args(kind)}
 

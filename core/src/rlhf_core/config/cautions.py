@@ -1,4 +1,7 @@
-"""What is allowed and probably not meant: said once when a run starts, and by ``--check`` and ``--dry-run``."""
+"""Warnings about options that are allowed and probably not meant.
+
+They are logged once when a run starts, and shown by ``--check`` and ``--dry-run``.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,18 @@ Selections = Mapping[str, tuple[Selection, ...]]
 
 
 def cautions(run: RunConfig, selections: Selections, labels: Labels) -> tuple[str, ...]:
-    """Return one text for each doubt about a configuration that passed all rules."""
+    """Return one warning for each combination that is probably not meant, of a configuration that passed all checks."""
     return (*_truncated_sampling(run, labels), *_later_updates(run, selections, labels))
 
 
 def _truncated_sampling(run: RunConfig, labels: Labels) -> Iterator[str]:
-    """The trainer's probabilities are those of the whole vocabulary, at the sampling temperature. Samples of a
-    truncated distribution are off-policy from the first update on, and nothing weighs them: corrections refuse them.
+    """Warn of top_p, top_k and min_p.
 
-    The figures: https://github.com/huggingface/trl/pull/7269, Qwen2.5-1.5B-Instruct in vLLM at temperature 1, where
-    top_p 0.8 was set beside top_k 1024 (which alone gives 0.995).
+    The trainer's probabilities are those of the whole vocabulary, at the sampling temperature. Samples of a truncated
+    distribution are off-policy from the first update on, and nothing weighs them: corrections refuse them.
+
+    Source of the figures: https://github.com/huggingface/trl/pull/7269, Qwen2.5-1.5B-Instruct in vLLM at temperature 1,
+    where top_p 0.8 was set beside top_k 1024 (which alone gives 0.995).
     """
     rollout = run.rollout
     if not sampling_params(rollout).truncates:
@@ -43,9 +48,10 @@ def _truncated_sampling(run: RunConfig, labels: Labels) -> Iterator[str]:
 
 
 def _later_updates(run: RunConfig, selections: Selections, labels: Labels) -> Iterator[str]:
-    """From the second update on, samples are of the policy before the first, which a loss without a ratio does not see.
+    """Warn of a loss without a ratio where a batch gives several updates.
 
-    No error: imitating samples that were kept, as RAFT does, is right whoever wrote them.
+    From the second update on, samples come from an older policy than the one that is trained, which only a ratio
+    corrects. No error: imitating samples that were kept, as RAFT does, is right whoever wrote them.
     """
     updates = updates_per_batch(run)
     (loss,) = selections["algo.loss.policy"]

@@ -1,4 +1,4 @@
-"""Configuration files: TOML in, and a run's whole configuration out."""
+"""Configuration files: TOML read as a layer, and a run's whole configuration written as TOML."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_toml(path: Path | str, *, defaults: bool = False) -> Layer:
     """Return a TOML file as a layer.
 
     Args:
-        defaults: name its options as flags in messages, since no user has seen the file.
+        defaults: the file holds defaults that no user has seen, so messages name its options as flags.
 
     Raises:
         ConfigError: the file cannot be read, or is not TOML; the message has the line.
@@ -52,9 +52,9 @@ def read_toml(path: Path | str, *, defaults: bool = False) -> Layer:
 
 
 def write_toml(resolved: Resolved, path: Path | str) -> None:
-    """Write everything that a run was started with; ``rlhf train -c`` with the file repeats it.
+    """Write a run's whole configuration; ``rlhf train -c`` with the file repeats the run.
 
-    ``resume`` is left out: it says how a run was started, not what it computes.
+    The section ``resume`` is left out: it says how a run was started, not what it computes.
     """
     tree = {key: value for key, value in writable(resolved.tree).items() if key != "resume"}
     header = "\n".join(f"# {line}".rstrip() for line in _header(resolved))
@@ -93,7 +93,7 @@ def _is_existing_reference(name: str) -> bool:
 
 
 def writable(value: Any) -> Any:
-    """TOML has no null: None becomes the word that the options take for it."""
+    """Return a value as TOML can hold it: None, which TOML lacks, becomes the word ``none``."""
     if value is None:
         return NONE
     if isinstance(value, Mapping):

@@ -53,7 +53,7 @@ def parse_flags(words: Sequence[str]) -> Layer:
 
 
 def _is_text(word: str) -> bool:
-    """False for what the shell passed as bytes that Python could not decode, which no file could record."""
+    """False for a word with bytes that are not UTF-8, which ``config.toml`` could not record."""
     return not any("\ud800" <= character <= "\udfff" for character in word)
 
 

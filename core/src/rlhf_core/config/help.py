@@ -35,7 +35,10 @@ The options of a component appear here once it is selected: rlhf train --estimat
 
 
 def render_help(layers: Sequence[Layer], plugins: Plugins, width: int = 100) -> str:
-    """Return the help for what the layers select. Selectors that name nothing usable are reported in place."""
+    """Return the help text of the core's options and of the components that the layers select.
+
+    A selector that names no usable component gives a note in the text, not an error.
+    """
     tree = merge(layers)
     labels = Labels(tree)
     choices, trouble = _select_leniently(tree, labels, plugins)
@@ -95,7 +98,7 @@ def _option(path: str, info: FieldInfo, tree: Layer, width: int, indent: str = "
 
 
 def _value(path: str, info: FieldInfo, tree: Layer) -> str:
-    """What the option is now, and where that comes from."""
+    """Return the option's present value and where that was written, in parentheses."""
     written = lookup(tree.values, path)
     if written is not None:
         value = " ".join(written) if isinstance(written, Words) else _plain(written)
@@ -120,7 +123,7 @@ def _plain(value: Any) -> str:
 
 
 def _alternatives(path: str, choices: Sequence[Choice], plugins: Plugins, width: int) -> list[str]:
-    """The other components that a selector could pick."""
+    """Return lines with the other components that a selector could pick."""
     slot = next((slot for slot in SLOTS if slot.path == path), None)
     if slot is None:
         return []

@@ -1,4 +1,4 @@
-"""Where option values come from: one nested tree per source, and where each value was written.
+"""Layers of options: one nested tree per source, with the place where each value was written.
 
 A later layer wins, leaf by leaf; lists are replaced as a whole. Values from the command line stay words (``Words``)
 until the type of their option is known.
@@ -13,23 +13,23 @@ from typing import Any
 from ..errors import ConfigError
 
 MAX_DEPTH = 32
-"""Of nested tables and lists, and of words in the path of an option."""
+"""Maximum depth of nested tables and lists, and of the sections in an option's path."""
 
 
 class Words(tuple[str, ...]):
-    """What was typed after a flag; empty when nothing was."""
+    """The words typed after a flag; empty when there were none."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value was written."""
+    """The place where a value was written."""
 
     label: str
     """For messages: the flag as typed, or ``file.toml: key``."""
     typed: bool = False
-    """True for the command line: the user wants it in this very run."""
+    """True for the command line: the user wants the option in this very run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def require_shallow(values: Any) -> None:
-    """Check that tables and lists are nested no deeper than ``MAX_DEPTH``, which no option is.
+    """Check that tables and lists are nested at most ``MAX_DEPTH`` deep. No option is deeper.
 
     Raises:
-        RecursionError: they are, and would exhaust the stack of whoever walks them.
+        RecursionError: they are nested deeper, which could exhaust the stack of a function that walks them.
     """
     level = [values]
     for _ in range(MAX_DEPTH):
@@ -87,7 +87,7 @@ def insert(values: dict[str, Any], path: str, value: Any) -> None:
     """Put ``value`` at a dotted path, making tables on the way.
 
     Raises:
-        KeyError: with the path at which a value stands where a table is needed, or the other way round.
+        KeyError: a value stands where a table is needed, or a table where a value is to go; its argument is that path.
     """
     *parents, last = path.split(".")
     table = values

@@ -1,4 +1,4 @@
-"""What the configuration says of the file system, checked before anything is imported or built."""
+"""Checks of the files and folders that a configuration names, before anything is imported or built."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def check_paths(resolved: Resolved, layers: Sequence[Layer]) -> None:
     """Refuse files and folders that are not there, or that the run could not write to.
 
     Args:
-        layers: those that ``resolved`` was made from; they tell where a path was written.
+        layers: the layers that ``resolved`` was made from; they tell where a path was written.
 
     Raises:
-        ConfigError: the first thing that is wrong.
+        ConfigError: the first of ``path_problems``.
     """
     for problem in path_problems(resolved, layers):
         raise ConfigError(problem)
 
 
 def folder_to_resume(layers: Sequence[Layer]) -> RunFolder | None:
-    """Return the folder whose run the options ask to go on with, before anything of them is validated."""
+    """Return the folder of the run that ``--resume`` goes on with, or None. Reads the options unvalidated."""
     values = merge(layers).values
 
     def written(path: str, default: str = "") -> str:
@@ -55,7 +55,7 @@ def path_problems(resolved: Resolved, layers: Sequence[Layer]) -> list[str]:
 
 
 def looks_like_path(name: str) -> bool:
-    """True for what can only be a path: a hub name has at most one slash and does not start like one."""
+    """True when ``name`` can only be a path: a hub name has at most one slash, and does not start or end with one."""
     return (
         name.startswith(("/", "./", "../", "~"))
         or name in (".", "..")
@@ -109,7 +109,6 @@ def _data_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
 
 
 def _output_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
-    # Imported here: the loop imports this package.
     run = resolved.run
     output = Path(run.output)
     label = f"{labels('output')} {run.output}"
@@ -136,7 +135,7 @@ def _output_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
 
 
 def _without_name(source: str) -> str:
-    """``NAME=PATH`` -> ``PATH``; a file may have the sign in its own name."""
+    """Return ``PATH`` of ``NAME=PATH``. An existing file may itself have ``=`` in its name."""
     return source if os.path.exists(source) else source.partition("=")[2] or source
 
 

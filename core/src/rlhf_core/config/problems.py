@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in the words that the user typed."""
+"""Error messages about a configuration, in the words that the user typed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _EXPECTED = {
 
 
 def flag(path: str) -> str:
-    """How an option is typed: its short name where there is one."""
+    """Return the flag of an option: ``--`` and its short name, or its path where it has none."""
     return f"--{_SHORT.get(path, path)}"
 
 
@@ -62,7 +62,7 @@ class Labels:
 
 
 class Report:
-    """Problems in the order they were found; one message tells the first in full and names the others."""
+    """Problems in the order in which they were found; one message gives the first in full and names the others."""
 
     def __init__(self) -> None:
         self._problems: list[tuple[str, str, str]] = []
@@ -71,15 +71,15 @@ class Report:
         return bool(self._problems)
 
     def add(self, label: str, text: str, owner: str = "") -> None:
-        """Note a problem with the option ``label``; ``owner`` tells whose option it is."""
+        """Note a problem with the option ``label`` of component ``owner``. Only an option's first problem counts."""
         if all(label != known for known, _, _ in self._problems):
             self._problems.append((label, text, owner))
 
     def raise_if_any(self) -> None:
-        """Raise what was noted.
+        """Raise all noted problems as one error.
 
         Raises:
-            ConfigError: if there is anything.
+            ConfigError: a problem was noted.
         """
         if not self._problems:
             return
@@ -109,12 +109,12 @@ def explain(error: Mapping[str, Any], value: Any) -> str:
 
 
 def with_article(noun: str) -> str:
-    """``an estimator``, ``a loss``."""
+    """Return the noun with its article: ``an estimator``, ``a loss``."""
     return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def show(value: Any) -> str:
-    """A value as it goes into a message, shortened."""
+    """Return a value as messages show it, at most 80 characters long."""
     if isinstance(value, list | tuple):
         text = repr(value[0]) if len(value) == 1 else ", ".join(map(repr, value))
     else:
@@ -123,7 +123,7 @@ def show(value: Any) -> str:
 
 
 def unknown_option(label: str, path: str, known: Iterable[str]) -> str:
-    """What to say of an option that does not exist: the nearest one that does.
+    """Return the message about an option that does not exist, with the nearest ones that do.
 
     An option with the same last word elsewhere in the tree (``--lr``) counts as near.
     """

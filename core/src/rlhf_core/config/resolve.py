@@ -1,4 +1,4 @@
-"""The second pass: every option against the types that the selectors chose."""
+"""The second pass over the options: each is validated against the core's model or that of a selected component."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def resolve(layers: Sequence[Layer], plugins: Plugins) -> Resolved:
     for ``check_paths`` to say.
 
     Raises:
-        ConfigError: the first thing that is wrong, by its flag or file and key, with the other places that are.
+        ConfigError: an option is wrong; the message gives the first in full and names the others.
         PluginError: a plugin's description contradicts itself or the core.
     """
     tree = merge(layers)
@@ -58,7 +58,7 @@ def resolve(layers: Sequence[Layer], plugins: Plugins) -> Resolved:
 
 
 def known_options(choices: Sequence[Choice]) -> list[str]:
-    """Paths of all options that a run with these components has."""
+    """Return the paths of all options that a run with these components has."""
     known = list(options_of(RunConfig))
     for choice in choices:
         known += options_of(choice.registered.component.config, choice.section)
@@ -75,7 +75,7 @@ def _split(
     labels: Labels,
     report: Report,
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]], tuple[str, ...]]:
-    """Take the sections of components out of the tree: the core's options, theirs, and what nothing uses."""
+    """Split the tree: the core's options, each component's by section, and paths of sections that nothing uses."""
     core: dict[str, Any] = {}
     for path, value in leaves(tree.values):
         insert(core, path, value)
@@ -113,7 +113,8 @@ def _take(value: Any, path: str, section: dict[str, Any], labels: Labels, report
     for key, entry in value.items():
         if key in section:
             report.add(
-                labels(f"{path}.{key}"), "is given twice, under the component's name and an alias"
+                labels(f"{path}.{key}"),
+                "is given twice, under the component's name and an alias; leave one out",
             )
         section[key] = entry
 
@@ -121,7 +122,7 @@ def _take(value: Any, path: str, section: dict[str, Any], labels: Labels, report
 def _unselected(
     parent: str, key: str, layers: Sequence[Layer], plugins: Plugins
 ) -> tuple[str, str] | None:
-    """The selector and the origin of a component that exists, but which this run does not use."""
+    """Return selector and origin of the component that ``key`` names, if it exists but this run does not use it."""
     for slot in SLOTS:
         if slot.section != parent:
             continue
@@ -142,7 +143,7 @@ def _note_unselected(
     labels: Labels,
     report: Report,
 ) -> None:
-    """On the command line, an option of what is not selected is a mistake; in a file it may wait for its turn."""
+    """Report typed options of a component that is not selected. In a file they may wait for a run that selects it."""
     slot, origin = found
     key = path.rpartition(".")[2]
     used = " ".join(choice.registered.name for choice in own if choice.slot.path == slot)
@@ -158,7 +159,7 @@ def _note_unselected(
 def _selection(
     choice: Choice, values: dict[str, Any], validator: Validator, labels: Labels, report: Report
 ) -> Selection | None:
-    """Validate the options of one component; its section may hold options of the core for it too."""
+    """Validate one component's section: the component's own options, and the core's for every component of its kind."""
     model = choice.registered.component.config
     of_core: Config | None = None
     if (shared := SHARED_OPTIONS.get(choice.slot.path)) is not None:
@@ -196,7 +197,7 @@ def _check_wrapped_path(
     if written not in (choice.wraps, Words((str(choice.wraps),))):
         report.add(
             labels(f"{choice.section}.path"),
-            f"{flag(choice.slot.path)} {choice.written} says already where the function is; leave this out",
+            f"{flag(choice.slot.path)} {choice.written} already says where the function is; leave this option out",
         )
 
 

@@ -1,4 +1,4 @@
-"""A run's configuration after validation: core options, and the chosen components with theirs."""
+"""A run's configuration after validation: the core's options, and the selected components with theirs."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ class Selection:
     slot: str
     """Path of the selector, such as ``actor.optim``."""
     section: str
-    """Where its options stand, such as ``actor.adam``."""
+    """Path of the section with its options, such as ``actor.adam``."""
     registered: Registered[Any]
     options: Config
     reward: RewardOptions | None = None
-    """For rewards: what the core does with them."""
+    """The core's options for every reward; None for other components."""
     term: TermOptions | None = None
-    """For further losses: what the core does with them."""
+    """The core's options for every further loss; None for other components."""
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the component needs, and what its options do."""
+        """Capabilities that the component needs, by itself or by its options."""
         return self.registered.component.needs | self.options.needed_by_options()
 
     def ref(self, hook: str) -> ComponentRef:
-        """The selection as it crosses process boundaries."""
+        """Return the selection as it crosses process boundaries; ``hook`` is that of its kind."""
         return ComponentRef(
             kind=hook, name=self.registered.qualified, options=self.options.model_dump(mode="json")
         )
@@ -78,7 +78,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """Everything that a run is started with."""
+    """A validated configuration: everything that a run is started with."""
 
     run: RunConfig
     selections: Mapping[str, tuple[Selection, ...]]
@@ -88,14 +88,14 @@ class Resolved:
     unused: tuple[str, ...] = field(default=())
     """Sections in files that belong to components which this run does not use."""
     cautions: tuple[str, ...] = field(default=())
-    """What is allowed and probably not meant; the run says it once, at its start."""
+    """Warnings about options that are allowed and probably not meant; the run logs them once, at its start."""
 
     def one(self, slot: str) -> Selection:
-        """The component of a selector that is always set."""
+        """Return the component of a selector that is always set."""
         (selection,) = self.selections[slot]
         return selection
 
     def optional(self, slot: str) -> Selection | None:
-        """The component of a selector, or None when it is not set."""
+        """Return the component of a selector, or None when it is not set."""
         chosen = self.selections.get(slot, ())
         return chosen[0] if chosen else None

@@ -1,7 +1,7 @@
 """The options that belong to no component. Flags, TOML keys and help are derived from these models.
 
-A field whose name is in ``selectors.SLOTS`` picks components; their own options live in the section named after them,
-beside it, and are validated with the component's own model.
+A field whose path is in ``selectors.SLOTS`` picks components. A component's own options stand beside that field, in the
+section named after the component, and are validated with the component's own model.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class CorrectionSection(Config):
 
 class KlSection(Config):
     mode: Literal["reward", "loss"] = Field(
-        "reward", description="penalise the reward, or add a loss term"
+        "reward", description="penalize the reward, or add a loss term"
     )
     coef: float = Field(
         0.0, ge=0.0, le=100.0, description="0: no KL, and no reference model for it"
@@ -358,7 +358,7 @@ class RuntimeSelection(Config):
 
 
 class RunConfig(Config):
-    """A whole run, without the options of components."""
+    """All options of a run but those of components."""
 
     seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
     output: str = Field("runs/run", min_length=1, description="run folder")

@@ -1,4 +1,4 @@
-"""One section of the tree against one options model."""
+"""Validation of one section of the tree against one options model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Yield the dotted path and description of each of a model's options, nested models included."""
+    """Yield the dotted path and the pydantic field of each of a model's options, nested models included."""
     for name, info in model.model_fields.items():
         path = f"{prefix}.{name}" if prefix else name
         nested = model_of(info.annotation)
@@ -33,7 +33,7 @@ def options_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 class Validator:
-    """Validates sections one after the other and collects what is wrong with any of them."""
+    """Validates sections one after the other and collects their problems in one report."""
 
     def __init__(self, labels: Labels, known: Iterable[str], report: Report) -> None:
         self._labels = labels
@@ -50,7 +50,7 @@ class Validator:
             owner: the component that the options belong to, for messages; empty for the core's.
 
         Raises:
-            PluginError: a plugin's own validation raised something other than a ValueError.
+            PluginError: a plugin's own validation raised anything but a ValueError.
         """
         shaped = self._shape(model, values, path, owner)
         try:
@@ -67,7 +67,7 @@ class Validator:
     def _shape(
         self, model: type[BaseModel], values: Mapping[str, Any], path: str, owner: str
     ) -> dict[str, Any]:
-        """Convert what can be; leave out what cannot, after noting it."""
+        """Return the values converted to their options' types; a value that cannot be is reported and left out."""
         shaped: dict[str, Any] = {}
         for key, value in values.items():
             here = f"{path}.{key}" if path else key
@@ -126,7 +126,7 @@ class Validator:
 
     @staticmethod
     def _absent(model: type[BaseModel], below: str) -> list[tuple[str, FieldInfo]]:
-        """The option called ``below``, or those of a missing section, that have no default."""
+        """Return the required options that are missing: the option ``below``, or all of the section ``below``."""
         return [
             (name, info)
             for name, info in fields_of(model)

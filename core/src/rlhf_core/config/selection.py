@@ -1,4 +1,4 @@
-"""The first pass: which components the selectors pick, before any option is looked at."""
+"""The first pass over the options: the components that the selectors pick, before other options are looked at."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ class Choice:
     """The name as it was written."""
     registered: Registered[Any]
     section: str
-    """Where its options stand."""
+    """Path of the section with its options."""
     names: frozenset[str]
-    """Last words under which that section may be written: the component's name and its aliases."""
+    """Keys under which that section may be written: the component's name and its aliases."""
     wraps: str | None = None
     """The code reference that the component wraps."""
 
     @property
     def recorded(self) -> str:
-        """What a run records: code references as they were written, else the qualified name."""
+        """The name that a run records: a code reference as it was written, else the qualified name."""
         is_code = code_reference.is_reference(self.written)
         return self.written if is_code else self.registered.qualified
 
     @property
     def owner(self) -> str:
-        """Whose options these are, for messages."""
+        """The component's name and origin, for messages about its options."""
         return f"{self.registered.name} ({self.registered.origin})"
 
 
 def select(tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
-    """Look up everything that the selectors name, in the order of ``SLOTS``.
+    """Return the components that the selectors name, in the order of ``SLOTS``.
 
     Raises:
-        ConfigError: a selector is not set though it must be, names nothing that exists, or two selected components
-            would share a section.
-        PluginError: a component is called like an option of the section in which its own would stand.
+        ConfigError: a required selector is not set, a selector names no installed component, or two selected
+            components would share a section.
+        PluginError: a component has the name of an option of the section in which its own options would stand.
     """
     choices = [choice for slot in SLOTS for choice in select_slot(slot, tree, labels, plugins)]
     seen: dict[str, Choice] = {}
@@ -62,7 +62,7 @@ def select(tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
         if other := seen.get(choice.section):
             raise ConfigError(
                 f"{labels(choice.slot.path)} {choice.written}: its options would stand in the section "
-                f"{choice.section!r}, as those of {labels(other.slot.path)} {other.written}.\n"
+                f"{choice.section!r}, where those of {labels(other.slot.path)} {other.written} stand.\n"
                 "  Choose it once, or give one of the two functions another name."
             )
         seen[choice.section] = choice
@@ -75,10 +75,10 @@ def select(tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
 
 
 def select_slot(slot: Selector, tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
-    """Look up what one selector names.
+    """Return the components that one selector names; none for an optional selector that is not set.
 
     Raises:
-        ConfigError: it is not set though it must be, or names nothing that exists.
+        ConfigError: the selector is required and not set, or names no installed component.
     """
     info = section_model(slot).model_fields[slot.path.rpartition(".")[2]]
     label = labels(slot.path)
@@ -114,7 +114,7 @@ def written_names(slot: Selector, layers: Sequence[Layer]) -> Iterator[str]:
 
 
 def section_model(slot: Selector) -> type[BaseModel]:
-    """The core's model of the section in which a selector stands."""
+    """Return the core's model of the section in which a selector stands."""
     model: type[BaseModel] = RunConfig
     for key in slot.section.split("."):
         nested = model_of(model.model_fields[key].annotation)

@@ -1,6 +1,6 @@
-"""Which options pick components, and the short names for what is typed most.
+"""Selectors, the options that pick components, and short names of the options that are typed most.
 
-The one place where a path of the configuration meets a hook. No component is named here.
+This is the one place where a path of the configuration meets a hook. No component is named here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Selector:
 
     @property
     def section(self) -> str:
-        """Where the options of what is chosen live: ``section.<component>``."""
+        """Path of the section in which it stands; its component's options are in ``<section>.<component>``."""
         return self.path.rpartition(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""No option is ignored: one that was typed for this run and could not change it is refused.
+"""Refusal of options that change nothing: no option that was typed for this run is silently ignored.
 
 Only the command line is checked. In a file an option may wait for the run that switches its feature on.
 """
@@ -30,13 +30,16 @@ def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
 def _without_effect(
     run: RunConfig, selections: Selections, labels: Labels
 ) -> Iterator[tuple[str, str]]:
-    """Yield options that the rest of the configuration switches off, with the reason."""
+    """Yield the path of each option that the rest of the configuration switches off, and the reason."""
     kl = run.algo.kl
     if kl.mode == "reward":
         for name in ("tail", "unbiased_gradient"):
             yield f"algo.kl.{name}", "the KL is in the reward. Set --algo.kl.mode loss too."
     if kl.unbiased_gradient:
-        yield "algo.kl.tail", "the unbiased gradient is no estimator's. Leave that option out."
+        yield (
+            "algo.kl.tail",
+            "--algo.kl.unbiased_gradient replaces the gradient that the tail shapes. Leave one of the two out.",
+        )
     if kl.coef == 0:
         for name in ("mode", "estimator", "tail"):
             yield f"algo.kl.{name}", "there is no KL penalty. Set --algo.kl.coef too."

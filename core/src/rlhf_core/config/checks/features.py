@@ -1,4 +1,4 @@
-"""What the options of a run mean for its components, in the words of ``rlhf_core.capabilities``."""
+"""Options of a run as capabilities (``rlhf_core.capabilities``), and quantities that several options give together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CRITIC = "critic."
 _AGGREGATIONS: Mapping[str, Aggregation] = {
     f"aggregation:{mode}": mode for mode in get_args(Aggregation)
 }
-"""What a component provides that was published with an aggregation of its own."""
+"""Capability of a component that was published with an aggregation of its own -> that aggregation."""
 
 
 def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]]) -> frozenset[str]:
@@ -48,10 +48,10 @@ def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]])
 def old_logprobs_from(
     run: RunConfig, selections: Mapping[str, tuple[Selection, ...]]
 ) -> Literal["reuse", "recompute", "rollout"]:
-    """Return where the ratio's denominator comes from, as written or, for ``auto``, the cheapest that is exact.
+    """Return where the ratio's denominator comes from: as written or, for ``auto``, the cheapest that is exact.
 
-    Stale samples were drawn from another policy than the one at the start of the update. Where nothing else weighs
-    them for that, only the sampler's log-probs make the ratio right.
+    Stale samples were drawn from an older policy than the one at the start of the update. Where no correction and no
+    loss weighs them for that, only the sampler's log-probs make the ratio right.
     """
     mode = run.algo.loss.old_logprobs
     if mode != "auto":
@@ -75,20 +75,20 @@ def is_off_policy(loss: Selection) -> bool:
 
 
 def spare_prompts(rollout: RolloutConfig) -> int:
-    """Prompts that a step starts beside those that it needs."""
+    """Number of prompts that a step starts beyond its ``batch_size``, by ``oversampling``."""
     # Rounded, because 10 * (1.1 - 1) is a little more than 1.
     return math.ceil(round(rollout.batch_size * (rollout.oversampling - 1), 6))
 
 
 def prompts_in_flight(rollout: RolloutConfig) -> int:
-    """Most prompts that are played at the same time."""
+    """Maximum number of prompts that are played at the same time."""
     ahead = rollout.max_staleness * rollout.batch_size
     most = rollout.batch_size + max(ahead, spare_prompts(rollout))
     return min(most, rollout.concurrency or most)
 
 
 def has_entropy_bonus(run: RunConfig) -> bool:
-    """True when the loss has an entropy term, be its coefficient 0 for the moment."""
+    """True when the loss has an entropy term, also while an adapted coefficient is 0."""
     return run.algo.loss.entropy_coef > 0 or run.algo.loss.entropy_target is not None
 
 
@@ -110,7 +110,7 @@ def renormalizes(run: RunConfig) -> bool:
 
 
 def sampling_params(rollout: RolloutConfig) -> SamplingParams:
-    """The sampling of training rollouts."""
+    """Return the sampling parameters of training rollouts."""
     return SamplingParams(
         temperature=rollout.temperature,
         top_p=rollout.top_p,
@@ -130,7 +130,7 @@ def updates_per_batch(run: RunConfig) -> int:
 
 
 def needs(selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> frozenset[str]:
-    """Everything that some chosen component needs."""
+    """Return the capabilities that any chosen component needs."""
     return capabilities.needs_of(_chosen(selections, labels))
 
 

@@ -1,4 +1,4 @@
-"""Combinations of options that cannot be what somebody wants. Each message names both options and a way out."""
+"""Refusal of options that contradict each other. Each message names both options and a way out."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ def _data_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
     if data.probabilities and len(data.probabilities) != len(data.train):
         yield (
             f"{labels('data.probabilities')} has {len(data.probabilities)} shares for {len(data.train)} sets "
-            f"in {labels('data.train')}; expected one each"
+            f"in {labels('data.train')}; expected one share for each set"
         )
     if data.probabilities and not math.isclose(sum(data.probabilities), 1.0, abs_tol=1e-3):
         yield f"{labels('data.probabilities')}: expected shares that add up to 1, got {sum(data.probabilities):g}"
     if any(not source.strip() for source in data.train):
-        yield f"{labels('data.train')}: one of the names is empty"
+        yield f"{labels('data.train')}: expected names of data sets; one of them is empty. Leave it out."
     if data.template is not None:
         yield from _template_rules(data.template, labels)
         if labels.is_typed("data.prompt_key"):
@@ -303,7 +303,7 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
         if not 0.0 <= temperature <= 10.0:
             yield f"{labels('eval.temperatures')}: expected 0 (greedy) to 10, got {temperature:g}"
     if len(set(evaluation.temperatures)) < len(evaluation.temperatures):
-        yield f"{labels('eval.temperatures')}: the same temperature is given twice"
+        yield f"{labels('eval.temperatures')}: the same temperature is given twice. Leave one out."
     if evaluation.n_samples > 1 and not any(evaluation.temperatures):
         yield (
             f"{labels('eval.n_samples')} is {evaluation.n_samples}, but at temperature 0 all samples of a prompt are "
