@@ -1,4 +1,4 @@
-"""Protocols and data types that plugins and core exchange. One file a kind; none imports torch."""
+"""Protocols and data types that plugins and core exchange. One file for each kind of component; none imports torch."""
 
 from ..batch.metric import Metric, Metrics, merge_metrics, metric_values
 from ..batch.task import Message, Task, Uid

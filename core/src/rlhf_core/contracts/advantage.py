@@ -28,49 +28,50 @@ class RewardBatch:
     episode: Int[Tensor, " b"]
     """Dense index of the episode; more than one row when an episode has several segments."""
     turn: Int[Tensor, "b a"]
-    """Which turn of the row each action token belongs to. 0 at padding."""
+    """Index within its row of the turn that each action token belongs to, from 0. 0 at padding."""
     truncated: Bool[Tensor, " b"]
-    """The last turn hit a token limit."""
+    """True where the row's last turn hit a token limit."""
     kl_penalty: Float[Tensor, "b a"] | None = None
-    """The part of ``token_rewards`` that is the KL penalty (a negative coefficient times the KL), if any."""
+    """The part of ``token_rewards`` that is the KL penalty, minus the coefficient times the KL; None: there is none."""
     values: Float[Tensor, "b a"] | None = None
     """The critic's value of the state before each action token; given to components that need ``values``."""
     rewards_by_name: Mapping[str, Float[Tensor, " b"]] = field(default_factory=dict)
-    """The single rewards, unweighted; NaN where a sample has none."""
+    """Each reward's own numbers, unweighted; NaN where a sample has none."""
     reward_weights: Mapping[str, float] = field(default_factory=dict)
-    """By the same names: what each reward is multiplied with in the sum."""
+    """Factor of each reward in the sum, by the same names."""
     final_values: Float[Tensor, " b"] | None = None
     """The critic's value of the state after the last action token of rows that are truncated, 0 for others; given to
     components that need ``final_values``."""
     old_logprobs: Float[Tensor, "b a"] | None = None
-    """Of the policy before this batch's updates; given to components that need ``old_logprobs``."""
+    """Log-probs under the policy before this batch's updates; given to components that need ``old_logprobs``."""
     sum_pi_squared: Float[Tensor, "b a"] | None = None
     """Sum over the vocabulary of the squared probabilities of the policy at each action; given to components that need
     ``sum_pi_squared``."""
     greedy_rewards: Float[Tensor, " b"] | None = None
-    """Reward of the greedy episode of the row's prompt; given to components that need ``greedy_rewards``."""
+    """Reward of the greedy episode (temperature 0) of the row's prompt; given to components that need
+    ``greedy_rewards``."""
     observation: Int[Tensor, "b a"] | None = None
-    """Dense index of what the policy read before the turn of each action token: the prompt before the first turn, the
-    environment's text before later ones. Equal within a group exactly if the token ids are equal, and never equal
-    across groups. Given to components that need ``observations``. 0 at padding."""
+    """Dense index of the text that the policy read before the turn of each action token: the prompt before the first
+    turn, the environment's text before later ones. Within a group indices are equal exactly where the token ids are;
+    different groups share none. Given to components that need ``observations``. 0 at padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advantages:
-    """What the policy loss is weighted with."""
+    """Advantages, the weights of the policy loss, and the critic's targets."""
 
     advantages: Float[Tensor, "b a"]
-    """0 at padding."""
+    """Advantage of each action token. 0 at padding."""
     returns: Float[Tensor, "b a"] | None = None
     """The critic's targets; required from components that need ``values``."""
     metrics: Metrics = field(default_factory=dict)
 
 
 class AdvantageEstimator(Protocol):
-    """Owns baseline, discounting and whitening: it sees the whole batch, before it is cut into minibatches.
+    """Turns rewards into advantages: baseline, discounting, whitening. Sees the whole batch, before the minibatches.
 
-    The KL penalty, where it is in the reward, acts through the advantages alone: the loop refuses an estimator whose
-    advantages do not depend on it. One that cannot take it has a component with ``conflicts={"kl_in_reward"}``.
+    The KL penalty, where it is in the reward, acts through the advantages alone: the run ends before its first update
+    if they do not depend on it. An estimator that cannot take the penalty declares ``conflicts={"kl_in_reward"}``.
     """
 
     def __call__(self, batch: RewardBatch) -> Advantages: ...

@@ -1,4 +1,4 @@
-"""Training backends: one object per rank and role, which holds a model and, if it is trained, its optimizer."""
+"""Training backends: one object per rank and role, which holds the role's model and, if trained, its optimizer."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..plugins import Plugins
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+"""Reduction of token losses to one number over an optimizer step; ``math.aggregate`` has the formulas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +35,18 @@ class ScheduleSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossTerm:
-    """One more loss beside the policy loss, with a weight and a denominator of its own."""
+    """A further loss beside the policy loss, with a weight and an aggregation of its own."""
 
     loss: ComponentRef
     weight: float
     aggregation: Aggregation
     rows: Literal["rollouts", "supervised"] = "rollouts"
-    """Which sequences of the step it is a loss of."""
+    """The sequences of the step that the loss is computed on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyObjective:
-    """What the policy minimises: the policy loss, plus KL to the reference, minus entropy, plus further terms."""
+    """The policy's objective, minimized: policy loss + kl_coef * KL to the reference - entropy_coef * entropy + terms."""
 
     loss: ComponentRef
     aggregation: Aggregation
@@ -53,17 +54,17 @@ class PolicyObjective:
     kl_estimator: Literal["k1", "k2", "k3"] | None = None
     """None: no KL term in the loss."""
     kl_tail: Literal["linear", "clamp"] = "linear"
-    """What the KL term does beyond 10 nats: see ``math.kl_estimate``. Of no effect on the unbiased gradient."""
+    """Form of the KL term beyond 10 nats: see ``math.kl_estimate``. Has no effect on the unbiased gradient."""
     kl_unbiased_gradient: bool = False
     """Replace the gradient of the KL term by the unbiased one; its value stays that of the estimator."""
     entropy_bonus: bool = False
-    """The plan's entropy coefficient may be positive."""
+    """True: ``StepPlan.entropy_coef`` may be positive."""
     terms: tuple[LossTerm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueObjective:
-    """What the critic minimises: half the squared error to the returns, clipped around the old values."""
+    """The critic's objective, minimized: half the squared error to the returns, clipped around the old values."""
 
     value_clip: float | None = None
     aggregation: Aggregation = "token-mean"
@@ -74,15 +75,15 @@ class RoleSpec:
     """One model of a run."""
 
     role: str
-    """``policy``, ``critic``, ``reference``, ...: a label for logs and placement; behaviour is below."""
+    """``policy``, ``critic``, ``reference``, ...: a label for logs and placement; the other fields say what it does."""
     model_path: str
     tokenizer_path: str | None = None
-    """Whose tokenizer an export gets; None: the model's."""
+    """Folder or hub name of the tokenizer that an export gets; None: the model's."""
     dtype: str = "float32"
     trust_remote_code: bool = False
     head: Literal["lm", "value"] = "lm"
     objective: PolicyObjective | ValueObjective | None = None
-    """None: the role is not trained."""
+    """None: the role is not trained, only read for log-probs, statistics or values."""
     optimizer: ComponentRef | None = None
     adapter: ComponentRef | None = None
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
@@ -105,9 +106,9 @@ class TrainBatch:
 
     trajectories: TrajectoryColumns
     columns: Mapping[str, NDArray[np.float32]]
-    """(sum of A,) each: ``advantages``, and where something needs them ``old_logprobs``, ``rollout_logprobs``,
-    ``ref_logprobs``, ``teacher_logprobs``, ``returns``, ``values``; and ``prepared/NAME`` for what the policy loss's
-    ``prepare`` returned."""
+    """(sum of A,) each: ``advantages``, and those that a component needs of ``old_logprobs``, ``rollout_logprobs``,
+    ``ref_logprobs``, ``teacher_logprobs``, ``returns`` and ``values``; and ``prepared/NAME`` for each column that the
+    policy loss's ``prepare`` returned."""
     teacher_top: TopTokens | None = None
     """The teacher's most probable tokens at each action."""
     supervised: TrajectoryColumns | None = None
@@ -116,18 +117,18 @@ class TrainBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopTokens:
-    """The most probable tokens at each action, highest first."""
+    """The k most probable tokens at each action, most probable first."""
 
     token_ids: NDArray[np.int32]
     """(sum of A, k)"""
     logprobs: NDArray[np.float32]
-    """(sum of A, k)"""
+    """(sum of A, k) natural log-probability of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalizers:
-    """Totals over the whole optimizer step, all ranks included. They are what makes the gradient independent of how
-    the step is cut into micro-batches."""
+    """Totals over the whole optimizer step, all ranks included, by which losses are divided. With them the gradient
+    does not depend on how the step is cut into micro-batches."""
 
     num_actions: int
     num_sequences: int
@@ -137,32 +138,32 @@ class Normalizers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """What is particular to one optimizer step."""
+    """Settings of one optimizer step beside its data."""
 
     normalizers: Normalizers
     supervised_normalizers: Normalizers | None = None
-    """The same totals of the supervised rows."""
+    """The totals of the supervised rows."""
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
     on_policy: bool = False
-    """True when the weights have not changed since the batch's old log-probs were defined: the loss then takes
-    the policy's own (detached) log-probs as the old ones, and no extra pass is needed."""
+    """True before the first update on a batch, when the policy is still the old policy: the loss then takes the
+    policy's own (detached) log-probs as the old ones, and no extra pass is needed."""
     return_logprobs: bool = False
-    """Give the policy's log-probs, as this step's forward pass found them, back with the metrics."""
+    """Return the policy's log-probs of this step's forward pass as ``StepOutcome.logprobs``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What one optimizer step leaves behind."""
+    """The result of one optimizer step."""
 
     metrics: Metrics
     logprobs: NDArray[np.float32] | None = None
-    """(sum of A,) of the batch's actions before the update, if the plan asks for them."""
+    """(sum of A,) log-probs of the batch's actions before the update, if the plan asks for them."""
 
 
 Statistic = Literal["logprobs", "entropy", "sum_pi_squared"]
-"""What a pass without gradients can compute at each action: its log-probability; entropy (nats) and sum over the
-vocabulary of the squared probabilities of the distribution that it was drawn from. All after the temperature."""
+"""Name of a quantity at each action: its log-probability, or the entropy (nats) or the sum over the vocabulary of the
+squared probabilities of the distribution that it was drawn from. All after the temperature."""
 
 
 class TrainBackend(Protocol):
@@ -173,21 +174,21 @@ class TrainBackend(Protocol):
         ...
 
     def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """(sum of A,) log-probability of each action. No gradient."""
+        """Return the log-probability (sum of A,) of each action. No gradient."""
         ...
 
     def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
-        """(sum of A,) each, in one pass. No gradient."""
+        """Return the named statistics, (sum of A,) each, from one forward pass. No gradient."""
         ...
 
     def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
-        """The k most probable tokens at each action, ties by token id. No gradient."""
+        """Return the k most probable tokens at each action; equal ones in the order of their ids. No gradient."""
         ...
 
     def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """(sum of A,) value of the state before each action. No gradient."""
+        """Return the value (sum of A,) of the state before each action. No gradient."""
         ...
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
@@ -203,7 +204,7 @@ class TrainBackend(Protocol):
     def buckets(self) -> Iterator[dict[str, torch.Tensor]]: ...
 
     def checksum(self) -> str:
-        """Digest of the weights as ``buckets`` gives them."""
+        """Return the digest of the weights as ``buckets`` yields them (``rlhf_core.weights.weights_digest``)."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -211,7 +212,7 @@ class TrainBackend(Protocol):
         ...
 
     def load(self, folder: Path) -> None:
-        """Undo ``save``, to the bit."""
+        """Restore the state that ``save`` wrote, to the bit."""
         ...
 
     def export(self, folder: Path, *, ema: bool = False) -> None:

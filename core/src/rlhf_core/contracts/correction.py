@@ -14,17 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """No gradient flows through any of it."""
+    """Weights for the samples of another policy. No gradient flows through any field."""
 
     weights: Float[Tensor, "b a"]
-    """Multiply the token losses."""
+    """Factors of the token losses."""
     keep: Bool[Tensor, "b a"]
-    """False drops the token from the loss; it still counts in the normaliser."""
+    """False drops the token from the loss; it still counts in the normalizers."""
     metrics: Metrics = field(default_factory=dict)
 
 
 class IsCorrection(Protocol):
-    """Equal log-probs must give weight 1 everywhere."""
+    """Weighs tokens by how probable the trainer's policy finds them compared with the sampler's.
+
+    Equal log-probs must give weight 1 everywhere.
+    """
 
     def __call__(
         self,

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens are drawn. Ranges are checked where the options are declared (``rollout.*``, ``eval.*``)."""
+    """Parameters of sampling. Ranges are checked where the options are declared (``rollout.*``, ``eval.*``)."""
 
     temperature: float = 1.0
     """Divides the logits; 0 takes the most probable token."""
     top_p: float = 1.0
-    """Smallest set of most probable tokens whose probabilities reach this sum; 1 keeps all."""
+    """Keep the smallest set of most probable tokens whose probabilities reach this sum; 1 keeps all."""
     top_k: int = 0
-    """Number of most probable tokens to keep; 0 keeps all."""
+    """Keep this many of the most probable tokens; 0 keeps all."""
     min_p: float = 0.0
     """Drop tokens less probable than this share of the most probable one; 0 keeps all."""
     stop: tuple[str, ...] = ()
-    """Stop as soon as the decoded text of this turn contains one of these. Their tokens stay in the sequence."""
+    """Strings that end the turn as soon as its decoded text contains one. Their tokens stay in the sequence."""
     min_new_tokens: int = 0
-    """Before this many tokens neither end-of-sequence nor a stop string ends the turn."""
+    """Tokens before which neither end-of-sequence nor a stop string ends the turn."""
     max_new_tokens: int = 256
     logprobs: bool = True
-    """False: nothing reads ``Completion.logprobs``, so an engine that saves work by it may return NaN there."""
+    """False: nobody reads ``Completion.logprobs``, so an engine may fill them with NaN to save work."""
 
     @property
     def truncates(self) -> bool:
@@ -65,13 +65,13 @@ class GenerationRequest:
     sampling: SamplingParams
 
     def checked_limit(self, max_length: int, vocab_size: int) -> int:
-        """Return how many tokens each completion may have: what is asked for, or what ``max_length`` leaves.
+        """Return how many tokens each completion may have: ``max_new_tokens``, or fewer if ``max_length`` leaves fewer.
 
         Args:
             max_length: prompt and response tokens of the longest sequence that the engine serves.
 
         Raises:
-            RolloutError: no engine could serve it; says why and names the uid.
+            RolloutError: no engine could serve the request; the message says why and names the uid.
         """
         length = len(self.prompt_ids)
         problem = None
@@ -98,30 +98,30 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What one seed produced."""
+    """The tokens sampled with one seed."""
 
     token_ids: NDArray[np.int32]
     """(A,) including the end-of-sequence token, if one was written."""
     logprobs: NDArray[np.float32]
     """(A,) natural log-probability under the sampling distribution (after temperature, and after top-p/top-k/
-    min-p where those are on). At temperature 0: under the distribution of temperature 1. All NaN, or the same, where
-    ``SamplingParams.logprobs`` is off."""
+    min-p where those are on). At temperature 0: under the distribution of temperature 1. Where
+    ``SamplingParams.logprobs`` is off: these numbers, or all NaN."""
     weight_version: NDArray[np.int32]
-    """(A,)"""
+    """(A,) version of the weights that sampled each token."""
     stop: Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightSync:
-    """What one update of weights took."""
+    """Size and duration of one transfer of weights to engines."""
 
     num_bytes: int
-    """Of all weights, however many engines got them."""
+    """Bytes of all weights, counted once however many engines got them."""
     seconds: float
 
 
 class WeightSource(Protocol):
-    """Where an engine gets its weights from: the training backend of the policy."""
+    """The side that an engine gets its weights from: the training backend of the policy."""
 
     def module(self) -> torch.nn.Module | None:
         """Return the live module if it is in this process (the engine may share it), else None."""
@@ -141,8 +141,8 @@ class Engine(Protocol):
 
     @property
     def shares_weights(self) -> bool:
-        """True when it computes with the trainer's own tensors, so that nothing may run while those change; known
-        once it has started."""
+        """True when the engine computes with the trainer's own tensors, so that nothing may run while those change.
+        Known once the engine has started."""
         ...
 
     async def start(self, spec: EngineSpec, source: WeightSource) -> None:
@@ -158,11 +158,11 @@ class Engine(Protocol):
         ...
 
     async def update_weights(self, version: int, source: WeightSource) -> WeightSync | None:
-        """Serve ``version`` from now on, which is what ``source`` holds; return what that took, if it was measured."""
+        """Serve the weights of ``source``, which are ``version``, from now on; return size and time if measured."""
         ...
 
     async def pause(self) -> None:
-        """Stop between two tokens, keeping what is in flight."""
+        """Stop between two tokens, keeping the requests in flight."""
         ...
 
     async def resume(self) -> None:
@@ -170,7 +170,7 @@ class Engine(Protocol):
         ...
 
     async def sleep(self) -> None:
-        """Release what memory can be released. Illegal while a request is in flight."""
+        """Release as much memory as possible. Illegal while a request is in flight."""
         ...
 
     async def wake(self) -> None:
@@ -178,8 +178,8 @@ class Engine(Protocol):
         ...
 
     async def checksum(self) -> str | None:
-        """Digest of the weights being served (``rlhf_core.weights.weights_digest``), comparable with
-        ``TrainBackend.checksum``; read back from what is computed with, not remembered. None where no process holds
+        """Return the digest of the weights being served (``rlhf_core.weights.weights_digest``), comparable with
+        ``TrainBackend.checksum``. It is computed from the tensors in use, not remembered. None where no process holds
         whole weights."""
         ...
 
@@ -190,19 +190,20 @@ class Engine(Protocol):
 
 @runtime_checkable
 class LinkedEngine(Engine, Protocol):
-    """An engine whose own processes take weights straight from a trainer's. One without these calls gets them through
-    the process that it lives in."""
+    """An engine whose own processes take weights straight from a trainer's. An engine without these calls gets its
+    weights through the process that it lives in."""
 
     async def start_empty(self, spec: EngineSpec) -> None:
-        """Get ready for weights, in the place of ``start``."""
+        """Get ready to serve, without weights; called instead of ``start``."""
         ...
 
     async def receivers(self) -> Sequence[Place]:
-        """Where the processes are, each of which wants all weights; empty if they cannot take them so."""
+        """Return the places of the engine's processes, each of which wants all weights; empty if no link can reach
+        them."""
         ...
 
     async def join(self, invitation: Invitation) -> None:
-        """Have them join a ``rlhf_core.weights`` link, in the place of an older one.
+        """Have the engine's processes join a ``rlhf_core.weights`` link, which replaces an older one.
 
         Raises:
             RolloutError: the other ends did not come.
@@ -210,7 +211,7 @@ class LinkedEngine(Engine, Protocol):
         ...
 
     async def receive_weights(self, version: int) -> None:
-        """Do what ``update_weights`` does, with the weights that come by the link.
+        """Serve ``version`` from now on, as ``update_weights`` does, with the weights that come by the link.
 
         Raises:
             RolloutError: the link broke, or the weights do not fit.
@@ -220,7 +221,7 @@ class LinkedEngine(Engine, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """What every engine needs to know beside its own options."""
+    """Settings that every engine gets beside its own options."""
 
     model_path: str
     dtype: str
@@ -228,6 +229,6 @@ class EngineSpec:
     max_length: int
     """Prompt and response tokens of the longest sequence that will be asked for."""
     max_concurrency: int
-    """Most completions that will ever be in flight at once."""
+    """Maximum number of completions in flight at once."""
     eos_token_ids: tuple[int, ...]
     trust_remote_code: bool = False

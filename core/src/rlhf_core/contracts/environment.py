@@ -1,4 +1,4 @@
-"""Environments: what answers the policy between its turns. One instance plays one episode."""
+"""Environments, which answer the policy between its turns. One instance plays one episode."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..batch.trajectory import Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the policy gets to read. Exactly one of the three is set; all empty means nothing is added."""
+    """Text for the policy to read, in one of three forms. At most one field is set; with none, nothing is added."""
 
     text: str | None = None
-    """Tokenised as it stands."""
+    """Tokenized as it stands."""
     messages: tuple[Message, ...] = ()
     """Rendered with the chat template."""
     token_ids: tuple[int, ...] | None = None
@@ -29,14 +29,14 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What the policy wrote in one turn."""
+    """The policy's answer in one turn."""
 
     text: str
     """Decoded, without special tokens."""
     token_ids: tuple[int, ...]
     stop: Stop
     turn: int
-    """0 for the first."""
+    """Index of the turn in the episode, from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +45,13 @@ class StepResult:
 
     observation: Observation = field(default_factory=Observation)
     reward: float = 0.0
-    """For this turn; it lands on the turn's last action token."""
+    """Reward of this turn, placed on the turn's last action token."""
     done: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Environment(Protocol):
-    """A fresh instance is made per episode, ``reset`` once, and always closed, also after an error.
+    """Plays one episode: made for it, ``reset`` once, stepped, and always closed, also after an error.
 
     Its randomness comes from the seed of ``reset`` alone.
     """

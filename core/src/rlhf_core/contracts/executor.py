@@ -22,7 +22,7 @@ class Renderer(Protocol):
     """Text to tokens and back, by the run's tokenizer and chat template."""
 
     def encode(self, text: str) -> list[int]:
-        """Tokenise a piece of text; adds no special tokens."""
+        """Return the tokens of a text, without special tokens."""
         ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
@@ -30,29 +30,29 @@ class Renderer(Protocol):
     def decode_batch(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> list[str]:
-        """Return what ``decode`` says of each; faster for many."""
+        """Return the text of each sequence, as ``decode`` gives it; faster for many."""
         ...
 
     def render(self, messages: Sequence[Message]) -> list[int]:
-        """Tokens of a conversation, ending where the policy is to write."""
+        """Return the tokens of a conversation, ending where the policy is to write."""
         ...
 
     def render_next(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
-        """Tokens that follow the policy's last turn: the rest of its turn (unless it ``ended`` with
-        end-of-sequence), then ``messages``, ending where the policy is to write again. Never re-tokenises what
-        came before."""
+        """Return the tokens between the policy's last turn and its next one: the template's end of the last turn
+        (unless the policy ``ended`` it with end-of-sequence itself), then ``messages``. Earlier tokens are never
+        tokenized again."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutContext:
-    """What an executor works with besides the task."""
+    """Tools and settings that an executor works with beside the task."""
 
     engine: Generator
     renderer: Renderer
     sampling: SamplingParams
     max_length: int
-    """Tokens of prompt, actions and environment text together."""
+    """Maximum number of tokens of prompt, actions and environment text together."""
     seed: Callable[[int, int], int]
     """``seed(sample, turn)``: the 64-bit seed of a turn."""
     environment: Callable[[], Environment] | None = None

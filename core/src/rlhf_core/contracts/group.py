@@ -16,35 +16,36 @@ SeedOf = Callable[[Task, int, int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """What a group is a function of beside its task, the weights, and what ``RolloutSpec`` names.
+    """Settings of a group: with them, its task, the weights and the ``RolloutSpec``, the group is determined.
 
-    The same object for very many groups, so a player may send it once.
+    Very many groups share one such object, so a player may send it to another process once.
     """
 
     num_samples: int
     sampling: SamplingParams
     max_length: int
     seed_of: SeedOf
-    """A function of a module with its first arguments (``functools.partial``), which are sent instead of its code."""
+    """A ``functools.partial`` of a module's function, so that it can be pickled: its arguments are sent, not its
+    code."""
     with_greedy: bool = False
-    """One more episode at temperature 0, of which the others keep the reward as a metric."""
+    """Play one more episode at temperature 0, whose reward becomes a metric of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedGroup:
-    """What became of a group."""
+    """A group after playing and scoring."""
 
     batch: TrajectoryColumns | None
-    """Scored, ordered by uid; None if it was dropped."""
+    """The scored trajectories, ordered by uid; None if the group was dropped."""
     dropped: str | None = None
-    """Why it was dropped: a sample could not be scored."""
+    """Reason for dropping the group, which is that a sample could not be scored; None: it was not dropped."""
 
 
 class GroupPlayer(Protocol):
     """Plays and scores groups in other processes, where their tokens may stay."""
 
     async def play(self, task: Task, settings: GroupSettings) -> FinishedGroup:
-        """Return the group, equal to the bit to one that this process plays itself.
+        """Return the group, bitwise equal to the one that this process would play itself.
 
         Raises:
             RLHFError: an episode failed, or a sample could not be scored and its reward's policy is to fail.

@@ -1,4 +1,4 @@
-"""Layouts: which processes of a run share what, as a runtime plans it before anything is started."""
+"""Layouts: the processes of a run and the CPUs and GPUs that they share, as planned before anything is started."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 ENGINE = "engine"
-"""Name of engines in options and mappings that have roles by their names."""
+"""Name of the engines among the names of roles, in options and mappings."""
 ROLLOUT = "rollout"
 """Name of rollout workers in the same places."""
 
 
 WeightWay = Literal["auto", "store", "memory", "collective"]
 """Way of weights from ranks to engines: an object store, memory that both see, or a collective call; ``auto``: the
-runtime chooses by where they are."""
+runtime chooses by where ranks and engines are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""What becomes of a rollout batch: model outputs, advantages, updates. A runtime may take a step elsewhere."""
+"""Learners: from a rollout batch to advantages and updates, one call a step, which a runtime may run in a process of
+its own."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from ..batch.trajectory_columns import TrajectoryColumns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnRequest:
-    """One step's batch, and what of the loop's state learning from it depends on."""
+    """One step's batch, and the part of the loop's state that learning depends on."""
 
     step: int
     batch: TrajectoryColumns
     kl_coef: float
     entropy_coef: float
-    """Of the bonus as it is in force."""
+    """Coefficient of the entropy bonus in this step: 0 while an adapted bonus rests."""
     supervised_taken: int
     """Position in the supervised rows, over all their epochs."""
     skipped_updates: Mapping[str, int]
@@ -27,13 +28,13 @@ class LearnRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnOutcome:
-    """What a step's learning leaves behind."""
+    """The result of learning from one step's batch: metrics, times, and the loop's new state."""
 
     metrics: Metrics
     score_s: float
-    """Seconds of model outputs and advantages, until the updates began."""
+    """Seconds that log-probs, values and advantages took."""
     train_s: float
-    """Seconds of the updates."""
+    """Seconds that the updates took."""
     policy_changed: bool
     """False while only the critic warms up."""
     supervised_taken: int
@@ -44,11 +45,11 @@ class Learner(Protocol):
     """Learns from batches, one after the other."""
 
     async def learn(self, request: LearnRequest) -> LearnOutcome:
-        """Ask the models for their outputs, estimate advantages, and update the roles.
+        """Compute log-probs and values of the batch, estimate advantages, and update the roles.
 
         Raises:
-            NonFiniteError: something that is not finite would have been trained on, or too many updates in a row had
-                a gradient that is not finite.
+            NonFiniteError: rewards, log-probs or advantages are not finite, or too many updates in a row had a gradient
+                that is not finite.
             RLHFError: a role failed, or sampler and trainer disagree about the sampled tokens.
         """
         ...

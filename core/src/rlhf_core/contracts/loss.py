@@ -1,4 +1,4 @@
-"""Policy losses: a loss per action token. Reduction and normalisation are the core's."""
+"""Policy losses: a loss per action token. The core reduces and normalizes it (``rlhf_core.objective``)."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ class LossInputs:
     """One micro-batch, action tokens only, right-padded. Values at padding are undefined (they may be NaN)."""
 
     policy_logprobs: Float[Tensor, "b a"]
-    """Of the policy being trained, after the sampling temperature; the only field with a gradient."""
+    """Log-probs under the policy being trained, after the sampling temperature. Only this field and
+    ``policy_top_logprobs`` have a gradient."""
     old_logprobs: Float[Tensor, "b a"]
-    """Of the policy at the start of this rollout batch's updates. Before the first update they *are* the policy's,
-    to the bit, so the ratio is exactly 1."""
+    """Log-probs under the policy at the start of this rollout batch's updates. Before the first update they *are* the
+    policy's, to the bit, so the ratio is exactly 1."""
     advantages: Float[Tensor, "b a"]
     action_mask: Bool[Tensor, "b a"]
     rollout_logprobs: Float[Tensor, "b a"] | None = None
-    """Of the sampler; given to components that need ``rollout_logprobs``."""
+    """Log-probs under the sampler; given to components that need ``rollout_logprobs``."""
     ref_logprobs: Float[Tensor, "b a"] | None = None
+    """Log-probs under the reference; given to components that need ``ref_logprobs``."""
     is_weights: Float[Tensor, "b a"] | None = None
-    """Weights of an importance-sampling correction. The core has already put them on the loss that it
-    aggregates, unless the component declares that it applies them itself (provides ``applies_is_weights``)."""
+    """Weights of an importance-sampling correction. The core multiplies the loss by them before it aggregates, unless
+    the component declares that it applies them itself (provides ``applies_is_weights``)."""
     entropy: Float[Tensor, "b a"] | None = None
-    """Of the policy's distribution at each action; given to components that need ``entropy``. No gradient."""
+    """Entropy (nats) of the policy's distribution at each action; given to components that need ``entropy``. No
+    gradient."""
     teacher_logprobs: Float[Tensor, "b a"] | None = None
-    """Of the teacher, at the sampled actions; given to components that need ``teacher_logprobs``."""
+    """Log-probs of the actions under the teacher; given to components that need ``teacher_logprobs``."""
     teacher_top_logprobs: Float[Tensor, "b a k"] | None = None
-    """Of the teacher, at its own k most probable tokens of each position, highest first; given to components that need
-    ``teacher_top_k``."""
+    """Log-probs under the teacher of its own k most probable tokens at each position, highest first; given to
+    components that need ``teacher_top_k``."""
     policy_top_logprobs: Float[Tensor, "b a k"] | None = None
-    """Of the policy being trained, at the same tokens, with a gradient."""
+    """Log-probs of the same tokens under the policy being trained, with a gradient."""
     prepared: Mapping[str, Float[Tensor, "b a"]] = field(default_factory=dict)
-    """What the component's own ``prepare`` returned for these rows."""
+    """Columns that the component's own ``prepare`` returned, of these rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +51,18 @@ class TokenLoss:
     """An unreduced loss."""
 
     loss: Float[Tensor, "b a"]
-    """To be minimised. Whatever stands at padding is ignored."""
+    """Loss of each action token, minimized. Values at padding are ignored."""
     metrics: Metrics = field(default_factory=dict)
 
 
 class PolicyLoss(Protocol):
-    """Must give finite gradients for finite inputs, and none to padding.
+    """A loss per action token. It must give finite gradients for finite inputs, and none to padding.
 
     A loss that may train on samples of an older policy, because its gradient has the ratio to ``old_logprobs`` or is
     right whoever wrote the sample, has a component that provides ``off_policy``.
 
     Rows are whole in every micro-batch, so a loss may look at all tokens of a row, but never at other rows: a step
-    must not depend on how it is cut. What it has to know of all rows, ``PreparingLoss`` computes beforehand.
+    must not depend on how it is cut. A loss that has to know all rows is a ``PreparingLoss``.
     """
 
     def __call__(self, inputs: LossInputs) -> TokenLoss: ...
@@ -76,7 +79,7 @@ class StepColumns:
     rollout_logprobs: Float[Tensor, "b a"] | None = None
     """Given to components that need ``rollout_logprobs``."""
     seed: int = 0
-    """For draws; a function of the run's seed and the update."""
+    """Seed of random draws; a function of the run's seed and the update."""
 
 
 class PreparingLoss(PolicyLoss, Protocol):

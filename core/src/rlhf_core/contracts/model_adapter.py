@@ -1,4 +1,4 @@
-"""Model adapters (LoRA and the like): what is trained, what is served, what is saved."""
+"""Model adapters (LoRA and the like), which decide the weights that are trained, served and saved."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 class ModelAdapter(Protocol):
-    """Applied to a role's model after loading."""
+    """Wraps a role's model after loading."""
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """Return the model to train; parameters that stay fixed have ``requires_grad`` off."""
         ...
 
     def served_weights(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-        """Weights for the engine by Hugging Face names, merged unless the engine takes adapters."""
+        """Yield the weights for the engine by Hugging Face names, merged unless the engine takes adapters."""
         ...
 
     def save(self, model: torch.nn.Module, folder: str) -> None:
-        """Write what a user wants to keep, in the format that other tools read."""
+        """Write the adapter's own weights in the format that other tools read."""
         ...

@@ -1,4 +1,4 @@
-"""Parameters as an optimizer gets them: with names, and with what their shapes do not tell.
+"""Parameters as an optimizer gets them: with their names, and with the knowledge which of them are gains of norms.
 
 The gain of a norm is a row of factors, one for each channel, and has two axes where each head has factors of its own
 (Cohere's norms of queries and keys). Whether a parameter is a matrix is therefore decided by the module that owns it.
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Named = tuple[str, "torch.nn.Parameter"]
 
 _NORM = re.compile(r"Norm(Gated|\d+d)?$")
-"""How the names of norm classes end: ``LayerNorm``, ``LlamaRMSNorm``, ``RMSNormGated``, ``BatchNorm1d``. A head whose
-weights are normalized (``NormHead``) is none."""
+"""Endings of the names of norm classes: ``LayerNorm``, ``LlamaRMSNorm``, ``RMSNormGated``, ``BatchNorm1d``. A head
+whose weights are normalized (``NormHead``) is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class NamedParameters(Sequence[Named]):
 
     @classmethod
     def of(cls, pairs: Iterable[Named]) -> NamedParameters:
-        """Return what a backend gives; of bare pairs nothing but the shapes is known."""
+        """Return ``pairs`` as ``NamedParameters``; bare pairs count as having no norms."""
         return pairs if isinstance(pairs, NamedParameters) else cls(tuple(pairs))
 
     def is_matrix(self, name: str, parameter: torch.nn.Parameter) -> bool:
-        """Whether a parameter maps vectors or tokens to vectors, and does not scale or shift channels.
+        """Return whether a parameter maps vectors or tokens to vectors, instead of scaling or shifting channels.
 
-        It has two or more axes (stacked matrices, such as experts, have three) and does not belong to a norm.
+        A matrix has two or more axes (stacked matrices, such as experts, have three) and does not belong to a norm.
         """
         return parameter.dim() >= 2 and name not in self.gains
 

@@ -19,10 +19,10 @@ class ParameterGroup:
     """Shown in the log: ``decay``, ``no_decay``, ..."""
     named_parameters: tuple[tuple[str, torch.nn.Parameter], ...]
     options: dict[str, Any] = field(default_factory=dict)
-    """What this parameter group overrides: ``lr``, ``weight_decay``, ..."""
+    """Options that this group overrides: ``lr``, ``weight_decay``, ..."""
 
     def describe(self) -> str:
-        """One line: name, counts, options, and which parameters, the layers of a stack together.
+        """Return one line: name, counts, options, and the parameters, with the layers of a stack as one name.
 
         ``decay (15 parameters, 106,880 numbers; weight_decay=0.1): embed.weight, layers.*.up_proj.weight (2), ...``
         """
@@ -39,11 +39,11 @@ def _without_numbers(name: str) -> str:
 
 
 class Optimizer(Protocol):
-    """The component; the torch optimizer is what it makes.
+    """The component, which makes a torch optimizer.
 
-    A backend may make several, also for parameters of its own that it tries the component on, and may change the
-    parameters of a parameter group between steps: it shows cut ones, or one after the other. What is kept for a
-    parameter belongs into the optimizer's ``state``.
+    A backend may call ``create`` several times, also for trial parameters of its own. Between steps it may replace the
+    parameters of a group, by slices of them or by one after the other. All that an optimizer remembers of a parameter
+    must therefore be in the torch optimizer's ``state``.
     """
 
     def parameter_groups(
@@ -52,8 +52,8 @@ class Optimizer(Protocol):
         """Put every trainable parameter into one parameter group.
 
         Args:
-            named_parameters: a backend gives ``NamedParameters``, which also know what is a matrix; others may give
-                bare pairs, and ``NamedParameters.of`` takes both.
+            named_parameters: pairs of name and parameter. A backend gives ``NamedParameters``, which also know which
+                parameters are matrices; others may give bare pairs, and ``NamedParameters.of`` takes both.
         """
         ...
 

@@ -34,10 +34,10 @@ class RewardRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardResult:
-    """One sample's score."""
+    """The reward of one sample."""
 
     reward: float
-    """Finite."""
+    """The sample's reward; finite."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -45,22 +45,22 @@ class Reward(Protocol):
     """Scores finished samples. Runs in a process of its own unless the run says ``isolate = false``."""
 
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
-        """Return one result per request, in order; an exception in a sample's place says why it has no score.
+        """Return one result per request, in order; an exception in a sample's place says why it has no reward.
 
-        The result for a sample must not depend on the others. What is raised concerns the whole batch: its samples are
-        then scored again one by one, so that only the guilty ones fail.
+        The result for a sample must not depend on the others. An exception that is raised concerns the whole batch: its
+        samples are then scored again one by one, so that only the faulty ones fail.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutInfo:
-    """Under which conditions a batch was sampled."""
+    """Step, version and limits of a rollout batch."""
 
     step: int
-    """The training step that draws it, from 1."""
+    """The training step that trains on the batch, from 1."""
     version: int
-    """Version of the policy's weights that is going to be trained on it."""
+    """Version of the policy's weights at the start of that step."""
     max_new_tokens: int
     """Longest response of one turn."""
     max_length: int
@@ -77,7 +77,7 @@ class RewardShaper(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint has to hold, as JSON types."""
+        """Return the shaper's state for a checkpoint, as JSON types."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...

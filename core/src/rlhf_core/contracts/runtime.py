@@ -1,4 +1,4 @@
-"""Runtimes: they place a run's roles and give the loop handles to them."""
+"""Runtimes, which place a run's roles and engines and give the loop handles to them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RoleHandle(Protocol):
-    """All ranks of one role, seen from the driver. The same calls as ``TrainBackend``, for the whole batch."""
+    """All ranks of one role, seen from the driver. Has the calls of ``TrainBackend``, each for the whole batch."""
 
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]: ...
 
@@ -62,14 +62,14 @@ class RewardSpec:
 
     component: ComponentRef
     section: str
-    """Where its options stand, such as ``reward.exact``: for messages, and its last word is the reward's name."""
+    """Path of the section with its options, such as ``reward.exact``; the last word is the reward's name."""
     shared: Mapping[str, Any]
-    """The options that every reward has: weight, deadline, what to do about errors."""
+    """The options that every reward has: weight, deadline, handling of errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSpec:
-    """What a process needs to run episodes: names and plain values, from which it builds the rest itself."""
+    """Names and plain values from which a process builds all that it needs to run episodes."""
 
     executor: ComponentRef
     environment: ComponentRef | None
@@ -81,46 +81,48 @@ class RolloutSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSpec:
-    """What is to be built."""
+    """Everything that a runtime has to build."""
 
     roles: Mapping[str, RoleSpec]
-    """By role name; ``policy`` is always there."""
+    """Roles by name; ``policy`` is always there."""
     backend: ComponentRef
     engine: ComponentRef
     engine_spec: EngineSpec
     overlaps: bool = False
-    """The engine generates while roles compute, so a role's calls must leave the event loop free."""
+    """True: the engine generates while roles compute, so a role's calls must leave the event loop free."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The whole configuration as nested plain values, as ``config.toml`` has them: for a process that learns in the
-    driver's place; empty: there is none."""
+    """The whole configuration as nested plain values, as ``config.toml`` has them, for a learner in a process of its
+    own; empty: the loop learns in the driver."""
     rollouts: RolloutSpec | None = None
-    """For a runtime that runs episodes in processes of their own; None: it cannot."""
+    """Executor, environment and rewards, for a runtime that runs episodes in processes of their own; None: episodes run
+    in the driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What was built."""
+    """Everything that a runtime has built."""
 
     roles: Mapping[str, RoleHandle]
     engine: Engine
     """One engine, or a router in front of many."""
     executor: RolloutExecutor | None = None
-    """Stands for executors in other processes, with results equal to the bit; None: the loop runs its own."""
+    """Stand-in for executors in other processes, with bitwise equal results; None: the loop runs its own."""
     learner: Learner | None = None
-    """Learns in another process, with results equal to the bit; None: the loop does it here."""
+    """Learner in another process, with bitwise equal results; None: the loop learns in the driver."""
     groups: GroupPlayer | None = None
-    """Plays and scores whole groups in other processes; None: the loop asks ``executor`` and its own rewards."""
+    """Player of whole groups in other processes, rewards included; None: the loop asks ``executor`` and its own
+    rewards."""
 
 
 @runtime_checkable
 class PlansPlacement(Protocol):
-    """Options of a runtime that can say what it would place where, before anything is started."""
+    """Options of a runtime that can predict its placement before anything is started."""
 
     def layout(self, roles: Sequence[str], *, has_gpus: bool) -> ProcessLayout:
-        """Return which processes share what, for predictions of memory and time.
+        """Return the processes and the CPUs and GPUs that they share, for predictions of memory and time.
 
         Args:
-            has_gpus: each process has a GPU where the options do not say otherwise.
+            has_gpus: True: each process has a GPU where the options do not say otherwise.
 
         Raises:
             ConfigError: the options contradict each other, or name a role that the run does not have.
@@ -137,7 +139,7 @@ class PlansPlacement(Protocol):
 
 
 class Runtime(Protocol):
-    """A factory is called as ``factory(config)``."""
+    """Builds and places all processes of a run. A factory is called as ``factory(config)``."""
 
     async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
         """Build all roles and the engine, serving version 0 of the policy's weights."""
