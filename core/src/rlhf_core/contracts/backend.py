@@ -46,7 +46,7 @@ class LossTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyObjective:
-    """The policy's objective, minimized: policy loss + kl_coef * KL to the reference - entropy_coef * entropy + terms."""
+    """The policy's objective: policy loss + kl_coef * KL to the reference - entropy_coef * entropy + further terms."""
 
     loss: ComponentRef
     aggregation: Aggregation
@@ -64,7 +64,7 @@ class PolicyObjective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueObjective:
-    """The critic's objective, minimized: half the squared error to the returns, clipped around the old values."""
+    """The critic's objective: half the squared error to the returns, clipped around the old values."""
 
     value_clip: float | None = None
     aggregation: Aggregation = "token-mean"

@@ -48,8 +48,8 @@ class Learner(Protocol):
         """Compute log-probs and values of the batch, estimate advantages, and update the roles.
 
         Raises:
-            NonFiniteError: rewards, log-probs or advantages are not finite, or too many updates in a row had a gradient
-                that is not finite.
+            NonFiniteError: log-probs, values, advantages or returns are not finite, or too many updates in a row had a
+                gradient that is not finite.
             RLHFError: a role failed, or sampler and trainer disagree about the sampled tokens.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a run would build, in words: ``rlhf train --dry-run``. Loads neither weights nor data."""
+"""Description of what a run would build, for ``rlhf train --dry-run``. Loads neither weights nor data."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ EPOCH = -1
 
 
 class Evaluator:
-    """Runs every held-out set at every temperature. Its samples are the same at each call, so that differences between
+    """Runs every held-out set at every temperature. Prompts and seeds are the same at each call, so differences between
     evaluations come from the weights alone.
 
     Args:
-        groups: plays and scores in other processes; None: this one does, with ``executor`` and ``score``.
+        groups: player of groups in other processes; None: this process plays them, with ``executor`` and ``score``.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Evaluator:
     async def _run_set(
         self, tasks: Tasks, temperature_index: int, temperature: float, step: int
     ) -> dict[str, float]:
-        # Greedy episodes of one prompt are all the same, unless an environment draws.
+        # Greedy episodes of one prompt are all the same, unless an environment draws random numbers.
         greedy = temperature == 0 and self._context.environment is None
         episodes = EpisodeRunner(
             executor=self._executor,

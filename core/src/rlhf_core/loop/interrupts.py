@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Interrupts:
-    """While entered, the first of ``SIGNALS`` only sets ``requested``."""
+    """Context in which the first of ``SIGNALS`` only sets ``requested``, so that the loop can end at the next step."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,11 +41,12 @@ class Interrupts:
         if self.requested is None:
             self.requested = signal.Signals(number).name
         elif number != signal.SIGHUP:
-            # A closed terminal sends SIGHUP twice: as the terminal goes, and as its shell does.
+            # A closed terminal sends SIGHUP twice, once when the terminal ends and once when its shell does; the second
+            # is no request to stop at once.
             raise KeyboardInterrupt
 
 
 def _is_kept_out(number: signal.Signals) -> bool:
-    """Whether whoever started the process wants the run to outlive the signal, as ``nohup`` does."""
-    # Not for the others: a shell's background job starts with SIGINT ignored, and still has to be stoppable.
+    """Return whether the process was started to outlive the signal, as ``nohup`` does."""
+    # SIGHUP alone: a shell's background job starts with SIGINT ignored, and still has to be stoppable.
     return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN

@@ -1,4 +1,4 @@
-"""Giving roles and reward shapers their state back; what fails there names the component and its plugin."""
+"""Restoring of roles and reward shapers from a checkpoint; errors name the component and its plugin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def is_saved(role: str) -> bool:
-    """The reference never changes, so it is loaded from its own folder again."""
+    """Return whether checkpoints hold the role: all but the reference, which never changes and is loaded anew."""
     return role != REFERENCE
 
 
@@ -28,7 +28,7 @@ async def restore_roles(
     """Load every saved role's state.
 
     Raises:
-        ResumeError: the checkpoint has no such role, or a backend cannot take its state back.
+        ResumeError: the checkpoint lacks a role that the run has, or a backend cannot take its state back.
     """
     backend = resolved.one("backend.name")
     for name, role in roles.items():
@@ -48,7 +48,7 @@ async def restore_roles(
 def restore_shapers(
     point: ResumePoint, resolved: Resolved, shapers: Sequence[RewardShaper]
 ) -> None:
-    """Give each reward shaper its state. That the checkpoint has the same ones was checked before.
+    """Give each reward shaper its state. The caller has checked that the checkpoint has the same shapers.
 
     Raises:
         ResumeError: a shaper cannot take its state back.
@@ -66,9 +66,11 @@ def _named(who: str, source: Path) -> Iterator[None]:
     except CheckpointError as error:
         raise ResumeError(f"{who} cannot take its state back: {error}") from error
     except RLHFError:
-        raise  # a rank that died, say: it names itself
-    except Exception as error:  # whatever a plugin raises
-        log.info("%s cannot take its state back", who, exc_info=True)  # for run.log
+        raise  # such as a dead rank: its message names its place already
+    except Exception as error:  # a plugin may raise anything
+        log.info(
+            "%s cannot take its state back", who, exc_info=True
+        )  # the traceback goes to run.log alone
         raise ResumeError(
             f"{who} cannot take its state back from {source}: {type(error).__name__}: {error}. "
             "Install the version that the checkpoint was made with (plugins.json in the run folder has it)."

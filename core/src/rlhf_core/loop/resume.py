@@ -1,4 +1,4 @@
-"""Where a run goes on: the newest valid checkpoint, and the books agreeing with it."""
+"""Resuming: the checkpoint that a run goes on from, checked against its configuration, its records and its ledger."""
 
 from __future__ import annotations
 
@@ -28,33 +28,34 @@ BINDING = (
     "actor.optim",
     "critic.optim",
 )
-"""Options that a checkpoint's state depends on."""
+"""Options that a checkpoint's state depends on, so that a resumed run may not change them."""
 FREE = ("resume", "output", "log", "checkpoint", "eval")
-"""Options that may change between a run and its continuation without a word."""
+"""Options that a resumed run may change without a warning."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """A checkpoint that was found whole."""
+    """A checkpoint without damage, and the records that belong to it."""
 
     path: Path
     state: LoopState
     made_with: Record
     """Plugins and libraries of the run that saved it."""
     records: Mapping[str, RunningDigest]
-    """By file name: the beginnings of this folder's records that belong to it. The other records begin anew."""
+    """File name -> digest of the beginning of that record, up to the checkpoint. Records without one begin anew."""
     damaged: tuple[str, ...] = ()
-    """Names of records that have to be set aside first."""
+    """Names of damaged records, which the run sets aside before it goes on."""
 
 
 def find_resume_point(resolved: Resolved, folder: RunFolder) -> ResumePoint | None:
     """Return the checkpoint to go on from, or None to start at the beginning.
 
     Raises:
-        ResumeError: the named checkpoint, or all there are, are missing or damaged, or the records disagree with it.
-        ConfigError: the configuration differs from the checkpoint's where its state depends on it.
+        ResumeError: the named checkpoint, or each one of the folder, is missing or damaged, or the records disagree
+            with it.
+        ConfigError: an option of ``BINDING`` differs from the checkpoint's.
     """
     wanted = resolved.run.resume.checkpoint
     if wanted is None:
@@ -80,7 +81,7 @@ def _newest(folder: RunFolder) -> tuple[Path, dict[str, Any]] | None:
     found = checkpoint.newest_valid(folder.checkpoints)
     if found is None and checkpoint.complete(folder.checkpoints):
         raise ResumeError(
-            f"{folder.checkpoints}: none of the checkpoints is whole; what is wrong with each is said above. "
+            f"{folder.checkpoints}: expected a checkpoint without damage; all are damaged, each as reported above. "
             "Start a new run in another --output."
         )
     return found
@@ -116,7 +117,7 @@ def _extents(values: Mapping[str, Any]) -> dict[str, Extent]:
 
 
 def _damage_and_choices(folder: RunFolder, path: Path, checked: CheckedRecords) -> str:
-    """Say what is wrong with the records, and each way to go on."""
+    """Return the error text: the damage of each record, and each way to go on."""
     damage = "".join(f"\n  {name} {what}" for name, what in checked.damaged.items())
     older = _older_that_agrees(folder, path)
     choices = [
@@ -140,7 +141,7 @@ def _older_that_agrees(folder: RunFolder, than: Path) -> Path | None:
         try:
             values = checkpoint.read(path)
         except CheckpointError:
-            continue  # no choice to offer
+            continue  # a damaged checkpoint is no way to go on
         if not check_records(folder, _extents(values)).damaged:
             return path
     return None

@@ -1,4 +1,4 @@
-"""One run from start to end: claim the folder, build, resume, step, record, save, export."""
+"""One run from start to end: claim the run folder, build, resume, step, record, save, export."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
     """Run a whole training and return how it ended.
 
     Raises:
-        RLHFError: it could not start, or it failed; what was reached is in the run folder, and ``--resume auto`` goes
-            on from the newest checkpoint.
+        RLHFError: the run could not start, or failed; its results so far are in the run folder, and ``--resume auto``
+            goes on from the newest checkpoint.
     """
     folder = RunFolder(Path(resolved.run.output))
     resume = resolved.run.resume.checkpoint is not None
@@ -129,7 +129,7 @@ class _Run:
         return self._result("finished")
 
     async def _restore(self, session: Session, stack: AsyncExitStack) -> Trainer:
-        """Bring roles, records and cursor to where the run goes on."""
+        """Bring roles, records and cursor to the state of the resume point, and return the trainer that goes on."""
         step = self.state.step
         begun = self._take_up_records()
         self.metrics = stack.enter_context(
@@ -156,7 +156,7 @@ class _Run:
         return Trainer(session, self.state, cursor, self.ledger)
 
     def _take_up_records(self) -> Mapping[str, RunningDigest]:
-        """Move what is damaged or void out of the way; return the beginnings of the records that go on."""
+        """Set damaged records and void checkpoints aside; return the digests of the records that go on, by name."""
         if self.point is None:
             return {}
         for name in self.point.damaged:
@@ -167,12 +167,12 @@ class _Run:
         return self.point.records
 
     def _restart_in_flight(self, session: Session) -> None:
-        """Start again what a checkpoint found under way."""
+        """Start the groups again that were in flight when the checkpoint was written."""
         in_flight = self.state.in_flight
         if self.point is None or not in_flight or self.state.step >= session.total_steps:
             return
         if self.folder.ledger.name not in self.point.records:
-            # The lines that say so are in another run's ledger, or in one that was set aside.
+            # This ledger is new: the lines that planned them are in another run's, or in one that was set aside.
             count = self.config.rollout.n_samples_per_prompt
             groups = {(epoch, prompt): count for epoch, prompt in in_flight}
             self.ledger.planned(self.state.step, groups)
@@ -180,7 +180,7 @@ class _Run:
         session.source.restore(tasks, self.state.step, self.state.version)
 
     def _write_header(self, session: Session) -> None:
-        """Leave what is needed to repeat the run beside its results."""
+        """Write the configuration and the plugins' versions, with which the run can be repeated, beside its results."""
         write_toml(self.resolved, self.folder.config)
         append_to_history(self.folder.plugins, record_of(self.plugins), step=self.state.step)
 
@@ -210,7 +210,7 @@ class _Run:
         self.plugins.observe("rlhf_step_end", step=step, metrics=flat)
 
     async def _evaluate(self, session: Session) -> bool:
-        """Evaluate, record, and tell whether this is the best model so far."""
+        """Evaluate, record the results, and return whether this is the best model so far."""
         if session.evaluator is None:
             return False
         values = await session.evaluator.run(self.state.step)
@@ -262,7 +262,7 @@ class _Run:
         self.plugins.observe("rlhf_checkpoint_saved", step=step, path=path)
 
     async def _export(self, session: Session) -> None:
-        """Write the trained model as a plain Transformers folder; whole, or not at all under its name."""
+        """Write the trained model as a plain Transformers folder, which gets its name only when it is complete."""
         if not self.config.checkpoint.export:
             return
         exports = [(self.folder.model, False)]

@@ -1,4 +1,4 @@
-"""Everything that a running training consists of, put together from the configuration and taken apart again."""
+"""The live parts of a run, built from the configuration and closed again at its end."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Session:
 
 
 async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitStack) -> Session:
-    """Load data, build every component and role. What has to be closed is put on ``stack``, in order.
+    """Load the data, build every component and role, and put their closing on ``stack``.
 
-    Cheap things come first, so that a bad row or reward file is reported before a model is loaded.
+    Cheap parts come first, so that a bad row or reward file is reported before a model is loaded.
     """
     run = resolved.run
     demands = demands_of(resolved)
@@ -147,7 +147,7 @@ def _ahead(rollout: RolloutConfig) -> Ahead:
 
 
 def total_steps_of(resolved: Resolved, num_tasks: int) -> int:
-    """Steps of the whole run: as configured, or as many as the epochs take."""
+    """Return the number of steps of the whole run: as configured, or as many as the epochs take."""
     train = resolved.run.train
     if train.steps is not None:
         return train.steps
@@ -155,7 +155,7 @@ def total_steps_of(resolved: Resolved, num_tasks: int) -> int:
 
 
 async def _start_rewards(resolved: Resolved, stack: AsyncExitStack) -> ScoreRequests | None:
-    """What asks the rewards; None when the environment alone gives rewards."""
+    """Start the rewards and return the function that asks them; None when the environment alone gives rewards."""
     if not resolved.selections["reward.use"]:
         return None
     panel = RewardPanel(resolved.selections["reward.use"])

@@ -1,4 +1,4 @@
-"""What the loop itself remembers between steps: everything that is neither weights nor a file of records."""
+"""State of the loop between steps: everything that is neither in a role nor in a file of records."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..config.run import RunConfig
 
 @dataclass(slots=True, kw_only=True)
 class LoopState:
-    """Saved with each checkpoint as JSON."""
+    """The loop's state; each checkpoint has it as JSON."""
 
     step: int = 0
-    """Steps done."""
+    """Number of steps done."""
     prompts_taken: int = 0
     """Position of the data cursor, over all epochs."""
     in_flight: list[tuple[int, int]] = field(default_factory=list)
-    """(epoch, prompt) of what was drawn for later steps; a resumed run starts it again."""
+    """(epoch, prompt) of each group drawn for later steps; a resumed run starts these again."""
     lengths: dict[str, int] = field(default_factory=dict)
     """Prompt -> mean length of its episodes when it was last finished."""
     version: int = 0
@@ -26,7 +26,7 @@ class LoopState:
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
     entropy: float | None = None
-    """Of the policy (nats per token) at the last step; only kept where the bonus follows it."""
+    """Mean entropy of the policy at the last step, nats per token; kept only where the entropy bonus follows it."""
     supervised_taken: int = 0
     """Position in the supervised rows, over all their epochs."""
     skipped_updates: dict[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class LoopState:
     best_step: int | None = None
     best_value: float | None = None
     seconds: float = 0.0
-    """Time spent in steps so far, over all resumes."""
+    """Time spent in steps so far, resumed runs included."""
     shapers: list[dict[str, Any]] = field(default_factory=list)
     """State of the reward shapers, in their order."""
 
@@ -43,7 +43,7 @@ class LoopState:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> LoopState:
-        """Invert ``to_json``; other keys of the checkpoint's state are passed over."""
+        """Return the state that ``to_json`` wrote; other keys of the checkpoint's ``state.json`` are ignored."""
         names = cls.__dataclass_fields__
         return cls(**{name: value for name, value in values.items() if name in names})
 

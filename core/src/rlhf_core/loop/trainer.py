@@ -1,4 +1,4 @@
-"""The training loop. One page: sample, learn, deliver the new weights, log."""
+"""The training loop on one page: sample, score, estimate advantages, update, log."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from .state import LoopState
 from .zero_gradients import ZeroGradients
 
 WAITING = ("generate_s", "reward_s", "hold_s")
-"""Phases in which a step waits for rollouts: for its own, for their rewards, for others to end before an update."""
+"""Phases in which the trainer waits: for the step's episodes, for their rewards, and for episodes of later steps to end
+before weights change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedStep:
-    """What one step leaves for the records."""
+    """One step's entries for the records."""
 
     metrics: dict[str, float]
     timing: dict[str, float]
@@ -36,7 +37,7 @@ class FinishedStep:
 
 
 class Trainer:
-    """Does one step at a time; the state between steps is all in ``state`` and in the roles."""
+    """Does one step at a time. All state between steps is in ``state`` and in the roles."""
 
     def __init__(self, session: Session, state: LoopState, cursor: Cursor, ledger: Ledger) -> None:
         self.session = session
@@ -50,7 +51,7 @@ class Trainer:
         """Generate, estimate advantages, update the roles, hand the new weights to the engine.
 
         Raises:
-            NonFiniteError: too many updates in a row had a gradient that is not finite.
+            NonFiniteError: see ``Learner.learn``.
         """
         step, run, session = self.state.step + 1, self._run, self.session
         clock, before = _Clock(), session.source.work_done
@@ -144,7 +145,7 @@ class Trainer:
             )
 
     def _entropy_coef(self) -> float:
-        """The entropy bonus in force: an adapted one rests while the entropy is above its target."""
+        """Return the entropy bonus's coefficient; an adapted one counts as 0 while the entropy is above its target."""
         target, entropy = self._run.algo.loss.entropy_target, self.state.entropy
         if target is not None and entropy is not None and entropy > target:
             return 0.0
@@ -183,7 +184,11 @@ class _Clock:
         self._last = now
 
     def timing(self, batch: TrajectoryColumns | None, generated: WorkDone) -> dict[str, float]:
-        """Seconds, shares and rates of the step, in which so much was generated, for it or for later ones."""
+        """Return seconds, shares and rates of the step.
+
+        Args:
+            generated: work that the engine did during the step, for it or for later steps.
+        """
         step_s = time.perf_counter() - self._start
         waited_s = sum(self._seconds.get(phase, 0.0) for phase in WAITING)
         seconds = self._seconds | {

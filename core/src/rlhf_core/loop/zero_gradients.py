@@ -1,4 +1,4 @@
-"""A role whose gradient is exactly 0 step after step learns nothing: the run says so, once for each role, and why."""
+"""Warning about a role that learns nothing, because its gradient is exactly 0 step after step; once for each role."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..learning.roles import CRITIC, POLICY
 log = logging.getLogger(__name__)
 
 PATIENCE = 10
-"""Steps in a row, all of whose updates had a gradient of norm 0, before the run says so. Float32 rounding alone keeps a
-gradient that is merely small away from exactly 0."""
+"""Steps in a row whose updates all had a gradient of norm 0, before the warning. A gradient that is merely small does
+not count: float32 rounding alone keeps its norm above 0."""
 NO_ERROR = {POLICY: "advantage/abs_mean", CRITIC: "critic/abs_error"}
-"""The metric of a role that is 0 where a gradient of 0 is right."""
+"""Role -> metric that is 0 exactly where a gradient of 0 is right."""
 RIGHT = {
     POLICY: "Every advantage of these steps was 0, which is then the cause: no prompt had samples of different "
     "rewards. The reward is constant, or the prompts are too easy or too hard; look at reward/std and group/no_signal",
@@ -29,7 +29,7 @@ WRONG = {
 
 
 class ZeroGradients:
-    """Counts the steps in a row in which a role was updated with a gradient of norm 0 and nothing else.
+    """Counts, for each role, the steps in a row whose updates all had a gradient of norm 0.
 
     Args:
         backend: name of the training backend, for the message.
@@ -43,7 +43,7 @@ class ZeroGradients:
         self._said: set[str] = set()
 
     def note(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the metrics of a step. One that did not update a role, or skipped all its updates, does not count."""
+        """Take the metrics of a step. A role that it did not update, or whose updates it skipped, keeps its count."""
         for role, error in NO_ERROR.items():
             norm = values.get(f"{role}/grad_norm")
             if norm is None:
