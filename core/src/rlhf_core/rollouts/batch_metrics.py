@@ -1,4 +1,4 @@
-"""What to log of a rollout batch: rewards, lengths, and whatever its samples report."""
+"""Metrics of a rollout batch: rewards, lengths, and the metrics that its samples report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..batch.trajectory_columns import TrajectoryColumns
 
 
 def batch_metrics(batch: TrajectoryColumns) -> Metrics:
-    """Return means over samples, and totals; metrics that only some samples report are averaged over those."""
+    """Return means over samples, and totals. A metric that only some samples report is averaged over those."""
     rewards = batch.total_reward.astype(np.float64)
     lengths = batch.num_actions
     metrics = {

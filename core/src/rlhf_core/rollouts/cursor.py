@@ -1,4 +1,4 @@
-"""Which prompts come next. A pure function of what has been taken, so that a resumed run takes what is left."""
+"""The order in which prompts are drawn: a function of how many were taken, so that a resumed run takes the rest."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Tasks(Protocol):
     def __len__(self) -> int: ...
 
     def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
-        """Positions of the rows in the order of this epoch."""
+        """Return the indices of the tasks in the order of this epoch."""
         ...
 
     def task(self, index: int, epoch: int) -> Task:
-        """The row at a position, with ``uid = (epoch, index, 0, 0)``."""
+        """Return the task of an index, with ``uid = (epoch, index, 0, 0)``."""
         ...
 
 
@@ -30,7 +30,7 @@ class Cursor:
 
     Args:
         epochs: stop after this many passes; None goes on for ever.
-        taken: tasks taken before, as remembered by a checkpoint.
+        taken: number of tasks taken before, from a checkpoint.
     """
 
     def __init__(self, tasks: Tasks, seed: int, *, epochs: int | None, taken: int = 0) -> None:
@@ -41,7 +41,7 @@ class Cursor:
         self.taken = taken
 
     def take(self, count: int) -> list[Task]:
-        """Return the next tasks: ``count`` of them, or what is left of the last epoch."""
+        """Return the next ``count`` tasks, or the rest of the last epoch."""
         return [task for _, task in zip(range(count), self._rest(), strict=False)]
 
     def _rest(self) -> Iterator[Task]:

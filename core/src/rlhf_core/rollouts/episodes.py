@@ -20,15 +20,15 @@ from ..rewards.panel import SampleScore
 ScoreRequests = Callable[[Sequence[RewardRequest]], Awaitable[Sequence[SampleScore]]]
 
 GREEDY_REWARD = "greedy_reward"
-"""Metric of every sample of a prompt: what the prompt's greedy episode earned, if one is sampled."""
+"""Metric of every sample of a prompt: the reward of the prompt's greedy episode, if one is sampled."""
 
 
 class EpisodeRunner:
     """Plays and scores groups of episodes, for training and, with other sampling, for evaluation.
 
     Args:
-        seed_of: the seed of a task's sample and turn.
-        score: asks the rewards; None when the environment alone gives rewards.
+        seed_of: function that gives the seed of a task's sample and turn.
+        score: function that asks the rewards; None when the environment alone gives rewards.
         with_greedy: play one more episode per prompt at temperature 0, for its reward alone.
         compared_share: share of the prompts, at least one, whose samples carry the sampler's log-probs; 0: none.
     """
@@ -63,21 +63,21 @@ class EpisodeRunner:
         }
 
     def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
-        """The prompts whose samples carry log-probs: those with the smallest seeds, so that a resumed run takes the
-        same ones."""
+        """Return the prompts whose samples carry log-probs: those with the smallest seeds, so that a resumed run takes
+        the same ones."""
         count = math.ceil(self._compared_share * len(tasks))
         ranked = sorted(tasks, key=lambda task: self._seed_of(task, 0, 0))
         return frozenset(task.uid for task in ranked[:count])
 
     def settings(self, *, with_logprobs: bool) -> GroupSettings:
-        """The same for another process, which has an executor, an engine and rewards of its own."""
+        """Return the settings for another process, which has an executor, an engine and rewards of its own."""
         return self._terms[with_logprobs]
 
     async def play(self, task: Task, *, with_logprobs: bool = True) -> list[Trajectory]:
         """Play all episodes of a task, the greedy one included.
 
         Raises:
-            RolloutError: an episode failed, or the executor did not return what it was asked for.
+            RolloutError: an episode failed, or the executor returned other episodes than it was asked for.
         """
         context = replace(
             self.context,
@@ -103,7 +103,7 @@ class EpisodeRunner:
         return trajectories
 
     async def score(self, groups: Sequence[tuple[Task, list[Trajectory]]]) -> list[FinishedGroup]:
-        """Have played groups rewarded, in one call.
+        """Return played groups with their rewards, for which all rewards are asked in one call.
 
         Raises:
             RewardError: a sample could not be scored, and its reward's policy is to fail.
@@ -119,7 +119,7 @@ class EpisodeRunner:
     ) -> FinishedGroup:
         reason = next((score.dropped for score in scores if score.dropped is not None), None)
         if reason is not None:
-            # The whole group goes: a baseline over the rest of it would be another estimator's.
+            # The whole group is dropped: a baseline over its other samples alone would be another estimator.
             return FinishedGroup(batch=None, dropped=reason)
         rewarded = [
             replace(
@@ -137,7 +137,7 @@ class EpisodeRunner:
         return FinishedGroup(batch=columns)
 
     def _without_greedy(self, group: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """Take the greedy episode out of a scored group, and note its reward in the others' metrics."""
+        """Return a scored group without its greedy episode, whose reward becomes a metric of the others."""
         if not self._with_greedy:
             return group
         sampled = [row for row in group if row.uid.sample in self.samples]
@@ -149,8 +149,8 @@ class EpisodeRunner:
 def _requests(
     groups: Sequence[tuple[Task, list[Trajectory]]], renderer: Renderer
 ) -> list[RewardRequest]:
-    """What rewards get to see of groups. The prompt is what stands before the first action: an environment may have
-    written it."""
+    """Return one request per trajectory. Its prompt is the text before the first action, which an environment may have
+    written."""
     played = [(task, trajectory) for task, group in groups for trajectory in group]
     tokens = [trajectory.token_ids.tolist() for _, trajectory in played]
     starts = [
@@ -199,7 +199,7 @@ def _check(task: Task, trajectories: Sequence[Trajectory], samples: range) -> No
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
-    """The first error of a group that is no group itself."""
+    """Return the first error of a group of errors that may be nested."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

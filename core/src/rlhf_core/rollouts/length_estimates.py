@@ -1,4 +1,4 @@
-"""How long a prompt's responses will be, from what they were the last time: the longest are started first."""
+"""Estimates of a prompt's response length, from the last time it was played; the longest are started first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LengthEstimates:
         self._mean.update(zip(prompts.tolist(), means.round().astype(int).tolist(), strict=True))
 
     def longest_first(self, tasks: Sequence[Task]) -> list[int]:
-        """Return indices of ``tasks``: long ones first, then those never seen, each in the order given."""
+        """Return indices of ``tasks``: known ones by falling length, then those never seen, in the order given."""
         return sorted(
             range(len(tasks)), key=lambda index: -self._mean.get(tasks[index].uid.prompt, 0)
         )
@@ -34,5 +34,5 @@ class LengthEstimates:
         return {str(prompt): mean for prompt, mean in self._mean.items()}
 
     def load(self, values: Mapping[str, int]) -> None:
-        """Invert ``to_json``."""
+        """Take over the values that ``to_json`` returned."""
         self._mean = {int(prompt): mean for prompt, mean in values.items()}

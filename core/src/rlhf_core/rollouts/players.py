@@ -1,4 +1,4 @@
-"""Who plays a group and has it rewarded: this process, or others that the runtime has for it."""
+"""Players of groups: this process with its own executor and rewards, or other processes of the runtime."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
 class Player(Protocol[PlayedT, ResultT_co]):
-    """Turns a task into a finished group, in two parts: a group has its slot for the first one only."""
+    """Turns a task into a finished group by ``play``, then ``finish``. A group holds its slot during ``play`` only."""
 
     def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
-        """The prompts whose samples carry log-probs."""
+        """Return the prompts whose samples carry log-probs."""
         ...
 
     async def play(self, task: Task, step: int, *, with_logprobs: bool) -> PlayedT:
-        """Generate."""
+        """Generate all episodes of a task."""
         ...
 
     def num_actions(self, played: PlayedT) -> int:
-        """Action tokens that were generated."""
+        """Return the number of action tokens that were generated."""
         ...
 
     async def finish(self, task: Task, played: PlayedT, step: int) -> ResultT_co:
-        """Do the rest: rewards."""
+        """Return the group with its rewards."""
         ...
 
     async def close(self) -> None: ...
 
 
 class LocalPlayer:
-    """Uses the executor and the rewards of this process."""
+    """Plays groups with the executor and the rewards of this process."""
 
     def __init__(self, episodes: EpisodeRunner) -> None:
         self._episodes = episodes
@@ -66,7 +66,7 @@ class LocalPlayer:
 
 
 class RemotePlayer:
-    """Has groups played and scored elsewhere."""
+    """Has groups played and scored in other processes."""
 
     def __init__(self, groups: GroupPlayer, episodes: EpisodeRunner) -> None:
         self._groups = groups
@@ -89,9 +89,9 @@ class RemotePlayer:
         return played
 
     async def close(self) -> None:
-        """Nothing to end: the runtime ends its processes."""
+        """Do nothing: the runtime ends its own processes."""
 
 
 def player_for(episodes: EpisodeRunner, groups: GroupPlayer | None) -> Player[Any, FinishedGroup]:
-    """Who plays for a run whose runtime offers ``groups``."""
+    """Return the player of a run: other processes if the runtime offers ``groups``, else this process."""
     return LocalPlayer(episodes) if groups is None else RemotePlayer(groups, episodes)

@@ -1,7 +1,7 @@
-"""Groups of episodes in the making: started in order, so many at a time, and taken when they are complete.
+"""Pool of groups in the making: started in order, at most ``concurrency`` at a time, and taken when they are complete.
 
-A group waits for a slot, is played, is scored, and stays until somebody takes or discards it. While the pool is held,
-no group starts; that is when weights change.
+A group waits for a slot, is played, is scored, and stays in the pool until it is taken or discarded. While the pool is
+held, no group starts; the source holds it while weights change.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ FinishedT = TypeVar("FinishedT")
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class PooledGroup(Generic[FinishedT]):
-    """The episodes of one prompt, from planning to the end."""
+    """A group in the pool, from planning until it is taken or discarded."""
 
     task: Task
     step: int
     """The step that drew it."""
     version: int | None = None
-    """Of the weights when its first episode started; None while it waits for a slot."""
+    """Version of the weights when its first episode started; None while it waits for a slot."""
     generated_at: float | None = None
     """Clock time (``time.perf_counter``) at which its last episode ended."""
     work: asyncio.Task[FinishedT] = field(init=False)
@@ -44,12 +44,12 @@ class PooledGroup(Generic[FinishedT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkDone:
-    """A pool's work since it was made."""
+    """Work of a pool since it was made; the difference of two is the work between them."""
 
     seconds: float
     """Time during which at least one group was being played."""
     num_tokens: int
-    """Action tokens of the groups that were played to their end."""
+    """Action tokens of all groups whose episodes have ended."""
 
     def __sub__(self, earlier: WorkDone) -> WorkDone:
         return WorkDone(
@@ -58,11 +58,11 @@ class WorkDone:
 
 
 class Pool(Generic[FinishedT]):
-    """Has groups played and scored.
+    """Has groups played and scored by a player.
 
     Args:
-        concurrency: groups that are played at the same time at most; None: all.
-        version: of the weights that the engine serves.
+        concurrency: maximum number of groups that are played at the same time; None: no limit.
+        version: version of the weights that the engine serves.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Pool(Generic[FinishedT]):
         self.version = version
         self._player = player
         self._groups: list[PooledGroup[FinishedT]] = []
-        """In the order in which they were drawn."""
+        """Groups in the order in which they were drawn."""
         self._playing: set[PooledGroup[FinishedT]] = set()
         self._busy_since = 0.0
         self._busy_s = 0.0
@@ -86,7 +86,7 @@ class Pool(Generic[FinishedT]):
 
     @property
     def groups(self) -> Sequence[PooledGroup[FinishedT]]:
-        """All that were neither taken nor discarded, in the order in which they were drawn."""
+        """Groups that were neither taken nor discarded, in the order in which they were drawn."""
         return tuple(self._groups)
 
     @property
@@ -95,15 +95,16 @@ class Pool(Generic[FinishedT]):
 
     @property
     def work_done(self) -> WorkDone:
-        """What has been played so far."""
+        """Work so far, with the time of the groups that are being played."""
         now = time.perf_counter() - self._busy_since if self._playing else 0.0
         return WorkDone(seconds=self._busy_s + now, num_tokens=self._num_tokens)
 
     def add(self, tasks: Sequence[Task], step: int, *, order: Sequence[int] | None = None) -> None:
-        """Plan groups.
+        """Plan one group for each task; each starts as soon as it has a slot.
 
         Args:
-            order: indices of ``tasks`` in the order in which they get slots; as given when None.
+            step: the step that draws the tasks.
+            order: indices of ``tasks`` in the order in which they get slots; None: as given.
         """
         compared = self._player.compared(tasks)
         groups: dict[int, PooledGroup[FinishedT]] = {}
@@ -113,12 +114,13 @@ class Pool(Generic[FinishedT]):
         self._groups += [groups[index] for index in range(len(tasks))]
 
     async def take(self, count: int, *, among: int | None = None) -> list[PooledGroup[FinishedT]]:
-        """Wait for complete groups, and hand over ``count`` of the ``among`` oldest, or as many as there are.
+        """Wait until ``count`` of the ``among`` oldest groups are complete, and take them out of the pool.
 
-        When more than enough are complete, the oldest go first. Returned in the order in which they were drawn.
+        If the pool has fewer than ``count`` groups, all are taken; if more are complete, the oldest. The result is in
+        the order in which the groups were drawn.
 
         Raises:
-            RLHFError: what a group failed with.
+            RLHFError: the error of a group that failed.
         """
         candidates = self._groups[: max(count, among or count)]
         wanted = min(count, len(candidates))
@@ -144,7 +146,7 @@ class Pool(Generic[FinishedT]):
         """Return when no group is being played.
 
         Raises:
-            RLHFError: what a group failed with.
+            RLHFError: the error of a group that failed.
         """
         await self._quiet.wait()
         self._raise_failure(self._groups)
@@ -168,7 +170,7 @@ class Pool(Generic[FinishedT]):
 
     async def _work(self, group: PooledGroup[FinishedT], *, with_logprobs: bool) -> FinishedT:
         async with self._slots:
-            # Asked again after waking up: the pool may be held once more by then.
+            # A loop, because the pool may be held again between the event and this task's turn.
             while not self._open.is_set():
                 await self._open.wait()
             self._enter(group)
@@ -212,7 +214,8 @@ async def _ended(groups: Sequence[PooledGroup[Any]], count: int) -> None:
     missing = count - (len(groups) - len(pending))
     enough = asyncio.Event()
 
-    # Counted, not waited for one by one: with a thousand groups that would be a million callbacks.
+    # One callback per group, which counts. asyncio.wait would add all callbacks again after each group that ends: for a
+    # thousand groups, a million.
     def note(work: asyncio.Task[Any]) -> None:
         nonlocal missing
         missing -= 1

@@ -1,4 +1,7 @@
-"""Rewards are asked for finished groups while others are being played: those that wait together, in one call."""
+"""Queue of played groups before the rewards, which are asked while other groups are being played.
+
+All groups that wait when a call ends go into the next call together.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class RewardQueue(Generic[GroupT, ScoredT]):
         self._calls: asyncio.Task[None] | None = None
 
     async def put(self, group: GroupT) -> ScoredT:
-        """Return what ``score`` says of this group, or raise what it raised for the call that the group was in."""
+        """Return the result of ``score`` for this group, or raise the error of the call that the group was in."""
         scored: asyncio.Future[ScoredT] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(group, scored)
         self._waiting.append(waiting)
@@ -49,7 +52,7 @@ class RewardQueue(Generic[GroupT, ScoredT]):
             waiting, self._waiting = self._waiting, []
             try:
                 results = await self._score([one.group for one in waiting])
-            except Exception as error:  # it belongs to those who asked
+            except Exception as error:  # raised where the groups of this call are waited for
                 for one in waiting:
                     if not one.scored.done():
                         one.scored.set_exception(error)

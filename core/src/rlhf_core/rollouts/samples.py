@@ -11,7 +11,7 @@ from ..contracts.executor import Renderer
 
 
 def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> list[dict[str, Any]]:
-    """Return up to ``count`` samples, spread evenly over the batch, as JSON values."""
+    """Return ``count`` samples, or all if there are fewer, spread evenly over the batch, as JSON values."""
     rows = np.unique(np.linspace(0, len(batch) - 1, min(count, len(batch))).round().astype(int))
     batch = batch.select(rows)
     columns, total = batch.tokens.read(), batch.total_reward

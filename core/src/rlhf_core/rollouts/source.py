@@ -1,5 +1,7 @@
-"""One step's rollouts: draw prompts, play them, shape, filter, and replace what was filtered out; start those of
-later steps meanwhile, if generation may run ahead."""
+"""Source of rollout batches: draws prompts, has them played, shapes, filters, and replaces groups that were dropped.
+
+If generation may run ahead, prompts of later steps are started meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -29,39 +31,40 @@ Playing = PooledGroup[FinishedGroup]
 
 @dataclass(slots=True, kw_only=True)
 class Rollouts:
-    """What one step has to train on."""
+    """One step's batch to train on, and how it came about."""
 
     batch: TrajectoryColumns | None
-    """None when nothing survived."""
+    """The batch; None when every group was dropped."""
     metrics: Metrics = field(default_factory=dict)
     generate_s: float = 0.0
     """Time that the step spent waiting for generation."""
     reward_s: float = 0.0
-    """Time that it spent waiting for rewards after that."""
+    """Time that the step spent waiting for rewards after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """How far generation may run ahead of training. The defaults are on-policy."""
+    """Limits of how far generation may run ahead of training. The defaults are on-policy."""
 
     max_staleness: int = 0
-    """Versions that may lie between the weights that sampled a token and those that are trained on it."""
+    """Maximum difference between the version that is trained and the version that sampled a token."""
     in_flight_updates: bool = False
-    """Weights are swapped under running requests; otherwise an update waits until no group is being played."""
+    """True: weights are swapped under running requests; False: an update waits until no group is being played."""
     spare_prompts: int = 0
-    """Prompts beside those that a step needs: it takes the first complete ones of all."""
+    """Prompts that a step starts beyond those that it needs; it takes those that are complete first."""
     concurrency: int | None = None
-    """Prompts played at the same time at most; None: all."""
+    """Maximum number of prompts that are played at the same time; None: no limit."""
 
 
 class RolloutSource:
-    """Produces rollout batches: episodes, shaped and filtered, until a step has as many groups as it wants.
+    """Produces rollout batches: plays, shapes and filters groups until a step has as many as it wants.
 
     Groups are played by ``groups`` in other processes, or without it by ``episodes`` in this one.
 
-    Prompts are taken in the order in which they were drawn. Without oversampling that alone keeps the bound: at most
-    ``(1 + max_staleness) * num_prompts`` are in the making while a step waits, and ``max_staleness * num_prompts``
-    while it trains, so that a prompt is taken at most ``max_staleness`` steps after it was started.
+    Prompts are taken in the order in which they were drawn. Without oversampling that order alone bounds the staleness:
+    at most ``(1 + max_staleness) * num_prompts`` prompts are in the making while a step waits, and
+    ``max_staleness * num_prompts`` while it trains, so a prompt is taken at most ``max_staleness`` steps after its
+    start.
     """
 
     def __init__(
@@ -85,16 +88,16 @@ class RolloutSource:
 
     @property
     def in_flight(self) -> list[tuple[int, int]]:
-        """(epoch, prompt) of what was drawn but neither trained nor dropped; what a checkpoint has to hold."""
+        """(epoch, prompt) of each group that was drawn but neither trained on nor dropped, for checkpoints."""
         return [group.key for group in self._pool.groups]
 
     @property
     def work_done(self) -> WorkDone:
-        """What has been generated so far."""
+        """Work of generation so far."""
         return self._pool.work_done
 
     def restore(self, tasks: Sequence[Task], step: int, version: int) -> None:
-        """Start again what was in flight when a checkpoint was written, with the same uids and seeds."""
+        """Start groups again that were in flight when a checkpoint was written, with the same uids and seeds."""
         self._pool.release(version)
         self._pool.add(tasks, step)
 
@@ -112,7 +115,8 @@ class RolloutSource:
         """Return a batch of ``num_prompts`` groups, or fewer when the data or the refills ran out.
 
         Args:
-            steps_left: steps after this one; nothing is started for which there is none.
+            version: version of the policy's weights that the engine serves.
+            steps_left: number of steps after this one, for which prompts may be started ahead.
         """
         try:
             return await self._take(
@@ -123,17 +127,18 @@ class RolloutSource:
             raise
 
     async def hold_to_train(self) -> None:
-        """``hold`` if the engine computes with the trainer's own tensors, which training is about to change."""
+        """Call ``hold`` if the engine computes with the trainer's own tensors, which training is about to change."""
         if self._ahead.max_staleness and self._engine is not None and self._engine.shares_weights:
             await self.hold()
 
     async def hold(self) -> None:
         """Make it safe to change the weights that the engine serves; ``release`` undoes it.
 
-        Without ``in_flight_updates`` no group starts any more, and this waits for those that are being played.
+        No group starts any more. With ``in_flight_updates`` the engine is paused; without, this waits for the groups
+        that are being played.
 
         Raises:
-            RLHFError: what a group failed with.
+            RLHFError: the error of a group that failed.
         """
         self._pool.hold()
         if not (self._ahead.in_flight_updates and self._ahead.max_staleness):
@@ -152,7 +157,7 @@ class RolloutSource:
         self._pool.release(version)
 
     async def close(self) -> None:
-        """Stop what is in flight."""
+        """Stop all groups in flight."""
         await self._pool.close()
 
     async def _take(self, draw: _Draw, max_refills: int) -> Rollouts:
@@ -188,7 +193,7 @@ class RolloutSource:
         return rollouts
 
     def _fill(self, target: int, draw: _Draw) -> None:
-        """Start as many prompts as it takes to have ``target`` in the making."""
+        """Start prompts until ``target`` groups are in the making, or the data ends."""
         tasks = draw.cursor.take(max(0, target - len(self._pool.groups)))
         planned = {(task.uid.epoch, task.uid.prompt): self._num_samples for task in tasks}
         draw.ledger.planned(draw.step, planned)
@@ -201,7 +206,7 @@ class RolloutSource:
         started = time.perf_counter()
         groups = await self._pool.take(count, among=among)
         ended = time.perf_counter()
-        # What was generated before this step began to wait cost it nothing.
+        # Groups that were generated before the step began to wait cost it no time.
         generated = max([started, *(group.generated_at or started for group in groups)])
         rollouts.generate_s += generated - started
         rollouts.reward_s += ended - generated
@@ -210,7 +215,7 @@ class RolloutSource:
     def _settle_unscored(
         self, groups: Sequence[Playing], draw: _Draw, parts: list[Metrics]
     ) -> list[TrajectoryColumns]:
-        """Write off the groups that could not be scored, and return the others."""
+        """Record the groups that could not be scored as dropped, and return the others."""
         batches: list[TrajectoryColumns] = []
         lost: dict[str, list[Playing]] = {}
         for group in groups:
@@ -224,7 +229,7 @@ class RolloutSource:
         return batches
 
     async def _drop_left_over(self, draw: _Draw, parts: list[Metrics]) -> None:
-        """Drop what would be too old for the next step, or what no step is left for."""
+        """Drop the groups that would be too old for the next step, or that no step is left for."""
         left = self._pool.groups
         if not self._ahead.max_staleness:
             await self._drop(left, STALE, draw, parts)
@@ -277,7 +282,7 @@ class RolloutSource:
         ledger: Ledger,
         parts: list[Metrics],
     ) -> tuple[TrajectoryColumns | None, int]:
-        """Return what is kept, and how many groups the filters dropped."""
+        """Return the groups that the filters keep, None if there are none, and the number of groups that they drop."""
         if not scored:
             return None, 0
         batch = TrajectoryColumns.concatenate(scored)
@@ -306,7 +311,7 @@ class RolloutSource:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """One step's claim on prompts."""
+    """One step's request for prompts."""
 
     step: int
     cursor: Cursor

@@ -1,4 +1,4 @@
-"""How old what is trained on is: the version that is trained minus the version that sampled a token."""
+"""Staleness of a batch: the version that is trained minus the version that sampled a token."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..durable.ledger import Groups, groups_of
 from ..errors import RolloutError
 
 STALE = "stale"
-"""Why a group was dropped that would have been too old for the next step; the same word as the filter's."""
+"""Reason for dropping a group that would be too old for the next step; a filter of plugins gives the same reason."""
 LEFT_OVER = "left_over"
-"""Why a group was dropped that no step is left for."""
+"""Reason for dropping a group that no step is left for."""
 
 
 def staleness_metrics(batch: TrajectoryColumns, version: int, max_staleness: int) -> Metrics:
     """Return mean and maximum over action tokens, and the share of tokens at each staleness up to the bound.
 
     Raises:
-        RolloutError: a token is older than the bound allows, so the engine served weights that it should not have.
+        RolloutError: a token is older than the bound allows, because the engine served outdated weights.
     """
     oldest = version - int(batch.oldest_version.min())
     if oldest > max_staleness:
@@ -27,7 +27,7 @@ def staleness_metrics(batch: TrajectoryColumns, version: int, max_staleness: int
         uid = ".".join(map(str, batch.uid[row].tolist()))
         raise RolloutError(
             f"sample {uid} has a token of weights {oldest} versions old, expected at most {max_staleness} "
-            "(--rollout.max_staleness): the engine served older weights than those that it was given last"
+            "(--rollout.max_staleness): the engine served older weights than the last ones that it was given"
         )
     if not max_staleness:
         return {}

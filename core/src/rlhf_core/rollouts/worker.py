@@ -1,6 +1,7 @@
-"""What a process that runs episodes builds from the names and values that it was sent.
+"""Parts of a process that runs episodes, built from the names and values that it was sent.
 
-A runtime that has such processes calls ``open_rollouts`` in each, with the process's own plugins.
+A runtime that has such processes calls ``open_rollouts`` and ``open_rewards`` in each, with the process's own plugins,
+and gives the results to a ``GroupRunner``.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutParts:
-    """What turns a task into trajectories, the engine aside."""
+    """Parts that turn a task into trajectories, the engine excepted."""
 
     executor: RolloutExecutor
     renderer: Renderer
     environment: Callable[[], Environment] | None
-    """Makes a fresh one; None when the run has none."""
+    """Makes a fresh environment; None when the run has none."""
 
 
 def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
-    """Build executor and renderer, and get ready to build environments.
+    """Build the executor and the renderer, and return them with a function that makes environments.
 
     Raises:
         ConfigError: the tokenizer cannot be loaded here.
         RLHFError: a component cannot be built.
     """
-    # The tokenizer's library is heavy, and a process that imports this module may have another task.
+    # Imported here: the tokenizer's library is heavy, and not every process that imports this module needs it.
     from ..data.renderer import TokenizerRenderer
     from ..data.tokenizer import load_tokenizer
 
@@ -57,7 +58,7 @@ def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
 
 
 def open_rewards(spec: RolloutSpec, plugins: Plugins) -> RewardPanel | None:
-    """Get ready to start the rewards; None when the environment alone gives rewards."""
+    """Return the rewards, not started yet; None when the environment alone gives rewards."""
     from ..rewards.panel import RewardPanel
     from ..rewards.spec import selection_of
 
@@ -67,11 +68,10 @@ def open_rewards(spec: RolloutSpec, plugins: Plugins) -> RewardPanel | None:
 
 
 class GroupRunner:
-    """Plays groups and has them rewarded, all in this process. ``start`` first, ``close`` always.
-
-    What a ``GroupPlayer`` sends its groups to.
+    """Plays and scores, in this process, groups that a ``GroupPlayer`` sends. Call ``start`` first and ``close`` last.
 
     Args:
+        parts: see ``open_rollouts``.
         panel: see ``open_rewards``.
     """
 
@@ -86,13 +86,13 @@ class GroupRunner:
         """Start the rewards.
 
         Raises:
-            RewardError: one cannot be built.
+            RewardError: a reward cannot be built.
         """
         if self._panel is not None:
             await self._panel.start()
 
     async def play(self, task: Task, settings: GroupSettings, engine: Generator) -> FinishedGroup:
-        """Return the group, its tokens in this process's memory.
+        """Return the played and scored group, with its tokens in this process's memory.
 
         Raises:
             RLHFError: an episode failed, or a sample could not be scored and its reward's policy is to fail.
@@ -120,7 +120,7 @@ class GroupRunner:
         return finished
 
     async def close(self) -> None:
-        """Stop the rewards; no process of theirs is left."""
+        """Stop the rewards; none of their processes is left."""
         await self._queue.close()
         if self._panel is not None:
             await self._panel.close()
