@@ -1,4 +1,4 @@
-"""What a run's components need, and so which models are built and which passes are made over each batch."""
+"""Demands of a run: the models to build and the passes to make over each batch, because components need them."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from ..contracts.backend import Statistic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demands:
-    """Computed once at start from ``needs`` and options; nothing is built or computed that is not asked for."""
+    """Models and passes that a run needs, computed once at start from ``needs`` and options. Nothing else is built."""
 
     critic: bool
-    """A component needs ``values``."""
+    """True: a component needs ``values``, so there is a critic."""
     final_values: bool
-    """A component needs the critic's value of the state after a truncated response."""
+    """True: a component needs the critic's value of the state after a truncated response."""
     reference: bool
-    """There is a KL, or a component needs ``ref_logprobs``."""
+    """True: there is a KL, or a component needs ``ref_logprobs``, so there is a reference."""
     teacher_logprobs: bool
-    """A loss needs the teacher's log-probs of the sampled actions."""
+    """True: a loss needs the teacher's log-probs of the sampled actions."""
     teacher_top_k: int
-    """How many of the teacher's most probable tokens a loss needs; 0: none."""
+    """Number of the teacher's most probable tokens that a loss needs; 0: none."""
     old_statistics: tuple[Statistic, ...]
-    """What the policy's pass over each batch before its updates computes; empty: there is no such pass."""
+    """Statistics that the policy computes over each batch before its updates; empty: there is no such pass."""
     rollout_logprobs: bool
-    """Every sample carries the sampler's log-probs; otherwise those of a few prompts do, for the mismatch metrics."""
+    """True: every sample carries the sampler's log-probs; False: samples of a few prompts do, for mismatch metrics."""
     rollout_as_old: bool
-    """The sampler's log-probs stand in for the old ones."""
+    """True: the sampler's log-probs stand in for the old ones."""
     greedy_rewards: bool
-    """One more episode per prompt is sampled greedily."""
+    """True: one more episode per prompt is sampled greedily."""
     observations: bool
-    """The estimator compares turns that started from the same text."""
+    """True: the estimator compares turns that started from the same text."""
     prepares_step: bool
-    """The policy loss looks at the whole optimizer step first."""
+    """True: the policy loss looks at the whole optimizer step first."""
     supervised: bool
-    """A further loss imitates given responses."""
+    """True: a further loss imitates given responses."""
     updates_per_step: int
     """Optimizer updates per rollout batch."""
 
     @property
     def teacher(self) -> bool:
-        """A teacher is built."""
+        """True: there is a teacher."""
         return self.teacher_logprobs or self.teacher_top_k > 0
 
 
 def demands_of(resolved: Resolved) -> Demands:
-    """Work out what has to be built and computed. That the options fit together was checked before."""
+    """Return the demands of a configuration whose options have been checked against each other."""
     run = resolved.run
     chosen = [selection for found in resolved.selections.values() for selection in found]
     needs = frozenset().union(*(selection.needs for selection in chosen))

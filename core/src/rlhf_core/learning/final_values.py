@@ -11,7 +11,7 @@ from ..contracts.runtime import RoleHandle
 
 
 async def final_values(batch: TrajectoryColumns, critic: RoleHandle) -> NDArray[np.float32]:
-    """Return (B,): the value after the last token of truncated rows, and 0 of finished ones, where nothing follows."""
+    """Return (B,) the value of the state after the last token of truncated rows; 0 for finished rows."""
     values = np.zeros(len(batch), dtype=np.float32)
     rows = np.flatnonzero(batch.truncated)
     if len(rows):
@@ -20,10 +20,10 @@ async def final_values(batch: TrajectoryColumns, critic: RoleHandle) -> NDArray[
 
 
 def one_more_action(batch: TrajectoryColumns) -> TrajectoryColumns:
-    """Return the batch with one more token in each row, which is its only action.
+    """Return the batch with one more token in each row, which is the row's only action.
 
-    "The value before that action" is then the value after the row. Which token stands there does not matter, because
-    nothing before it sees it.
+    "The value before that action" is then the value after the row. The token itself does not matter, because attention
+    is causal: no earlier token sees it.
     """
     num_rows, columns = len(batch), batch.tokens.read()
     ends = columns.token_offsets[1:]

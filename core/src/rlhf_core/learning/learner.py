@@ -1,4 +1,4 @@
-"""From a rollout batch to new weights: ask the models, estimate advantages, update."""
+"""From a rollout batch to new weights: log-probs and values, advantages, updates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .served_weights import require_agreement
 
 @dataclass(slots=True)
 class _Step:
-    """One step under way."""
+    """State of one step under way."""
 
     request: LearnRequest
     supervised_taken: int = field(init=False)
@@ -46,7 +46,7 @@ class _Step:
 
 
 class BatchLearner:
-    """Implements ``rlhf_core.contracts.Learner`` with the run's roles and components."""
+    """``rlhf_core.contracts.Learner`` with the run's own roles and components."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class BatchLearner:
         self._demands = demands
         self._roles = roles
         self._parts = parts
-        # Samples of older weights, or of a truncated distribution, differ for good reasons.
+        # Log-probs of older weights, or of a truncated distribution, rightly differ from the trainer's.
         is_comparable = run.rollout.max_staleness == 0 and not renormalizes(run)
         self._max_mismatch = run.rollout.max_mismatch if is_comparable else None
         self._reward_weights = {
@@ -102,7 +102,7 @@ class BatchLearner:
         *,
         trains_policy: bool,
     ) -> Metrics:
-        """Do all optimizer updates of one rollout batch; the losses among the metrics are means over its updates."""
+        """Do all optimizer updates of one rollout batch. Losses in the metrics are means over these updates."""
         run, demands, request = self._run, self._demands, step.request
         parts: list[Metrics] = []
         old = None if demands.rollout_as_old else outputs.columns.get("old_logprobs")
@@ -145,7 +145,8 @@ class BatchLearner:
     def _policy_update(
         self, minibatch: Minibatch, plan: StepPlan, seed: int, step: _Step
     ) -> tuple[TrainBatch, StepPlan]:
-        """Add what the policy's losses have beside the rollouts: prepared columns, responses to imitate."""
+        """Return the update with the inputs of the policy's losses beside the rollouts: prepared columns, and responses
+        to imitate with their normalizers."""
         data, supervised = minibatch.batch, self._parts.supervised
         if self._parts.preparing_loss is not None:
             prepared = prepare(self._parts.preparing_loss, data, seed)
@@ -159,7 +160,11 @@ class BatchLearner:
         return data, plan
 
     def _mismatch(self, batch: TrajectoryColumns, logprobs: NDArray[np.float32]) -> Metrics:
-        """How far the trainer's log-probs are from the sampler's before any update."""
+        """Return metrics of the difference between the trainer's log-probs, before any update, and the sampler's.
+
+        Raises:
+            RolloutError: the difference is above ``rollout.max_mismatch``.
+        """
         lengths = torch.from_numpy(batch.num_actions)
         trainer, mask = pad_columns(torch.from_numpy(logprobs), lengths)
         sampler, _ = pad_columns(torch.from_numpy(batch.rollout_logprobs), lengths)

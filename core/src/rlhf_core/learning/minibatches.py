@@ -1,4 +1,4 @@
-"""How a rollout batch is cut into optimizer updates."""
+"""Minibatches: a rollout batch cut into optimizer updates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Minibatch:
     batch: TrainBatch
     normalizers: Normalizers
     first: bool
-    """No update has been made on this rollout batch yet."""
+    """True for the first update on a rollout batch, when the policy is still the old policy."""
 
 
 def minibatches(
@@ -34,11 +34,17 @@ def minibatches(
     seed: int,
     step: int,
 ) -> Iterator[Minibatch]:
-    """Yield the updates of one step.
+    """Yield the minibatches of one step.
 
-    With one update the rows keep their order; otherwise each inner epoch has a new one, drawn from
-    (seed, step, epoch). When filters left fewer sequences than planned, the updates get smaller rather than fewer, so
+    With one minibatch per epoch the rows keep their order; otherwise each inner epoch has a new order, drawn from
+    (seed, step, epoch). When filters left fewer sequences than planned, minibatches get smaller rather than fewer, so
     that the learning-rate schedule holds.
+
+    Args:
+        columns: (sum of A,) each.
+        per_epoch: minibatches of an inner epoch.
+        epochs: passes over the batch.
+        max_actions: the longest response that the run allows.
     """
     first = True
     for epoch in range(epochs):

@@ -1,4 +1,4 @@
-"""What the policy had just read when it wrote a turn, as an index over the texts of each prompt's group."""
+"""Observations as indices: equal where the policy had read equal text before a turn, within a prompt's group."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..batch.trajectory_columns import TrajectoryColumns
 
 
 def observations(batch: TrajectoryColumns) -> NDArray[np.int64]:
-    """Return (sum of A,): for each action the dense index of what stands before its turn.
+    """Return (sum of A,) the dense index of the text before each action's turn.
 
-    Before the first turn that is the prompt, before later ones the environment's text since the turn before.
+    That text is the prompt for the first turn, and for later ones the environment's text since the turn before.
     """
     known: dict[tuple[int, bytes], int] = {}
     columns, action_turn = batch.tokens.read(), batch.action_turn

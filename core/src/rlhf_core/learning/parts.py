@@ -19,7 +19,7 @@ from .supervised import SupervisedRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningParts:
-    """What learning consists of beside the roles."""
+    """Components and data that a learner needs beside the roles."""
 
     estimator: AdvantageEstimator
     preparing_loss: PreparingLoss | None = None
@@ -31,7 +31,7 @@ class LearningParts:
 def learning_parts(
     resolved: Resolved, demands: Demands, tokenizer: PreTrainedTokenizerBase
 ) -> LearningParts:
-    """Build them.
+    """Build the components, and load the supervised data.
 
     Raises:
         RLHFError: a component cannot be built, or a row of the supervised data is bad.
@@ -58,7 +58,7 @@ def _estimator(resolved: Resolved) -> AdvantageEstimator:
 
 def _supervised_rows(resolved: Resolved, tokenizer: PreTrainedTokenizerBase) -> SupervisedRows:
     run = resolved.run
-    # A response to imitate ends with the tokenizer's own token, where the model has several.
+    # A model may have several end-of-sequence tokens; a response to imitate ends with the tokenizer's own.
     own: int | None = tokenizer.eos_token_id
     if own is None:
         trusted = run.model.trust_remote_code

@@ -1,7 +1,7 @@
-"""No option is ignored: a run whose advantage estimator leaves the KL penalty out ends before its first update.
+"""Check that the advantage estimator uses the KL penalty; a run whose estimator does not ends before its first update.
 
-With ``algo.kl.mode = reward`` the penalty reaches the policy through the estimator alone. One that reads
-``RewardBatch.rewards`` and nothing else would train without any, and nothing in the metrics would say why.
+With ``algo.kl.mode = reward`` the penalty reaches the policy through the estimator alone. With an estimator that reads
+``RewardBatch.rewards`` alone a run would train without any penalty, and no metric would say why.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from ..contracts.advantage import AdvantageEstimator, Advantages, RewardBatch
 from ..errors import CapabilityError
 
 _LEAST_CHANGE = 1e-3
-"""Relative to the largest advantage: far above float32's rounding, far below what a penalty of one reward changes."""
+"""Smallest change that counts, as a share of the largest advantage: far above float32's rounding, far below the change
+by a penalty as large as a reward."""
 
 
 class PenaltyChecked:
-    """An estimator that has to answer the KL penalty in the first batch that has any advantage."""
+    """An estimator that is checked with the first batch that has any advantage."""
 
     def __init__(self, make: Callable[[], AdvantageEstimator], label: str) -> None:
         """Args:
@@ -77,14 +78,14 @@ def _with_penalty(batch: RewardBatch, penalty: Tensor) -> RewardBatch:
 
 
 def _scale(batch: RewardBatch) -> Tensor:
-    """At least 1, and the size of what the penalty is added to, so that no whitening or critic drowns it."""
+    """Return the size of a penalty that no whitening or critic drowns: the largest reward or value, at least 1."""
     columns = (batch.rewards, batch.token_rewards, batch.values)
     sizes = [column.abs().nan_to_num().max() for column in columns if column is not None]
     return torch.stack([*sizes, batch.rewards.new_ones(())]).max()
 
 
 def _uneven(batch: RewardBatch) -> Tensor:
-    """(B, A) 1, 2 and 3 in turns along rows and tokens: a penalty that is equal everywhere is whitened away."""
+    """Return (B, A) with 1, 2 and 3 in turns along rows and tokens: whitening would remove a constant penalty."""
     rows, actions = batch.action_mask.shape
     index = torch.arange(rows)[:, None] + torch.arange(actions)
     return (1 + index % 3).to(batch.token_rewards.dtype)

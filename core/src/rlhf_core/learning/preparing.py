@@ -16,7 +16,7 @@ def prepare(loss: PreparingLoss, batch: TrainBatch, seed: int) -> dict[str, NDAr
     """Return the columns that ``loss`` prepares for a step, (sum of A,) each, under ``prepared/NAME``.
 
     Raises:
-        PluginError: it returned a column of another shape.
+        PluginError: the loss returned a column that is not (B, A).
     """
     lengths = torch.from_numpy(batch.trajectories.num_actions)
     columns = {

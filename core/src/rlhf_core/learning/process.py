@@ -1,4 +1,4 @@
-"""What a process that learns in the driver's place builds from the run's configuration.
+"""Learner of a process other than the driver, built from the run's configuration.
 
 A runtime that has such a process calls ``open_learner`` there, with the process's own plugins and handles to the roles.
 """
@@ -16,16 +16,16 @@ from ..plugins import Plugins
 def open_learner(
     config: Mapping[str, Any], roles: Mapping[str, RoleHandle], plugins: Plugins
 ) -> Learner:
-    """Return a learner whose results are those of the driver's own to the bit.
+    """Return a learner whose results are bitwise equal to those of the driver's own.
 
     Args:
         config: ``RuntimeSpec.config``.
 
     Raises:
-        ConfigError: the configuration, the tokenizer, or a file that they name is not to be had here.
+        ConfigError: the configuration, the tokenizer, or a file that they name cannot be read in this process.
         RLHFError: a component cannot be built.
     """
-    # They import torch, which the process may want to configure first.
+    # Imported here: these modules import torch, which the process may want to configure first.
     from ..config.layers import Layer
     from ..config.resolve import resolve
     from ..data.tokenizer import load_tokenizer

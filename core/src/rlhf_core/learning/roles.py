@@ -1,4 +1,4 @@
-"""From the resolved configuration to the models of a run: one RoleSpec each."""
+"""From the resolved configuration to the models of a run: one RoleSpec for each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
 def runtime_spec(
     resolved: Resolved, demands: Demands, *, total_steps: int, eos_token_ids: tuple[int, ...]
 ) -> RuntimeSpec:
-    """Describe everything that the runtime has to build."""
+    """Return the description of everything that the runtime has to build."""
     run = resolved.run
     roles = {POLICY: policy_role(resolved, demands, total_steps)}
     if demands.critic:
@@ -119,7 +119,7 @@ def critic_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
 
 
 def max_length(run: RunConfig) -> int:
-    """Tokens of the longest sequence that a run may produce."""
+    """Return the number of tokens of the longest sequence that a run may produce."""
     return run.rollout.max_length or run.data.max_prompt_tokens + run.rollout.max_new_tokens
 
 

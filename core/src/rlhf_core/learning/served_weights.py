@@ -1,4 +1,4 @@
-"""Does the engine serve what the trainer has, and do the two compute the same with it?"""
+"""Checks that the engine serves the trainer's weights, and that both compute the same log-probs with them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ..errors import RolloutError
 
 
 async def check_served_weights(engine: Engine, policy: RoleHandle, version: int) -> None:
-    """Compare the digests of both, unless the engine computes with the trainer's own tensors or cannot tell.
+    """Compare the weights' digests of engine and policy, unless they share tensors or one has no digest.
 
     Raises:
-        RolloutError: they differ, so that samples would not be of the policy that is trained.
+        RolloutError: the digests differ, so samples would not come from the policy that is trained.
     """
     if engine.shares_weights:
         return
@@ -21,20 +21,21 @@ async def check_served_weights(engine: Engine, policy: RoleHandle, version: int)
     if served is not None and expected is not None and served != expected:
         raise RolloutError(
             f"after the update to version {version} the engine serves other weights (digest {served[:12]}) than the "
-            f"trainer has ({expected[:12]}); its samples would be off-policy without a word. Go on from the newest "
-            "checkpoint with --resume auto. If it happens again, the engine is at fault for this model, and "
+            f"trainer has ({expected[:12]}); its samples would be off-policy without a warning. Go on from the newest "
+            "checkpoint with --resume auto. If it happens again, the engine loads this model's weights wrongly, and "
             "--rollout.check_weights false would only hide it."
         )
 
 
 def require_agreement(logprob_diff_mean: float, limit: float) -> None:
-    """Refuse to go on when sampler and trainer say different things of the same tokens under equal weights.
+    """Refuse to go on when sampler and trainer disagree about the same tokens under equal weights.
 
     Args:
-        logprob_diff_mean: mean of the absolute difference of their log-probs, in nats a token.
+        logprob_diff_mean: mean absolute difference of their log-probs, in nats per token.
+        limit: ``rollout.max_mismatch``, in the same unit.
 
     Raises:
-        RolloutError: it is above the limit.
+        RolloutError: the difference is above the limit.
     """
     if logprob_diff_mean <= limit:
         return

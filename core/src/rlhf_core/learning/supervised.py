@@ -1,4 +1,4 @@
-"""Which responses the next update imitates: a pure function of how many were taken before."""
+"""Responses that the next update imitates, as a function of how many were taken before."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class SupervisedRows:
     """Rows of good responses in an endless sequence of epochs, each in an order of its own.
 
     Args:
-        rows: all of them.
-        batch_size: rows per optimizer update; at most all of them.
+        rows: all supervised rows.
+        batch_size: rows per optimizer update; more than there are counts as all.
     """
 
     def __init__(self, rows: TrajectoryColumns, batch_size: int, seed: int) -> None:
@@ -22,8 +22,8 @@ class SupervisedRows:
         self._seed = seed
 
     def take(self, taken: int) -> TrajectoryColumns:
-        """Return the next rows after ``taken`` of them. One that comes at the end of an epoch and again at the start
-        of the next is returned once."""
+        """Return the next rows after the first ``taken``. A row at the end of an epoch that comes again at the start of
+        the next is returned once."""
         positions = np.arange(taken, taken + self._batch_size)
         epochs, places = np.divmod(positions, len(self._rows))
         chosen = np.concatenate(
