@@ -1,7 +1,7 @@
-"""Files that only grow, and what a checkpoint knows of them: their length and SHA-256 when it was saved.
+"""Files that only grow, and their extent (length and SHA-256), which a checkpoint stores to recognize damage.
 
-The digest runs along with what is written, so a checkpoint costs no second look at a long file; a resumed run reads the
-file once.
+The digest is updated with each line written, so saving a checkpoint reads no file again; a resumed run reads each file
+once.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """The beginning of a file."""
+    """The beginning of a file, by length and digest."""
 
     num_bytes: int
     sha256: str
-    """Of these bytes, in hexadecimal digits."""
+    """SHA-256 of these bytes, in hexadecimal digits."""
 
     def to_json(self) -> dict[str, Any]:
         return {"num_bytes": self.num_bytes, "sha256": self.sha256}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Extent:
-        """Invert ``to_json``."""
+        """Return the extent that ``to_json`` wrote."""
         return cls(num_bytes=int(values["num_bytes"]), sha256=str(values["sha256"]))
 
 
 class RunningDigest:
-    """Length and SHA-256 of what has been added so far."""
+    """Length and SHA-256 of all bytes added so far."""
 
     def __init__(self) -> None:
         self.num_bytes = 0
@@ -47,7 +47,7 @@ class RunningDigest:
         self.num_bytes += len(data)
 
     def add_file(self, path: Path, *, up_to: int | None = None) -> None:
-        """Add what the file has after the bytes that were added already, to byte ``up_to`` or to its end."""
+        """Add the file's bytes from ``num_bytes`` on, to byte ``up_to`` or to its end."""
         with path.open("rb") as file:
             file.seek(self.num_bytes)
             while up_to is None or self.num_bytes < up_to:
@@ -64,7 +64,7 @@ class AppendedFile:
     """Appends lines to a file; each is complete in the file when ``write_line`` returns.
 
     Args:
-        begun: the digest of the file's beginning, where it is known; the rest of the file is read.
+        begun: digest of the file's beginning, if known; the rest of the file is read.
     """
 
     def __init__(self, path: Path, begun: RunningDigest | None = None) -> None:
@@ -82,7 +82,7 @@ class AppendedFile:
         """Append a line.
 
         Raises:
-            RLHFError: it could not be written, because the disk is full, say.
+            RLHFError: the line could not be written, for example because the disk is full.
         """
         data = text.encode() + b"\n"
         try:

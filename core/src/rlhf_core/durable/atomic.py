@@ -1,4 +1,4 @@
-"""Writing so that a reader, after a kill at any moment, sees the old state or the new one and never half of one."""
+"""Atomic writing: after a kill at any moment a reader sees the old state or the new one, never a part of one."""
 
 from __future__ import annotations
 

@@ -3,10 +3,10 @@
     checkpoints/step-00000040/
         manifest.json     schema, step, sha256 and size of every other file
         state.json        the loop's own state
-        policy/ critic/   what each role's backend saved
+        policy/ critic/   files that each role's backend saved
 
-Written as ``step-N.tmp``, made durable, then renamed; only then are older ones removed, never the newest valid one and
-never the best one.
+A checkpoint is written as ``step-N.tmp``, made durable, then renamed; only then are older ones removed, but for the
+newest ones that are kept and the best one.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ async def save(
     """Write the checkpoint of ``step`` and return its folder.
 
     Args:
-        state: JSON values; what the loop itself has to remember.
-        fill: writes the roles into the folder that it is given.
+        state: the loop's own state, as JSON values.
+        fill: function that writes the roles into the folder that it is given.
 
     Raises:
-        CheckpointError: it could not be written (disk full, no permission); nothing older was touched.
+        CheckpointError: the checkpoint could not be written (disk full, no permission); older ones are untouched.
     """
     final = step_folder(root, step)
     temporary = final.with_name(final.name + ".tmp")
@@ -84,7 +84,8 @@ def read(folder: Path) -> dict[str, Any]:
     manifest = _read_json(folder / MANIFEST)
     if manifest.get("schema") != SCHEMA:
         raise CheckpointError(
-            f"{folder}: written with checkpoint schema {manifest.get('schema')}, this version reads {SCHEMA}"
+            f"{folder}: expected checkpoint schema {SCHEMA}, got {manifest.get('schema')}. Resume with the rlhf-core "
+            "that wrote it (config.toml in the run folder names it), or start a new run in another --output."
         )
     files = manifest.get("files")
     if not isinstance(files, dict) or "state.json" not in files:
@@ -103,12 +104,12 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def complete(root: Path) -> list[Path]:
-    """Folders of finished checkpoints, oldest first; their content is not checked."""
+    """Return the folders of finished checkpoints, oldest first; their content is not checked."""
     return sorted(path for path in root.glob("step-*") if _NAME.fullmatch(path.name))
 
 
 def newest_valid(root: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The newest checkpoint whose files are whole, with its state. Damaged ones are reported and passed over."""
+    """Return the newest undamaged checkpoint's folder and state, or None. Damaged ones are logged and passed over."""
     for folder in reversed(complete(root)):
         try:
             return folder, read(folder)
@@ -118,8 +119,10 @@ def newest_valid(root: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def void_later(root: Path, step: int) -> None:
-    """Take the checkpoints of steps after ``step`` out of sight: the steps are done again, by a run that goes on from
-    ``step``, and a kill must not bring the old ones back. The next ``retain`` removes them."""
+    """Rename the checkpoints of steps after ``step``, which a run that goes on from ``step`` does again.
+
+    A kill must not bring them back, so they are no longer found; the next ``retain`` removes them.
+    """
     for folder in complete(root):
         if step_of(folder) > step:
             _rename(folder, ".void")
@@ -129,7 +132,7 @@ def retain(root: Path, keep: int, best_step: int | None) -> None:
     """Remove all but the newest ``keep`` checkpoints and the best one, and leftovers of killed saves.
 
     Raises:
-        CheckpointError: something cannot be removed.
+        CheckpointError: an older checkpoint cannot be removed.
     """
     try:
         for folder in complete(root)[:-keep]:

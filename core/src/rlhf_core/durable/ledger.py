@@ -1,11 +1,12 @@
-"""The ledger: what happened to every group of samples, append-only, one line per step and event.
+"""The ledger: the fate of every group, in an append-only file with one line per step and event.
 
     {"step": 3, "event": "trained", "version": 2, "groups": {"0.17": 8, "0.4": 8}}
 
 Keys of ``groups`` are ``epoch.prompt``, values the number of episodes. The events of a group are ``planned``, then
-``trained`` or ``dropped`` (with a reason). A line ``{"event": "resumed", "step": k, "num_bytes": n}`` voids what stands
-after the file's first n bytes, which are those that the checkpoint of step k knew, so that a killed run's unfinished
-work does not count. At the end of each step the books balance: whatever was planned has been trained or dropped.
+``trained`` or ``dropped`` (with a reason). A line ``{"event": "resumed", "step": k, "num_bytes": n}`` voids all lines
+after the file's first n bytes, its length at the checkpoint of step k, so that a killed run's unfinished work does not
+count. At the end of each step the ledger balances: every group that was planned has been trained or dropped, or is in
+flight.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ Groups = Mapping[tuple[int, int], int]
 
 @dataclass(slots=True)
 class Balance:
-    """The state of all groups after replaying a ledger."""
+    """Number of episodes of each group by event, after replaying a ledger."""
 
     planned: Counter[str] = field(default_factory=Counter)
     trained: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
 
     def unsettled(self) -> list[str]:
-        """Groups that were planned but neither trained nor dropped, or settled more than once."""
+        """Return the groups that were planned but neither trained nor dropped, or were so more than once."""
         settled = self.trained + self.dropped
         return sorted(
             group for group in self.planned | settled if self.planned[group] != settled[group]
@@ -49,7 +50,7 @@ class Ledger:
     """Writer of a run's ledger. Opened for appending; nothing is ever rewritten.
 
     Args:
-        begun: the digest of what the checkpoint knows that the run goes on from.
+        begun: digest of the lines up to the checkpoint that the run goes on from; None: no line belongs to one.
     """
 
     def __init__(self, path: Path, begun: RunningDigest | None = None) -> None:
@@ -62,7 +63,7 @@ class Ledger:
         return self._file.extent
 
     def resumed(self, step: int) -> None:
-        """Void what was written after the checkpoint of ``step``."""
+        """Void all lines that were written after the checkpoint of ``step``."""
         self._file.write_line("")  # a kill may have cut off the last line
         self._write({"event": RESUMED, "step": step, "num_bytes": self._begun})
 
@@ -70,7 +71,7 @@ class Ledger:
         self._write({"step": step, "event": "planned", "groups": _plain(groups)})
 
     def trained(self, step: int, groups: Groups, *, version: int) -> None:
-        """Record groups that were trained on; ``version`` is that of the weights that generated them."""
+        """Record groups that were trained on; ``version`` is the oldest version of weights that sampled them."""
         self._write(
             {"step": step, "event": "trained", "version": version, "groups": _plain(groups)}
         )
@@ -91,21 +92,21 @@ class Ledger:
 
 
 def groups_of(uids: Iterable[Uid]) -> dict[tuple[int, int], int]:
-    """Count the episodes of each group."""
+    """Return the number of episodes of each group."""
     episodes = {(uid.epoch, uid.prompt, uid.sample) for uid in uids}
     return dict(Counter((epoch, prompt) for epoch, prompt, _ in sorted(episodes)))
 
 
 def replay(path: Path, *, num_bytes: int | None = None) -> Balance:
-    """Read a ledger and return what happened to each group, without what is void.
+    """Read a ledger and return the balance of its lines, void ones excepted.
 
     A last line that a kill cut off is left out.
 
     Args:
-        num_bytes: read the file's beginning only.
+        num_bytes: read only this many bytes from the file's start; None: all.
 
     Raises:
-        CheckpointError: another line cannot be read.
+        CheckpointError: a line, other than a last one that was cut off, cannot be read.
     """
     content = path.read_bytes()[:num_bytes] if path.exists() else b""
     valid: list[tuple[int, dict[str, Any] | CheckpointError]] = []
@@ -132,7 +133,11 @@ def replay(path: Path, *, num_bytes: int | None = None) -> Balance:
 
 
 def _record(line: bytes) -> dict[str, Any]:
-    """Return a line's record; ValueError for what no ledger has."""
+    """Return a line's record.
+
+    Raises:
+        ValueError: the line is no record of a ledger.
+    """
     record = json.loads(line)
     if not isinstance(record, dict) or record.get("event") not in (*EVENTS, RESUMED):
         raise ValueError(f"expected an event, one of {', '.join((*EVENTS, RESUMED))}")

@@ -1,8 +1,8 @@
-"""Which plugins and libraries took part in a run: ``plugins.json``, and a copy in each checkpoint.
+"""Record of the plugins and libraries that took part in a run: ``plugins.json``, and a copy in each checkpoint.
 
     {"history": [{"from_step": 0, "plugins": {"acme": "rlhf-plugin-acme 1.2"}, "components": {...}}, ...]}
 
-The history gains an entry when a run goes on with something else than before; the last entry is what runs now.
+The history gains an entry when a run goes on with other plugins or libraries; the last entry holds for the present run.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from .atomic import set_aside, write_text_atomically
 ABSENT = "not there"
 
 Record = Mapping[str, Mapping[str, str]]
-"""``plugins``: plugin or plugin file -> its version or hash; ``components``: as ``fingerprint`` returns them."""
+"""``plugins``: name of a plugin or plugin file -> version or hash; ``components``: the result of ``fingerprint``."""
 
 log = logging.getLogger(__name__)
 
 
 def record_of(plugins: Plugins) -> Record:
-    """Return what takes part in this process."""
+    """Return the record of this process."""
     return {"plugins": dict(plugins.loaded), "components": fingerprint(plugins)}
 
 
 def report_changes(before: Record, now: Record, *, checkpoint: Path, strict: bool) -> None:
-    """Log a warning for each plugin, plugin file and library that is another than the checkpoint's.
+    """Log a warning for each plugin, plugin file and library whose version differs from the checkpoint's.
 
     Raises:
-        ResumeError: with ``strict``, when there is any.
+        ResumeError: there is a difference, and ``strict`` is set.
     """
     changes = list(_changes(before, now))
     if changes and strict:
@@ -49,7 +49,7 @@ def report_changes(before: Record, now: Record, *, checkpoint: Path, strict: boo
 
 
 def append_to_history(path: Path, now: Record, *, step: int) -> None:
-    """Add ``now`` to the history at ``path``, unless it is what the last entry says."""
+    """Add ``now`` to the history at ``path``, unless the last entry says the same."""
     history = _read_history(path)
     if history is None:
         aside = set_aside(path)
@@ -62,7 +62,7 @@ def append_to_history(path: Path, now: Record, *, step: int) -> None:
 
 
 def lost_plugins(path: Path, plugins: Plugins) -> list[str]:
-    """Return ``NAME==VERSION`` of each distribution that the history at ``path`` last had and this process has not."""
+    """Return ``NAME==VERSION`` of each distribution in the last entry at ``path`` that this process lacks."""
     history = _read_history(path)
     recorded = history[-1].get("plugins") if history else None
     if not isinstance(recorded, Mapping):
@@ -85,7 +85,7 @@ def _changes(before: Record, now: Record) -> Iterator[str]:
 
 
 def _read_history(path: Path) -> list[dict[str, Any]] | None:
-    """Return the entries, none when there is no file, and None for a file that is something else."""
+    """Return the entries of the history; an empty list when there is no file, None when the file is no history."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Whether a run's records still begin with what a checkpoint vouches for."""
+"""Check that a run's records still begin as they were when a checkpoint was saved."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class CheckedRecords:
     """The records of a run folder, by file name."""
 
     whole: Mapping[str, RunningDigest]
-    """Digests of what the checkpoint vouches for, of files that have it unchanged."""
+    """Name of each undamaged record -> digest of its beginning, up to the checkpoint."""
     damaged: Mapping[str, str]
-    """What is wrong with the others."""
+    """Name of each other record -> description of its damage."""
 
 
 def check_records(folder: RunFolder, extents: Mapping[str, Extent]) -> CheckedRecords:
-    """Compare the beginning of each record with its extent when the checkpoint was saved."""
+    """Compare the beginning of each record with its extent at the time of the checkpoint."""
     whole: dict[str, RunningDigest] = {}
     damaged: dict[str, str] = {}
     for path in folder.records:
@@ -34,7 +34,7 @@ def check_records(folder: RunFolder, extents: Mapping[str, Extent]) -> CheckedRe
 
 
 def _problem(path: Path, expected: Extent, digest: RunningDigest) -> str:
-    """Read the beginning of a file into ``digest`` and say what is wrong with it, if anything is."""
+    """Read the beginning of a file into ``digest`` and return a description of its damage, empty if there is none."""
     try:
         digest.add_file(path, up_to=expected.num_bytes)
     except FileNotFoundError:

@@ -16,10 +16,10 @@ from .appending import AppendedFile, Extent, RunningDigest
 
 
 class RecordFile:
-    """A JSON-lines file whose records carry a ``step``. What it has beyond ``begun`` is cut off.
+    """A JSON-lines file whose records carry a ``step``. Lines after ``begun`` are cut off when it is opened.
 
     Args:
-        begun: the digest of the lines that a checkpoint vouches for; None: the file begins anew.
+        begun: digest of the lines up to the checkpoint that the run goes on from; None: the file begins anew.
     """
 
     def __init__(self, path: Path, begun: RunningDigest | None = None) -> None:

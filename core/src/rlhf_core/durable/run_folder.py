@@ -1,4 +1,4 @@
-"""The run folder: who may write into it, and where its parts are."""
+"""The run folder: the paths of its files, and the lock that lets only one process write into it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RunFolder:
 
     @property
     def records(self) -> tuple[Path, ...]:
-        """The files that every checkpoint knows the extent of."""
+        """The files whose extent every checkpoint stores."""
         return self.metrics, self.samples, self.ledger
 
     @property
@@ -77,7 +77,7 @@ class RunFolder:
         return os.path.lexists(self.metrics) or os.path.lexists(self.checkpoints)
 
     def problems(self) -> Iterator[str]:
-        """Say what stands where the run's files and folders would be and is none: opening a FIFO would hang."""
+        """Yield a message for each path of the run at which something else stands, such as a FIFO, which would hang."""
         root = _kind(self.root)
         if root not in ("", "a folder"):
             yield f"expected a folder; {self.root} is {root}"
@@ -93,7 +93,7 @@ class RunFolder:
 
 
 def _kind(path: Path) -> str:
-    """What stands at a path: ``a file``, ``a folder``, ..., nothing for what is not there."""
+    """Return the kind of thing at a path: ``a file``, ``a folder``, ...; empty when nothing is there."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -107,7 +107,7 @@ def claim(folder: RunFolder, *, resume: bool) -> IO[str]:
     """Create the folder and lock it for this process; the lock lasts until the returned file is closed.
 
     Raises:
-        ConfigError: a run is there already and ``resume`` is not set, another process is running in it, or it
+        ConfigError: a run is there already and ``resume`` is not set, another process holds the lock, or the folder
             cannot be created.
     """
     for problem in folder.problems():
@@ -128,5 +128,7 @@ def claim(folder: RunFolder, *, resume: bool) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        raise ConfigError(f"--output {folder.root}: another process is running in it") from None
+        raise ConfigError(
+            f"--output {folder.root}: another process is running in it. Wait for its end, or choose another folder."
+        ) from None
     return lock

@@ -1,7 +1,7 @@
-"""The run's log: what the core and the plugins of this process log goes into ``run.log``, from level INFO on.
+"""The run's log: the records of the core's and the plugins' loggers go into ``run.log``, from level INFO on.
 
-Warnings are still printed, as without it: Python's own last resort prints what finds no handler, and would fall silent
-beside the one for the file.
+Warnings are still printed. Python's handler of last resort prints them only while a logger has no handler, so it is
+added beside the one for the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Notes(logging.Handler):
-    """Keeps what is logged for information until it is taken, and nothing from then on."""
+    """Handler that keeps messages of level INFO until they are taken, and none from then on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Notes(logging.Handler):
 
 @contextmanager
 def run_log(path: Path, plugins: Plugins) -> Iterator[Notes]:
-    """Append to ``path`` what is logged in the body; levels and handlers are as before at its end."""
+    """Append the log records of the body to ``path``; at its end, levels and handlers are as before."""
     notes = Notes()
     file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(logging.Formatter(FORMAT))
