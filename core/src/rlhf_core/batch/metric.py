@@ -1,4 +1,4 @@
-"""A number that can be reduced over micro-batches, ranks and time without loss."""
+"""Metrics: numbers whose parts from micro-batches, ranks and updates combine to the number of the whole."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Reduction = Literal["mean", "share", "sum", "max", "min", "last"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A partial value and how partial values combine.
+    """A partial value, and the reduction by which partial values combine.
 
     - ``mean`` adds totals and counts and divides once at the end, so the result does not depend on how the samples were
       cut.
     - ``share`` is a part of one number of an optimizer update, such as its loss: the shares of micro-batches and ranks
-      add up to it, and a step of several updates has the mean over them (``of_update``).
-    - ``sum`` counts: over micro-batches, ranks and updates alike.
-    - ``max`` and ``min`` keep the larger and the smaller one, ``last`` the later one.
+      add up to that number, and a step of several updates has the mean over them (``of_update``).
+    - ``sum`` adds totals, over micro-batches, ranks and updates alike.
+    - ``max`` and ``min`` keep the larger and the smaller total, ``last`` the later one.
 
-    ``total`` may be a 0-d tensor: it is read once per update, not per micro-batch.
+    ``total`` and ``count`` may be 0-d tensors, which are read once per update, not per micro-batch.
     """
 
     total: Any
@@ -44,7 +44,7 @@ class Metric:
                 return other
 
     def of_update(self) -> Metric:
-        """Return the metric of a whole update, which merges with those of other updates: shares have added up."""
+        """Return the metric as one that merges with those of other updates: a share, now complete, becomes a mean."""
         return Metric(self.total) if self.reduction == "share" else self
 
     def value(self) -> float | None:
@@ -68,7 +68,7 @@ def merge_metrics(parts: Iterable[Mapping[str, Metric]]) -> Metrics:
 
 
 def merge_updates(updates: Iterable[Mapping[str, Metric]]) -> Metrics:
-    """Merge the metrics of several updates by name, each whole: merged over its micro-batches and ranks."""
+    """Merge the metrics of several updates by name; those of one update are merged over micro-batches and ranks."""
     return merge_metrics(
         {name: metric.of_update() for name, metric in update.items()} for update in updates
     )

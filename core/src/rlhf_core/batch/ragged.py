@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONG_ROW = 64
-"""Elements, on average, from which on rows are copied one by one."""
+"""Mean number of elements per row above which rows are copied one by one."""
 
 
 def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
-    """(B + 1,) where each row begins, and where the last one ends."""
+    """Return (B + 1,) the position at which each row begins, and at the end the position after the last row."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def ragged_index(offsets: NDArray[np.int64], rows: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Indices of the elements of ``rows``, in order, without a loop over them."""
+    """Return the positions of the elements of ``rows``, in order, without a loop over rows."""
     lengths = np.diff(offsets)[rows]
     starts = np.repeat(offsets[:-1][rows] - offsets_of(lengths)[:-1], lengths)
     index: NDArray[np.int64] = np.arange(int(lengths.sum()), dtype=np.int64) + starts
@@ -28,16 +28,16 @@ def ragged_index(offsets: NDArray[np.int64], rows: NDArray[np.integer]) -> NDArr
 def taker(
     offsets: NDArray[np.int64], rows: NDArray[np.integer]
 ) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """What takes the elements of ``rows``, in order, from a column."""
+    """Return a function that takes the elements of ``rows``, in order, from a column."""
     starts, ends = offsets[:-1][rows], offsets[1:][rows]
     if int((ends - starts).sum()) <= LONG_ROW * len(rows):
         index = ragged_index(offsets, rows)
         return lambda column: column[index]
-    # An index would be larger than what it takes: 8 bytes an element.
+    # An index would be larger than the elements themselves: it has 8 bytes for each.
     spans = list(map(slice, starts.tolist(), ends.tolist()))
     return lambda column: np.concatenate([column[span] for span in spans])
 
 
 def packed(parts: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
-    """One array of all parts; batches are large, so without a second copy."""
+    """Return all parts as one array, with a single copy since batches are large."""
     return np.concatenate(parts).astype(dtype, copy=False)

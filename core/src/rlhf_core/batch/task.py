@@ -1,4 +1,4 @@
-"""What an executor starts from, and how its samples are named."""
+"""Tasks, from which executors start, and uids, the names of training sequences."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class Uid(NamedTuple):
     prompt: int
     """Position of the row in the data set."""
     sample: int = 0
-    """Which of the group's episodes."""
+    """Index of the episode in its group, from 0."""
     segment: int = 0
-    """Which of the episode's training sequences (more than one after context compaction, or for sub-agents)."""
+    """Index of the training sequence in its episode, from 0; over 0 after context compaction, or for sub-agents."""
 
     def __str__(self) -> str:
         return ".".join(map(str, self))
 
     @classmethod
     def parse(cls, text: str) -> Uid:
-        """Invert ``str(uid)``."""
+        """Return the uid that ``str`` wrote as ``text``."""
         return cls(*map(int, text.split(".")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One prompt with everything that rewards and environments may want to know of it."""
+    """One prompt, and the data that rewards and environments may need."""
 
     uid: Uid
-    """Of the group: sample and segment are 0."""
+    """Name of the task's group: sample and segment are 0."""
     prompt_ids: tuple[int, ...] = ()
-    """The rendered and tokenised prompt. Empty if the environment writes the first observation."""
+    """Tokens of the rendered prompt. Empty if the environment writes the first observation."""
     messages: tuple[Message, ...] = ()
     """The prompt as chat messages, if it is a chat."""
     row: Mapping[str, Any] = field(default_factory=dict)

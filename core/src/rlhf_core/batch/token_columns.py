@@ -1,4 +1,4 @@
-"""What trajectories have one entry a token of: large, and therefore not always in the process that looks at them."""
+"""Trajectories as columns, one entry a token or action: large, and therefore not always in this process's memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Rows = NDArray[np.integer]
 
 
 class Tokens(Protocol):
-    """The tokens of some rows, wherever they are."""
+    """The tokens of some rows, in this process's memory or elsewhere."""
 
     def read(self) -> TokenColumns:
-        """Return them in this process's memory."""
+        """Return the tokens in this process's memory."""
         ...
 
     def select(self, rows: Rows) -> Tokens:
@@ -27,7 +27,7 @@ class Tokens(Protocol):
 
 
 class Block(Protocol):
-    """Tokens that are read as a whole or not at all."""
+    """Tokens of some rows that can only be read all together."""
 
     def read(self) -> TokenColumns: ...
 
@@ -39,15 +39,15 @@ class TokenColumns:
     token_ids: NDArray[np.int32]
     """(sum of T,)"""
     action_mask: NDArray[np.bool_]
-    """(sum of T,)"""
+    """(sum of T,) True at actions."""
     token_offsets: NDArray[np.int64]
-    """(B + 1,)"""
+    """(B + 1,) offsets of the columns of (sum of T,)."""
     rollout_logprobs: NDArray[np.float32]
-    """(sum of A,)"""
+    """(sum of A,) natural log-probability of each action under the sampler; NaN where nobody asked for it."""
     weight_version: NDArray[np.int32]
-    """(sum of A,)"""
+    """(sum of A,) version of the weights that sampled each action."""
     action_offsets: NDArray[np.int64]
-    """(B + 1,)"""
+    """(B + 1,) offsets of the columns of (sum of A,)."""
 
     def __len__(self) -> int:
         return len(self.token_offsets) - 1
@@ -76,7 +76,7 @@ class TokenColumns:
 
     @staticmethod
     def concatenate(parts: Sequence[TokenColumns]) -> TokenColumns:
-        """Join rows, in the order of the parts; no parts, no rows."""
+        """Return the rows of all parts, in the order of the parts."""
         if len(parts) == 1:
             return parts[0]
         parts = parts or [_nothing()]
@@ -92,19 +92,19 @@ class TokenColumns:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DeferredTokens:
-    """Rows of blocks that stay where they were made until somebody reads them, and then whole batches at once."""
+    """Rows of blocks that stay where they were made until they are read, then all rows at once."""
 
     blocks: tuple[Block, ...]
     block: NDArray[np.int64]
-    """(B,) the block of each row"""
+    """(B,) index in ``blocks`` of each row's block."""
     row: NDArray[np.int64]
-    """(B,) which row of its block it is"""
+    """(B,) index of each row in its block."""
     _columns: TokenColumns | None = field(default=None, init=False, repr=False)
-    """What was read."""
+    """The rows, once they have been read."""
 
     @staticmethod
     def whole(block: Block, num_rows: int) -> DeferredTokens:
-        """All rows of a block, in their order."""
+        """Return all rows of a block, in their order."""
         return DeferredTokens(
             blocks=(block,), block=np.zeros(num_rows, dtype=np.int64), row=np.arange(num_rows)
         )
@@ -125,7 +125,7 @@ class DeferredTokens:
         return self._columns
 
     def select(self, rows: Rows) -> DeferredTokens:
-        """Return the given rows, in the given order; blocks without any are let go."""
+        """Return the given rows, in the given order; blocks without a row are let go."""
         used, block = np.unique(self.block[rows], return_inverse=True)
         return DeferredTokens(
             blocks=tuple(self.blocks[index] for index in used.tolist()),
@@ -134,12 +134,12 @@ class DeferredTokens:
         )
 
     def with_blocks(self, blocks: Sequence[Block]) -> DeferredTokens:
-        """Return the same rows of other blocks, such as these in another process; none: the rows alone."""
+        """Return the same rows with other blocks, such as copies for another process, or with none."""
         return DeferredTokens(blocks=tuple(blocks), block=self.block, row=self.row)
 
 
 def joined_tokens(parts: Sequence[Tokens]) -> Tokens:
-    """Return the rows of all parts, in their order; what is deferred stays so, and a block of several parts is one."""
+    """Return the rows of all parts, in their order. Deferred parts stay deferred; a block that parts share is one."""
     here = [part for part in parts if isinstance(part, TokenColumns)]
     if len(here) == len(parts):
         return TokenColumns.concatenate(here)
@@ -147,7 +147,7 @@ def joined_tokens(parts: Sequence[Tokens]) -> Tokens:
         part if isinstance(part, DeferredTokens) else DeferredTokens.whole(part, len(part.read()))
         for part in parts
     ]
-    # Parts of one block are told by identity: to compare blocks might be to read them.
+    # Shared blocks are recognized by identity, because comparing their content might read them.
     places = {id(block): block for part in deferred for block in part.blocks}
     index = {key: place for place, key in enumerate(places)}
     own = [np.array([index[id(block)] for block in part.blocks]) for part in deferred]

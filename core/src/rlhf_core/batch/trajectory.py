@@ -1,4 +1,4 @@
-"""What a rollout leaves behind.
+"""Trajectories: training sequences as they were sampled, with their turns and rewards.
 
 Axes: ``T`` tokens of a sequence (prompt, actions, environment text), ``A`` action tokens (those that the policy wrote).
 """
@@ -16,28 +16,28 @@ from .task import Uid
 
 
 class Stop(StrEnum):
-    """Why the policy stopped writing."""
+    """Reason for the end of a turn."""
 
     EOS = "eos"
-    """It wrote an end-of-sequence token."""
+    """The policy wrote an end-of-sequence token."""
     STRING = "string"
     """One of the stop strings appeared."""
     LENGTH = "length"
     """The token limit was reached: the turn is truncated."""
     ABORTED = "aborted"
-    """The engine gave it up (shutdown, weight update without resume)."""
+    """The engine gave the request up (shutdown, weight update without resume)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One stretch of action tokens and what it earned."""
+    """One answer of the policy: a span of action tokens, and its reward."""
 
     start: int
     """Index in ``token_ids`` of the turn's first action token."""
     end: int
-    """One past its last action token."""
+    """Index after the turn's last action token."""
     reward: float = 0.0
-    """What the environment gave for this turn; it lands on the turn's last action token."""
+    """Reward that the environment gave for this turn, placed on the turn's last action token."""
     stop: Stop = Stop.EOS
 
 
@@ -60,13 +60,13 @@ class Trajectory:
     weight_version: NDArray[np.int32]
     """(A,) version of the weights that sampled each action."""
     turns: tuple[Turn, ...]
-    """In order; together they cover exactly the action tokens."""
+    """Turns in order; together they cover exactly the action tokens."""
     reward: float | None = None
-    """Score of the whole episode, filled in by the rewards; None until then. Turn rewards come on top."""
+    """Reward of the whole episode, filled in by the rewards; None until then. Turn rewards come on top."""
     rewards: Mapping[str, float] = field(default_factory=dict)
-    """The rewards that made up ``reward``, by name, unweighted."""
+    """The rewards whose weighted sum is ``reward``, by name, unweighted."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Anything countable that the executor, environment or rewards report; averaged in the logs."""
+    """Numbers that the executor, environment or rewards report; averaged in the logs."""
 
     def __post_init__(self) -> None:
         num_tokens, num_actions = len(self.token_ids), int(self.action_mask.sum())

@@ -28,7 +28,7 @@ PER_ROW = (
     "reward",
     "truncated",
 )
-"""Columns of one entry a row."""
+"""Names of the columns with one entry a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +50,19 @@ class TrajectoryColumns:
     turn_actions: NDArray[np.int64]
     """(U,) action tokens of each turn."""
     turn_rewards: NDArray[np.float32]
-    """(U,) what the environment gave for each turn."""
+    """(U,) reward that the environment gave for each turn."""
     oldest_version: NDArray[np.int64]
     """(B,) oldest version of weights that sampled an action; 0 where there is none."""
     version_counts: NDArray[np.int64]
     """(B, W) actions sampled by version ``oldest_version + w``."""
     reward: NDArray[np.float32]
-    """(B,) the episode's score, without turn rewards."""
+    """(B,) the episode's reward, without turn rewards."""
     rewards: Mapping[str, NDArray[np.float32]]
-    """(B,) each: the scores by reward name, NaN where a sample has none."""
+    """(B,) each: the single rewards by name, unweighted, NaN where a sample has none."""
     truncated: NDArray[np.bool_]
     """(B,)"""
     metrics: Mapping[str, NDArray[np.float32]]
-    """(B,) each, NaN where a sample did not report."""
+    """(B,) each: the metrics that samples report, by name, NaN where a sample did not."""
     tokens: Tokens
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class TrajectoryColumns:
 
     @property
     def rollout_logprobs(self) -> NDArray[np.float32]:
-        """(sum of A,) NaN in the rows of prompts whose log-probs nobody asked the engine for."""
+        """(sum of A,) log-probs under the sampler; NaN in rows for which nobody asked the engine for them."""
         return self.tokens.read().rollout_logprobs
 
     @property
@@ -95,12 +95,12 @@ class TrajectoryColumns:
 
     @property
     def action_offsets(self) -> NDArray[np.int64]:
-        """(B + 1,) the same of columns of (sum of A,)."""
+        """(B + 1,) offsets of the columns of (sum of A,), as ``token_offsets``."""
         return offsets_of(self.num_actions)
 
     @property
     def action_turn(self) -> NDArray[np.int64]:
-        """(sum of A,) which turn of its trajectory each action belongs to."""
+        """(sum of A,) index within its trajectory of the turn that each action belongs to, from 0."""
         first = np.repeat(offsets_of(self.num_turns)[:-1], self.num_turns)
         return np.repeat(np.arange(len(self.turn_actions)) - first, self.turn_actions)
 
@@ -129,7 +129,7 @@ class TrajectoryColumns:
         return (self.reward + turns).astype(np.float32)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Every array that makes up the batch, by name; the tokens are read."""
+        """Return every array of the batch by name; this reads the tokens."""
         columns = self.tokens.read()
         named = {f"rewards/{name}": column for name, column in self.rewards.items()}
         named |= {f"metrics/{name}": column for name, column in self.metrics.items()}
@@ -142,18 +142,18 @@ class TrajectoryColumns:
             yield Uid(*row)
 
     def tokens_of(self, row: int) -> NDArray[np.int32]:
-        """(T,) a view of one sequence's tokens."""
+        """Return (T,) a view of one sequence's tokens."""
         columns = self.tokens.read()
         return columns.token_ids[columns.token_offsets[row] : columns.token_offsets[row + 1]]
 
     def actions_of(self, row: int) -> NDArray[np.int32]:
-        """(A,) the tokens that the policy wrote in one sequence."""
+        """Return (A,) the tokens that the policy wrote in one sequence."""
         columns = self.tokens.read()
         span = slice(columns.token_offsets[row], columns.token_offsets[row + 1])
         return columns.token_ids[span][columns.action_mask[span]]
 
     def action_index(self, rows: Rows) -> NDArray[np.int64]:
-        """Positions, in any column of (sum of A,), of the given rows' actions in the given order."""
+        """Return the positions, in any column of (sum of A,), of the actions of the given rows, in the given order."""
         return ragged_index(self.action_offsets, rows)
 
     def select(self, rows: Rows) -> TrajectoryColumns:
@@ -173,7 +173,7 @@ class TrajectoryColumns:
         """Join batches and order the rows by uid.
 
         Raises:
-            ValueError: there are none, or two rows share a uid.
+            ValueError: there are no batches, or two rows share a uid.
         """
         if not parts:
             raise ValueError("no batches to join")
@@ -204,7 +204,7 @@ class TrajectoryColumns:
         """Pack scored trajectories, ordered by uid.
 
         Raises:
-            ValueError: there are none, or two share a uid.
+            ValueError: there are no trajectories, or two share a uid.
         """
         if not trajectories:
             raise ValueError("no trajectories to pack")
@@ -245,7 +245,7 @@ class TrajectoryColumns:
         rewards: Mapping[str, NDArray[np.float32]] | None = None,
         metrics: Mapping[str, NDArray[np.float32]] | None = None,
     ) -> TrajectoryColumns:
-        """Return the rows of tokens that are here; what follows from the tokens is computed."""
+        """Return a batch whose tokens are in memory; the columns that follow from the tokens are computed."""
         oldest, counts = _versions(tokens)
         return cls(
             uid=uid,
@@ -265,7 +265,7 @@ class TrajectoryColumns:
 
 
 def _versions(tokens: TokenColumns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (B,) the oldest version of each row and (B, W) how many actions each version from there on sampled."""
+    """Return (B,) the oldest version of each row, and (B, W) the number of actions of each version from it on."""
     lengths = np.diff(tokens.action_offsets)
     oldest = np.zeros(len(lengths), dtype=np.int64)
     rows = np.flatnonzero(lengths)
