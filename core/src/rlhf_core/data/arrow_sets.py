@@ -151,7 +151,7 @@ def _read_csv(path: Path) -> _Table:
     """Return the header, the columns, the line of each row, and the rows that do not fit."""
     line_numbers = array("i")
     unreadable: dict[int, Unreadable] = {}
-    # With surrogateescape bytes that are no UTF-8 spoil only their own row, and not the file.
+    # With surrogateescape, bytes that are no UTF-8 spoil only their own row, and not the file.
     with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file, strict=True)
         header = _checked_header(next(_records(reader), None), path)

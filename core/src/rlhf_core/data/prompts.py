@@ -17,10 +17,10 @@ from .source import Row, Source, Unreadable
 
 _BATCH_ROWS = 1000
 CHARACTERS_PER_TOKEN = 100
-"""A text with more of them for each allowed token is not tokenized: tokens of text have 1 to 20, and tokenizing a line
-of 50 MB takes minutes."""
+"""Maximum number of characters for each allowed token in a text that is tokenized: tokens of text have 1 to 20, and
+tokenizing a line of 50 MB takes minutes."""
 MAX_CHARACTERS = 2**22
-"""Of a text that is tokenized where no number of tokens is given."""
+"""Maximum number of characters of a text that is tokenized, where the number of tokens has no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +96,10 @@ def tokenize_rows(
     renderer: TokenizerRenderer,
     max_tokens: int | None,
 ) -> list[list[int] | RowProblem]:
-    """Return each row's tokens, or what is wrong with it; calls the tokenizer once for text and once for chats.
+    """Return each row's tokens, or its problem; calls the tokenizer once for text and once for chats.
 
     Args:
-        max_tokens: what a prompt may have; None: ``MAX_CHARACTERS`` is the only limit.
+        max_tokens: largest number of tokens of a prompt; None: ``MAX_CHARACTERS`` is the only limit.
     """
     results: list[list[int] | RowProblem] = []
     texts: dict[int, str] = {}
@@ -138,7 +138,7 @@ def check_characters(text: str, max_tokens: int | None, what: str, option: str) 
     """Refuse a text that is surely too long, before it is tokenized.
 
     Raises:
-        RowProblem: it has more than ``CHARACTERS_PER_TOKEN`` characters for each allowed token.
+        RowProblem: the text has more than ``CHARACTERS_PER_TOKEN`` characters for each allowed token.
     """
     limit = MAX_CHARACTERS if max_tokens is None else CHARACTERS_PER_TOKEN * max_tokens
     if len(text) <= limit:

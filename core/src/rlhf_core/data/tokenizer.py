@@ -40,7 +40,7 @@ def eos_token_ids(
     Chat models have several (``<|im_end|>`` and ``<|endoftext|>``), and only ``generation_config.json`` lists all.
 
     Raises:
-        ConfigError: there is none, so no sequence could end, or one is no token id.
+        ConfigError: there is no such token, so no sequence could end, or an entry is no token id.
     """
     found: set[int] = set()
     if tokenizer.eos_token_id is not None:
@@ -56,7 +56,7 @@ def eos_token_ids(
 
 
 def _token_ids(listed: Any, where: str) -> list[int]:
-    """Return what a file lists as end-of-sequence tokens: nothing, one id, or several."""
+    """Return the end-of-sequence tokens that a file lists: none, one id, or several."""
     if listed is None:
         return []
     ids = listed if isinstance(listed, list | tuple) else [listed]
@@ -69,7 +69,7 @@ def _token_ids(listed: Any, where: str) -> list[int]:
 
 
 def _model_configs(path: str, trust_remote_code: bool) -> list[tuple[str, Any]]:
-    """Return the file that says how generation ends: generation_config.json, or config.json where there is none."""
+    """Return the file that lists end-of-sequence tokens: generation_config.json, or config.json where there is none."""
     from transformers import AutoConfig, GenerationConfig
 
     try:
