@@ -1,7 +1,7 @@
-"""The loss of one optimizer step, made of the components that a run names: what a training backend descends.
+"""The loss of one optimizer step, made of the components that a run names: a training backend descends its gradient.
 
 Here live the formulas between a model's results for a micro-batch (log-probs, entropies, values) and the scalar whose
-gradient is taken. Models, packing, optimizers and the components themselves may not: a backend supplies the results and
+gradient is taken. Models, packing, optimizers and the components live elsewhere: a backend supplies the results and
 calls ``backward``, plugins supply the components.
 
 A backend's side of a step, for a policy:

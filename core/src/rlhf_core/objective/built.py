@@ -1,4 +1,4 @@
-"""The entrance for training backends: what a role minimizes, with its components built."""
+"""The entrance for training backends: a role's objective with its components built."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .value import value_objective
 
 @dataclass(frozen=True, slots=True)
 class BuiltPolicyObjective:
-    """What the policy minimizes.
+    """The policy's objective, with its components built.
 
     Both methods return this micro-batch's part of the step's loss and the metrics of the part. A backend calls
     ``backward`` on every part, so that the gradients add up to the step's, and merges the metrics with
@@ -45,7 +45,7 @@ class BuiltPolicyObjective:
 
 @dataclass(frozen=True, slots=True)
 class BuiltValueObjective:
-    """What the critic minimizes."""
+    """The critic's objective."""
 
     objective: ValueObjective
 

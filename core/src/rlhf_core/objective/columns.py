@@ -1,4 +1,4 @@
-"""The columns of a micro-batch's actions: advantages, older log-probs, and whatever else the components read."""
+"""The columns of a micro-batch's actions: advantages, old log-probs, and whatever else the components read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ActionColumns:
     """The columns of some rows of a ``TrainBatch``, on the device of the grid."""
 
     flat: Mapping[str, Shaped[Tensor, "m ..."]]
-    """By the name that the column has in the batch; the teacher's most probable tokens are two columns (M, K)."""
+    """Columns by their names in the batch; the teacher's most probable tokens are two columns (M, K)."""
     grid: ActionGrid
 
     @classmethod
@@ -33,7 +33,7 @@ class ActionColumns:
 
         Args:
             rows: indices into the batch, in the order of the grid's rows.
-            grid: of these rows' numbers of actions.
+            grid: grid of these rows' numbers of actions.
         """
         device = grid.mask.device
         index = batch.trajectories.action_index(rows)  # (M,)
@@ -50,7 +50,7 @@ class ActionColumns:
 
     @property
     def teacher_top_ids(self) -> Int64[Tensor, "m k"] | None:
-        """Ids of the tokens whose log-probs a backend supplies as ``ActionScores.others``; None: of none."""
+        """Ids of the tokens whose log-probs a backend supplies as ``ActionScores.others``; None: it supplies none."""
         return self.flat.get(TEACHER_TOP_IDS)
 
     def padded(self, name: str) -> Shaped[Tensor, "b a ..."]:

@@ -33,9 +33,9 @@ class PolicyComponents:
     correction: IsCorrection | None
     """None: the losses of the rollouts are not weighted."""
     applies_is_weights: bool
-    """The policy loss puts the correction's weights on itself."""
+    """True: the policy loss multiplies itself by the correction's weights."""
     wants_entropy: bool
-    """Some loss reads the entropy."""
+    """True: some loss reads the entropy."""
     terms: tuple[BuiltTerm, ...] = ()
 
     @classmethod
@@ -66,7 +66,7 @@ class PolicyComponents:
         )
 
     def terms_on(self, rows: Literal["rollouts", "supervised"]) -> Iterator[BuiltTerm]:
-        """Yield the terms whose loss is of these rows."""
+        """Yield the terms that are computed on these rows."""
         return (built for built in self.terms if built.term.rows == rows)
 
 

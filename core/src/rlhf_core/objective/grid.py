@@ -1,4 +1,4 @@
-"""Where the actions of a micro-batch lie in right-padded rows."""
+"""Layout of a micro-batch's actions in right-padded rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionGrid:
-    """The places of ``M`` flat values in ``B`` right-padded rows of up to ``A`` actions.
+    """The positions of ``M`` flat values in ``B`` right-padded rows of up to ``A`` actions.
 
     ``rlhf_core.math.pad_columns`` reads sizes from the device for each column, which makes the host wait; here the
-    sizes are known on the host.
+    host knows the sizes already.
     """
 
     mask: Bool[Tensor, "b a"]

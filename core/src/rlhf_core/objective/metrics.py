@@ -39,7 +39,7 @@ def read_metrics(parts: Sequence[Mapping[str, Metric]]) -> Metrics:
     )
 
 
-# Any: a metric holds whatever number its author had, of Python, NumPy or torch.
+# Any: a metric may hold a number of Python, NumPy or torch.
 def _is_remote(number: Any) -> bool:
     return isinstance(number, Tensor) and number.device.type != "cpu"
 

@@ -27,7 +27,7 @@ from .scores import ActionScores
 def policy_objective(
     components: PolicyComponents, scores: ActionScores, columns: ActionColumns, plan: StepPlan
 ) -> tuple[Float[Tensor, ""], Metrics]:
-    """Return this micro-batch's part of the step's loss, to be minimized, and what to log of it.
+    """Return this micro-batch's part of the step's loss, to be minimized, and its metrics.
 
     ``loss = sum n_t (w_t keep_t l_t + kl_coef KL_t - entropy_coef H_t) + sum over terms j of weight_j sum n_jt l_jt``,
     with the inner sums over the action tokens t, the policy loss ``l``, the terms' losses ``l_j``, the correction's
@@ -37,7 +37,7 @@ def policy_objective(
     ``1 / (num_sequences * max_actions)``, with the totals of ``plan.normalizers``; ``n_jt`` that of the term's own.
 
     Args:
-        scores: (M,) of the policy, with gradients.
+        scores: the policy's results (M,), with gradients.
         columns: ``advantages``; ``old_logprobs`` unless the plan is on-policy, since then the old log-probs are the
             policy's own and the ratio is exactly 1; and whatever else the components read.
 
@@ -100,13 +100,13 @@ def _corrected(
     """Return ``w_t keep_t l_t``. A dropped token counts in the normalizer all the same.
 
     Args:
-        weighted: the loss has put the weights on itself.
+        weighted: True: the loss has multiplied itself by the weights already.
     """
     if correction is None:
         return token_loss
     if not weighted:
         token_loss = token_loss * correction.weights
-    # where(), not multiplication: 0 * nan is nan, and a dropped token may be that.
+    # where(), not multiplication: 0 * nan is nan, and the loss of a dropped token may be nan.
     return torch.where(correction.keep, token_loss, 0.0)
 
 
@@ -117,7 +117,7 @@ def _loss_inputs(
     columns: ActionColumns,
     correction: Correction | None,
 ) -> LossInputs:
-    """Return what the losses of the rollouts see: only what some component of the run asked for is there."""
+    """Return the inputs of the losses on rollouts; fields that no component of the run needs are None."""
     pad = columns.grid.pad
     return LossInputs(
         policy_logprobs=policy.logprobs,
@@ -141,7 +141,7 @@ def _kl_to_reference(
     old: Float[Tensor, "b a"],
     columns: ActionColumns,
 ) -> Float[Tensor, "b a"]:
-    """Return the estimate per token that the objective names."""
+    """Return KL(policy || reference) per token, by the estimator that the objective names."""
     objective = components.objective
     assert objective.kl_estimator is not None
     reference, mask = columns.padded("ref_logprobs"), columns.grid.mask  # (B, A)

@@ -21,7 +21,7 @@ def reduced(
     """Return this micro-batch's share of the step's loss; see ``rlhf_core.math.aggregate`` for the divisors.
 
     Args:
-        totals: of the whole optimizer step, all ranks included.
+        totals: totals of the whole optimizer step, all ranks included.
     """
     share: Float[Tensor, ""] = aggregate(
         token_loss,
@@ -39,7 +39,7 @@ class LossParts:
     """The sum of a loss's terms, and each term as a metric."""
 
     total: Float[Tensor, ""]
-    """With the gradient."""
+    """The sum so far, with its gradient."""
     metrics: Metrics = field(default_factory=dict)
 
     def add(self, name: str, part: Float[Tensor, ""], coef: float) -> None:

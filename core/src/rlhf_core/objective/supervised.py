@@ -18,15 +18,15 @@ from .scores import ActionScores
 def supervised_objective(
     components: PolicyComponents, scores: ActionScores, grid: ActionGrid, totals: Normalizers
 ) -> tuple[Float[Tensor, ""], Metrics]:
-    """Return this micro-batch's part of the terms on supervised rows, and what to log of it.
+    """Return this micro-batch's part of the terms on supervised rows, and its metrics.
 
     ``loss = sum over terms j of weight_j sum n_jt l_jt``, with the inner sum over the tokens t to imitate. Their
     advantage is 1 and their old log-probs are the policy's own. The weight ``n_jt`` is that of the term's aggregation,
     as in ``policy_objective``.
 
     Args:
-        scores: (M,) of the tokens to imitate, with gradients.
-        totals: of all supervised rows of the step, all ranks included (``StepPlan.supervised_normalizers``).
+        scores: the policy's results (M,) for the tokens to imitate, with gradients.
+        totals: totals of all supervised rows of the step, all ranks included (``StepPlan.supervised_normalizers``).
     """
     policy = grid.pad(scores.logprobs)  # (B, A)
     inputs = LossInputs(

@@ -16,14 +16,14 @@ from .reduction import loss_metric, reduced
 def value_objective(
     objective: ValueObjective, values: Float[Tensor, " m"], columns: ActionColumns, plan: StepPlan
 ) -> tuple[Float[Tensor, ""], Metrics]:
-    """Return this micro-batch's part of the step's loss, to be minimized, and what to log of it.
+    """Return this micro-batch's part of the step's loss, to be minimized, and its metrics.
 
     ``loss = sum n_t max((V_t - G_t)^2, (V_old_t + clip(V_t - V_old_t) - G_t)^2) / 2`` over the action tokens t, with
     the weight ``n_t`` of the aggregation as in ``policy_objective``; see ``rlhf_core.math.value_loss``.
 
     Args:
-        values: of the state before each action, with gradients.
-        columns: ``values``, those of the critic before the batch's updates, and ``returns``.
+        values: the critic's values (M,) of the state before each action, with gradients.
+        columns: ``values``, which are the critic's before the batch's updates, and ``returns``.
 
     Raises:
         PluginError: a column is missing.
