@@ -1,4 +1,4 @@
-"""The formulas that algorithms are made of: pure functions on tensors; what stands at padding has no effect.
+"""The formulas that algorithms are made of: pure functions on tensors. Values at padding have no effect.
 
 Axes: ``B`` sequences, ``A`` action tokens, ``K`` turns. Prompt and environment tokens do not exist here.
 """

@@ -1,6 +1,6 @@
-"""From a loss per token to one number, in a way that does not depend on how a step is cut.
+"""Aggregation of a loss per token to one number that does not depend on how a step is cut into micro-batches.
 
-The normalizers are given: they are totals over the whole optimizer step, so the results of its micro-batches, on
+The normalizers are arguments: they are totals over the whole optimizer step, so the results of its micro-batches, on
 all ranks, add up to the result of the undivided step. Normalizing within each micro-batch instead would weight a
 token by how full its micro-batch happens to be.
 """
@@ -22,18 +22,20 @@ def aggregate(
     num_sequences: int,
     max_actions: int,
 ) -> Float[torch.Tensor, ""]:
-    """Return this part's share of the step's loss.
+    """Return this micro-batch's share of the step's loss.
 
     - ``token-mean``: ``sum(loss) / num_actions``. Every token weighs the same (DAPO, arXiv:2503.14476).
     - ``seq-mean-token-mean``: ``sum over rows of mean(loss of the row) / num_sequences``. Every sequence weighs
       the same, so tokens of long ones count less (GRPO, arXiv:2402.03300). Rows without actions add 0.
-    - ``seq-mean-token-sum-norm``: ``sum(loss) / (num_sequences * max_actions)``. A constant divisor in place of the
-      length, which removes that length bias (Dr. GRPO, arXiv:2503.20783).
+    - ``seq-mean-token-sum-norm``: ``sum(loss) / (num_sequences * max_actions)``. Every token weighs the same again, and
+      the divisor is a constant in place of the lengths (Dr. GRPO, arXiv:2503.20783).
 
     With all rows of length ``max_actions`` the three are equal. Half-precision losses are summed in float32.
 
     Args:
-        loss: anything, also nan, at padding.
+        loss: loss of each action token; at padding anything, also nan.
+        mask: True at action tokens.
+        mode: one of the three.
         num_actions: action tokens of the whole optimizer step.
         num_sequences: sequences of the whole optimizer step.
         max_actions: the longest response that the run allows.

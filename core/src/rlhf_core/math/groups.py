@@ -17,7 +17,7 @@ from ..lazy import Float, Int, torch
 def group_size(
     group: Int[torch.Tensor, " b"], episode: Int[torch.Tensor, " b"] | None = None
 ) -> Int[torch.Tensor, " b"]:
-    """Return, at each row, the number of episodes in its group; of rows when ``episode`` is None."""
+    """Return, at each row, the number of episodes in its group; the number of rows when ``episode`` is None."""
     members, row = _members(group, episode)
     return _counts(members)[row]
 
@@ -27,7 +27,7 @@ def group_mean(
     group: Int[torch.Tensor, " b"],
     episode: Int[torch.Tensor, " b"] | None = None,
 ) -> Float[torch.Tensor, " b *k"]:
-    """Return the mean of its group at each row: the baseline of GRPO and its relatives.
+    """Return, at each row, the mean of its group: the baseline of GRPO and its relatives.
 
     Args:
         values: one or more numbers per row; trailing axes are treated separately.
@@ -44,19 +44,20 @@ def group_std(
     *,
     correction: int = 1,
 ) -> Float[torch.Tensor, " b *k"]:
-    """Return the standard deviation of its group at each row; 0 for a group of equal values, and of one row.
+    """Return, at each row, the standard deviation of its group; 0 for a group of equal values or of one row.
 
     ``sqrt(sum_e (1/n_e) sum_j (x_ej - mean)^2 / (n - correction))`` over the n episodes e of the group and the n_e rows
     j of an episode; a group of one episode divides by 1. With one row per episode that is
     ``sqrt(sum (x - mean)^2 / (n - correction))``. Splitting an episode into equal rows changes nothing.
 
-    It bounds the normalized values ``(x - mean) / std``: at a row of an episode of n_e rows they are at most
-    ``sqrt((n - correction) * (n_e - 1/n))`` in size. For one row per episode and the sample's deviation that is the
-    familiar ``(n - 1) / sqrt(n)``. (The deviations d of a group have weights w = 1/n_e with ``sum w = n`` and
+    Normalized values ``(x - mean) / std`` are bounded: at a row of an episode of n_e rows they are at most
+    ``sqrt((n - correction) * (n_e - 1/n))`` in size. For one row per episode and the sample standard deviation that is
+    the familiar ``(n - 1) / sqrt(n)``. (The deviations d of a group have weights w = 1/n_e with ``sum w = n`` and
     ``sum w d = 0``, so by Cauchy and Schwarz ``w_i d_i^2 * n / (n - w_i) <= sum w d^2``.)
 
     Args:
-        correction: 1 for the sample's (as in OpenRLHF, TRL and verl), 0 for the population's.
+        values, group, episode: as in ``group_mean``.
+        correction: 1 for the sample standard deviation (as in OpenRLHF, TRL and verl), 0 for the population's.
     """
     exact = values.to(torch.float64)
     deviation = exact - _exact_mean(exact, group, episode)  # (B, ...)
@@ -91,7 +92,7 @@ def group_weighted_mean(
     weights: Float[torch.Tensor, " b *k"],
     group: Int[torch.Tensor, " b"],
 ) -> Float[torch.Tensor, " b *k"]:
-    """Return the weighted mean of its group at each row: ``sum_j w_j x_j / sum_j w_j``.
+    """Return, at each row, the weighted mean of its group: ``sum_j w_j x_j / sum_j w_j``.
 
     Values with weight 0 have no effect, whatever they are, nan included. Where all weights are 0 the result is 0. Equal
     values have exactly that mean, whatever the weights. Rows count one by one: an episode of several rows counts with
@@ -99,7 +100,7 @@ def group_weighted_mean(
 
     Args:
         values: one or more numbers per row; trailing axes are treated separately.
-        weights: of each number, not negative.
+        weights: weight of each number, not negative.
         group: dense index 0..P-1.
     """
     counts = weights > 0
@@ -120,7 +121,8 @@ def group_top_two(
 ) -> tuple[Float[torch.Tensor, " b *k"], Float[torch.Tensor, " b *k"]]:
     """Return, at each row, the largest and the second largest value among the episodes of its group.
 
-    Equal where two episodes share the largest value, and in a group of one.
+    The two are equal where two episodes share the largest value, and in a group of one. An episode's value is the mean
+    of its rows.
     """
     members, row = _members(group, episode)
     exact = _once_per_episode(values, episode)
@@ -135,7 +137,7 @@ def group_top_two(
 def _exact_mean(
     values: torch.Tensor, group: torch.Tensor, episode: torch.Tensor | None
 ) -> torch.Tensor:
-    """``group_mean`` in float64."""
+    """Return ``group_mean`` in float64."""
     members, row = _members(group, episode)
     lowest, offset = _above_lowest(_once_per_episode(values, episode), members)
     return (lowest + _divide(_sums(offset, members)[members], _counts(members)))[row]
@@ -144,14 +146,14 @@ def _exact_mean(
 def _members(
     group: torch.Tensor, episode: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The group of each member (E,), and the member of each row (B,)."""
+    """Return the group of each member (E,), and the member of each row (B,). Members are episodes, or rows without."""
     if episode is None:
         return group, torch.arange(len(group), device=group.device)
     return group.new_zeros(_size(episode)).scatter(0, episode, group), episode
 
 
 def _once_per_episode(values: torch.Tensor, episode: torch.Tensor | None) -> torch.Tensor:
-    """(B, ...) -> (E, ...) in float64: the mean of each episode's rows."""
+    """Return the mean of each episode's rows, (B, ...) -> (E, ...), in float64."""
     exact = values.to(torch.float64)
     if episode is None:
         return exact
@@ -162,7 +164,7 @@ def _once_per_episode(values: torch.Tensor, episode: torch.Tensor | None) -> tor
 
 
 def _above_lowest(values: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row's lowest value of its group, and how far above it the row is."""
+    """Return, at each row, the lowest value of its group, and the row's distance above it."""
     start = values.new_full((_size(index), *values.shape[1:]), torch.inf)
     lowest = start.scatter_reduce(0, _align(index, values).expand_as(values), values, "amin")[index]
     return lowest, values - lowest
@@ -173,7 +175,7 @@ def _sums(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def _counts(index: torch.Tensor) -> torch.Tensor:
-    """(B,) members of each row's group."""
+    """Return (B,) the number of members of each row's group."""
     return _sums(torch.ones_like(index), index)[index]
 
 
@@ -182,10 +184,10 @@ def _size(index: torch.Tensor) -> int:
 
 
 def _divide(values: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
-    """``values (B, ...) / divisor (B,)``."""
+    """Return ``values (B, ...) / divisor (B,)``."""
     return values / _align(divisor, values)
 
 
 def _align(column: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """(B,) -> (B, 1, ...), to broadcast against ``values``."""
+    """Return a column (B,) as (B, 1, ...), which broadcasts against ``values``."""
     return column.reshape(-1, *[1] * (values.dim() - 1))

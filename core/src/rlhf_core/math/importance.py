@@ -1,9 +1,9 @@
-"""Importance weights between two policies at sampled tokens: which tokens are kept, and with what weight.
+"""Importance weights between two policies at sampled tokens, and the tokens that they keep or drop.
 
 Everything is in float64 and in log space until the end: a ratio of a whole sequence is the exponential of a sum of
 thousands of small differences.
 
-``U`` units are judged: the ``A`` tokens of a row, or the row alone, ``U = 1``.
+``U`` counts the units of a row that are kept or dropped together: its ``A`` tokens, or the whole row (``U = 1``).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ MIN_PROB = 1e-6
 
 
 class ImportanceWeights(NamedTuple):
-    """Per token; zero or False at padding."""
+    """Weights of tokens, and which are kept. 0 or False at padding."""
 
     weights: Float[torch.Tensor, "b a"]
-    """Also of tokens that are dropped."""
+    """Weight of each token, dropped ones included."""
     keep: Bool[torch.Tensor, "b a"]
+    """False: the token is dropped."""
     bounded: Bool[torch.Tensor, "b a"]
-    """The weight is a bound and not the ratio."""
+    """True: the weight is a bound instead of the ratio."""
 
 
 def importance_weights(
@@ -44,21 +45,28 @@ def importance_weights(
 ) -> ImportanceWeights:
     """Return the weights that turn an expectation under the sampler into one under the trainer's old policy.
 
-    With ``w`` the ratio of ``level`` and ``s`` what ``gate`` measures there, which is w itself for ``ratio``:
+    With ``w`` the ratio at ``level`` (see ``_ratio``) and ``s`` the number that ``gate`` judges by at that level, which
+    is w itself for the gate ``ratio`` and else a divergence (see ``_divergence``):
 
-    - mode ``truncate``: weight ``min(w, high)``; mode ``clip``: weight ``clamp(w, low, high)``. All is kept.
-    - mode ``mask``: kept where ``low <= s <= high``, with the weight ``min(ratio of level weight, max_weight)``.
+    - mode ``truncate``: weight ``min(w, high)``; mode ``clip``: weight ``clamp(w, low, high)``. All tokens are kept.
+    - mode ``mask``: kept where ``low <= s <= high``, with the weight ``min(ratio at level weight, max_weight)``.
 
-    Equal log-probs give weight 1 and keep everything. No gradient flows through any of it. NaN at padding has no
+    Equal log-probs give weight 1 and keep everything. No gradient flows through the result. NaN at padding has no
     effect. Rows do not depend on each other.
 
     Args:
-        old_logprobs: the trainer's, before its updates.
+        old_logprobs: log-probs of the trainer before its updates.
+        rollout_logprobs: log-probs of the sampler.
         level: ``token``, ``sequence`` or ``geometric``.
-        high: of the ratio at least 1; of a divergence in nats, or in probability for ``tv``.
-        low: of the ratio, at most 1; None: no lower bound.
-        weight: of mode ``mask``: a level, or ``off`` for weight 1.
-        max_weight: of mode ``mask``; None: no bound.
+        mode: ``truncate``, ``clip`` or ``mask``.
+        gate: for mode ``mask``: ``ratio``, ``binary_kl``, ``tv``, ``k2`` or ``k3``.
+        high: upper bound: of a ratio, at least 1; of a divergence, in nats, or in probability for ``tv``.
+        low: lower bound of a ratio, at most 1; None: no lower bound.
+        weight: for mode ``mask``: the level of the weight, or ``off`` for weight 1.
+        max_weight: for mode ``mask``: upper bound of the weight; None: no bound.
+
+    Raises:
+        ValueError: the gate is unknown.
 
     Source: truncation: Yao et al. 2025, https://fengyao.notion.site/off-policy-rl, after Ionides 2008; masks of
     tokens: Ling Team 2025 (IcePop), arXiv:2510.18855; masks of sequences: Liu et al. 2025,
@@ -94,10 +102,10 @@ def importance_weights(
 def importance_metrics(
     result: ImportanceWeights, action_mask: Bool[torch.Tensor, "b a"]
 ) -> Metrics:
-    """Return what to log of a correction: the mean weight of what is kept, and the shares dropped and bounded.
+    """Return the metrics of a correction: the mean weight of kept tokens, and the shares dropped and bounded.
 
     ``correction/weight`` and ``correction/clipped_weights`` are means over kept tokens, ``correction/dropped_tokens``
-    is one over action tokens, and ``correction/dropped_sequences`` one over the rows that have any.
+    is a mean over action tokens, and ``correction/dropped_sequences`` a mean over the rows that have action tokens.
     """
     kept, tokens = result.keep.sum(), action_mask.sum()
     sequences = action_mask.any(dim=1).sum()
@@ -134,7 +142,8 @@ def _divergence(
     action_mask: Bool[torch.Tensor, "b a"],
     level: str,
 ) -> Float[torch.Tensor, "b u"]:
-    """Return how far apart two policies are, judged by the sampled tokens; 0 for equal log-probs, else positive.
+    """Return a divergence of the trainer's from the sampler's policy at sampled tokens; 0 for equal log-probs, never
+    negative.
 
     With ``p`` the sampler's and ``q`` the trainer's probability of the token and ``g = log q - log p``:
 
@@ -143,10 +152,11 @@ def _divergence(
     - ``k2``: ``g^2 / 2``, and ``k3``: ``exp(g) - 1 - g``: estimates of KL(sampler || trainer); g is clamped to
       [-20, 20].
 
-    A level of ``sequence`` adds them up over the row, ``geometric`` takes their mean.
+    Level ``token`` keeps each token's number, ``sequence`` adds them up over the row, ``geometric`` takes their mean.
 
     Args:
-        old_logprobs: and the next, 0 at padding.
+        old_logprobs: log-probs of the trainer; 0 at padding.
+        rollout_logprobs: log-probs of the sampler; 0 at padding.
 
     Raises:
         ValueError: the gate is unknown.
@@ -168,7 +178,7 @@ def _divergence(
 
 
 def _of_units(of_tokens: torch.Tensor, action_mask: torch.Tensor, level: str) -> torch.Tensor:
-    """(B, A) -> (B, A) or (B, 1)"""
+    """Return (B, A) the numbers of tokens for level ``token``, or (B, 1) their sum or mean over the row."""
     if level == "token":
         return of_tokens
     total = of_tokens.sum(dim=1, keepdim=True)

@@ -9,17 +9,17 @@ from ..errors import NonFiniteError
 from ..lazy import Bool, Float, torch
 
 Tail = Literal["linear", "clamp"]
-"""What an estimate does beyond 10 nats."""
+"""Form of an estimate beyond 10 nats."""
 
 MAX_ESTIMATE = 10.0
 """Nats per token from which on an estimate no longer follows its formula: one token to which the reference gives almost
 no probability must not outweigh the rewards of a whole batch."""
 
 K2_EDGE = math.sqrt(2 * MAX_ESTIMATE)
-"""The log-ratio at which ``k2`` is 10, on both sides."""
+"""Size of the log-ratio at which ``k2`` is 10, on either side."""
 
 K3_EDGE = 2.610868638149876
-"""The log-ratio ``-K3_EDGE`` is where ``k3`` is 10: the root of ``exp(x) - 1 - x = 10``."""
+"""Root of ``exp(x) - 1 - x = 10``: ``k3`` is 10 at the log-ratio ``-K3_EDGE``."""
 
 MAX_WEIGHT = 10.0
 """Largest importance weight of a token in the unbiased gradient."""
@@ -37,26 +37,26 @@ def kl_estimate(
 
     With ``l = policy - reference`` (log-probs, nats):
 
-    - ``k1``: ``l``. Unbiased, any sign; its gradient as a loss says nothing about the reference.
+    - ``k1``: ``l``. Unbiased, any sign; its gradient as a loss does not depend on the reference.
     - ``k2``: ``l^2 / 2``. Biased, small variance; its gradient as a loss is that of the KL.
     - ``k3``: ``exp(-l) - 1 + l``. Unbiased and never negative.
 
-    All are 0 for equal log-probs. Below 10 nats these are the formulas; beyond, with the tail
+    All are 0 for equal log-probs. Up to 10 nats these formulas hold; beyond, the tail does:
 
     - ``linear``: the formula's tangent where it reaches 10 takes over. Value and slope are continuous, so the farther a
       token is from the reference, the more it is pulled back, by at most 4.5 (``k2``) or 12.6 (``k3``). ``k1`` is its
       own tangent, and so is ``k3`` where the policy is above the reference: there its slope comes near 1.
-    - ``clamp``: the estimate stays in [-10, 10] and has *no* gradient beyond. As a loss it lets go of the tokens that
-      are farthest away: the slope of ``k3`` is -11.2 at l = -2.5 and 0 at -2.7. For an estimate that is a number and no
-      loss, as in the reward, it is the bound that keeps a token from outweighing a batch.
+    - ``clamp``: the estimate stays in [-10, 10] and has *no* gradient beyond. As a loss it no longer pulls back the
+      tokens that are farthest away: the slope of ``k3`` is -11.2 at l = -2.5 and 0 at -2.7. In a reward, where the
+      estimate has no gradient, the clamp keeps one token from outweighing a batch.
 
     The result is at least float32.
 
     Args:
         estimator: ``k1``, ``k2`` or ``k3``.
         tail: ``linear`` or ``clamp``.
-        action_mask: where it is False the result is 0 and gets no gradient, whatever stands there, nan included.
-            Without it, nan gives nan.
+        action_mask: True at action tokens; elsewhere the result is 0 without a gradient, also for nan. Without a mask,
+            nan gives nan.
 
     Raises:
         ValueError: the estimator or the tail is unknown.
@@ -87,7 +87,7 @@ def kl_estimate(
 
 
 def _k2(log_ratio: torch.Tensor) -> torch.Tensor:
-    """``l^2 / 2``, with its tangents beyond 10."""
+    """Return ``l^2 / 2`` up to 10, and its tangents beyond."""
     # Bounded before the square: an infinite square would come back in the backward pass as 0 * inf.
     inner = log_ratio.clamp(-K2_EDGE, K2_EDGE).square() / 2
     tangent = MAX_ESTIMATE + K2_EDGE * (log_ratio.abs() - K2_EDGE)
@@ -95,7 +95,7 @@ def _k2(log_ratio: torch.Tensor) -> torch.Tensor:
 
 
 def _k3(log_ratio: torch.Tensor) -> torch.Tensor:
-    """``exp(-l) - 1 + l``, with its tangent where l < 0 and it is beyond 10."""
+    """Return ``exp(-l) - 1 + l``, and its tangent where l < 0 and the formula exceeds 10."""
     floored = log_ratio.clamp(min=-K3_EDGE)
     # expm1 keeps digits near 0, where k3 is a difference of nearly equal numbers.
     inner = torch.expm1(-floored) + floored
@@ -119,8 +119,10 @@ def unbiased_kl(
     least float32.
 
     Args:
-        old_logprobs: of the policy that the tokens are taken to be sampled from; no gradient.
-        action_mask: where it is False the result is 0 and gets no gradient, whatever stands there, nan included.
+        old_logprobs: log-probs of the policy that the tokens are taken to be sampled from; no gradient.
+        ref_logprobs: log-probs of the reference; no gradient.
+        estimator: ``k1``, ``k2`` or ``k3``; of the value alone.
+        action_mask: True at action tokens; elsewhere the result is 0 without a gradient, also for nan.
 
     Source: Tang and Munos 2025, "On a few pitfalls in KL divergence gradient estimation for RL", arXiv:2506.09477,
     for why the estimators' own gradients are not the KL's; the bound of 10 on w is OpenRLHF's, which does not bound l.
@@ -136,7 +138,7 @@ def unbiased_kl(
     detached = policy_logprobs.detach()
     weight = (detached - old_logprobs).clamp(max=math.log(MAX_WEIGHT)).exp()
     log_ratio = (detached - ref_logprobs).clamp(-MAX_ESTIMATE, MAX_ESTIMATE)
-    # Zero in value, w * l in gradient.
+    # The second summand is 0 in value, and its gradient is w * l.
     return value + weight * log_ratio * (policy_logprobs - detached)
 
 
@@ -145,15 +147,15 @@ def adapted_kl_coef(
 ) -> float:
     """Return the coefficient for the next step: raised when the KL is above the target, lowered when below.
 
-    ``coef' = coef * (1 + clip(kl / target - 1, -0.2, 0.2) * min(num_samples / horizon, 1))``. At the target it
-    stays. A fixed coefficient is one that is never passed through here.
+    ``coef' = coef * (1 + clip(kl / target - 1, -0.2, 0.2) * min(num_samples / horizon, 1))``. At the target the
+    coefficient stays.
 
     Args:
         coef: the coefficient in force, positive.
         kl: mean KL of the step, in the unit of ``target`` (nats per token in this framework).
-        target: positive.
-        num_samples: sequences of the step.
-        horizon: sequences over which the coefficient can change by about a factor e^0.2 = 1.22.
+        target: KL to keep, positive.
+        num_samples: number of sequences of the step.
+        horizon: number of sequences over which the coefficient can change by about a factor e^0.2 = 1.22.
 
     Raises:
         NonFiniteError: the KL is nan or infinite.
@@ -162,6 +164,9 @@ def adapted_kl_coef(
     a bound; beyond 5 it can turn the coefficient negative, which would reward leaving the reference.
     """
     if not math.isfinite(kl):
-        raise NonFiniteError(f"the KL to the reference is {kl}; the coefficient cannot follow it")
+        raise NonFiniteError(
+            f"the KL to the reference is {kl}; expected a finite number, which the coefficient could follow. "
+            "Go on from an earlier checkpoint with a lower learning rate."
+        )
     error = max(-0.2, min(0.2, kl / target - 1))
     return coef * (1 + error * min(num_samples / horizon, 1.0))

@@ -1,6 +1,6 @@
 """Statistics over the positions where a mask is True.
 
-Padding is left out with ``where``, never by multiplication: 0 * nan is nan, and nan at padding must not be seen.
+Padding is left out with ``where``, never by multiplication: 0 * nan is nan, and padding may hold nan.
 Sums run in float64, so equal values that are not exact in binary, such as 0.1, have deviations of exactly 0.
 """
 
@@ -19,7 +19,7 @@ def masked_sum(
 def masked_mean(
     values: Float[torch.Tensor, "*n"], mask: Bool[torch.Tensor, "*n"]
 ) -> Float[torch.Tensor, ""]:
-    """Return the mean of ``values`` where ``mask``, in float64; 0 where nothing is masked in."""
+    """Return the mean of ``values`` where ``mask``, in float64; 0 if ``mask`` is False everywhere."""
     return masked_sum(values, mask) / mask.sum().clamp(min=1)
 
 
@@ -42,11 +42,11 @@ def whiten(
 ) -> Float[torch.Tensor, "*n"]:
     """Return ``(x - mean) / sqrt(max(var, min_var))`` where ``mask``, and 0 elsewhere.
 
-    Mean and population variance are over all positions that are masked in, so long rows weigh more than short
-    ones. Equal values give 0. The result has the dtype of ``values``.
+    Mean and population variance are over all positions where ``mask``, so long rows weigh more than short ones. Equal
+    values give 0. The result has the dtype of ``values``.
 
     Args:
-        divide_by_std: without it only the mean is removed.
+        divide_by_std: False: only the mean is removed.
         min_var: lower bound of the variance, in squared units of ``values``.
     """
     deviation = _deviation(values, mask)

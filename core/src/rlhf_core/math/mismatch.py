@@ -1,6 +1,6 @@
-"""How far the trainer's log-probs are from the sampler's for the same tokens and weights.
+"""Mismatch: the difference between the trainer's and the sampler's log-probs of the same tokens.
 
-The two compute with other kernels and other precision, or the sampler had older weights. Everything here is over a
+The two compute with different kernels and precision, or the sampler had older weights. Everything here is over a
 whole rollout batch: quantiles and effective sample sizes of parts cannot be merged.
 """
 
@@ -16,16 +16,16 @@ def mismatch_metrics(
     rollout_logprobs: Float[torch.Tensor, "b a"],
     action_mask: Bool[torch.Tensor, "b a"],
 ) -> Metrics:
-    """Return what to log of ``g = old - rollout`` (trainer minus sampler, nats) over action tokens.
+    """Return the metrics of ``g = old - rollout`` (trainer minus sampler, nats) over action tokens.
 
-    - ``mismatch/logprob_diff_mean``, ``_p99``, ``_max``: of ``abs(g)``.
+    - ``mismatch/logprob_diff_mean``, ``_p99``, ``_max``: mean, 99th percentile and maximum of ``abs(g)``.
     - ``mismatch/k1``: mean of ``-g``, and ``mismatch/k3``: mean of ``exp(g) - 1 - g``, both unbiased estimates of
       KL(sampler || trainer), the second never negative. (Schulman 2020, "Approximating KL Divergence".)
     - ``mismatch/ess``: ``(sum w)^2 / (n sum w^2)`` of the token weights ``w = exp(g)``, and
       ``mismatch/ess_sequence`` of the sequence weights ``exp(sum of g)``: the share of the data that is left after
       weighting it, 1 for equal log-probs. (Kong 1992, "A note on importance sampling using standardized weights".)
 
-    Nothing is returned for a batch without action tokens.
+    A batch without action tokens gives no metrics.
     """
     log_ratio = torch.where(action_mask, old_logprobs - rollout_logprobs, 0.0).double()  # (B, A)
     tokens = log_ratio[action_mask]
@@ -52,7 +52,7 @@ def mismatch_metrics(
 def effective_share(log_weights: Float[torch.Tensor, " n"]) -> Float[torch.Tensor, ""]:
     """Return ``(sum w)^2 / (n sum w^2)`` of ``w = exp(log_weights)``, between 1 / n and 1.
 
-    Computed from differences to the largest, so that no weight overflows.
+    The weights are divided by the largest, which cancels in the quotient, so that none overflows.
     """
     weights = (log_weights - log_weights.max()).exp()
     return weights.sum().square() / (len(weights) * weights.square().sum())

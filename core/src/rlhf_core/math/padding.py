@@ -1,4 +1,4 @@
-"""Between flat columns, one entry per action token of all sequences, and right-padded (B, A) tensors.
+"""Conversion between flat columns, one entry per action token of all sequences, and right-padded (B, A) tensors.
 
 Both directions are one gather or scatter, without a loop over sequences, and gradients flow through both.
 """
@@ -11,16 +11,16 @@ from ..lazy import Bool, Int, Shaped, torch
 
 
 class Padded(NamedTuple):
-    """A right-padded column and where it holds data."""
+    """A right-padded column, and a mask that is True where it holds data."""
 
     values: Shaped[torch.Tensor, "b a"]
     mask: Bool[torch.Tensor, "b a"]
 
 
 def pad_columns(flat: Shaped[torch.Tensor, " n"], lengths: Int[torch.Tensor, " b"]) -> Padded:
-    """Lay a flat column out in rows: row b holds the next ``lengths[b]`` entries, then zeros.
+    """Return a flat column as rows: row b holds the next ``lengths[b]`` entries, then zeros.
 
-    ``A`` is the longest length. Lengths of 0 give rows of padding. Any dtype.
+    ``A`` is the longest length. A length of 0 gives a row of padding. The dtype may be any.
 
     Raises:
         ValueError: the lengths do not add up to the size of ``flat``.
@@ -37,5 +37,5 @@ def pad_columns(flat: Shaped[torch.Tensor, " n"], lengths: Int[torch.Tensor, " b
 def unpad(
     padded: Shaped[torch.Tensor, "b a"], mask: Bool[torch.Tensor, "b a"]
 ) -> Shaped[torch.Tensor, " n"]:
-    """Invert ``pad_columns``: the entries where ``mask``, row after row."""
+    """Return the entries where ``mask``, row after row: the inverse of ``pad_columns``."""
     return padded[mask]

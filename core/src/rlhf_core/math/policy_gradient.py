@@ -1,4 +1,4 @@
-"""REINFORCE's loss with a weight for each token: what losses with detached importance weights end in."""
+"""REINFORCE's loss with a weight for each token, the last part of losses with detached importance weights."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def weighted_reinforce(
     action_mask: Bool[torch.Tensor, "b a"],
     weights: Float[torch.Tensor, "b a"],
 ) -> Float[torch.Tensor, "b a"]:
-    """Return ``-stop(w) * A * log policy``; 0 at padding.
+    """Return ``-stop(w) * A * log policy`` per token; 0 at padding.
 
-    The gradient at each token is ``-w * A``, REINFORCE's for w = 1. The value means little: it depends on how likely
-    the tokens are at all. What stands at padding, nan included, has no effect.
+    The gradient with respect to each log-prob is ``-w * A``, which is REINFORCE's for w = 1. The value means little: it
+    depends on how likely the tokens are at all. Values at padding, nan included, have no effect.
 
     Args:
-        weights: finite, not negative; no gradient flows through them.
+        weights: w, finite and not negative; no gradient flows through them.
     """
     logprobs = torch.where(action_mask, policy_logprobs, 0.0)
     advantages = torch.where(action_mask, advantages, 0.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..lazy import Bool, Float, torch
 
 MAX_LOG_RATIO = 20.0
-"""e^20 is 5e8: far beyond any bound, and finite in float32 also after multiplication with an advantage."""
+"""Largest size of a log-ratio, in nats. e^20 is 5e8: far beyond any clip range, and finite in float32 also after
+multiplication with an advantage."""
 
 
 def token_log_ratios(
@@ -15,7 +16,7 @@ def token_log_ratios(
 ) -> Float[torch.Tensor, "b a"]:
     """Return ``policy - behavior`` in nats, clamped to [-20, 20] with no gradient beyond; 0 at padding.
 
-    What stands at padding, nan included, has no effect.
+    Values at padding, nan included, have no effect.
     """
     # Padding is replaced before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
     difference = torch.where(action_mask, policy_logprobs - behavior_logprobs, 0.0)

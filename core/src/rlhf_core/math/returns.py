@@ -1,4 +1,4 @@
-"""Sums of what is still to come, over action tokens."""
+"""Returns: discounted sums of the rewards of this and all later action tokens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def reward_to_go(
     The same recurrence turns TD errors into generalized advantage estimates.
 
     Args:
-        token_rewards: right-padded; anything, also nan, at padding.
-        discount: in [0, 1].
+        token_rewards: R, right-padded; at padding anything, also nan.
+        discount: discount factor per action token, in [0, 1].
     """
     sums = torch.where(action_mask, token_rewards, 0.0)  # (B, A)
     # Doubling: after a round, each position holds the sum of the next 2 * reach terms. log2(A) vector operations in

@@ -1,4 +1,4 @@
-"""The learning rate over a run."""
+"""Schedule of the learning rate over a run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ..contracts.backend import ScheduleSpec
 def lr_factor(schedule: ScheduleSpec, update: int) -> float:
     """Return the share of the peak learning rate for the given update (0 is the first).
 
-    Warm-up over w updates: (update + 1) / (w + 1), so that the first update already moves and the one after the
-    warm-up is at the peak. Then with x = (update - w) / (total - w), clamped to 1, and the floor m:
-    constant 1; linear 1 - (1 - m) x; cosine m + (1 - m) (1 + cos(pi x)) / 2. Later updates stay at the floor.
+    Warm-up over w updates: ``(update + 1) / (w + 1)``, so that the first update already changes the weights and the
+    first one after the warm-up has the peak rate. Then, with ``x = (update - w) / (total - w)``, clamped to 1, and the
+    floor m = ``min_lr_ratio``: constant ``1``; linear ``1 - (1 - m) x``; cosine ``m + (1 - m) (1 + cos(pi x)) / 2``.
+    Updates after the last stay at the floor.
     """
     warmup = schedule.warmup_updates
     if update < warmup:

@@ -1,4 +1,4 @@
-"""One number for a whole sequence, and how it enters the loss of each of its tokens."""
+"""Numbers of whole sequences, and their credit to the loss of each token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..lazy import Bool, Float, torch
 def row_mean(
     values: Float[torch.Tensor, "b a"], action_mask: Bool[torch.Tensor, "b a"]
 ) -> Float[torch.Tensor, "b 1"]:
-    """Return the mean over each row's action tokens; 0 for a row without any."""
+    """Return the mean over each row's action tokens; 0 for a row without action tokens."""
     total = torch.where(action_mask, values, 0.0).sum(dim=1, keepdim=True)
     return total / action_mask.sum(dim=1, keepdim=True).clamp(min=1)
 
@@ -18,11 +18,12 @@ def credited_to_own_token(
 ) -> Float[torch.Tensor, "b a"]:
     """Return the sequence's ratio at each token, with the gradient of that token's log-ratio alone.
 
-    ``s_t = stop(s) * exp(l_t - stop(l_t))``: the value is s, the gradient by ``l_t`` is s and by other tokens 0.
+    ``s_t = stop(s) * exp(l_t - stop(l_t))``: the value is s, the gradient with respect to ``l_t`` is s, and that with
+    respect to other tokens' log-ratios is 0.
 
-    If the tokens of a row have one advantage, the gradient of a row's mean loss is that of ``s = exp(mean(l))``: there
-    every token gets 1/n of the gradient of n equal losses, here all of that of its own. If they have several, each
-    token keeps its own advantage, which the gradient of s would replace by the row's mean.
+    If all n tokens of a row have one advantage, the gradient of the row's mean loss is that of ``s = exp(mean(l))``:
+    with s every token gets 1/n of the gradient of each of n equal losses, with ``s_t`` all of the gradient of its own
+    loss. If advantages differ, each token keeps its own, which the gradient of s would replace by the row's mean.
 
     Source: GSPO-token, Zheng et al. 2025, arXiv:2507.18071, section 4.3.
     """

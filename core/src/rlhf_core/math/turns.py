@@ -1,4 +1,4 @@
-"""Rewards by turn, so that a turn is judged by what was earned from it on and not by what was earned before."""
+"""Rewards by turn: a turn is credited with the rewards from its start on, and not with earlier ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .returns import reward_to_go
 
 
 def rewards_by_turn(batch: RewardBatch) -> Float[torch.Tensor, "b k"]:
-    """Return ``remaining_rewards`` of a batch: what each row still earned from the start of turn k on."""
+    """Return ``remaining_rewards`` of a batch: each row's rewards from the start of turn k on."""
     return remaining_rewards(
         batch.rewards, batch.token_rewards, batch.action_mask, batch.turn, batch.kl_penalty
     )
@@ -28,16 +28,16 @@ def remaining_rewards(
     turn: Int[torch.Tensor, "b a"],
     kl_penalty: Float[torch.Tensor, "b a"] | None = None,
 ) -> Float[torch.Tensor, "b k"]:
-    """Return what each row still earned from the start of turn k on: its reward minus that of the turns before k.
+    """Return each row's rewards from the start of turn k on: its whole reward minus those of the turns before k.
 
-    A row that ended before turn k counts with its last turn, on which the score of the episode lands too. So with one
+    A row that ended before turn k counts with its last turn, on which the episode's reward is placed too. So with one
     reward at the end every entry of a row is that reward, to the bit, whatever the number of its turns; and column 0 is
     always ``rewards``. ``K`` is the largest number of turns.
 
     Args:
-        rewards: whole reward of the row, without KL.
-        token_rewards: the same by token; only tokens before a row's last turn are read.
-        turn: which turn of its row a token belongs to, from 0, not decreasing.
+        rewards: whole reward of each row, without the KL penalty.
+        token_rewards: the same rewards by token; only tokens before a row's last turn are read.
+        turn: index of each token's turn in its row, from 0, not decreasing.
         kl_penalty: the part of ``token_rewards`` that is no reward and is left out.
     """
     turn = torch.where(action_mask, turn, 0)  # (B, A)
