@@ -1,9 +1,9 @@
 """Capabilities: the words with which components say what they need, exclude and provide, and options what they bring.
 
-The core knows words instead of components' names. Some the loop supplies when asked (a need for ``values`` builds a
-critic), some an option brings (``group>=2``), some another component provides (``several_turns``). Every word stands in
-one of the tables below; a plugin's own words have its name in front (``acme:sorted_groups``). A component with another
-word is refused when it registers, and a run whose words do not fit together before a model is loaded.
+The core knows words instead of components' names. The loop supplies some words when asked (a need for ``values`` builds
+a critic), options bring others (``group>=2``), components provide the rest (``several_turns``). Every word is in one of
+the tables below; a plugin's own words have its name in front (``acme:sorted_groups``). A component with another word is
+refused when it registers. A run whose words do not fit together is refused before a model is loaded.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ WRAPS_CODE = "wraps_code"
 
 SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "values": "a critic is built and trained",
-    "ref_logprobs": "a reference model is built and gives its log-probs of each batch",
-    "old_logprobs": "the policy gives its log-probs of each batch before its updates",
+    "ref_logprobs": "a reference model is built and gives its log-probs for each batch",
+    "old_logprobs": "the policy gives its log-probs for each batch before its updates",
     "rollout_logprobs": "the engine returns the log-probs of its samples",
     "entropy": "the trainer computes the entropy at each action",
     "final_values": "the critic values the state after a truncated response",
-    "sum_pi_squared": "the policy gives this sum at each action before its updates",
+    "sum_pi_squared": "the policy gives the sum of its squared probabilities at each action, before its updates",
     "greedy_rewards": "one more episode per prompt is sampled greedily and scored",
-    "observations": "what the policy read before each turn is indexed",
-    "teacher_logprobs": "the teacher gives its log-probs of each batch",
+    "observations": "the texts that the policy read before its turns are indexed",
+    "teacher_logprobs": "the teacher gives its log-probs for each batch",
     "teacher_top_k": "the teacher gives its most probable tokens at each action",
 }
+"""Capabilities that the loop supplies as soon as a component needs them -> the way in which it does."""
 
 FIX: Mapping[str, str] = {
     "environment": "choose one with --env",
@@ -50,6 +51,7 @@ FIX: Mapping[str, str] = {
     "kl_in_loss": "set --algo.kl.mode loss and --algo.kl.coef",
     "kl_in_reward": "set --algo.kl.mode reward and --algo.kl.coef",
 }
+"""Capability that a component needs and the run lacks -> the user's way to get it."""
 
 BROUGHT_BY_OPTIONS: Mapping[str, str] = {
     "environment": "an environment is chosen",
@@ -72,15 +74,15 @@ BROUGHT_BY_OPTIONS: Mapping[str, str] = {
 """Capabilities that options bring to a run; ``config.checks.features`` works out which of them a run has."""
 
 PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
-    SEVERAL_TURNS: "the executor plays several turns",
-    OFF_POLICY: "the policy loss allows for samples of an older policy",
-    APPLIES_IS_WEIGHTS: "the policy loss puts the correction's weights on itself",
-    PREPARES_STEP: "the policy loss looks at the whole optimizer step first (PreparingLoss)",
-    ONE_PROCESS: "the reward holds what there should be one of, such as a model",
-    SEVERAL_RANKS: "the training backend works with several ranks",
-    WRAPS_CODE: "the component is made around code that the user names",
+    "several_turns": "the executor plays several turns",
+    "off_policy": "the policy loss allows for samples of an older policy",
+    "applies_is_weights": "the policy loss multiplies itself by the correction's weights",
+    "prepares_step": "the policy loss looks at the whole optimizer step first (PreparingLoss)",
+    "one_process": "the reward holds something of which there should be only one, such as a model",
+    "several_ranks": "the training backend works with several ranks",
+    "wraps_code": "the component wraps a function in a file that the user names",
 }
-"""Capabilities that a component may provide, beside ``aggregation:MODE`` for the mode that it was published with."""
+"""Capabilities that a component may provide, beside ``aggregation:MODE`` for the aggregation of its publication."""
 
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 """Modes of ``algo.loss.aggregation``, as ``contracts.Aggregation`` has them."""
@@ -107,13 +109,13 @@ class Chosen:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the component needs, and what its options do."""
+        """Capabilities that the component needs, by itself or by its options."""
         by_options = self.options.needed_by_options() if self.options else frozenset()
         return self.registered.component.needs | by_options
 
     @property
     def conflicts(self) -> frozenset[str]:
-        """What the component excludes, and what its options do."""
+        """Capabilities that the component excludes, by itself or by its options."""
         by_options = self.options.excluded_by_options() if self.options else frozenset()
         return self.registered.component.conflicts | by_options
 
@@ -122,7 +124,7 @@ def check_words(component: Component[Any]) -> None:
     """Refuse a component with a word that the core does not know and that is no plugin's own.
 
     Raises:
-        PluginError: names the word, where it stands, and the nearest word that there is.
+        PluginError: the message has the word, the list that it is in, and the nearest known word.
     """
     for label in ("needs", "conflicts", "provides"):
         for word in sorted(getattr(component, label)):
@@ -141,7 +143,7 @@ def _is_own(word: str) -> bool:
 
 
 def needs_of(chosen: Iterable[Chosen]) -> frozenset[str]:
-    """Everything that some component needs."""
+    """Return the capabilities that any component needs."""
     return frozenset().union(*(choice.needs for choice in chosen))
 
 
@@ -153,7 +155,8 @@ def check(chosen: Sequence[Chosen], features: frozenset[str], samples_per_prompt
         samples_per_prompt: the size of a group.
 
     Raises:
-        CapabilityError: names the component, what it needs or conflicts with, and the option to change.
+        CapabilityError: a component lacks a capability that it needs, or meets one that it excludes; the message names
+            the component, the capability, and the option to change.
     """
     provided = features.union(*(choice.registered.component.provides for choice in chosen))
     present = provided | needs_of(chosen) & SUPPLIED_BY_THE_LOOP.keys()

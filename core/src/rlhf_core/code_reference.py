@@ -1,11 +1,11 @@
 """Components in a user's own file, named as ``path/file.py:attribute``.
 
 The attribute is a class (made with its config, or without arguments), a function (used as the component itself, for
-the kinds that are called), or a ``Component``. A class that a ``Component`` of the same file describes is that
-component, with its options and needs: a plugin in one file is the same by this name as by the name that it registers.
+the kinds that are called), or a ``Component``. A class that a ``Component`` of the same file describes stands for that
+component, with its options and needs: a plugin in one file is the same component by its file as by its registered name.
 
-The file is parsed, not imported, wherever its source says all that the configuration has to know; a ``Component``, a
-class that one describes, or a class that takes a config is imported, since its options are known only then.
+The file is only parsed where its source shows all that the configuration has to know. It is imported for a
+``Component``, a class that one describes, or a class that takes a config, since their options are known only then.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .component import Component, Config, Registered
 from .errors import ConfigError
 
 CALLED_KINDS = frozenset({"rlhf_advantage_estimators", "rlhf_policy_losses", "rlhf_is_corrections"})
-"""Hooks whose components are called like functions, so that a function can be one."""
+"""Hooks whose components are called like functions, so that a function can be such a component."""
 
 
 def is_reference(name: str) -> bool:
-    """True for ``path/file.py:attribute``, and for what was meant to be one; plugin names have no dot or slash."""
+    """True for ``path/file.py:attribute``, also if written wrongly; names of components have no dot or slash."""
     left, colon, _ = name.rpartition(":")
     return name.endswith(".py") or (bool(colon) and ("/" in left or left.endswith(".py")))
 
@@ -69,14 +69,14 @@ class CodeReference:
 
     @property
     def origin(self) -> str:
-        """What a run records of the file."""
+        """The file's digest, as a run records it in the place of a plugin's version."""
         return f"file, sha256 {hashlib.sha256(self._bytes()).hexdigest()}"
 
     def definition(self) -> ast.stmt:
         """Return the statement that defines the attribute, without importing the file.
 
         Raises:
-            ConfigError: no such file, not Python, or no such name in it.
+            ConfigError: the file does not exist or is not Python, or does not define the name.
         """
         defined = {name: node for node in self._statements() for name in _names(node)}
         if self.attribute in defined:
@@ -97,10 +97,11 @@ class CodeReference:
             raise ConfigError(f"{self.path} is not valid Python: {error}") from error
 
     def register(self, hook: str) -> Registered[Any]:
-        """Return the component as if a plugin called like the file had registered it.
+        """Return the component as if a plugin with the file's path as its name had registered it.
 
         Raises:
-            ConfigError: the file or the name does not exist, importing it fails, or what it is cannot be of this kind.
+            ConfigError: the file or the name does not exist, importing the file fails, or the attribute cannot be a
+                component of this kind.
         """
         node = self.definition()
         if isinstance(node, ast.FunctionDef) and hook in CALLED_KINDS:
@@ -145,7 +146,7 @@ class CodeReference:
         )
 
     def _description(self, loaded: object) -> Component[Any] | None:
-        """The ``Component`` of the same file whose factory is ``loaded``; of several the one that is called like it."""
+        """Return the file's ``Component`` whose factory is ``loaded``, or None; of several, the one with its name."""
         found = {
             name: value
             for name, value in vars(_import(self.path, self._bytes())).items()
@@ -205,7 +206,7 @@ def _takes_nothing(node: ast.ClassDef) -> bool:
 
 
 def _num_required(made: Callable[..., Any]) -> int:
-    """How many arguments the config could be passed as: 0 or 1."""
+    """Return the number of arguments, 0 or 1, by which the config can be passed."""
     try:
         parameters = inspect.signature(made).parameters.values()
     except (TypeError, ValueError):
@@ -219,8 +220,10 @@ def _num_required(made: Callable[..., Any]) -> int:
 
 
 def _config_of(loaded: type) -> type[Config] | None:
-    """The Config that a class takes, from the annotation of its first argument; without an annotation, an argument
-    called ``config`` is the one without options."""
+    """Return the Config that a class takes, by the annotation of its first argument, or None if it takes no argument.
+
+    Without an annotation, an argument called ``config`` gets a Config without options.
+    """
     if not _num_required(loaded):
         return None
     name = next(iter(inspect.signature(loaded).parameters))
@@ -253,7 +256,7 @@ def _import(path: Path, source: bytes) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if str(resolved.parent) not in sys.path:
-        # At the end: a helper beside the file can be imported, but can shadow nothing that is installed.
+        # At the end, so that a helper beside the file can be imported, but can shadow nothing that is installed.
         sys.path.append(str(resolved.parent))
     sys.modules[name] = module
     try:

@@ -1,7 +1,7 @@
-"""What a plugin registers: a description of a component. Nothing heavy is imported until a run chooses it.
+"""Descriptions of components, which plugins register. Nothing heavy is imported until a run chooses a component.
 
 A component that needs no more than torch stands in one file: options, formula, class and, last, its ``Component``. With
-``rlhf_core.lazy`` such a file imports nothing heavy. One that needs a slow library names its class as a string instead.
+``rlhf_core.lazy`` such a file imports nothing heavy. A component that needs a slow library names its class as a string.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 class Config(BaseModel):
     """Base of every options model: frozen, unknown keys refused, NaN and infinity refused.
 
-    The module that defines one must not import torch: help and validation read it at start-up.
+    A module that defines an options model must not import torch: help and validation read it at start-up.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def needed_by_options(self) -> frozenset[str]:
-        """Return what these option values need of the run, beside what the component needs whatever they are."""
+        """Return the capabilities that these option values need, beside the component's own ``needs``."""
         return frozenset()
 
     def excluded_by_options(self) -> frozenset[str]:
@@ -44,23 +44,23 @@ class Config(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component(Generic[ProductT]):
-    """One thing that a run can choose by name, of the kind of the hook that returned it.
+    """Description of a component, which a run can choose by name. Its kind is that of the hook that returns it.
 
     Raises:
         PluginError: the name or the factory is not written as described below.
     """
 
     name: str
-    """What users type: lower case letters, digits and underscores, starting with a letter."""
+    """Name that users type: lower case letters, digits and underscores, starting with a letter."""
     factory: str | Callable[..., ProductT]
-    """What makes it, called as ``factory(config)`` when a run has chosen it: the class, or ``"module:callable"`` where
-    importing the class imports something heavy, which is then put off until here."""
+    """Maker of the component, called as ``factory(config)`` when a run has chosen it: the class, or
+    ``"module:callable"`` where importing the class is slow, so that it is imported only then."""
     config: type[Config] = Config
     """The component's options, in a module that imports nothing heavy."""
     summary: str = ""
     """One line, shown by ``rlhf plugins`` and in help."""
     needs: frozenset[str] = frozenset()
-    """What the run must supply: see ``rlhf_core.capabilities``."""
+    """Capabilities that the run must supply: see ``rlhf_core.capabilities``."""
     conflicts: frozenset[str] = frozenset()
     """Capabilities that must be absent from the run."""
     provides: frozenset[str] = frozenset()
@@ -68,8 +68,8 @@ class Component(Generic[ProductT]):
     aliases: tuple[str, ...] = ()
     """Other names by which it can be chosen."""
     extra: str | None = None
-    """The extra of this distribution whose requirements it needs at run time. They are checked before the factory is
-    imported or called, whether it is a class or a string."""
+    """Name of the distribution's extra whose requirements the component needs at run time. They are checked before the
+    factory is imported or called, whether it is a class or a string."""
 
     def __post_init__(self) -> None:
         for name in (self.name, *self.aliases):
@@ -92,13 +92,13 @@ class ComponentRef:
     kind: str
     """The hook that registers it, such as ``rlhf_policy_losses``."""
     name: str
-    """Qualified: ``plugin:component``."""
+    """Qualified name: ``plugin:component``."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Registered(Generic[ProductT]):
-    """A component together with where it came from."""
+    """A component, and the plugin that registered it."""
 
     component: Component[ProductT]
     plugin: str
@@ -112,7 +112,7 @@ class Registered(Generic[ProductT]):
 
     @property
     def qualified(self) -> str:
-        """``plugin:name``, unique in an environment; what runs record."""
+        """``plugin:name``, unique in an environment; runs record it."""
         return f"{self.plugin}:{self.component.name}"
 
     @property
@@ -158,11 +158,15 @@ class Registered(Generic[ProductT]):
             raise
 
     def validate(self, options: Mapping[str, Any]) -> Config:
-        """Return the component's config for ``options`` (raises pydantic's ValidationError)."""
+        """Return the component's config for ``options``.
+
+        Raises:
+            pydantic.ValidationError: an option is unknown, or its value is of the wrong type or out of range.
+        """
         return self.component.config.model_validate(dict(options))
 
     def source(self) -> str | None:
-        """``file:line`` of the factory without importing it where that is possible, else None."""
+        """Return ``file:line`` of the factory, without importing it where that is possible; None if not found."""
         factory = self.component.factory
         if not isinstance(factory, str):
             try:
@@ -174,7 +178,7 @@ class Registered(Generic[ProductT]):
 
 
 def missing_requirements(distribution: Distribution | None, extra: str | None) -> list[str]:
-    """Requirements of ``extra`` that this environment does not meet, read from the distribution's metadata."""
+    """Return the requirements of ``extra``, in the distribution's metadata, that this environment does not meet."""
     if distribution is None or extra is None:
         return []
     missing = []

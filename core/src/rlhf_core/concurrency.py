@@ -1,4 +1,4 @@
-"""Several coroutines at the same time, of which none outlives the call."""
+"""Coroutines that run at the same time, none of which outlives the call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ ResultT = TypeVar("ResultT")
 
 
 async def all_at_once(work: Iterable[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
-    """Return the results in order. After the first error nothing is left running, and that error is raised."""
+    """Run coroutines at the same time and return their results in order.
+
+    After the first error the others are cancelled and awaited, and that error is raised.
+    """
     tasks = [asyncio.create_task(one) for one in work]
     try:
         return await asyncio.gather(*tasks)

@@ -10,8 +10,8 @@
     │   └── FingerprintMismatch  two processes of one run see different plugins
     ├── DataError                a data file or a row cannot be used
     ├── RolloutError             an executor, environment or engine failed
-    ├── RewardError              a reward raised, timed out, or returned what cannot be used
-    ├── NonFiniteError           NaN or infinity where training would have consumed it
+    ├── RewardError              a reward raised, timed out, or returned an unusable result
+    ├── NonFiniteError           NaN or infinity where it would have reached the weights
     └── CheckpointError          a checkpoint could not be written, is missing or damaged, or belongs to another run
         └── ResumeError          a run cannot go on from where it was left                       (exit code 2)
 
@@ -21,7 +21,7 @@ Messages say what was expected, what came, and the fix in the words that the use
 
 
 class RLHFError(Exception):
-    """Base of the tree. ``exit_code`` is what the command line returns for it."""
+    """Base of the tree. ``exit_code`` is the exit code of the command line."""
 
     exit_code = 1
 
@@ -41,7 +41,7 @@ class AmbiguousComponent(ConfigError):
 
 
 class CapabilityError(ConfigError):
-    """A component's ``needs`` are not met by the run, or its ``conflicts`` are."""
+    """The run lacks a capability that a component ``needs``, or has one that it ``conflicts`` with."""
 
 
 class PluginError(RLHFError):

@@ -1,4 +1,4 @@
-"""What two processes of one run must agree on before either touches a model."""
+"""Fingerprint of a process: plugins and library versions, in which all processes of a run must agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIBRARIES = ("torch", "transformers", "vllm", "deepspeed", "ray")
 
 
 def fingerprint(plugins: Plugins) -> dict[str, str]:
-    """Return component -> ``distribution version -> factory``, and the versions of the libraries that compute."""
+    """Return component -> ``distribution version -> factory``, and library -> version for each of ``LIBRARIES``."""
     components = {
         entry.qualified: f"{entry.origin} -> {entry.component.factory}"
         for registry in plugins.registries.values()
@@ -22,10 +22,10 @@ def fingerprint(plugins: Plugins) -> dict[str, str]:
 
 
 def require_equal(mine: Mapping[str, str], theirs: Mapping[str, str], who: str) -> None:
-    """Refuse to go on when ``who`` sees something else than this process.
+    """Refuse to go on when the fingerprint of ``who`` differs from that of this process.
 
     Raises:
-        FingerprintMismatch: names every difference, here and there.
+        FingerprintMismatch: there is a difference; the message has each, with both values.
     """
     differing = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
     if not differing:

@@ -1,4 +1,4 @@
-"""The hooks. Two families, no third: component hooks register, observer hooks watch.
+"""The hooks, in two families: component hooks return components, observer hooks are told of events.
 
 Nothing on the hot path goes through pluggy: a run looks its components up once and calls them directly.
 """
@@ -35,7 +35,7 @@ COMPONENT_HOOKS: Mapping[str, str] = {
     "rlhf_runtimes": "runtime",
     "rlhf_commands": "command",
 }
-"""Component hook -> what people call its kind."""
+"""Component hook -> name of its kind in messages."""
 
 OBSERVER_HOOKS = (
     "rlhf_run_start",

@@ -1,8 +1,8 @@
 """torch, and the array types of jaxtyping, for modules that every ``rlhf --help`` imports.
 
-``from rlhf_core.lazy import Float, torch`` gives type checkers the real things. At run time ``torch`` is a module that
-imports torch at the first use of one of its names, so an algorithm can stand in one file: what is registered (its name,
-its options) beside the formula. The imports of such a file cost nothing until the formula is called.
+``from rlhf_core.lazy import Float, torch`` gives type checkers the real libraries. At run time ``torch`` is a module
+that imports torch at the first use of one of its names. So an algorithm can stand in one file, its name and options
+beside its formula, and importing that file costs nothing until the formula is called.
 
 Annotations have to stay unevaluated, which ``from __future__ import annotations`` does. When a type checker at run time
 (jaxtyping with beartype) does evaluate them, they are those of the real libraries.
@@ -18,15 +18,15 @@ __all__ = ["Bool", "Float", "Int", "Shaped", "torch"]
 
 
 class LazyModule(ModuleType):
-    """A module that is imported when one of its attributes is first asked for.
+    """A stand-in for a module, which is imported when one of its attributes is first asked for.
 
-    Each attribute is then kept in this module's ``__dict__``, where Python finds the next time it without asking here,
-    and where ``torch.compile`` finds it as a constant of a plain module. Python's import lock makes the first use safe
-    between threads.
+    Each attribute is then kept in the stand-in's ``__dict__``. There Python finds it the next time without a call of
+    ``__getattr__``, and ``torch.compile`` finds it as a constant of a plain module. Python's import lock makes the
+    first use safe between threads.
     """
 
     def __getattr__(self, name: str) -> Any:
-        # Inspection asks any object for `__path__`, `__wrapped__` and the like; that is no use of the library.
+        # Inspection asks any object for `__path__`, `__wrapped__` and the like; that must not import the library.
         if name.startswith("__") and name != "__version__":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(self.__name__), name)
@@ -37,7 +37,8 @@ class LazyModule(ModuleType):
         return dir(importlib.import_module(self.__name__))
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        # A function of a user's script that goes to a worker by value takes its globals along: there it is the library.
+        # A function that is pickled by value, as those of a user's script are, takes its globals along. Unpickling
+        # gives it the library itself.
         return importlib.import_module, (self.__name__,)
 
 

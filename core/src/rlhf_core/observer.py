@@ -1,4 +1,4 @@
-"""What observers get to see of a run."""
+"""Data that observer hooks get of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """Given to ``rlhf_run_start``."""
+    """A run at its start, given to ``rlhf_run_start``."""
 
     output: Path
     """The run folder: ``config.toml``, ``metrics.jsonl``, ``ledger.jsonl``, ``run.log``, ``checkpoints/``, ``model/``,
@@ -19,9 +19,9 @@ class RunInfo:
     """The resolved configuration, as nested plain values."""
     total_steps: int
     start_step: int
-    """Steps already done; more than 0 after a resume."""
+    """Number of steps already done; more than 0 after a resume."""
     notes: tuple[str, ...] = ()
-    """What was logged for information while the run was put together, such as the optimizers' parameter groups."""
+    """Messages of level INFO while the run was built, such as the optimizers' parameter groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,12 @@ class RolloutSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """Given to ``rlhf_run_end``."""
+    """A run at its end, given to ``rlhf_run_end``."""
 
     status: Literal["finished", "interrupted", "failed"]
     steps: int
     seconds: float
     message: str = ""
-    """What went wrong, in one line, if something did."""
+    """Reason for an end before the last step, in one line; empty for a finished run."""
     model: Path | None = None
-    """The exported model."""
+    """Folder of the exported model; None if there is none."""

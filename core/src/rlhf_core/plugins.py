@@ -1,7 +1,7 @@
-"""Finds, registers and observes plugins. Our own loader, because one broken plugin must never take the others down.
+"""Loader of plugins. It replaces pluggy's, because one broken plugin must never take the others down.
 
 pluggy's entry-point loader lets an import error of one plugin reach the host and silently skips the second of
-two plugins with one name. Here the steps are apart: find (metadata only, sorted), register (isolated, all or
+two plugins with one name. Here the steps are separate: find (metadata only, sorted), register (isolated, all or
 nothing per plugin), and each failure stays attached to the distribution that caused it.
 """
 
@@ -27,7 +27,7 @@ API_VERSION = "1"
 GROUP = FAMILY + API_VERSION
 
 _CORE = re.compile(r"rlhf[-_.]core\b")
-"""How a requirement of the core begins."""
+"""Beginning of a requirement of the core."""
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class FailedPlugin:
 
 @dataclass(slots=True)
 class Plugins:
-    """The plugins of one process. Built once in ``main`` and passed down; there is no global one."""
+    """The plugins of one process. Built once in ``main`` and passed down; there is no global instance."""
 
     manager: pluggy.PluginManager
     registries: dict[str, AnyRegistry]
@@ -76,7 +76,9 @@ class Plugins:
         among the loaded plugins.
 
         Raises:
-            UnknownComponent: also tells which plugins failed to load, since one of them may have provided it.
+            UnknownComponent: no plugin provides the name. The message lists plugins that failed to load, since one of
+                them may have provided it.
+            AmbiguousComponent: several plugins provide the name.
             ConfigError: the file that the name refers to has no such component.
         """
         if code_reference.is_reference(name):
@@ -112,7 +114,7 @@ class Plugins:
         return [logging.getLogger(name) for name in names]
 
     def observe(self, hook: str, **arguments: Any) -> None:
-        """Call an observer hook. One that raises is reported once, switched off, and the run goes on."""
+        """Call an observer hook of all plugins. One that raises is logged and switched off, and the run goes on."""
         for implementation in list(getattr(self.manager.hook, hook).get_hookimpls()):
             wanted = {name: arguments[name] for name in implementation.argnames}
             try:
@@ -127,11 +129,11 @@ class Plugins:
 
 
 def load(words: str | None = None) -> Plugins:
-    """Find, register and validate all installed plugins.
+    """Return all installed plugins, found, registered and validated; those that fail are in ``Plugins.failed``.
 
     Args:
-        words: ``"my_module,no:acme"`` registers an importable module and leaves a plugin out. The environment
-            variable ``RLHF_PLUGINS`` when None.
+        words: ``"my_module,no:acme"`` registers the importable module ``my_module`` and leaves the plugin ``acme`` out.
+            None: the value of the environment variable ``RLHF_PLUGINS``.
     """
     asked = [word for word in _plugin_words(words) if word]
     excluded = {word.removeprefix("no:") for word in asked if word.startswith("no:")}
@@ -147,13 +149,15 @@ def load(words: str | None = None) -> Plugins:
                     f"{' and '.join(others)} both use this name; uninstall one of them"
                 )
             register(plugins, candidate)
-        except Exception as error:  # whatever a stranger's module raises stays with that plugin
+        except (
+            Exception
+        ) as error:  # importing a plugin may raise anything; the error stays with that plugin
             plugins.failed.append(FailedPlugin(candidate.name, candidate.origin, error))
     return plugins
 
 
 def empty() -> Plugins:
-    """Plugins with every hook declared and nothing registered."""
+    """Return plugins with every hook declared and nothing registered."""
     manager = pluggy.PluginManager("rlhf")
     manager.add_hookspecs(hookspecs)
     registries: dict[str, AnyRegistry] = {
@@ -163,7 +167,7 @@ def empty() -> Plugins:
 
 
 def find() -> list[Candidate]:
-    """All plugins named in installed distributions' metadata, of any hook API version; runs none of their code."""
+    """Return all plugins in installed distributions' metadata, of any hook API version; runs none of their code."""
     found: dict[tuple[str, str, str], Candidate] = {}
     for distribution in metadata.distributions():
         for entry_point in distribution.entry_points:
@@ -179,9 +183,9 @@ def register(plugins: Plugins, candidate: Candidate) -> None:
     """Import a plugin and add its components: all of them or none.
 
     Raises:
-        PluginError: wrong hook API version, a name that does not fit the distribution, a duplicate component, a
-            hook that returned something else than components.
-        Exception: whatever importing it raises.
+        PluginError: the plugin has another hook API version, a name that does not fit its distribution, two components
+            of one name, or a hook that returned something else than components.
+        Exception: any error that importing the plugin raises.
     """
     entry_point = candidate.entry_point
     if entry_point.group != GROUP:
@@ -249,7 +253,7 @@ def _checked(hook: str, returned: Iterable[Any]) -> list[Component[Any]]:
             )
         if not (isinstance(item.config, type) and issubclass(item.config, Config)):
             raise PluginError(
-                f"component {item.name!r}: config must be a subclass of rlhf_core.Config"
+                f"component {item.name!r}: expected a subclass of rlhf_core.Config as config, got {item.config!r}"
             )
         capabilities.check_words(item)
     return list(returned)
@@ -261,7 +265,7 @@ def _plugin_words(words: str | None) -> list[str]:
 
 
 def _plugin_name(distribution: str) -> str:
-    """``rlhf-plugin-acme`` -> ``acme``; ``rlhf-env-maze`` -> ``env_maze``. Unique, because distributions are."""
+    """Return a plugin's name: ``acme`` for ``rlhf-plugin-acme``, ``env_maze`` for ``rlhf-env-maze``."""
     name = distribution.lower().replace("_", "-").replace(".", "-")
     return name.removeprefix("rlhf-plugin-").removeprefix("rlhf-").replace("-", "_")
 

@@ -31,15 +31,15 @@ class Registry(Generic[ProductT]):
         return len(self._entries)
 
     def names(self) -> list[str]:
-        """Bare names, sorted, without aliases."""
+        """Return the bare names, sorted, without aliases."""
         return sorted({entry.name for entry in self._entries.values()})
 
     def get(self, name: str) -> Registered[ProductT]:
         """Return the component called ``name``.
 
         Raises:
-            AmbiguousComponent: several plugins provide it; the message lists the qualified names.
-            UnknownComponent: none does; the message has the nearest name and what is installed.
+            AmbiguousComponent: several plugins provide the name; the message lists the qualified names.
+            UnknownComponent: no plugin does; the message has the nearest name and the installed ones.
         """
         plugin, _, bare = name.rpartition(":")
         found = [

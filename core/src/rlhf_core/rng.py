@@ -25,12 +25,12 @@ def seed_of(run_seed: int, stream: str, *counters: int) -> int:
 
 
 def sample_seed(run_seed: int, task: Task, sample: int, turn: int) -> int:
-    """The seed of a turn in training. A function of a module, so that other processes can be sent it."""
+    """Return the seed of a turn in training. A function at module level, which can be pickled for other processes."""
     return seed_of(run_seed, "sample", task.uid.epoch, task.uid.prompt, sample, turn)
 
 
 def eval_seed(run_seed: int, temperature_index: int, task: Task, sample: int, turn: int) -> int:
-    """The seed of a turn in evaluation, which is the same at each."""
+    """Return the seed of a turn in evaluation, which is the same in every evaluation."""
     return seed_of(run_seed, "eval", temperature_index, task.uid.prompt, sample, turn)
 
 
