@@ -54,7 +54,7 @@ class VespoResult(NamedTuple):
     loss: Float[torch.Tensor, "b a"]
     kernel: Float[torch.Tensor, "b a"]
     log_weight: Float[torch.Tensor, "b 1"]
-    """Of the sequence; clamped to [log 1e-8, 20]."""
+    """Logarithm of the sequence's importance weight, clamped to [log 1e-8, 20]."""
 
 
 def gamma_kernel(

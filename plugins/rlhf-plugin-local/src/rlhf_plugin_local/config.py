@@ -10,7 +10,7 @@ from rlhf_core import Config
 
 
 class TorchBackendConfig(Config):
-    """How one process trains."""
+    """Options of training in one process."""
 
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto: the GPU if there is one"

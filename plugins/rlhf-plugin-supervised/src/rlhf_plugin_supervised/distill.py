@@ -51,8 +51,9 @@ class TopKResult(NamedTuple):
 
     kl: Float[torch.Tensor, "b a"]
     policy_mass: Float[torch.Tensor, "b a"]
-    """What the policy gives to the teacher's tokens; at most 1."""
+    """Sum of the policy's probabilities of the teacher's tokens; at most 1."""
     teacher_mass: Float[torch.Tensor, "b a"]
+    """Sum of the teacher's probabilities of these tokens; at most 1."""
 
 
 def top_k_kl(

@@ -24,8 +24,8 @@ from .stop import Decode, StopWatcher, decoder_of
 from .weights import ServedWeights
 
 
-class EmbeddedState(StrEnum):
-    """What the engine may be asked for. ``NEW`` -> ``SERVING`` <-> ``PAUSED``, ``ASLEEP``; ``CLOSED`` is final."""
+class State(StrEnum):
+    """State of the engine. ``NEW`` -> ``SERVING`` <-> ``PAUSED``, ``ASLEEP``; ``CLOSED`` is final."""
 
     NEW = "not started"
     SERVING = "serving"

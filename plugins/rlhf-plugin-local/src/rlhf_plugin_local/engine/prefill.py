@@ -60,14 +60,14 @@ class PackedPrompts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheTargets:
-    """Which token of the packed row goes where in the cache."""
+    """Places in the cache for ``M`` tokens of the packed row."""
 
     source: Tensor
-    """(M,) index in the packed row."""
+    """(M,) index of each token in the packed row."""
     rows: Tensor
-    """(M,)"""
+    """(M,) row of the cache for each token."""
     positions: Tensor
-    """(M,)"""
+    """(M,) position of each token in its row of the cache."""
 
     @classmethod
     def of(

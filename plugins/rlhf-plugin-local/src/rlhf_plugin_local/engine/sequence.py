@@ -21,7 +21,7 @@ class Sequence:
     call: int
     """Number of the ``generate`` call that it belongs to."""
     sample: int
-    """Which of the request's seeds."""
+    """Index of its seed in the request, from 0."""
     limit: int
     """New tokens at most: what the request allows and the model's length leaves."""
     watcher: StopWatcher | None = None

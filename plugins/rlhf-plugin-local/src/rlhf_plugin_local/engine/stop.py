@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 Decode = Callable[[Sequence[int]], str]
 
 UNFINISHED = "\ufffd"
-"""What decoders write for bytes that do not make up a character yet."""
+"""Character that decoders write for bytes that do not make up a character yet."""
 LONGEST_CHARACTER = 8
-"""Tokens after which such bytes are taken for what they are: no character needs more than 4 bytes."""
+"""Tokens after which such bytes count as no character: none needs more than 4 bytes."""
 
 
 class StopWatcher:

@@ -33,7 +33,7 @@ class GpuReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """What one machine reports about itself."""
+    """Report of one machine about itself."""
 
     host: str
     has_folder: bool
