@@ -1,4 +1,4 @@
-"""Rules that hold for the whole source: size, isolation of the core, safety, and public API only in plugins."""
+"""Rules that hold for the whole source: size, isolation of the core, safety, docstrings, public API only in plugins."""
 
 import ast
 import inspect
@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 CORE = sorted((ROOT / "core/src").rglob("*.py"))
 CLI = sorted((ROOT / "cli/src").rglob("*.py"))
 PLUGINS = sorted((ROOT / "plugins").glob("*/src/**/*.py"))
+CONTRIB = sorted((ROOT / "contrib").glob("*/src/**/*.py"))
 SOURCE = [*CORE, *CLI, *PLUGINS]
 
 MAX_FILE_LINES = 400
@@ -40,6 +41,9 @@ PUBLIC = {
     "rlhf_core.rollouts.worker",  # what a runtime's own rollout processes build
 }
 """What plugins may import, besides everything in rlhf_core.testing; docs/plugins.md lists the same."""
+
+NO_SUBJECT = re.compile(r"(Of|What|That|Those|How|Which)\b")
+"""Words with which no docstring begins, because a noun or a verb has to."""
 
 UNSAFE_MODULES = {"pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"}
 UNSAFE_CALLS = {"eval", "exec", "torch.load", "yaml.load", "numpy.load", "np.load", "os.system"}
@@ -241,6 +245,47 @@ def test_the_check_for_swallowed_exceptions_finds_them(handler, swallows):
     tree = ast.parse(f"def f():\n    try:\n        g()\n    {handler}")
 
     assert bool(swallowed_exceptions(tree)) == swallows
+
+
+def docstrings_without_a_subject(tree: ast.Module) -> list[tuple[int, str]]:
+    """Line and first words of documentation that begins with a relative word instead of a noun or a verb."""
+    texts = [
+        (node.lineno, node.value.value.strip())
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    return [(line, text[:40]) for line, text in sorted(texts) if NO_SUBJECT.match(text)]
+
+
+def test_a_docstring_begins_with_its_subject():
+    """Documentation of modules, classes, functions and of what is assigned: "Mean of ...", never "What is meant"."""
+    found = [
+        f"{name_of(path)}:{line} {words}"
+        for path in [*SOURCE, *CONTRIB]
+        for line, words in docstrings_without_a_subject(parsed(path))
+    ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("code", "is_found"),
+    [
+        ('"""What is here."""', True),
+        ('class C:\n    """Of a batch: its rows."""', True),
+        ('class C:\n    x: int\n    """Which row."""', True),
+        ('def f():\n    """\n    How it is done."""', True),
+        ('async def f():\n    """Those that end."""', True),
+        ('LIMIT = 2\n"""That of a row."""', True),
+        ('LIMIT = 2\n"""Limit of what a row holds."""', False),
+        ('def f():\n    """Offsets of rows."""', False),
+        ('text = """What is here."""', False),
+    ],
+)
+def test_the_check_for_subjects_finds_what_has_none(code, is_found):
+    assert bool(docstrings_without_a_subject(ast.parse(code))) == is_found
 
 
 def project_of(package: Path) -> dict[str, typing.Any]:
