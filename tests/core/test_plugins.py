@@ -50,7 +50,7 @@ HOSTILE = {
     "bad_config": (
         "from rlhf_core import hookimpl, Component\n@hookimpl\ndef rlhf_policy_losses(): "
         "return [Component(name='x', factory=dict, config=dict)]",
-        "must be a subclass of rlhf_core.Config",
+        "expected a subclass of rlhf_core.Config",
     ),
     "bad_name": (
         "from rlhf_core import hookimpl, Component\n@hookimpl\ndef rlhf_policy_losses(): "

@@ -73,7 +73,7 @@ def test_another_schema_is_refused(tmp_path):
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"schema": 99}))
 
-    with pytest.raises(CheckpointError, match="schema 99"):
+    with pytest.raises(CheckpointError, match="schema 2, got 99"):
         checkpoint.read(folder)
 
 
