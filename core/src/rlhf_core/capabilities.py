@@ -19,13 +19,13 @@ from .errors import CapabilityError, PluginError
 
 SEVERAL_TURNS = "several_turns"
 OFF_POLICY = "off_policy"
-"""Of a policy loss whose gradient has the ratio to ``LossInputs.old_logprobs`` or is right whoever wrote the sample."""
+"""Word of a policy loss whose gradient has the ratio to ``LossInputs.old_logprobs``, or is right whoever wrote the sample."""
 APPLIES_IS_WEIGHTS = "applies_is_weights"
 PREPARES_STEP = "prepares_step"
 ONE_PROCESS = "one_process"
 SEVERAL_RANKS = "several_ranks"
 WRAPS_CODE = "wraps_code"
-"""Of a component that makes one of its kind out of a function in a user's file, given as option ``path``."""
+"""Word of a component that wraps a function in a user's file, given as its option ``path``."""
 
 SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "values": "a critic is built and trained",
@@ -74,13 +74,13 @@ BROUGHT_BY_OPTIONS: Mapping[str, str] = {
 """Capabilities that options bring to a run; ``config.checks.features`` works out which of them a run has."""
 
 PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
-    "several_turns": "the executor plays several turns",
-    "off_policy": "the policy loss allows for samples of an older policy",
-    "applies_is_weights": "the policy loss multiplies itself by the correction's weights",
-    "prepares_step": "the policy loss looks at the whole optimizer step first (PreparingLoss)",
-    "one_process": "the reward holds something of which there should be only one, such as a model",
-    "several_ranks": "the training backend works with several ranks",
-    "wraps_code": "the component wraps a function in a file that the user names",
+    SEVERAL_TURNS: "the executor plays several turns",
+    OFF_POLICY: "the policy loss allows for samples of an older policy",
+    APPLIES_IS_WEIGHTS: "the policy loss multiplies itself by the correction's weights",
+    PREPARES_STEP: "the policy loss looks at the whole optimizer step first (PreparingLoss)",
+    ONE_PROCESS: "the reward holds something of which there should be only one, such as a model",
+    SEVERAL_RANKS: "the training backend works with several ranks",
+    WRAPS_CODE: "the component wraps a function in a file that the user names",
 }
 """Capabilities that a component may provide, beside ``aggregation:MODE`` for the aggregation of its publication."""
 

@@ -19,7 +19,7 @@ class ParameterGroup:
     """Shown in the log: ``decay``, ``no_decay``, ..."""
     named_parameters: tuple[tuple[str, torch.nn.Parameter], ...]
     options: dict[str, Any] = field(default_factory=dict)
-    """Options that this group overrides: ``lr``, ``weight_decay``, ..."""
+    """Options that this parameter group overrides: ``lr``, ``weight_decay``, ..."""
 
     def describe(self) -> str:
         """Return one line: name, counts, options, and the parameters, with the layers of a stack as one name.
@@ -42,7 +42,7 @@ class Optimizer(Protocol):
     """The component, which makes a torch optimizer.
 
     A backend may call ``create`` several times, also for trial parameters of its own. Between steps it may replace the
-    parameters of a group, by slices of them or by one after the other. All that an optimizer remembers of a parameter
+    parameters of a parameter group, by slices of them or by one after the other. All that an optimizer remembers of a parameter
     must therefore be in the torch optimizer's ``state``.
     """
 

@@ -1,4 +1,4 @@
-"""The training loop on one page: sample, score, estimate advantages, update, log."""
+"""The training loop on one page: sample, learn, deliver the new weights, log."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from .stop import Decode, StopWatcher, decoder_of
 from .weights import ServedWeights
 
 
-class State(StrEnum):
+class EmbeddedState(StrEnum):
     """State of the engine. ``NEW`` -> ``SERVING`` <-> ``PAUSED``, ``ASLEEP``; ``CLOSED`` is final."""
 
     NEW = "not started"
