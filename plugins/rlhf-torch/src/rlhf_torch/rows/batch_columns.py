@@ -1,4 +1,4 @@
-"""Results of passes over some rows each, put where the batch's actions are."""
+"""Results of several passes, each over some rows, put in the order of the batch's actions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from rlhf_core.contracts import TrajectoryColumns
 
 
 class Pass(NamedTuple):
-    """What one pass found for the actions of its rows."""
+    """Results of one pass for the M actions of its rows."""
 
     rows: NDArray[np.int64]
+    """Row numbers in the batch, in the order of the results."""
     results: tuple[Tensor, ...]
     """(M, ...) each."""
 
 
 def placed(batch: TrajectoryColumns, passes: Sequence[Pass]) -> list[NDArray[np.float32]]:
-    """Return the passes' results where the batch's actions are, (sum of A, ...) each; results of a pass without rows
-    are left out.
+    """Return each result of the passes in the order of the batch's actions, (sum of A, ...), in float32; a pass without
+    rows adds nothing.
 
     Args:
-        passes: at least one, which says how many results there are and of what width.
+        passes: at least one: the first says how many results there are, and their widths. Each row of the batch is in
+            exactly one pass.
     """
     total = int(batch.num_actions.sum())
     out = [np.empty((total, *part.shape[1:]), dtype=np.float32) for part in passes[0].results]
@@ -40,20 +42,20 @@ def placed(batch: TrajectoryColumns, passes: Sequence[Pass]) -> list[NDArray[np.
 
 
 class SeenLogprobs:
-    """The policy's log-probs as the forward passes of one step found them."""
+    """The policy's log-probs from the forward passes of one update, before it changes the weights."""
 
     def __init__(self, batch: TrajectoryColumns, *, wanted: bool) -> None:
         self._batch = batch
         self._passes: list[Pass] | None = [] if wanted else None
 
     def add(self, rows: NDArray[np.int64], logprobs: Tensor) -> None:
-        """Keep what one pass found, if it is wanted."""
+        """Keep the log-probs (M,) of one pass, if they are wanted."""
         if self._passes is not None:
             self._passes.append(Pass(rows, (logprobs.detach(),)))
 
     @property
     def logprobs(self) -> NDArray[np.float32] | None:
-        """(sum of A,) in the order of the batch; read once, after the step."""
+        """(sum of A,) in the order of the batch, None if they are not wanted; read once, after the last pass."""
         if self._passes is None:
             return None
         if not self._passes:

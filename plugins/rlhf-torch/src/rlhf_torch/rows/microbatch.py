@@ -1,4 +1,4 @@
-"""How the sequences of one pass are cut into micro-batches: bounded in tokens, balanced in cost."""
+"""Micro-batches: the sequences of one pass, cut into parts that are bounded in tokens and balanced in cost."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 QUADRATIC_COST = 1.0 / 4096.0
-"""Cost of a sequence of T tokens is T + b T^2. Attention over T tokens takes about 2 T D of the 24 D^2
-multiplications that a token costs elsewhere, so b is 1 / (12 D): for the widths in use a few 10^-4. Only the balance
-depends on it, never a result."""
+"""The factor b in the cost T + b T^2 of a sequence of T tokens. Attention over T tokens takes about 2 T D of the 24 D^2
+multiplications that a token costs elsewhere, so b is 1 / (12 D): a few 10^-4 for the hidden sizes D in use. Only the
+balance depends on it, never a result."""
 
 
 def micro_batches(lengths: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.int64]]:
-    """Return rows for each micro-batch: every row once, rows and micro-batches in rising order.
+    """Return the row numbers of each micro-batch: every row once, rows and micro-batches in rising order.
 
-    Starts from the fewest micro-batches that could hold the tokens; the longest sequences are placed first, each into
-    the cheapest micro-batch that has room. A sequence longer than ``max_tokens`` gets a micro-batch of its own.
+    The search starts from the fewest micro-batches that could hold the tokens; the longest sequences are placed first,
+    each into the cheapest micro-batch that has room. A sequence longer than ``max_tokens`` gets one of its own.
     """
     if not len(lengths):
         return []
@@ -27,10 +27,10 @@ def micro_batches(lengths: NDArray[np.int64], max_tokens: int) -> list[NDArray[n
 
 
 def micro_batches_in_order(lengths: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.int64]]:
-    """Return rows for each micro-batch, where rows that are next to each other stay together.
+    """Return the row numbers of each micro-batch, each a run of neighboring rows.
 
-    Each micro-batch takes rows until the next one has no room, up to the smallest limit in tokens with which there are
-    no more micro-batches than with ``max_tokens``. A longer sequence gets a micro-batch of its own.
+    A micro-batch takes rows until the next row has no room. The limit in tokens is the smallest one that needs no more
+    micro-batches than ``max_tokens`` does. A longer sequence gets a micro-batch of its own.
     """
     if not len(lengths):
         return []
@@ -46,7 +46,7 @@ def micro_batches_in_order(lengths: NDArray[np.int64], max_tokens: int) -> list[
 
 
 def _cuts(lengths: NDArray[np.int64], limit: int) -> list[int]:
-    """First rows of all micro-batches but the first."""
+    """Return the first row of each micro-batch but the first."""
     cuts, held = [], 0
     for row, length in enumerate(lengths.tolist()):
         if held and held + length > limit:

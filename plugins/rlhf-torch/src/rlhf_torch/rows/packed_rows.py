@@ -22,19 +22,20 @@ from .prompt_sharing import is_worth_it, shared_starts
 class PackedRows:
     """``N`` tokens of ``b`` sequences in one row, and their ``M`` action tokens.
 
-    A prompt that sequences next to each other share may be there once.
+    A prompt that neighboring sequences share may be in the row once.
     """
 
     input_ids: Tensor
-    """(N,)"""
+    """(N,) tokens."""
     position_ids: Tensor
-    """(N,)"""
+    """(N,) position of each token in its own sequence."""
     layout: Layout
     predictors: Tensor
     """(M,) index in the row of the token before each action: its hidden state predicts the action."""
     targets: Tensor
     """(M,) the actions."""
     grid: ActionGrid
+    """Places of the M actions in a padded (b, A) array."""
 
 
 def pack_rows(
@@ -44,10 +45,10 @@ def pack_rows(
     *,
     share_prompts: bool = False,
 ) -> PackedRows:
-    """Lay the given rows of a batch out on ``device``.
+    """Return the given rows of a batch, packed on ``device``.
 
     Args:
-        share_prompts: prompts that rows next to each other share are there once, if that saves enough.
+        share_prompts: pack a prompt that neighboring rows share once, if that saves enough tokens.
     """
     part = batch if len(rows) == len(batch) else batch.select(rows)
     whole = PackedLayout(torch.from_numpy(part.token_offsets), device)

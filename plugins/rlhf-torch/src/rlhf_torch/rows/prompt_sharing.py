@@ -1,4 +1,4 @@
-"""Which rows of a batch begin with the same prompt, and whether to compute it once is worth the trouble."""
+"""Shared prompts: neighboring rows that begin alike, and whether computing their prompt once is worth the trouble."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rlhf_core.contracts import TrajectoryColumns
 from .microbatch import micro_batches, micro_batches_in_order
 
 WORTH = 0.05
-"""Share of a batch's tokens that has to be saved: to spread queries, keys and values takes time of its own."""
+"""Smallest share of a batch's tokens that sharing has to save: spreading queries, keys and values takes time too."""
 
 
 def shared_starts(batch: TrajectoryColumns) -> NDArray[np.int64]:
-    """Return how many leading tokens each row has in common with the row before it (B,).
+    """Return the number of leading tokens (B,) that each row shares with the row before it.
 
-    That is the whole prompt, all that stands before the first action, if it is the same in both, and 0 otherwise. Rows
-    of one group are next to each other.
+    The number is the length of the prompt, all tokens before the first action, if both rows have the same prompt, and 0
+    otherwise. Rows of one group are neighbors.
     """
     offsets, tokens, prompts = batch.token_offsets, batch.token_ids, prompt_lengths(batch)
     starts = np.zeros(len(batch), dtype=np.int64)
@@ -29,7 +29,7 @@ def shared_starts(batch: TrajectoryColumns) -> NDArray[np.int64]:
 
 
 def prompt_lengths(batch: TrajectoryColumns) -> NDArray[np.int64]:
-    """Return the tokens before the first action of each row (B,); 0 for rows without actions."""
+    """Return the number of tokens before the first action of each row (B,); 0 for rows without actions."""
     acting = np.flatnonzero(batch.num_actions)
     actions = np.flatnonzero(batch.action_mask)
     lengths = np.zeros(len(batch), dtype=np.int64)
@@ -38,15 +38,19 @@ def prompt_lengths(batch: TrajectoryColumns) -> NDArray[np.int64]:
 
 
 def is_worth_it(starts: NDArray[np.int64], batch: TrajectoryColumns) -> bool:
-    """Whether enough tokens of a batch would be saved."""
+    """Return whether sharing saves at least ``WORTH`` of the batch's tokens.
+
+    Args:
+        starts: (B,) of ``shared_starts``.
+    """
     return bool(starts.sum() >= WORTH * batch.num_tokens.sum() > 0)
 
 
 def sharing_micro_batches(
     batch: TrajectoryColumns, max_tokens: int, *, share_prompts: bool
 ) -> list[NDArray[np.int64]]:
-    """Return the rows of each micro-batch. Those that begin with the same prompt stay next to each other where it is
-    to be computed once, and that is worth it."""
+    """Return the row numbers of each micro-batch; rows of one prompt stay neighbors where the prompt is computed once,
+    and are dealt out by cost otherwise."""
     shares = share_prompts and is_worth_it(shared_starts(batch), batch)
     cut = micro_batches_in_order if shares else micro_batches
     return cut(batch.num_tokens, max_tokens)
