@@ -1,8 +1,9 @@
-"""Log-probs and entropies of actions, from hidden states, without ever holding the logits of all of them. With
-gradients; ``statistics.py`` has what is only read.
+"""Log-probs and entropies of actions from hidden states, with gradients, never holding the logits of all actions.
 
-Logits of a chunk live only while the chunk is worked on; the backward pass makes them again. So memory is
-O(chunk x V) instead of O(M x V), for one more head matmul.
+``statistics.py`` computes numbers that need no gradient.
+
+Logits of a chunk of m actions live only while the chunk is worked on; the backward pass computes them again. So memory
+is O(m x V) instead of O(M x V), for one more matmul of the head. ``k`` counts tokens beside each action.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 CPU_LOGITS = 2**21
 """Logits of one chunk on a CPU: 8 MiB stay in its caches (measured: 3 times faster passes than 64 MiB)."""
 CPU_ROWS, GPU_ROWS = 256, 4096
+"""Actions of one chunk: at least, on a CPU; exactly, on a GPU."""
 
 
 def default_chunk(device: torch.device, vocab_size: int) -> int:
-    """Rows of a chunk where the user does not say."""
+    """Return the number of actions in a chunk where the user sets none."""
     if device.type == "cpu":
         return max(CPU_ROWS, CPU_LOGITS // vocab_size)
     return GPU_ROWS
@@ -41,13 +43,14 @@ def action_scores(
     chunk: int,
     others: Tensor | None = None,
 ) -> ActionScores:
-    """Return log-probs and entropies of ``targets`` (M,) given hidden states (M, D).
+    """Return log-probs (M,) of ``targets`` (M,) and entropies (M,), in nats and float32, given hidden states (M, D).
 
-    With s = logits / temperature: log p(a) = s_a - logsumexp(s), H = -sum p log p. Gradients flow to the hidden states
-    and to the head's parameters, from every result.
+    With s = logits / temperature: log p(a) = s_a - logsumexp(s), H = -sum_v p_v log p_v. Gradients flow to the hidden
+    states and to the head's parameters, from every result.
 
     Args:
-        others: (M, K) ids of more tokens whose log-probs are wanted.
+        chunk: number of actions whose logits are in memory at once.
+        others: (M, k) ids of further tokens whose log-probs (M, k) are wanted.
     """
     parameters = [p for p in lm.model.get_output_embeddings().parameters() if p.requires_grad]
     ids = targets[:, None] if others is None else torch.cat([targets[:, None], others], dim=1)
@@ -70,7 +73,7 @@ class _ChunkedHead(torch.autograd.Function):
         chunk: int,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        logprobs = torch.empty(ids.shape, dtype=torch.float32, device=hidden.device)  # (M, 1 + K)
+        logprobs = torch.empty(ids.shape, dtype=torch.float32, device=hidden.device)  # (M, 1 + k)
         entropies, logsumexps = logprobs.new_empty(2, len(hidden))
         form = lm.logit_form._replace(temperature=temperature)
         for start in range(0, len(hidden), chunk):
@@ -94,7 +97,7 @@ class _ChunkedHead(torch.autograd.Function):
         hidden, ids, entropies, logsumexps, *parameters = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grads: list[Tensor | None] = [None] * len(parameters)
-        # Other tokens than the action have gradients in distillation alone, which is not worth a kernel of its own.
+        # Only distillation needs gradients of other tokens than the action: not worth a kernel of its own.
         is_fused = hidden.is_cuda and ids.shape[1] == 1
         for start in range(0, len(hidden), ctx.chunk):
             span = slice(start, start + ctx.chunk)
@@ -141,7 +144,7 @@ def _grad_of_logits(
     grad_logprobs: Tensor | None,
     entropy: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """Return dL/ds (m, V) for s = ``logits``: d log p(a) / ds = onehot(a) - p and dH / ds = -p (log p + H)."""
+    """Return dL/ds (m, V) for s = ``logits``, by d log p(a) / ds = onehot(a) - p and dH / ds = -p (log p + H)."""
     all_logprobs = logits.log_softmax(-1)  # (m, V)
     probs = all_logprobs.exp()
     grad_of_all = None if grad_logprobs is None else grad_logprobs.sum(dim=1, keepdim=True)

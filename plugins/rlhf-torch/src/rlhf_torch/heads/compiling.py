@@ -1,4 +1,4 @@
-"""Functions of tensors that are compiled on first use, whether or not layers are."""
+"""Compilation of tensor functions on first use, whether or not layers are compiled."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @cache
 def compiled(function: F) -> F:
-    """Return ``function`` compiled, once for each process; where that fails (no C compiler, say) it stays plain, with a
-    warning."""
+    """Return ``function`` compiled, once for each process; where compiling fails (no C compiler, say) a warning is
+    logged and the function runs eagerly."""
     chosen = torch.compile(function)
 
     @wraps(function)

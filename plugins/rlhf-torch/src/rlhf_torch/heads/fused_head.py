@@ -1,8 +1,8 @@
-"""What the output head says of actions, in as few passes over the logits as a GPU needs.
+"""Log-probs, entropies and their gradients at the output head, in as few passes over the logits as a GPU needs.
 
-Written as plain tensor functions and compiled on first use. Eager operations would keep each intermediate of a chunk
-in memory, (m, V) in float32, and read and write it a dozen times: for a vocabulary of 152k tokens that takes longer
-than the head's own matmuls at small widths. On a CPU ``action_head`` has its own, eager, path.
+They are plain tensor functions, compiled on first use. Eager operations would keep each intermediate of a chunk in
+memory, (m, V) in float32, and read and write it a dozen times: for a vocabulary of 152k tokens that takes longer
+than the head's own matmuls at small widths. On a CPU ``action_head`` has an eager path of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..models.modeling import LogitForm
 
 
 def head_scores(raw: Tensor, ids: Tensor, form: LogitForm) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log-probs (m, K) of ``ids`` (m, K), entropies (m,) and log-sum-exps (m,) in float32.
+    """Return log-probs (m, k) of ``ids`` (m, k), entropies (m,) and log-sum-exps (m,) in float32.
 
     Args:
         raw: (m, V) products of the output head.
@@ -28,7 +28,7 @@ def head_scores(raw: Tensor, ids: Tensor, form: LogitForm) -> tuple[Tensor, Tens
 
 
 def head_sum_pi_squared(raw: Tensor, form: LogitForm, logsumexp: Tensor) -> Tensor:
-    """Return the sum (m,) of the squared probabilities, given the log-sum-exps (m,) of ``head_scores``."""
+    """Return ``sum_v p_v^2`` (m,), given the log-sum-exps (m,) of ``head_scores``."""
     return (2 * (form.apply(raw) - logsumexp[:, None])).exp().sum(-1)
 
 

@@ -1,4 +1,4 @@
-"""What a pass reads off the logits, without a gradient and a chunk of actions at a time."""
+"""Statistics at actions, read off the logits without a gradient, a chunk of actions at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def action_statistics(
     temperature: float,
     chunk: int,
 ) -> Tensor:
-    """Return (M, len(names)) in float32 of actions ``targets`` (M,) given hidden states (M, D)."""
+    """Return the named statistics (M, len(names)), in float32, of actions ``targets`` (M,) given hidden states (M, D).
+
+    ``logprobs`` and ``entropy`` are in nats, ``sum_pi_squared`` is ``sum_v p_v^2``; all after the temperature.
+    """
     parts = []
     form = lm.logit_form._replace(temperature=temperature)
     read = read_fused if hidden.is_cuda else read_plain
@@ -58,7 +61,7 @@ def read_plain(raw: Tensor, targets: Tensor, names: Sequence[Statistic], form: L
 
 
 def read_fused(raw: Tensor, targets: Tensor, names: Sequence[Statistic], form: LogitForm) -> Tensor:
-    """The same with the functions that training compiles, so that both find the same log-probs."""
+    """Return what ``read_plain`` does, by the functions that training compiles, so both find the same log-probs."""
     logprobs, entropies, logsumexp = compiled(head_scores)(raw, targets[:, None], form)
     found: dict[Statistic, Tensor] = {"logprobs": logprobs[:, 0], "entropy": entropies}
     if "sum_pi_squared" in names:
