@@ -1,4 +1,4 @@
-"""A role's training state in a folder: safetensors and JSON, equal to the bit when read back."""
+"""Training state of a role in a folder: safetensors and JSON, equal to the bit when read back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEPARATOR = "::"
 
 
 def save_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
-    """Write weights and, of a trained role, everything that its updates depend on.
+    """Write the weights and, for a trained role, everything that its updates depend on.
 
     Raises:
         CheckpointError: the optimizer keeps something that is neither a tensor nor a plain value.
@@ -60,7 +60,7 @@ def save_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
 
 
 def load_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
-    """Undo ``save_state``.
+    """Read the state that ``save_state`` wrote into ``model`` and ``updater``.
 
     Raises:
         CheckpointError: a file is missing or damaged, or belongs to another model or optimizer.
@@ -108,7 +108,8 @@ def _restore_optimizer(
         name, _, key = full_name.rpartition(SEPARATOR)
         if name not in restored:
             raise CheckpointError(
-                f"{folder}: optimizer state for {name}, which this run does not train"
+                f"{folder}: optimizer state for {name}, which this run does not train; resume with the model and "
+                "adapter of the run that was saved"
             )
         device = torch.device("cpu") if full_name in on_host else updater.masters[name].device
         restored[name][key] = tensor.to(device)
@@ -124,14 +125,14 @@ def _restore_optimizer(
 
 
 def _group_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What a parameter group holds beside parameters and the learning rate, which the schedule sets."""
+    """Options of a parameter group but the learning rate, which the schedule sets."""
     return {
         key: value for key, value in group.items() if key not in ("params", "lr", "param_names")
     }
 
 
 def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each tensor once: tied weights under the first of their names."""
+    """Return each tensor once, tied weights under the first of their names."""
     seen: set[tuple[int, tuple[int, ...]]] = set()
     kept: dict[str, Tensor] = {}
     for name, tensor in state.items():
@@ -169,7 +170,8 @@ def _read_json(folder: Path) -> dict[str, Any]:
 def _copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor], path: Path) -> None:
     if differing := sorted(target.keys() ^ source.keys()):
         raise CheckpointError(
-            f"{path}.safetensors: it holds other tensors than this run's model; the first is {differing[0]}"
+            f"{path}.safetensors: it holds other tensors than this run's model; the first is {differing[0]}. "
+            "Resume with the model and adapter of the run that was saved."
         )
     for name, tensor in target.items():
         if tensor.shape != source[name].shape or tensor.dtype != source[name].dtype:

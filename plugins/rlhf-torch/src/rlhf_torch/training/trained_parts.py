@@ -24,10 +24,10 @@ class TrainedParts(NamedTuple):
 
 
 def trained_parts(spec: RoleSpec, plugins: Plugins) -> TrainedParts:
-    """Build what the spec of a trained role names.
+    """Build the objective and the optimizer that the spec of a trained role names.
 
     Raises:
-        ConfigError: it has no optimizer, or a value objective without a value head.
+        ConfigError: the spec has no optimizer, or a value objective without a value head.
     """
     assert spec.objective is not None, "a role without an objective only scores"
     objective = build_objective(spec.objective, plugins)
@@ -39,10 +39,10 @@ def trained_parts(spec: RoleSpec, plugins: Plugins) -> TrainedParts:
 
 
 def require_trainable(role: str, names: Collection[str]) -> None:
-    """Refuse to train nothing.
+    """Refuse a trained role without a trainable parameter.
 
     Raises:
-        ConfigError: there are no names of trainable parameters.
+        ConfigError: ``names`` is empty.
     """
     if not names:
         raise ConfigError(f"the {role} has no trainable parameter; its adapter froze all")
@@ -52,7 +52,7 @@ def check_groups(groups: Sequence[ParameterGroup], names: Collection[str]) -> No
     """Refuse parameter groups that do not hold every trainable parameter exactly once.
 
     Raises:
-        PluginError: with the number of those that are in none or in several.
+        PluginError: some parameters are in no group or in several; the message has their numbers.
     """
     placed = [name for group in groups for name, _ in group.named_parameters]
     missing, twice = set(names) - set(placed), len(placed) - len(set(placed))
@@ -64,19 +64,19 @@ def check_groups(groups: Sequence[ParameterGroup], names: Collection[str]) -> No
 
 
 def log_groups(role: str, groups: Sequence[ParameterGroup]) -> None:
-    """Say what each parameter group holds."""
+    """Log the parameters and options of each group."""
     for group in groups:
         log.info("optimizer of the %s, group %s", role, group.describe())
 
 
 def peak_lrs(optimizer: torch.optim.Optimizer) -> list[float]:
-    """Return each parameter group's learning rate as it was made, which the schedule scales.
+    """Return the learning rate that each group was created with, which the schedule scales.
 
     Raises:
-        PluginError: a parameter group has none.
+        PluginError: a group has no ``lr``.
     """
     if any("lr" not in group for group in optimizer.param_groups):
         raise PluginError(
-            f"{type(optimizer).__name__}: a parameter group without 'lr'; the schedule scales it"
+            f"{type(optimizer).__name__}: a parameter group without 'lr', which the schedule scales; set it in create()"
         )
     return [float(group["lr"]) for group in optimizer.param_groups]

@@ -19,12 +19,12 @@ from .trained_parts import check_groups, log_groups, peak_lrs, require_trainable
 
 
 class Updater:
-    """Holds everything that training has beside the weights themselves.
+    """The state of training beside the weights: float32 copies, optimizer, schedule and moving average.
 
     Args:
-        named: the trainable parameters; as ``NamedParameters``, with what is a matrix among them.
-        spec: of the role: schedule, clipping, decay of the moving average.
-        optimizer: the component.
+        named: the trainable parameters; ``NamedParameters`` also know which of them are gains of norms.
+        spec: the role's schedule, gradient clipping and decay of the moving average.
+        optimizer: the component that groups the parameters and creates the torch optimizer.
 
     Raises:
         ConfigError: nothing is trainable.
@@ -47,14 +47,14 @@ class Updater:
         self.optimizer = optimizer.create(groups)
         self.peak_lrs = peak_lrs(self.optimizer)
         self.updates = 0
-        """Updates asked for so far, skipped ones included: the schedule follows the plan."""
+        """Number of updates asked for so far, skipped ones included, so that the schedule follows the plan."""
         self._offloaded: list[tuple[str, str]] = []
         self.ema: dict[str, Tensor] = {}
         if spec.ema_decay is not None:
             self.ema = {name: master.detach().clone() for name, master in self.masters.items()}
 
     def collect(self) -> None:
-        """Take over the gradients of one micro-batch; they add up in float32.
+        """Add the gradients of one micro-batch to the float32 copies, and clear them on the model.
 
         A float32 weight is its own master, and its ``.grad`` adds up by itself.
         """
@@ -65,14 +65,14 @@ class Updater:
             if master.grad is None:
                 master.grad = weight.grad.float()
             else:
-                # The addition reads bfloat16 as it is: a cast of its own takes half as long again.
+                # add_ reads bfloat16 directly: a separate cast takes half as long again.
                 master.grad.add_(weight.grad)
             weight.grad = None
 
     def update(self) -> Metrics:
-        """Clip, step, average, and clear the gradients.
+        """Clip the gradients, step the optimizer and the moving average, clear the gradients, and return metrics.
 
-        With a gradient that is not finite nothing changes but the count of updates.
+        A gradient that is not finite skips the update: nothing changes but the count of updates, and ``skipped`` is 1.
         """
         factor = lr_factor(self._spec.schedule, self.updates)
         self.updates += 1
@@ -111,11 +111,11 @@ class Updater:
             weight.copy_(self.masters[name])
 
     def offload(self) -> None:
-        """Move optimizer state, float32 copies and averages to the host."""
+        """Move optimizer state, float32 copies and the moving average to the host."""
         host = torch.device("cpu")
         for name, master in self.masters.items():
             for key, value in self.optimizer.state.get(master, {}).items():
-                # What the optimizer itself keeps on the host (AdamW's step count) stays there for good.
+                # State that the optimizer itself keeps on the host (AdamW's step count) stays there on reload too.
                 if isinstance(value, Tensor) and value.device != host:
                     self._offloaded.append((name, key))
             if name in self.copied:
@@ -123,7 +123,7 @@ class Updater:
         self._move_state(host)
 
     def reload(self, device: torch.device) -> None:
-        """Undo ``offload``."""
+        """Move back to ``device`` all that ``offload`` moved away."""
         for name in self.copied:
             master = self.masters[name]
             master.data = master.data.to(device)
