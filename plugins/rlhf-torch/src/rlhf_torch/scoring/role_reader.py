@@ -1,4 +1,4 @@
-"""What is read off a role for packed rows: scores with a gradient, statistics and values."""
+"""Outputs of a role for packed rows: log-probs and entropies with a gradient, statistics, and values."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from ..rows.packed_rows import PackedRows
 
 
 class RoleReader:
-    """Reads a role at its temperature.
+    """Model outputs of a role at the M actions of packed rows, after the temperature of its spec.
 
     Args:
-        chunk: rows whose logits are in memory at once.
+        chunk: number of actions whose logits are in memory at once.
     """
 
     def __init__(self, role: RoleModel, spec: RoleSpec, chunk: int) -> None:
         self._role, self._spec, self._chunk = role, spec, chunk
-        # Read now: a backend may leave parameters without a shape.
+        # Read now: a backend that cuts weights over ranks (ZeRO stage 3) leaves parameters without a shape later.
         self._vocab_size = role.lm.vocab_size
 
     def hidden(self, rows: PackedRows) -> Tensor:
-        """(M, D) hidden states of the tokens before the actions."""
+        """Return the hidden states (M, D) of the tokens before the actions."""
         hidden = self._role.lm.hidden(rows.input_ids, rows.position_ids, rows.layout)
         return hidden.index_select(0, rows.predictors)
 
     def action_scores(self, rows: PackedRows, others: Tensor | None = None) -> ActionScores:
-        """Log-probs and entropies with gradients, and of ``others`` (M, K) the log-probs."""
+        """Return log-probs and entropies (M,), and log-probs of the ids ``others`` (M, k); all with gradients."""
         return action_scores(
             self._role.lm,
             self.hidden(rows),
@@ -45,17 +45,17 @@ class RoleReader:
         )
 
     def values(self, rows: PackedRows) -> Tensor:
-        """(M,) in float32, with a gradient.
+        """Return the value of the state before each action, (M,) in float32, with a gradient.
 
         Raises:
             PluginError: the role is no critic.
         """
         if self._role.value_head is None:
-            raise PluginError(f"the {self._spec.role} has no value head")
+            raise PluginError(f"the {self._spec.role} has no value head; only a critic has values")
         return self._role.values(self.hidden(rows))
 
     def statistics(self, rows: PackedRows, names: Sequence[Statistic]) -> Tensor:
-        """(M, len(names)), after the temperature."""
+        """Return the named statistics (M, len(names)) of each action's distribution."""
         return action_statistics(
             self._role.lm,
             self.hidden(rows),
@@ -66,7 +66,7 @@ class RoleReader:
         )
 
     def top_tokens(self, rows: PackedRows, k: int) -> tuple[Tensor, Tensor]:
-        """Ids and log-probs (M, k), highest first."""
+        """Return ids and log-probs (M, k) of the k most probable tokens at each action, highest first."""
         return top_tokens(
             self._role.lm,
             self.hidden(rows),
@@ -76,12 +76,12 @@ class RoleReader:
         )
 
     def check_vocabulary(self, k: int) -> None:
-        """Refuse to look for more tokens than there are.
+        """Refuse a k that is larger than the vocabulary.
 
         Raises:
             ConfigError: the vocabulary is smaller than k.
         """
         if k > self._vocab_size:
             raise ConfigError(
-                f"the {self._spec.role} has {self._vocab_size} tokens; {k} of them were asked for"
+                f"the vocabulary of the {self._spec.role} has {self._vocab_size} tokens; {k} of them were asked for"
             )

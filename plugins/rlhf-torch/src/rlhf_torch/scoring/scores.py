@@ -1,4 +1,4 @@
-"""The scoring calls of a training backend, whatever way it goes through the rows of a batch."""
+"""Model outputs for whole batches, whichever way a training backend goes through the rows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from .role_reader import RoleReader
 
 Floats = NDArray[np.float32]
 Score = Callable[[PackedRows], tuple[Tensor, ...]]
-"""From packed rows to results, (M, ...) each."""
+"""A function from packed rows to results, (M, ...) each."""
 Passes = Callable[[TrajectoryColumns, Score], list[Floats]]
-"""Applies a score to all rows, without a gradient; returns its results where the actions are, (sum of A, ...) each."""
+"""A function that applies a ``Score`` to all rows of a batch, without a gradient, and returns its results in the order
+of the batch's actions, (sum of A, ...) each."""
 
 
 class RowScores:
-    """Reads a role for whole batches.
+    """Model outputs of a role for whole batches.
 
     Args:
         passes: the backend's own way through the rows.
@@ -35,16 +36,16 @@ class RowScores:
     def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, Floats]:
-        """(sum of A,) each, in one pass."""
+        """Return the named statistics, (sum of A,) each, from one pass."""
         (columns,) = self._passes(batch, lambda rows: (self._reader.statistics(rows, names),))
         return {name: np.ascontiguousarray(columns[:, i]) for i, name in enumerate(names)}
 
     def logprobs(self, batch: TrajectoryColumns) -> Floats:
-        """(sum of A,) of each action."""
+        """Return the log-prob of each action, (sum of A,) in nats."""
         return self.statistics(batch, ["logprobs"])["logprobs"]
 
     def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
-        """The k most probable tokens at each action.
+        """Return the k most probable tokens at each action, (sum of A, k).
 
         Raises:
             ConfigError: the vocabulary is smaller than k.
@@ -54,7 +55,7 @@ class RowScores:
         return TopTokens(token_ids=token_ids.astype(np.int32), logprobs=logprobs)
 
     def values(self, batch: TrajectoryColumns) -> Floats:
-        """(sum of A,) of the state before each action.
+        """Return the value of the state before each action, (sum of A,).
 
         Raises:
             PluginError: the role is no critic.

@@ -1,4 +1,4 @@
-"""A training backend as far as it scores: the same for all that open a role and have their own way through its rows."""
+"""The scoring half of ``TrainBackend``: the same for all backends that fill ``OpenRole`` with their own passes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .scores import OpenRole
 
 
 class ScoringBackend:
-    """Scores with the role that ``setup`` of a subclass has opened."""
+    """The calls of ``TrainBackend`` that need no gradient, by the role that ``setup`` of a subclass has opened."""
 
     _open: OpenRole | None = None
 
@@ -33,17 +33,17 @@ class ScoringBackend:
         return self._model.lm
 
     def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """(sum of A,) log-probability of each action, after the temperature. No gradient."""
+        """Return the log-prob of each action, (sum of A,) in nats, after the temperature. No gradient."""
         return self._role.scores.logprobs(batch)
 
     def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
-        """(sum of A,) each, after the temperature, in one pass. No gradient."""
+        """Return the named statistics, (sum of A,) each, after the temperature, from one pass. No gradient."""
         return self._role.scores.statistics(batch, names)
 
     def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
-        """The k most probable tokens at each action, after the temperature. No gradient.
+        """Return the k most probable tokens at each action, (sum of A, k), after the temperature. No gradient.
 
         Raises:
             ConfigError: the vocabulary is smaller than k.
@@ -51,5 +51,9 @@ class ScoringBackend:
         return self._role.scores.top_tokens(batch, k)
 
     def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """(sum of A,) value of the state before each action. No gradient."""
+        """Return the value of the state before each action, (sum of A,). No gradient.
+
+        Raises:
+            PluginError: the role is no critic.
+        """
         return self._role.scores.values(batch)
