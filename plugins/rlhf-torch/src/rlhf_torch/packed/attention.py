@@ -1,7 +1,9 @@
-"""The attention of embedded models: who attends to whom is decided by a layout, not by a mask.
+"""Attention of packed models: a layout, not a mask, decides which tokens attend to which.
 
-Registered with Transformers under one name, so that any model that uses its attention interface works. Transformers
-builds no mask for a name that it has no mask function for; the ``layout`` keyword reaches every layer.
+The function is registered with Transformers by name, so any model that uses Transformers' attention interface works.
+Transformers builds no mask for a name that it has no mask function for; the ``layout`` keyword reaches every layer.
+
+Axes beyond the project's table: ``H_kv`` heads of keys and values, ``D_head`` size of a head.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from transformers import AttentionInterface
 
 NAME = "rlhf_layout"
 IN_GRAPH = "rlhf_layout_in_graph"
-"""The name for a model whose layers are one graph, whatever ``keep_out_of_graphs`` does for others of the process."""
+"""Name for a model whose layers are one graph; ``keep_out_of_graphs`` does not change it."""
 
 
 class Layout(Protocol):
-    """Computes one layer's attention for the tokens of one forward pass."""
+    """Attention of every layer for the tokens of one forward pass."""
 
     def attend(
         self,
@@ -31,12 +33,14 @@ class Layout(Protocol):
         sliding_window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
+        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         ...
 
     def sequence_lengths(self, at_least: int) -> Tensor:
-        """Return how many tokens the sequence of each token has (N,), ``at_least`` for shorter ones. Only asked for
-        where a model depends on it."""
+        """Return the length (N,) of the sequence that each token belongs to, ``at_least`` for shorter ones.
+
+        Only models whose rotary frequencies depend on the length ask for it.
+        """
         ...
 
 
@@ -55,19 +59,24 @@ def layout_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Hand one layer's attention to the layout of this forward pass."""
+    """Return one layer's attention, computed by the layout of this forward pass.
+
+    Raises:
+        RuntimeError: the model passes no layout, has attention sinks, or has dropout in its attention.
+    """
     if layout is None:
         raise RuntimeError(
-            f"{type(module).__name__} did not pass the keyword 'layout' to its attention: the embedded backend "
-            "cannot run this architecture"
+            f"{type(module).__name__} did not pass the keyword 'layout' to its attention, so sequences that are "
+            "packed in one row would see each other. Choose another model."
         )
     if s_aux is not None:
         raise RuntimeError(
-            f"{type(module).__name__} has attention sinks, which the embedded backend does not compute"
+            f"{type(module).__name__} has attention sinks, which packed attention does not compute; choose "
+            "another model"
         )
     if dropout:
         raise RuntimeError(
-            "attention dropout is not supported in reinforcement learning; set attention_dropout to 0"
+            "the model has attention dropout, which the sampler lacks; set attention_dropout to 0 in its config.json"
         )
     layer: int = module.layer_idx  # type: ignore[assignment]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
@@ -82,8 +91,8 @@ AttentionInterface.register(IN_GRAPH, layout_attention)
 
 
 def keep_out_of_graphs() -> None:
-    """Leave attention an eager call between the graphs of a compiled layer.
+    """Keep attention an eager call between the graphs of a compiled layer.
 
-    The lengths of its sequences change with every micro-batch, and its kernels are as fused as they can be.
+    The lengths of sequences change with every micro-batch, and the kernels of attention are fused already.
     """
     AttentionInterface.register(NAME, torch.compiler.disable(layout_attention))

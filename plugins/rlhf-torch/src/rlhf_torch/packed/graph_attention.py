@@ -1,8 +1,8 @@
 """Attention as one operation of a graph, for a model that is compiled as a whole.
 
-A compiler must not look inside of a layout: its lengths change with every micro-batch, and it picks kernels by them. So
-the graph has an operation of its own, which asks the layout of the present pass, forwards and backwards. The backward
-operation computes the attention once more, as gradient checkpointing would.
+A compiler must not trace a layout: the lengths of its sequences change with every micro-batch, and it picks kernels by
+them. So the graph has an operation of its own, which calls the layout of the current pass, forwards and backwards. The
+backward operation computes the attention once more, as gradient checkpointing would. Axes: see ``attention.py``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _present: dict[int, Layout] = {}
 """The layout of the latest pass of each model, by the number of its ``GraphLayout``."""
 _numbers = count()
 _WITH_AUTOGRAD = torch._C._dispatch_tls_local_exclude_set()
-"""What torch leaves out anywhere but in an operation."""
+"""Dispatch keys that torch excludes outside of custom operations; within one it excludes autograd's too."""
 
 
 class GraphLayout:
-    """Stands for the layout of whichever pass is computed.
+    """A layout that stands for that of the current pass.
 
-    A backward pass uses the layout that was set last, so it has to follow its own forward pass.
+    A backward pass uses the layout that was set last, so it has to come before the next forward pass.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class GraphLayout:
         _present[self._number] = layout
 
     def forget(self) -> None:
-        """Let go of the latest layout."""
+        """Drop the latest layout, and with it the tensors of its pass."""
         _present.pop(self._number, None)
 
     def attend(
@@ -53,7 +53,7 @@ class GraphLayout:
         sliding_window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
+        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         output: Tensor = attention(
             query, key, value, self._number, layer, scaling, sliding_window, softcap
@@ -63,7 +63,7 @@ class GraphLayout:
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, options: tuple[Any, ...]) -> Tensor:
     number, layer, scaling, sliding_window, softcap = options
-    # What enters has the type of the matmuls already; in a backward pass autocast is off in any case.
+    # The inputs have the dtype of the matmuls already; in a backward pass autocast is off in any case.
     with torch.autocast(query.device.type, enabled=False):
         return _present[number].attend(
             layer,
@@ -78,7 +78,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, options: tuple[Any, ...])
 
 @contextmanager
 def _autograd() -> Iterator[None]:
-    """Let operations be recorded, which torch keeps from an operation of a graph."""
+    """Switch autograd on, which torch switches off inside of a custom operation."""
     include = torch._C._dispatch_tls_local_include_set()
     with torch._C._ForceDispatchKeyGuard(include, _WITH_AUTOGRAD):
         yield
@@ -95,7 +95,7 @@ def attention(
     sliding_window: int | None,
     softcap: float | None,
 ) -> Tensor:
-    """Return what the present layout of a model computes, contiguous."""
+    """Return the attention by the current layout of a model, contiguous: (1, N, H, D_head)."""
     options = (number, layer, scaling, sliding_window, softcap)
     with torch.no_grad():
         return _attend(query, key, value, options).contiguous()
@@ -118,7 +118,7 @@ def attention_grads(
     sliding_window: int | None,
     softcap: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key and value."""
+    """Return the gradients of query, key and value, given that of the output."""
     options = (number, layer, scaling, sliding_window, softcap)
     with _autograd(), torch.enable_grad():
         leaves = [part.detach().requires_grad_() for part in (query, key, value)]

@@ -1,10 +1,13 @@
 """Attention over packed sequences: several sequences in one row, each causal and blind to the others.
 
-On a GPU in half precision the varlen kernel of torch does it directly. Elsewhere the rows are laid out right-padded,
-where "causal" alone already hides the padding from every real token, and brought back afterwards. Both are exact.
-Several sequences of one length need no padding for that: from Hopper on they go to cuDNN's kernel, which takes little
-more than half the time of the varlen one. (It prepares itself for each new shape, which single sequences of any length
-would make it do all the time.)
+On a GPU in half precision torch's varlen kernel computes it directly. Elsewhere the sequences are laid out
+right-padded, where the causal mask alone already hides the padding from every real token, and packed again afterwards.
+Both ways are exact. Several sequences of one length need no padding: from Hopper on cuDNN's kernel computes them, in
+little more than half the time of the varlen kernel. (cuDNN prepares a kernel for each new shape; for rows of a single
+sequence, whose length changes every time, that would cost more than it saves.)
+
+Axes beyond the project's table: ``H_kv`` heads of keys and values, ``D_head`` size of a head.
+``T`` is the length of the longest sequence.
 """
 
 from __future__ import annotations
@@ -20,36 +23,37 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+"""Kernels in the order in which torch tries them."""
 MAX_MATERIALIZED = 512
-"""Longest sequence for which the CPU path keeps a whole score matrix."""
+"""Longest sequence, in tokens, for which the CPU path keeps a whole score matrix."""
 
 
 class PackedLayout:
-    """Causal attention within each of ``B`` sequences that lie one after the other in a row of ``N`` tokens.
+    """Causal attention within each of ``b`` sequences that lie one after the other in a row of ``N`` tokens.
 
     Args:
-        offsets: B + 1 increasing positions; sequence b is ``row[offsets[b]:offsets[b + 1]]``. On the host.
-        device: of the tokens.
+        offsets: (b + 1,) increasing positions, on the host; sequence i is ``row[offsets[i]:offsets[i + 1]]``.
+        device: the device of the tokens.
     """
 
     def __init__(self, offsets: Sequence[int] | Tensor, device: torch.device) -> None:
         self.offsets = torch.as_tensor(offsets, dtype=torch.int64)
-        self.lengths = self.offsets.diff()  # (B,)
+        self.lengths = self.offsets.diff()  # (b,)
         self.longest = int(self.lengths.max())
         self.is_even = len(self.lengths) > 1 and bool((self.lengths == self.longest).all())
-        """Several sequences, all of one length."""
+        """Whether the row has several sequences, all of one length."""
         self.device = device
         self.cu_seqlens = self.offsets.to(device, torch.int32)
         self._padding: _Padding | None = None
         self._masks: dict[int | None, Tensor] = {}
 
     def positions(self) -> Tensor:
-        """(N,) position of each token in its own sequence."""
+        """Return the position (N,) of each token in its own sequence."""
         starts = self.offsets[:-1].repeat_interleave(self.lengths)
         return (torch.arange(int(self.offsets[-1])) - starts).to(self.device)
 
     def sequence_lengths(self, at_least: int) -> Tensor:
-        """(N,) on the host, of each token's sequence; ``at_least`` for shorter ones."""
+        """Return the length (N,), on the host, of the sequence of each token; ``at_least`` for shorter ones."""
         return self.lengths.clamp(min=at_least).repeat_interleave(self.lengths)
 
     def attend(
@@ -63,7 +67,7 @@ class PackedLayout:
         sliding_window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
+        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         window = sliding_window if sliding_window and sliding_window < self.longest else None
         is_causal_only = window is None and softcap is None
@@ -75,7 +79,7 @@ class PackedLayout:
             self._padding = _Padding(self.offsets, self.longest, self.device)
         query, key, value = (
             self._padding.pad(part) for part in (query, key, value)
-        )  # (B, H, T, K)
+        )  # (b, H, T, D_head)
         if in_cudnn:
             output = _cudnn_attention(query, key, value, scaling)
         elif softcap is not None or _prefers_materialized(query, self.longest):
@@ -83,7 +87,7 @@ class PackedLayout:
             output = _materialized_attention(query, key, value, mask, scaling, softcap)
         else:
             if query.device.type == "cuda":
-                # No fused GPU kernel for float32 shares heads; without one all scores would be kept.
+                # No fused GPU kernel for float32 lets heads share keys, and torch's fallback would keep all scores.
                 key, value = _repeated(key, query), _repeated(value, query)
             output = F.scaled_dot_product_attention(
                 query,
@@ -101,10 +105,10 @@ class PackedLayout:
     ) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
 
-        # The kernel lets query heads share keys and values; torch 2.12 and later want to be told.
+        # The kernel lets query heads share keys and values; torch 2.12 and later need the flag for that.
         options: dict[str, Any] = {"enable_gqa": True} if _varlen_takes_gqa() else {}
         output = varlen_attn(
-            query[0].transpose(0, 1),  # (N, H, K)
+            query[0].transpose(0, 1),  # (N, H, D_head)
             key[0].transpose(0, 1),
             value[0].transpose(0, 1),
             self.cu_seqlens,
@@ -119,7 +123,7 @@ class PackedLayout:
         return output[None]
 
     def _mask(self, window: int | None) -> Tensor:
-        """(T, T) True where a query may look."""
+        """Return a mask (T, T), True where the query (first axis) may see the key."""
         if window not in self._masks:
             steps = torch.arange(self.longest, device=self.device)
             behind = steps[:, None] - steps  # (T, T)
@@ -128,27 +132,27 @@ class PackedLayout:
 
 
 class _Padding:
-    """Indices between (1, H, N, K), packed, and (B, H, T, K), right-padded."""
+    """Conversion between packed tensors (1, H, N, D_head) and right-padded ones (b, H, T, D_head)."""
 
     def __init__(self, offsets: Tensor, longest: int, device: torch.device) -> None:
         self.shape = (len(offsets) - 1, longest)
         steps = torch.arange(longest)
-        is_token = steps < offsets.diff()[:, None]  # (B, T)
+        is_token = steps < offsets.diff()[:, None]  # (b, T)
         self.even = bool(is_token.all())
-        # Padding reads token 0: any finite value does, since no real query sees it and its output is dropped.
+        # Padding reads token 0. Any finite value would do: no real query sees it, and its output is dropped.
         there = torch.where(is_token, offsets[:-1, None] + steps, 0)
-        self.there = there.flatten().to(device)  # (B*T,)
+        self.there = there.flatten().to(device)  # (b*T,)
         self.back = is_token.flatten().nonzero()[:, 0].to(device)  # (N,)
 
     def pad(self, packed: Tensor) -> Tensor:
-        rows = packed[0].transpose(0, 1)  # (N, H, K)
+        rows = packed[0].transpose(0, 1)  # (N, H, D_head)
         if not self.even:
             rows = rows.index_select(0, self.there)
         padded: Tensor = rows.unflatten(0, self.shape).transpose(1, 2)
         return padded
 
     def unpad(self, padded: Tensor) -> Tensor:
-        rows = padded.transpose(1, 2).flatten(0, 1)  # (B*T, H, K)
+        rows = padded.transpose(1, 2).flatten(0, 1)  # (b*T, H, D_head)
         if not self.even:
             rows = rows.index_select(0, self.back)
         return rows[None]
@@ -157,20 +161,20 @@ class _Padding:
 def _materialized_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None
 ) -> Tensor:
-    """softmax(cap(q k^T scaling)) v with all scores in memory; the softmax is in float32."""
+    """Return ``softmax(cap(q k^T scaling)) v`` with all scores in memory; the softmax is in float32."""
     num_kv_heads = key.shape[1]
-    grouped = query.unflatten(1, (num_kv_heads, -1))  # (B, H_kv, groups, T, K)
-    scores = (grouped * scaling) @ key.unsqueeze(2).transpose(-1, -2)  # (B, H_kv, groups, T, T)
+    grouped = query.unflatten(1, (num_kv_heads, -1))  # (b, H_kv, H / H_kv, T, D_head)
+    scores = (grouped * scaling) @ key.unsqueeze(2).transpose(-1, -2)  # (b, H_kv, H / H_kv, T, T)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores.masked_fill(~mask, float("-inf"))
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
-    attended: Tensor = (weights @ value.unsqueeze(2)).flatten(1, 2)  # (B, H, T, K)
+    attended: Tensor = (weights @ value.unsqueeze(2)).flatten(1, 2)  # (b, H, T, D_head)
     return attended
 
 
 def _cudnn_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-    """Causal attention (B, H, T, K); where cuDNN refuses, torch takes the next kernel that can do it."""
+    """Return causal attention (b, H, T, D_head); where cuDNN refuses, torch takes the next kernel in the list."""
     with sdpa_kernel(CUDNN_FIRST, set_priority=True):
         return F.scaled_dot_product_attention(
             query,
@@ -183,13 +187,13 @@ def _cudnn_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) 
 
 
 def _repeated(shared: Tensor, query: Tensor) -> Tensor:
-    """Give every query head its own copy of the key or value head that it shares."""
+    """Return keys or values with one head for each query head: (b, H_kv, T, D_head) to (b, H, T, D_head)."""
     groups = query.shape[1] // shared.shape[1]
     return shared.repeat_interleave(groups, dim=1) if groups > 1 else shared
 
 
 def as_matmul_inputs(*parts: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast, cast as autocast would: norms and rotations have left query and key in float32."""
+    """Return the parts, under autocast in its dtype: norms and rotations have left query and key in float32."""
     device = parts[0].device.type
     if not torch.is_autocast_enabled(device):
         return parts
@@ -218,7 +222,7 @@ def _has_varlen_kernel(query: Tensor) -> bool:
 
 @cache
 def _cudnn_is_faster(device: torch.device) -> bool:
-    """On an H200 it is, for widths of 64 and 128; GPUs before Hopper have other kernels, which were not measured."""
+    """Return True from Hopper on: cuDNN is faster on an H200 for heads of 64 and 128; older GPUs were not measured."""
     return torch.backends.cudnn.is_available() and torch.cuda.get_device_capability(device) >= (
         9,
         0,

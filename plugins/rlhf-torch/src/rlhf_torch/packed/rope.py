@@ -1,11 +1,14 @@
-"""Rotary embeddings whose frequencies depend on the length of the sequence: each sequence of a row gets its own.
+"""Rotary embeddings whose frequencies depend on the sequence's length: each sequence of a row gets its own.
 
-With "dynamic" (NTK) and "longrope" Transformers takes the longest position of a forward pass for the length of its
-sequences. In a packed row that is the length of the longest one, and with "dynamic" the frequencies of a long row stay
-for the shorter rows after it. So a row is rotated part by part, one for each length, from the same state.
+With "dynamic" (NTK) and "longrope" Transformers takes the largest position of a forward pass for the length of every
+sequence in it. In a packed row that is the length of the longest sequence, and with "dynamic" the frequencies of a long
+row stay in force for the shorter rows after it. So the tokens of a row are rotated in parts, one part for each length,
+and each part from the same state of the module.
 
-A token of a longer sequence is thus rotated by a length that only later tokens decide. Nothing can sample from that, so
-engines take such a model up to the length from which on its frequencies change.
+A token of such a sequence is thus rotated by a length that only later tokens decide. No engine can sample that way, so
+engines take such a model only up to the length at which its frequencies change.
+
+Axes beyond the project's table: ``D_head`` size of a head.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ from .attention import Layout
 
 
 class PerSequenceRope(nn.Module):
-    """Cosines and sines of a row by Transformers' own module, as it computes them for each sequence alone.
+    """Cosines and sines of a row, as Transformers' own module computes them for each sequence alone.
 
     Args:
         rotary: a module of Transformers whose frequencies depend on the length.
-        limit: the largest length up to which they do not.
+        limit: the largest length up to which the frequencies are constant, in tokens.
     """
 
     def __init__(self, rotary: nn.Module, limit: int) -> None:
@@ -35,16 +38,16 @@ class PerSequenceRope(nn.Module):
         self.rotary = rotary
         self.limit = limit
         self.lengths: Tensor | None = None
-        """(N,) on the host, of the sequences that the row's tokens belong to, ``limit`` where they are shorter. None:
-        the row is one sequence from its first token on."""
+        """(N,) on the host: the length of the sequence that each token belongs to, at least ``limit``. None: the row is
+        one sequence from its first token on."""
 
     def forward(
         self, x: Tensor, position_ids: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, ...]:
-        """Return what ``rotary`` does: tensors (..., N, K) for positions (..., N)."""
+        """Return cosines and sines (..., N, D_head) for positions (..., N)."""
 
         def rotated(positions: Tensor) -> tuple[Tensor, ...]:
-            # A single token puts frequencies back that grew with an earlier row.
+            # A call with one token resets frequencies that an earlier, longer row has changed.
             self.rotary(x, torch.zeros_like(positions[..., :1]), *args, **kwargs)
             tables: tuple[Tensor, ...] = self.rotary(x, positions, *args, **kwargs)
             return tables
@@ -54,7 +57,7 @@ class PerSequenceRope(nn.Module):
         parts, order = [], []
         for length in self.lengths.unique().tolist():
             tokens = (self.lengths == length).nonzero()[:, 0].to(position_ids.device)
-            # The row may lack the last token of a sequence; and an engine pads prompts with tokens behind their end.
+            # The row may lack the last token of a sequence, and engines pad prompts with tokens behind their end.
             positions = position_ids.index_select(-1, tokens).clamp(max=length - 1)
             last = torch.full_like(positions[..., :1], length - 1)
             tables = rotated(torch.cat([positions, last], dim=-1))
@@ -67,7 +70,7 @@ class PerSequenceRope(nn.Module):
 
 
 class PerSequenceRopes:
-    """The modules of a model whose frequencies depend on the length; most models have none."""
+    """The rotary modules of a model whose frequencies depend on the length; most models have none."""
 
     def __init__(self, model: nn.Module) -> None:
         _replace(model)
@@ -79,12 +82,12 @@ class PerSequenceRopes:
         return min((rope.limit for rope in self._ropes), default=None)
 
     def are_alike(self, lengths: Iterable[int]) -> bool:
-        """Whether tokens of sequences of these lengths get the same frequencies at the same positions."""
+        """Return whether sequences of these lengths get the same frequencies at the same positions."""
         return self.limit is None or max(lengths, default=0) <= self.limit
 
     @contextmanager
     def of(self, layout: Layout) -> Iterator[None]:
-        """Rotate the rows of a forward pass by the lengths that its layout knows."""
+        """Return a context in which rows are rotated by the lengths of the sequences in ``layout``."""
         try:
             for rope in self._ropes:
                 rope.lengths = layout.sequence_lengths(rope.limit).cpu()
@@ -94,7 +97,7 @@ class PerSequenceRopes:
                 rope.lengths = None
 
     def require_constant(self, max_length: int, model: str) -> None:
-        """Refuse to sample where a token's frequencies would change as its sequence grows.
+        """Refuse a run in which a token's frequencies would change while its sequence grows.
 
         Raises:
             ConfigError: sequences of ``max_length`` tokens are longer than ``limit``.
@@ -111,10 +114,10 @@ class PerSequenceRopes:
 
 
 def _replace(model: nn.Module) -> None:
-    """Put a ``PerSequenceRope`` in the place of each module that needs one.
+    """Put a ``PerSequenceRope`` in the place of each rotary module whose frequencies depend on the length.
 
     Raises:
-        PluginError: one is part of a layer, which may be computed again when the lengths are those of another row.
+        PluginError: such a module is part of a layer; a recomputed layer would see the lengths of another row.
     """
     for name, rotary in list(model.named_modules()):
         limit = constant_length(rotary)
@@ -131,7 +134,7 @@ def _replace(model: nn.Module) -> None:
 
 
 def constant_length(rotary: nn.Module) -> int | None:
-    """Return the length up to which the frequencies of a module of Transformers are constant; None: at any length."""
+    """Return the length in tokens up to which a rotary module's frequencies are constant; None: any length."""
     kinds: Any = getattr(rotary, "rope_type", None)
     config: Any = getattr(rotary, "config", None)
     if kinds is None or config is None:

@@ -1,11 +1,14 @@
-"""Sequences that begin with the same prompt, of which the model computes that prompt once.
+"""Shared prompts: sequences that begin with the same prompt, which the model computes once.
 
-The samples of a group differ behind their prompt only. Everything that a model does token by token (matmuls, norms,
-embeddings) is the same for the prompt's tokens in each of them, and so are their keys and values, since a causal model
+The episodes of a group differ only after their prompt. Everything that a model does token by token (matmuls, norms,
+embeddings) is the same for the prompt's tokens in each sequence, and so are their keys and values, since a causal model
 does not look ahead. So the row that the model gets has each prompt once, and only attention sees whole sequences:
-before it queries, keys and values are spread over all places that they stand for, behind it the places are kept that
-the row has. The gradient of a shared key or value is that of all its places added up. The result is that of whole
-sequences but for rounding.
+queries, keys and values are copied to all places that they stand for before attention, and the outputs of the row's own
+places are kept after it. The gradient of a shared key or value is the sum over its places. The result equals that of
+whole sequences up to rounding.
+
+Axes beyond the project's table: ``F`` tokens of the whole sequences, ``S`` tokens of the row that stand for several of
+them, ``C`` the most places that one token stands for, ``H_kv`` heads of keys and values, ``D_head`` size of a head.
 """
 
 from __future__ import annotations
@@ -25,26 +28,26 @@ from .packing import as_matmul_inputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where the ``F`` tokens of whole sequences stand in a row of ``N`` tokens that has shared starts once."""
+    """Places of the ``F`` tokens of whole sequences in a row of ``N`` tokens that has each shared start once."""
 
     kept: NDArray[np.int64]
-    """(N,) rising: which of the F tokens are in the row."""
+    """(N,) rising indices of the F tokens that are in the row."""
     place: NDArray[np.int64]
     """(F,) index in the row of each token."""
     shared: NDArray[np.int64]
-    """(S,) indices in the row of tokens that stand for several."""
+    """(S,) indices in the row of the tokens that stand for several of the F."""
     copies: NDArray[np.int64]
-    """(S, C) which of the F tokens each of them stands for; F in columns that are left over."""
+    """(S, C) indices of the F tokens that each of them stands for; the number F fills the columns left over."""
 
 
 def places_of(offsets: NDArray[np.int64], starts: Sequence[int]) -> Places | None:
-    """Return the places of sequences of which each begins with as many tokens of the one before it as ``starts`` says;
-    None if none does.
+    """Return the places of sequences, each of which shares its first ``starts`` tokens with the sequence before it;
+    None if no sequence shares any.
 
     Args:
-        offsets: (b + 1,) of the sequences.
-        starts: (b,) 0, or the number of tokens that all sequences back to the last one with 0 begin with; the same
-            number for each of them.
+        offsets: (b + 1,) positions at which sequences begin, and the end.
+        starts: (b,) 0 for the first sequence of a run with one prompt, and the length of that prompt for each of the
+            others in the run.
     """
     num_tokens = int(offsets[-1])
     if not any(starts):
@@ -74,7 +77,7 @@ def places_of(offsets: NDArray[np.int64], starts: Sequence[int]) -> Places | Non
 
 
 class SharedLayout:
-    """Attention of a row that has shared starts once, computed by the layout of the whole sequences."""
+    """Attention of a row that has each shared start once, computed by the layout of the whole sequences."""
 
     def __init__(self, whole: Layout, places: Places, device: torch.device) -> None:
         self._whole = whole
@@ -85,25 +88,26 @@ class SharedLayout:
         self.copies = torch.from_numpy(places.copies.clip(max=len(places.place) - 1)).to(device)
 
     def sequence_lengths(self, at_least: int) -> Tensor:
-        """(N,) on the host, of each token's sequence; ``at_least`` for shorter ones.
+        """Return the length (N,), on the host, of the sequence of each token; ``at_least`` for shorter ones.
 
         Raises:
-            RuntimeError: a token stands for several that are in sequences of different lengths.
+            RuntimeError: a token stands for tokens of sequences that differ in length.
         """
         of_all = self._whole.sequence_lengths(at_least)  # (F,)
         of_kept = of_all[self.kept.cpu()]
         if not torch.equal(of_kept[self.place.cpu()], of_all):
             raise RuntimeError(
-                "sequences of different lengths share a prompt in a model that rotates it differently for each"
+                "sequences of different lengths share a prompt, in a model that rotates it differently for each; "
+                "set share_prompts to false in the backend's options"
             )
         return of_kept
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
     ) -> Tensor:
-        """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
+        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
-        # Only the first of the places of a token has an output that is kept, and with it a gradient of its query.
+        # The output is kept at the first place of a token alone, so its query gets a gradient from there alone.
         query = _Spread.apply(query, self, False)  # type: ignore[no-untyped-call]
         key = _Spread.apply(key, self, True)  # type: ignore[no-untyped-call]
         value = _Spread.apply(value, self, True)  # type: ignore[no-untyped-call]
@@ -113,7 +117,7 @@ class SharedLayout:
 
 
 class _Spread(torch.autograd.Function):
-    """(1, H, N, K) to (1, H, F, K). Each gradient is summed in one order, so that equal runs stay equal to the bit."""
+    """(1, H, N, D_head) to (1, H, F, D_head). Gradients are summed in a fixed order: runs repeat to the bit."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, layout: SharedLayout, adds: bool) -> Tensor:
@@ -123,17 +127,17 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         layout: SharedLayout = ctx.layout
-        rows = grad[0].transpose(0, 1)  # (F, H, K)
+        rows = grad[0].transpose(0, 1)  # (F, H, D_head)
         kept = rows.index_select(0, layout.kept)
         if ctx.adds:
             parts = rows.index_select(0, layout.copies.flatten()).unflatten(0, layout.copies.shape)
-            parts = parts.masked_fill(~layout.is_copy[..., None, None], 0.0)  # (S, C, H, K)
+            parts = parts.masked_fill(~layout.is_copy[..., None, None], 0.0)  # (S, C, H, D_head)
             kept.index_copy_(0, layout.shared, parts.sum(1))
         return kept.transpose(0, 1)[None], None, None
 
 
 class _Keep(torch.autograd.Function):
-    """(1, F, H, K) to (1, N, H, K)."""
+    """(1, F, H, D_head) to (1, N, H, D_head)."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, kept: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The layers of a model as one graph, for compilers that have to see all of them at once."""
+"""The layers of a model compiled as one graph, for compilers that have to see all layers at once."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ from .graph_attention import GraphLayout
 
 
 class WholeGraph:
-    """Everything below the output head, compiled without a break, for any number of tokens.
+    """A model without its output head, compiled without a graph break, for any number of tokens.
 
     Args:
-        model: without its head.
-        options: of ``torch.compile``.
+        model: the model without its head.
+        options: arguments of ``torch.compile``.
     """
 
     def __init__(self, model: PreTrainedModel, options: dict[str, Any]) -> None:
         model.set_attn_implementation(IN_GRAPH)
         self.then: Callable[[], None] | None = None
-        """Called when the layers are through."""
+        """Called after the layers of each pass."""
         self._layout = GraphLayout()
         # With a break, layers would share the code of their forward methods, and a backend that puts a parameter's
         # number into the code would use the first layer's for all.
         self._compiled = torch.compile(model, fullgraph=True, **options)
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
-        """Return the last hidden states (N, D) of one packed row of tokens (N,). A backward pass comes next, if any."""
+        """Return the last hidden states (N, D) of one packed row of tokens (N,).
+
+        A backward pass has to come before the next call, since it uses the layout of the last one.
+        """
         self._layout.set(layout)
         inputs = input_ids[None], position_ids[None]
         for part in inputs:
-            # Only these: weights that ranks share have no shape of their own while they are apart.
+            # Only the tokens are dynamic: weights that are cut over ranks have no shape of their own meanwhile.
             torch._dynamo.mark_dynamic(part, 1)
-        # Always with a gradient: without one, another graph would be compiled.
+        # Autograd is always on: without it torch would compile a second graph.
         with torch.enable_grad():
             output = self._compiled(  # type: ignore[no-untyped-call]
                 input_ids=inputs[0],
@@ -51,5 +54,5 @@ class WholeGraph:
         return hidden if torch.is_grad_enabled() else hidden.detach()
 
     def close(self) -> None:
-        """Let go of the last pass."""
+        """Drop the layout of the last pass."""
         self._layout.forget()
