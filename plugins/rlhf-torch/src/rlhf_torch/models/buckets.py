@@ -1,4 +1,4 @@
-"""Weights a few at a time, on their way to an engine."""
+"""Buckets: weights that are handed to an engine a few at a time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor
 
 BUCKET_BYTES = 512 * 2**20
+"""Largest size of a bucket of several tensors."""
 
 
 def buckets_of(weights: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
-    """Yield the weights in their order, at most 512 MiB at a time unless one tensor is larger."""
+    """Yield the weights in their order, in buckets of at most 512 MiB; a larger tensor is a bucket of its own."""
     bucket: dict[str, Tensor] = {}
     size = 0
     for name, tensor in weights:

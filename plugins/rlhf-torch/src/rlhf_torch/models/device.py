@@ -1,4 +1,4 @@
-"""Where a role computes, and in which precision."""
+"""Choice of the device on which a role computes, and of its precision."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from rlhf_core import ConfigError
 
 SMALL = 1_000_000
-"""Models below this many parameters compute in float32: they are for tests, which compare bits."""
+"""Number of parameters below which ``auto`` computes in float32: such models are for tests, which compare bits."""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -31,14 +31,17 @@ def choose_compute_dtype(
 ) -> torch.dtype:
     """Return the dtype of the matmuls.
 
+    ``auto`` takes bfloat16 where the device is fast in it, and float32 for models of fewer than a million parameters.
+    Parameters in half precision always compute in their own dtype.
+
     Raises:
-        ConfigError: float32 is asked for with bfloat16 parameters, whose bits are already gone.
+        ConfigError: float32 is asked for with bfloat16 parameters, whose lost digits it cannot bring back.
     """
     if dtype != torch.float32:
         if wanted == "float32":
             raise ConfigError(
-                "--backend.torch.compute_dtype float32 with --model.dtype bfloat16: the parameters hold 8 bits. "
-                "Set --model.dtype float32."
+                "--backend.torch.compute_dtype float32 with --model.dtype bfloat16: bfloat16 parameters have 8 bits of "
+                "precision, and float32 matmuls bring none back. Set --model.dtype float32."
             )
         return dtype
     if wanted != "auto":

@@ -1,4 +1,4 @@
-"""A role as a plain Transformers folder."""
+"""Export of a role as a plain Transformers folder."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_code: bool) -> None:
     """Write weights, config and the tokenizer of ``source`` into ``folder``.
 
-    Under an adapter the weights are the merged ones, and what the adapter saves of itself is in ``adapter/``. A value
-    head is a file beside the model, which a critic that is loaded from the folder starts from.
+    With an adapter the weights are the merged ones, and the adapter's own files are in ``adapter/``. A value head is a
+    file beside the model; a critic that is loaded from the folder starts from it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     merged = None
@@ -48,7 +48,7 @@ def copy_tokenizer(source: str, folder: Path, *, trust_remote_code: bool) -> Non
 
 
 def _lacks_tokenizer(source: str) -> bool:
-    """True for a folder without any tokenizer file: Transformers would make up an empty one from config.json."""
+    """Return True for a folder without any tokenizer file, where Transformers would make one up from config.json."""
     folder = Path(source)
     return folder.is_dir() and not any(
         path for pattern in ("tokenizer*", "vocab*", "*.model") for path in folder.glob(pattern)
@@ -57,7 +57,7 @@ def _lacks_tokenizer(source: str) -> bool:
 
 @contextmanager
 def holding(weights: Mapping[str, nn.Parameter], other: Mapping[str, Tensor]) -> Iterator[None]:
-    """Let the parameters hold ``other``'s values for a while, then their own again, to the bit."""
+    """Return a context in which parameters hold the values of ``other``; after it they hold their own, to the bit."""
     own = {name: weights[name].detach().clone() for name in other}
     _copy(weights, other)
     try:

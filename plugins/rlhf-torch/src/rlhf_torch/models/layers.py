@@ -1,8 +1,8 @@
-"""The repeated layers of a model: found in any architecture, recomputed in the backward pass, compiled.
+"""The repeated layers of a model: finding them in any architecture, recomputing and compiling them.
 
-Transformers recomputes a layer only in training mode, where every architecture switches its dropout on in a way of its
-own: through modules inside of the layer, or by a function that reads the layer's own flag. So the model stays in
-evaluation mode, and the layers are recomputed from outside.
+Transformers recomputes a layer only in training mode, which switches dropout on, each architecture in a way of its own:
+through modules inside of the layer, or by a function that reads the layer's flag. So the model stays in evaluation
+mode, and the layers are recomputed from outside.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def recompute_layers(model: PreTrainedModel) -> None:
     """Keep only the input of each layer for the backward pass, which computes the layer again."""
     for layer in decoder_layers(model):
         kind = type(layer)
-        # The class and not ``forward``: hooks of the layer, by which ZeRO collects weights, run again as well.
+        # The class is changed, not ``forward``, so that the layer's hooks, by which ZeRO collects weights, run again.
         layer.__class__ = type(kind.__name__, (_Recomputed, kind), {"__module__": kind.__module__})
 
 

@@ -1,4 +1,4 @@
-"""Loading of a causal language model from a folder or hub name, and what to say where that fails."""
+"""Loading of a causal language model from a folder or hub name, and the error texts where that fails."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def load_causal_lm(
     compute_dtype: str | torch.dtype | None = None,
     trust_remote_code: bool = False,
 ) -> CausalLM:
-    """Load a folder or hub name on the CPU, in evaluation mode (dropout is never on), and verify it.
+    """Return the model of a folder or hub name, on the CPU, in evaluation mode (dropout is never on), and verified.
 
     Args:
-        dtype: of the parameters, ``float32`` or ``bfloat16``.
-        compute_dtype: of the matmuls; the parameters' when None.
+        dtype: dtype of the parameters, ``float32`` or ``bfloat16``.
+        compute_dtype: dtype of the matmuls; None: that of the parameters.
 
     Raises:
         ConfigError: the path cannot be read, is no causal language model, or lacks weights.
@@ -67,7 +67,7 @@ def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigError:
-    """Say what is wrong with a path in the user's words."""
+    """Return an error that says in the user's words why a path cannot be loaded."""
     folder = Path(path)
     first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if folder.is_dir() and not (folder / "config.json").exists():
@@ -83,8 +83,8 @@ def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigErro
         )
     if pickled := sorted(file.name for file in folder.glob("*.bin")):
         return ConfigError(
-            f"model {path}: expected weights in safetensors; {pickled[0]} is a pickle, which can run code when it is "
-            "read, so it is not. Where you trust it: python -c 'from transformers import AutoModelForCausalLM as M; "
+            f"model {path}: expected weights in safetensors; {pickled[0]} is a pickle, which is not read, "
+            "because it can run code. If you trust it: python -c 'from transformers import AutoModelForCausalLM as M; "
             f'M.from_pretrained("{path}").save_pretrained("{path}-safetensors")\' and copy the tokenizer there'
         )
     if isinstance(error, OSError | SafetensorError):

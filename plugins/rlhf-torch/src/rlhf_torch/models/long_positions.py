@@ -1,7 +1,8 @@
-"""Do the rotary embeddings of a short sequence change when a long one is in its row?
+"""The check that the rotary embeddings of a short sequence do not change when a long sequence is in its row.
 
-A probe of a few tokens never reaches the lengths at which that happens. But a sequence need not be whole for it: two
-tokens at its last positions have a length as well, and are added to the probe for each length that the config names.
+A probe of a few tokens never reaches the lengths at which that happens. But rotary embeddings only read positions, so
+two tokens at the last positions of a long sequence act like all of it. The probe has two such tokens for each length
+that the config names.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from rlhf_core import PluginError
 from ..packed.rope import PerSequenceRope
 
 NAMES_OF_LENGTHS = ("position", "window", "chunk_size")
+"""Parts of the names under which configs give lengths."""
 LONGEST = 2**23
 """float32 holds every position below 2^24."""
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.002}
-"""Largest difference of cosines and sines: rounding. Other frequencies differ by the order of 1."""
+"""Largest difference of cosines and sines that is taken for rounding; other frequencies differ by the order of 1."""
 
 
 def lengths_named(config: Any) -> list[int]:
-    """Return two lengths beyond each that a config names: by one token, if something switches there, and twice as long,
-    if something grows from there on."""
+    """Return two lengths for each length L that a config names: L + 1, where something may switch, and 2 L, where
+    something that grows from L on has grown."""
     named = {
         number for name, number in _numbers(config.to_dict()) if number > 0 and _is_length(name)
     }
@@ -47,7 +49,7 @@ def _numbers(options: dict[Any, Any]) -> Iterator[tuple[str, int]]:
 
 
 class RotaryTables:
-    """What the rotary embeddings of a model return, by module."""
+    """The cosines and sines that the rotary modules of a model return."""
 
     def __init__(self, model: nn.Module) -> None:
         wrapped = {id(m.rotary) for m in model.modules() if isinstance(m, PerSequenceRope)}
@@ -62,7 +64,7 @@ class RotaryTables:
 
     @contextmanager
     def recorded(self) -> Iterator[list[tuple[str, Tensor]]]:
-        """Yield a list to which every call adds its tables."""
+        """Yield a list to which every call of a rotary module adds the module's name and its tables."""
         tables: list[tuple[str, Tensor]] = []
 
         def hook(name: str) -> Any:
@@ -92,10 +94,10 @@ def compare_tables(
     num_tokens: int,
     family: str,
 ) -> None:
-    """Compare the tables of the first sequence of a row, of ``num_tokens`` tokens, with those that it gets alone.
+    """Compare the tables of a row's first sequence, of ``num_tokens`` tokens, with those that it gets alone.
 
     Raises:
-        PluginError: they differ.
+        PluginError: the tables, or their number, differ.
     """
     if len(alone) != len(packed):
         raise PluginError(

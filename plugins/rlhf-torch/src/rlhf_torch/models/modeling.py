@@ -1,4 +1,4 @@
-"""A causal language model as trainer and engine share it: hidden states of packed tokens, and logits of chosen ones.
+"""The causal language model that trainer and engine share: hidden states of packed tokens, and logits of chosen ones.
 
 The model's own code runs unchanged; only its attention is replaced, by the layout of each forward pass.
 """
@@ -22,14 +22,15 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class LogitForm(NamedTuple):
-    """What a family does to the products of its output head, and what sampling does after it."""
+    """The way from the products of an output head to logits: the family's scale and soft cap, then the temperature."""
 
     scale: float = 1.0
     softcap: float | None = None
     temperature: float = 1.0
 
     def apply(self, raw: Tensor) -> Tensor:
-        """Return ``cap tanh(scale raw / cap) / temperature`` in float32."""
+        """Return ``softcap * tanh(scale * raw / softcap) / temperature`` in float32; without a softcap,
+        ``scale * raw / temperature``."""
         logits = raw.float()
         if self.scale != 1.0:
             logits = logits * self.scale
@@ -38,7 +39,7 @@ class LogitForm(NamedTuple):
         return logits if self.temperature == 1.0 else logits / self.temperature
 
     def slope(self, raw: Tensor) -> Tensor | float:
-        """Return the derivative of ``apply`` where it was applied to ``raw``."""
+        """Return the derivative of ``apply`` at ``raw``."""
         slope = self.scale / self.temperature
         if self.softcap is None:
             return slope
@@ -49,8 +50,8 @@ class CausalLM(nn.Module):
     """A Transformers causal LM whose attention is computed by a ``Layout``.
 
     Args:
-        model: loaded with this package's attention.
-        compute_dtype: with float32 parameters and another dtype here, matmuls run under autocast.
+        model: a model that was loaded with this package's attention.
+        compute_dtype: dtype of the matmuls; another one than that of the parameters means autocast.
     """
 
     def __init__(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
@@ -80,10 +81,10 @@ class CausalLM(nn.Module):
         return hidden
 
     def compile_layers(self, **options: Any) -> None:
-        """Compute the hidden states by one graph from now on; ``options`` are those of ``torch.compile``.
+        """Compute the hidden states by one graph from now on; ``options`` go to ``torch.compile``.
 
         Raises:
-            PluginError: the model looks at the lengths of sequences, which are not known to a graph.
+            PluginError: the model's frequencies depend on the lengths of sequences, which a graph does not know.
         """
         if self.ropes.limit is not None:
             raise PluginError(
@@ -97,13 +98,13 @@ class CausalLM(nn.Module):
         return self.logit_form.apply(self.raw_logits(hidden))
 
     def raw_logits(self, hidden: Tensor) -> Tensor:
-        """Return what the output head alone makes of hidden states (M, D): (M, V) in the dtype of the matmuls."""
+        """Return the products (M, V) of the output head with hidden states (M, D), in the dtype of the matmuls."""
         with self.autocast():
             raw: Tensor = self.model.get_output_embeddings()(hidden)
         return raw
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The context in which matmuls run in ``compute_dtype``."""
+        """Return a context in which matmuls run in ``compute_dtype``."""
         if self.compute_dtype == self.dtype:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute_dtype)
@@ -132,23 +133,23 @@ class CausalLM(nn.Module):
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the output embeddings: token ids are below it."""
+        """Number of rows of the output embeddings; token ids are smaller."""
         return int(self.model.get_output_embeddings().weight.shape[0])
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype of the parameters."""
+        """Dtype of the parameters."""
         first: nn.Parameter = next(self.model.parameters())
         return first.dtype
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the parameters."""
+        """Device of the parameters."""
         first: nn.Parameter = next(self.model.parameters())
         return first.device
 
 
 def _logit_scale(config: Any) -> float:
-    """What the family multiplies its logits with: Cohere has a factor, Granite a divisor."""
+    """Return the factor by which the family scales its logits: Cohere's config has a factor, Granite's a divisor."""
     scale = float(getattr(config, "logit_scale", None) or 1.0)
     return scale / float(getattr(config, "logits_scaling", None) or 1.0)

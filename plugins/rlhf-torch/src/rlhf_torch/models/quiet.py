@@ -1,4 +1,4 @@
-"""Transformers without its progress bars: the run's own display owns the terminal."""
+"""Silencing of Transformers' progress bars, because the terminal belongs to the run's own display."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Switch the bars of loading and saving off, and back to what they were."""
+    """Return a context without the progress bars of loading and saving; after it they are as before."""
     were_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

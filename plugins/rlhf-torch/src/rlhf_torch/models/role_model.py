@@ -28,7 +28,7 @@ VALUE_HEAD_FILE = "value_head.safetensors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleOptions:
-    """How a backend wants the model of a role; the fields are those of its own options of these names."""
+    """Options of a role's model; a backend fills them from its own options of the same names."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """``auto``: the GPU if there is one."""
@@ -37,11 +37,11 @@ class RoleOptions:
     gradient_checkpointing: bool = False
     """Recompute each layer of a trained role in the backward pass."""
     compile: bool = False
-    """Compile each layer."""
+    """Compile each layer with torch.compile, attention excepted."""
 
 
 class RoleModel(nn.Module):
-    """What one role holds: ``lm``, and a ``value_head`` (D -> 1, float32) if it is a critic."""
+    """The modules of one role: ``lm``, and a ``value_head`` (D -> 1, float32) if the role is a critic."""
 
     def __init__(
         self, lm: CausalLM, value_head: nn.Linear | None, adapter: ModelAdapter | None
@@ -52,25 +52,25 @@ class RoleModel(nn.Module):
         self.adapter = adapter
 
     def values(self, hidden: Tensor) -> Tensor:
-        """Return the value (M,) in float32 of hidden states (M, D), whatever the type of the head's weights."""
+        """Return the values (M,), in float32, of hidden states (M, D); the head's weights may have any dtype."""
         head = self.value_head
         assert head is not None
         return F.linear(hidden.float(), head.weight.float(), head.bias.float())[:, 0]
 
     def named_weights(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters by Hugging Face names, each once, the value head's last."""
+        """Yield the parameters by Hugging Face names, each once, the value head's last."""
         yield from self.lm.model.named_parameters()
         if self.value_head is not None:
             for name, parameter in self.value_head.named_parameters():
                 yield f"{VALUE_HEAD}.{name}", parameter
 
     def named_trainable(self) -> NamedParameters:
-        """The parameters that the optimizer gets."""
+        """Return the parameters that the optimizer trains."""
         trainable = tuple(pair for pair in self.named_weights() if pair[1].requires_grad)
         return NamedParameters(trainable, norm_parameters(self.lm.model))
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor of the model by its Hugging Face name, tied ones under each of their names."""
+        """Return every tensor of the model by its Hugging Face name, tied ones under each of their names."""
         state = dict(self.lm.model.state_dict())
         if self.value_head is not None:
             state |= {f"{VALUE_HEAD}.{name}": t for name, t in self.value_head.state_dict().items()}
@@ -78,7 +78,7 @@ class RoleModel(nn.Module):
 
 
 def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> RoleModel:
-    """Load a role's model onto its device; parameters that are not trained have ``requires_grad`` off.
+    """Return the model of a role on its device; ``requires_grad`` is off for parameters that are not trained.
 
     Raises:
         ConfigError: the model cannot be loaded, or the options do not fit it or the machine.
@@ -117,8 +117,8 @@ def _wrapped(adapter: ModelAdapter, model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _value_head(spec: RoleSpec, lm: CausalLM) -> nn.Linear:
-    """The head saved with the model if there is one, else zeros: the first values are 0, whatever the seed."""
-    # skip_init: the usual one would draw from the global random state.
+    """Return the head saved with the model if there is one, else zeros: the first values are 0, whatever the seed."""
+    # skip_init: the usual initialization would draw from the global random state.
     head = nn.utils.skip_init(nn.Linear, lm.hidden_size, 1, dtype=torch.float32)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -130,7 +130,7 @@ def _value_head(spec: RoleSpec, lm: CausalLM) -> nn.Linear:
 
 
 def _freeze_unused_head(lm: CausalLM) -> None:
-    """A critic makes no logits: an output head of its own gets no gradient."""
+    """Freeze a critic's output head, unless it is tied: a critic makes no logits, so the head gets no gradient."""
     embeddings = lm.model.get_input_embeddings().weight
     for parameter in lm.model.get_output_embeddings().parameters():
         if parameter is not embeddings:

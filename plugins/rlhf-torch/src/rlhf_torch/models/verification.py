@@ -1,7 +1,7 @@
-"""Does packing compute this architecture rightly? Asked once, at load, with a few tokens.
+"""The check that packing computes an architecture rightly, made once, at load, with a few tokens.
 
-Layers that carry state along the sequence, attention that ignores its layout, or heads that scale logits in ways
-unknown here would train silently on wrong numbers. They are refused by comparing with the model's own forward.
+Layers that carry state along the sequence, attention that ignores its layout, and heads that scale logits in a way that
+is unknown here would silently train on wrong numbers. A comparison with the model's own forward pass refuses them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .modeling import CausalLM
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 LONGEST_PROBE = 64
 TAIL = 2
-"""Tokens of each long sequence that are in the probe."""
+"""Number of tokens of each long sequence that are in the probe."""
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""Largest difference of logits, relative to their largest size. Wrong attention differs by the order of 1."""
+"""Largest allowed difference of logits, relative to the largest logit; wrong attention differs by the order of 1."""
 
 
 class _Witness:
-    """The layout of the probe, which also notes which layers asked for which window.
+    """The layout of the probe, which also records the window that each layer asks for.
 
     Args:
-        offsets: of the parts of the row.
-        lengths: of the sequence that each part belongs to.
+        offsets: positions at which the parts of the row begin, and the end.
+        lengths: length of the sequence whose last tokens each part is.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class _Witness:
         self.windows: dict[int, int | None] = {}
 
     def positions(self) -> Tensor:
-        """(N,) of each token in its sequence, of which it has the last tokens."""
+        """Return the position (N,) of each token in its sequence; a part holds the last tokens of its sequence."""
         missing = self.lengths - self.layout.lengths
         skipped = missing.repeat_interleave(self.layout.lengths).to(self.layout.device)
         return self.layout.positions() + skipped
@@ -62,12 +62,12 @@ class _Witness:
 
 @torch.inference_mode()
 def verify(lm: CausalLM) -> None:
-    """Compare packed logits of two short sequences with the model's own, each alone under its eager attention.
+    """Compare the packed logits of two short sequences with the model's own, each alone under its eager attention.
 
-    Behind them the row has the ends of sequences that are longer than any length that the config names.
+    After these two the row has the ends of sequences that are longer than any length that the config names.
 
     Raises:
-        PluginError: they differ, or a layer is of a kind that is not computed here.
+        PluginError: the logits differ, or a layer is of a kind that is not computed here.
     """
     config = lm.model.config.get_text_config()
     family = type(lm.model).__name__
@@ -81,9 +81,9 @@ def verify(lm: CausalLM) -> None:
     rows = [
         _probe_tokens(length, lm.vocab_size).to(lm.device) for length in (_probe_length(config), 7)
     ]
-    # Learned positions end at a length, and do not change there.
+    # Learned positions end at a length and do not change beyond it, so only rotary ones are probed with long sequences.
     long = lengths_named(config) if tables else []
-    # Before anything longer, of which frequencies may keep something.
+    # First of all: after a longer sequence the frequencies may have changed.
     with tables.recorded() as own_tables, _explained(lm, family):
         first = _own_logits(lm, rows[0])
     with tables.recorded() as packed_tables, _explained(lm, family):
@@ -107,7 +107,7 @@ def verify(lm: CausalLM) -> None:
 def _packed_logits(
     lm: CausalLM, rows: Sequence[Tensor], long: Sequence[int]
 ) -> tuple[_Witness, Tensor]:
-    """Return the logits of ``rows``, in one row with the last tokens of sequences of the lengths ``long``."""
+    """Return the logits of ``rows``, packed into one row with the last tokens of sequences of the lengths ``long``."""
     parts = [*rows, *(rows[0][:TAIL] for _ in long)]
     offsets = [0, *accumulate(map(len, parts))]
     witness = _Witness(offsets, [*map(len, rows), *long], lm.device)
@@ -117,10 +117,10 @@ def _packed_logits(
 
 @contextmanager
 def _explained(lm: CausalLM, family: str) -> Iterator[None]:
-    """Say why a forward pass is not possible.
+    """Return a context that explains why a forward pass fails.
 
     Raises:
-        PluginError: it raised what models raise that are not made for a layout.
+        PluginError: the pass raised an error that is typical of models not made for a layout.
     """
     try:
         yield
@@ -131,7 +131,7 @@ def _explained(lm: CausalLM, family: str) -> Iterator[None]:
 
 
 def own_attention(model: str) -> str:
-    """Say that a model has no place where its attention could be replaced, as that of GPT-J, MPT or BLOOM (ALiBi)."""
+    """Return the error text for a model whose attention cannot be replaced, such as GPT-J, MPT or BLOOM (ALiBi)."""
     return (
         f"{model} computes its attention in code of its own instead of through Transformers' attention interface, so "
         "sequences that are packed in one row would see each other. The torch backend and the embedded engine cannot "
@@ -140,7 +140,7 @@ def own_attention(model: str) -> str:
 
 
 def _probe_length(config: Any) -> int:
-    """Longer than the sliding window where that is cheap, so that a wrong window shows."""
+    """Return a length beyond the sliding window where that is cheap, so that a wrong window shows."""
     window = getattr(config, "sliding_window", None) or 0
     return window + 5 if window + 5 <= LONGEST_PROBE else 12
 
@@ -150,8 +150,8 @@ def _probe_tokens(length: int, vocab_size: int) -> Tensor:
 
 
 def _own_logits(lm: CausalLM, row: Tensor) -> Tensor:
-    """(T, V) of one sequence, by the model's own forward pass and attention."""
-    # The only one that has all that a family does to its scores: "sdpa" ignores Gemma 2's soft cap.
+    """Return the logits (T, V) of one sequence, by the model's own forward pass and attention."""
+    # Only "eager" does everything that a family does to its scores: "sdpa" ignores Gemma 2's soft cap.
     lm.model.set_attn_implementation("eager")
     try:
         with lm.autocast():
@@ -164,8 +164,8 @@ def _own_logits(lm: CausalLM, row: Tensor) -> Tensor:
 def _check_windows(witness: _Witness, config: Any, family: str) -> None:
     if len(witness.windows) != config.num_hidden_layers:
         raise PluginError(
-            f"{family}: {len(witness.windows)} of {config.num_hidden_layers} layers used the packed attention; the "
-            "torch backend cannot compute the others."
+            f"{family}: {len(witness.windows)} of {config.num_hidden_layers} layers used the packed attention, and the "
+            "torch backend cannot compute the others. Choose another model."
         )
     for layer, asked in sorted(witness.windows.items()):
         expected = _window(config, layer)
@@ -173,12 +173,12 @@ def _check_windows(witness: _Witness, config: Any, family: str) -> None:
             raise PluginError(
                 f"{family}: layer {layer} is {'full' if expected is None else 'sliding'}_attention but asked for "
                 f"window {asked}, and the config says {expected}; the torch backend would attend to other tokens than "
-                "the model does."
+                "the model does. Choose another model."
             )
 
 
 def _window(config: Any, layer: int) -> int | None:
-    """The window that Transformers' mask of a layer has: by the layer's kind, or one for all layers."""
+    """Return the window of Transformers' own mask for a layer: by the layer's kind, or one for all layers."""
     kinds = getattr(config, "layer_types", None)
     window: int | None = getattr(config, "sliding_window", None)
     return None if kinds and kinds[layer] == "full_attention" else window
