@@ -1,7 +1,7 @@
-"""Dr. GRPO's advantage: GRPO's without the division, which favors prompts that are almost solved or almost hopeless.
+"""Dr. GRPO's advantage: GRPO's without the division by the standard deviation.
 
-The other half of Dr. GRPO is the loss's divisor, a constant in place of each response's length. That is the core's
-aggregation ``seq-mean-token-sum-norm``.
+That division favors prompts that are almost solved or almost hopeless. The other half of Dr. GRPO is the normalizer of
+the loss, a constant in place of each response's length: the core's aggregation ``seq-mean-token-sum-norm``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def group_centered_advantages(
     Equal rewards in a group give exactly 0, and so does a group of one.
 
     Args:
-        rewards: what each row earns from turn k on.
+        rewards: reward that each row still earns from turn k on.
         group: index of the prompt.
         episode: index of the episode; rows of one episode count once in the mean.
 
@@ -36,7 +36,7 @@ def group_centered_advantages(
 
 
 class DrGrpo:
-    """Dr. GRPO, as far as the advantage goes."""
+    """Advantage estimator ``dr_grpo``."""
 
     def __init__(self, config: DrGrpoConfig) -> None:
         self.config = config

@@ -1,10 +1,11 @@
-"""GDPO: each reward is normalized within its group by itself, and only then are they summed.
+"""GDPO: each reward is normalized within its group by itself, and only then are the rewards summed.
 
 Normalizing the sum instead, as GRPO does, lets the reward with the largest spread decide and gives samples with
 different merits the same advantage.
 
-``A_i = sum over rewards n of w_n (r_{n,i} - mean(r_n)) / (std(r_n) + eps)`` within each prompt, at all tokens of i;
-then ``A <- (A - mean(A)) / std(A)`` over all action tokens of the batch.
+1. ``A_i = sum over rewards n of w_n (r_{n,i} - mean(r_n)) / (std(r_n) + eps)`` within each prompt, at all tokens of i;
+2. plus the KL penalty still to come, where the KL is in the reward;
+3. ``A <- (A - mean(A)) / std(A)`` over all action tokens of the batch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class GdpoConfig(Config):
     )
     whiten: Literal["full", "mean", "none"] = Field(
         "full",
-        description="the sum, over all action tokens of the batch: full: zero mean, unit variance; mean: zero mean",
+        description="over all action tokens of the batch: full: zero mean, unit variance; mean: zero mean only",
     )
 
 
@@ -38,15 +39,15 @@ def decoupled_advantages(
     *,
     eps: float,
 ) -> Float[torch.Tensor, " b"]:
-    """Return ``A_i = sum over rewards n of w_n (r_{n,i} - mean(r_n)) / (std(r_n) + eps)`` within each group.
+    """Return ``A_i = sum over rewards n of w_n (r_{n,i} - mean(r_n)) / (std(r_n) + eps)`` within each group; float64.
 
     Mean and standard deviation (n - 1) are over the samples of the group that have the reward; a sample without it,
     which is NaN there, gets nothing from it. One reward of weight 1 gives GRPO's advantage. Equal rewards in a group
     give exactly 0, and so does a group of one.
 
     Args:
-        rewards_by_name: the single rewards, unweighted.
-        weights: by the same names; 1 where one is missing.
+        rewards_by_name: r_n, each single reward, unweighted; NaN where a sample has none.
+        weights: w_n by the same names; 1 where one is missing.
         group: index of the prompt.
         episode: index of the episode; rows of one episode count once.
         eps: added to each standard deviation, in units of the reward.
@@ -56,7 +57,7 @@ def decoupled_advantages(
     total = torch.zeros(group.shape, dtype=torch.float64, device=group.device)
     for name, rewards in rewards_by_name.items():
         has = ~rewards.isnan()
-        # Groups and episodes that are left are numbered anew: statistics expect dense indices.
+        # The groups and episodes that are left are numbered anew: the statistics expect dense indices.
         dense_group, dense_episode = (
             torch.unique(index[has], return_inverse=True)[1] for index in (group, episode)
         )
@@ -68,7 +69,7 @@ def decoupled_advantages(
 
 
 class Gdpo:
-    """Each reward normalized apart, then summed, then whitened."""
+    """Advantage estimator ``gdpo``."""
 
     def __init__(self, config: GdpoConfig) -> None:
         self.config = config

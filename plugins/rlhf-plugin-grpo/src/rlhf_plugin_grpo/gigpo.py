@@ -1,10 +1,10 @@
 """GiGPO: groups within groups. Episodes of a prompt are compared, and so are turns that started from the same text.
 
-Where an environment is often in the same state, those turns are a second, finer group for free: what was done there
-is judged by what came of it, apart from how the rest of the episode went.
+Where an environment is often in the same state, the turns that start there are a second, finer group at no cost: a turn
+is judged by the rewards that followed it, apart from how the rest of the episode went.
 
 ``A = A_E + step_weight * A_S`` at every token of a turn: A_E compares the rewards of whole episodes of a prompt, A_S
-what was earned, discounted, from the turn on, among the turns that read the same.
+the discounted rewards from the turn on, among the turns that read the same text.
 
 Source: Feng et al. 2025 (GiGPO), arXiv:2505.10978.
 """
@@ -39,13 +39,13 @@ class GigpoConfig(Config):
 def discounted_by_turn(
     rewards: Float[torch.Tensor, "b k"], num_turns: Int[torch.Tensor, " b"], *, gamma: float
 ) -> Float[torch.Tensor, "b k"]:
-    """Return what each turn earned and what the later ones did, discounted by turn: ``D_k = e_k + gamma * D_{k+1}``.
+    """Return the reward from each turn on, discounted by turn: ``D_k = e_k + gamma * D_{k+1}``, e_k earned in turn k.
 
-    ``gamma=1`` gives ``rewards`` to the bit. Turns that a row does not have hold what its last one holds.
+    ``gamma=1`` gives ``rewards`` to the bit. Turns that a row does not have hold the number of its last turn.
 
     Args:
-        rewards: what each row earns from turn k on, undiscounted.
-        num_turns: of each row.
+        rewards: reward that each row still earns from turn k on, undiscounted.
+        num_turns: number of turns of each row.
         gamma: discount per turn, in [0, 1].
     """
     discounted = rewards.clone()
@@ -62,7 +62,7 @@ def step_groups(
     action_mask: Bool[torch.Tensor, "b a"],
     num_columns: int,
 ) -> Int[torch.Tensor, "b k"]:
-    """Return the dense index of what was read before each turn; -1 for turns that a row does not have."""
+    """Return the dense index of the text that was read before each turn; -1 for turns that a row does not have."""
     empty = torch.full((len(turn), num_columns), -1, dtype=torch.int64, device=turn.device)
     turn = torch.where(action_mask, turn, 0)
     # All tokens of a turn hold the same index, and padding holds -1: the largest is the turn's.
@@ -76,10 +76,10 @@ def step_advantages(
     divide_by_std: bool,
     eps: float,
 ) -> tuple[Float[torch.Tensor, "b k"], Int[torch.Tensor, "b k"]]:
-    """Return ``A_s = D_s - mean(D)`` over the turns that read the same, and how many there are; 0 where no turn is.
+    """Return ``A_S = D - mean(D)`` over the turns that read the same text, and the number of these; 0 where no turn is.
 
-    Divided by ``std(D) + eps`` (n - 1) if asked. A turn that nobody shares gives 0. Every visit counts, also several
-    of one episode.
+    ``divide_by_std`` divides by ``std(D) + eps`` (n - 1). A turn that read what no other did gives 0. Every turn
+    counts, also several of one episode.
     """
     exists = groups >= 0
     values, index = discounted[exists], torch.unique(groups[exists], return_inverse=True)[1]
@@ -102,7 +102,7 @@ def episode_advantages(
 ) -> Float[torch.Tensor, " b"]:
     """Return ``A_E = R_i - mean(R)`` within each group: whole episodes compared, each counting once.
 
-    Divided by ``std(R) + eps`` (n - 1) if asked.
+    ``divide_by_std`` divides by ``std(R) + eps`` (n - 1).
     """
     advantage = rewards - group_mean(rewards, group, episode)
     if divide_by_std:
@@ -111,7 +111,7 @@ def episode_advantages(
 
 
 class Gigpo:
-    """Episodes of a prompt compared, plus turns that started from the same text compared."""
+    """Advantage estimator ``gigpo``."""
 
     def __init__(self, config: GigpoConfig) -> None:
         self.config = config

@@ -1,8 +1,8 @@
 """GRPO's advantage: each prompt's rewards, normalized by their own mean and standard deviation.
 
-``A_i = (r_i - mean(r)) / (std(r) + eps)`` over the samples of a prompt, the same at every token of sample i. It is the
-advantage alone; the rest of GRPO is the loss ``ppo`` with ``--algo.loss.aggregation seq-mean-token-mean`` and the KL
-``k3`` in the loss.
+``A_i = (r_i - mean(r)) / (std(r) + eps)`` over the samples of a prompt, the same at every token of sample i. This
+file is the advantage alone; the rest of GRPO is the loss ``ppo`` with ``--algo.loss.aggregation seq-mean-token-mean``
+and the KL ``k3`` in the loss.
 
 Source: Shao et al. 2024 (DeepSeekMath), arXiv:2402.03300, section 4.1.
 """
@@ -39,13 +39,13 @@ def group_normalized_advantages(
     """Return, by turn, ``A_i = (r_i - mean(r)) / (std(r) + eps)`` within each group.
 
     Equal rewards in a group give exactly 0, and so does a group of one. With a small eps, scaling or shifting the
-    rewards of a group changes nothing: prompts on which samples differ little weigh as much as others.
+    rewards of a group changes nothing, so prompts whose samples differ little weigh as much as others.
 
     ``|A_i|`` is at most ``sqrt((n - correction) * (m - 1/n))`` for n episodes in the group and m rows in the episode of
     i, whatever the rewards: mean and deviation are over the same rows with the same weights.
 
     Args:
-        rewards: what each row earns from turn k on.
+        rewards: reward that each row still earns from turn k on.
         group: index of the prompt.
         episode: index of the episode; each of m rows of an episode weighs 1/m, in the mean and in the deviation.
         eps: added to the standard deviation, in units of the reward.
@@ -59,7 +59,7 @@ def group_normalized_advantages(
 
 
 class GroupNorm:
-    """GRPO. The KL penalty, where it is in the reward, is added unscaled."""
+    """Advantage estimator ``group_norm``. A KL penalty in the reward is added after the division, unscaled."""
 
     def __init__(self, config: GroupNormConfig) -> None:
         self.config = config

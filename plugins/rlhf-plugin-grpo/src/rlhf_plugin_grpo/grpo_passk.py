@@ -1,4 +1,4 @@
-"""Advantages for pass@k: what a sample adds to the best of a set, instead of what it earns itself."""
+"""Advantages for pass@k: a sample is judged by how much it adds to the best of a set, not by its own reward."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def best_margin_advantages(
 ) -> Float[torch.Tensor, "b k"]:
     """Return, by turn, ``largest r - second largest r`` for the group's best sample and 0 for the others.
 
-    That is by how much the group's maximum, and with n = k its pass@k, would fall without the sample. Divided by the
-    group's ``std + eps`` (n - 1) if asked. Where several samples share the largest reward none is needed, so all get
-    0: equal rewards and groups of one do too.
+    The margin is the amount by which the group's maximum, and with n = k its pass@k, would fall without the sample.
+    ``divide_by_std`` divides it by the group's ``std + eps`` (n - 1). Where several samples share the largest reward
+    no single one is needed, so all get 0; so do equal rewards and a group of one.
 
     Args:
-        rewards: what each row earns from turn k on.
+        rewards: reward that each row still earns from turn k on.
         group: index of the prompt.
         episode: index of the episode; rows of one episode count once, as their mean.
         eps: added to the standard deviation, in units of the reward.
@@ -76,7 +76,7 @@ def best_margin_advantages(
     largest, second = group_top_two(of_episode, group, episode)
     margin = torch.where(of_episode == largest, largest - second, 0.0)
     if divide_by_std:
-        # Of the same numbers as the margin: its episodes', not its rows'.
+        # The deviation is that of the numbers that the margin compares: of episodes, not of rows.
         margin = margin / (group_std(of_episode, group, episode) + eps)
     return margin
 
@@ -98,36 +98,38 @@ def analytic_passk_advantages(
     - wrong: ``(1 - R - C(m - 1, k - 1) / C(n - 1, k - 1)) / S``
 
     ``k=1`` gives GRPO's advantage with the population's standard deviation and no eps. Where every set earns the same
-    the result is 0: all samples correct, or wrong, or fewer than k wrong. So it is in a group smaller than k.
+    the result is 0: all samples correct, all wrong, or fewer than k wrong. A group smaller than k gives 0 too.
 
     Args:
-        correct: one answer per episode: equal at all of its rows.
+        correct: True at all rows of an episode that is correct.
         group: index of the prompt.
         episode: index of the episode; rows of one episode count once.
         k: size of the sets, at least 1.
 
-    Source: Chen et al. 2025 (Pass@k Training), arXiv:2508.10751, the analytic derivation.
+    Source: Chen et al. 2025 (Pass@k Training), arXiv:2508.10751, the analytic derivation; their code adds 1e-6 to S,
+    here the result is 0 where S is 0.
     """
     size = group_size(group, episode)  # (B,)
     # A mean of zeros and ones times the size is a whole number up to rounding.
     num_wrong = (group_mean((~correct).to(torch.float64), group, episode) * size).round()
     all_wrong = _share_of_sets(num_wrong, size, k)  # (B,) 1 - R
+    # (B,) C(m - 1, k - 1) / C(n - 1, k - 1): the other k - 1 samples of a set are wrong as well
     others_wrong = _share_of_sets(num_wrong - 1, size - 1, k - 1)
-    std = (all_wrong * (1 - all_wrong)).sqrt()
+    std = (all_wrong * (1 - all_wrong)).sqrt()  # (B,) S
     advantage = all_wrong - torch.where(correct, 0.0, others_wrong)
     varies = std > 0
     return torch.where(varies, advantage / torch.where(varies, std, 1.0), 0.0)
 
 
 def _share_of_sets(part: torch.Tensor, size: torch.Tensor, drawn: int) -> torch.Tensor:
-    """``C(part, drawn) / C(size, drawn)``: the share of sets that lie within ``part``; 0 where there are none."""
+    """Return ``C(part, drawn) / C(size, drawn)``, the share of sets that lie within ``part``; 0 without any."""
     place = torch.arange(drawn, device=size.device, dtype=torch.float64)  # (drawn,)
     factors = (part[:, None] - place).clamp(min=0.0) / (size[:, None] - place).clamp(min=1.0)
     return factors.prod(dim=1)
 
 
 class GrpoPassk:
-    """What a sample adds to the best of a set."""
+    """Advantage estimator ``grpo_passk``."""
 
     def __init__(self, config: GrpoPasskConfig) -> None:
         self.config = config

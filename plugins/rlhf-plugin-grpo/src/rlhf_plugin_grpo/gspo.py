@@ -1,9 +1,10 @@
-"""GSPO: one clipped ratio for a whole sequence. A token is never clipped by itself.
+"""GSPO: one clipped ratio for a whole sequence. No token is clipped by itself.
 
-Two forms with one value. In ``gspo`` the gradient is that of the sequence's ratio, so it treats all tokens of a
-sequence alike; in ``gspo_token`` it goes through each token by itself, so tokens keep advantages of their own.
+There are two forms with the same value. In ``gspo`` the gradient is that of the sequence's ratio, which treats all
+tokens of a sequence alike; in ``gspo_token`` it goes through each token by itself, so tokens keep their own advantages.
 
 Symbols of the paper: ``s_i(theta)`` is ``ratio``, ``pi_theta`` the policy, ``pi_theta_old`` old, ``|y_i|`` ``length``.
+We differ from it in one thing: the mean log-ratio is clamped to [-20, 20], which keeps the exponential finite.
 
 Source: Zheng et al. 2025, arXiv:2507.18071, equations 5 to 7, and section 4.3 for GSPO-token.
 """
@@ -42,9 +43,9 @@ class GspoResult(NamedTuple):
     ratio: Float[torch.Tensor, "b a"]
     """The sequence's ratio."""
     clipped_low: Bool[torch.Tensor, "b a"]
-    """A bad token of a sequence whose ratio is below 1 - clip_low."""
+    """A token with A < 0 of a sequence whose ratio is below 1 - clip_low: no gradient."""
     clipped_high: Bool[torch.Tensor, "b a"]
-    """A good token of a sequence whose ratio is above 1 + clip_high."""
+    """A token with A > 0 of a sequence whose ratio is above 1 + clip_high: no gradient."""
 
 
 def sequence_log_ratio(
@@ -58,8 +59,8 @@ def sequence_log_ratio(
     """
     # Padding is replaced before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
     difference = torch.where(action_mask, policy_logprobs - old_logprobs, 0.0)  # (B, A)
-    length = action_mask.sum(dim=1, keepdim=True).clamp(min=1)  # (B, 1)
-    mean = difference.sum(dim=1, keepdim=True) / length  # (B, 1)
+    length = action_mask.sum(dim=1, keepdim=True).clamp(min=1)  # (B, 1) |y_i|
+    mean = difference.sum(dim=1, keepdim=True) / length  # (B, 1) log s_i
     return mean.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
@@ -80,10 +81,12 @@ def gspo_loss(
     of n tokens is ``-s * A / n``; with s = 1 that is REINFORCE's. With several advantages all tokens of a row get the
     mean of them: use ``gspo_token_loss``. Rows of one token are PPO.
 
-    What stands at padding, nan included, has no effect.
+    Where the mean log-ratio is clamped there is no gradient. What stands at padding, nan included, has no effect.
 
     Args:
-        clip_low: of the geometric mean, so orders of magnitude smaller than for single tokens.
+        clip_low: lower bound 1 - clip_low of s; s is a geometric mean, so the bounds are orders of magnitude narrower
+            than for single tokens.
+        clip_high: upper bound 1 + clip_high of s.
 
     Source: Zheng et al. 2025, arXiv:2507.18071, equations 5 to 7.
     """
@@ -106,7 +109,8 @@ def gspo_token_loss(
     is not clipped is ``-s * A_t``, through its own log-prob alone; with s = 1 it is REINFORCE's, whatever the
     advantages. With one advantage in a row, the gradient of the row's mean is that of ``gspo_loss``.
 
-    What stands at padding, nan included, has no effect.
+    Where the mean log-ratio is clamped, s is bounded and the gradient ``-s * A_t`` remains. What stands at padding, nan
+    included, has no effect.
 
     Source: Zheng et al. 2025, arXiv:2507.18071, section 4.3.
     """
@@ -124,7 +128,7 @@ def _clipped(
     clip_low: float,
     clip_high: float,
 ) -> GspoResult:
-    """``-min(s * A, clip(s, 1 - clip_low, 1 + clip_high) * A)`` of ratios s that are laid out by token."""
+    """Return ``-min(s * A, clip(s, 1 - clip_low, 1 + clip_high) * A)`` for ratios s that are laid out by token."""
     advantages = torch.where(action_mask, advantages, 0.0)
     clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)  # (B, A)
     loss = -torch.minimum(ratio * advantages, clipped * advantages)
@@ -138,7 +142,7 @@ def _clipped(
 
 
 class GspoLoss:
-    """The clipped ratio of the sequence."""
+    """Policy loss ``gspo``."""
 
     def __init__(self, config: GspoConfig) -> None:
         self.config = config
@@ -156,7 +160,7 @@ class GspoLoss:
 
 
 class GspoTokenLoss:
-    """The clipped ratio of the sequence, with a gradient through each token by itself."""
+    """Policy loss ``gspo_token``."""
 
     def __init__(self, config: GspoConfig) -> None:
         self.config = config
@@ -188,7 +192,7 @@ COMPONENT = Component(
     factory=GspoLoss,
     config=GspoConfig,
     summary="clipped ratio of the whole sequence, per token its geometric mean (GSPO)",
-    # A loss of a sequence: its tokens are averaged first.
+    # The paper's loss is one number for a sequence: the mean over its tokens.
     provides=frozenset({"aggregation:seq-mean-token-mean", "off_policy"}),
 )
 
@@ -197,6 +201,6 @@ TOKEN_COMPONENT = Component(
     factory=GspoTokenLoss,
     config=GspoConfig,
     summary="gspo for advantages that differ within a sequence (GSPO-token)",
-    # A loss of a sequence: its tokens are averaged first.
+    # The paper's loss is one number for a sequence: the mean over its tokens.
     provides=frozenset({"aggregation:seq-mean-token-mean", "off_policy"}),
 )

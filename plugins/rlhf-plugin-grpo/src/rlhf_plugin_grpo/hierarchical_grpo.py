@@ -1,8 +1,8 @@
 """Hierarchical GRPO: sequences of one episode that answer the same question are compared with each other alone.
 
-Made for proposers and solvers. From one task an episode writes a problem and then tries to solve it several times.
-Attempts at different problems cannot be compared, for one problem may be harder; neither can an attempt and a
-proposal, whose rewards mean different things.
+The method is made for proposers and solvers: from one task an episode writes a problem and then tries to solve it
+several times. Attempts at different problems cannot be compared, for one problem may be harder; neither can an attempt
+and a proposal, whose rewards mean different things.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ def peer_groups(
     group: Int[torch.Tensor, " b"],
     episode: Int[torch.Tensor, " b"],
 ) -> Int[torch.Tensor, " b"]:
-    """Return the dense index of whom each row is compared with.
+    """Return the dense index of the set of rows (peers) that each row is compared with.
 
     - Inner: rows of an episode that start from the same text, if there are at least two: attempts at one problem.
-    - Outer: rows that are the only one of their episode to start from their text, with those of the prompt's other
-      episodes that start from the same: the proposals.
+    - Outer: all other rows. A row that is alone in its episode with its text is compared with such rows of the prompt's
+      other episodes that start from the same text: the proposals.
 
-    Without episodes of several rows these are the prompts.
+    Where each episode has one row, the peers are the rows of a prompt.
 
     Args:
-        first_observation: index of what the policy read before the row's first action, never equal across prompts.
+        first_observation: index of the text that the policy read before the row's first action, never equal across
+            prompts.
         group: index of the prompt.
         episode: index of the episode.
     """
@@ -50,8 +51,8 @@ def hierarchical_advantages(
     Equal rewards among them give exactly 0, and so does a row without peers. With one row per episode it is Dr. GRPO.
 
     Args:
-        rewards: what each row earns from turn k on.
-        peers: of ``peer_groups``.
+        rewards: reward that each row still earns from turn k on.
+        peers: index of each row's peers, by ``peer_groups``.
 
     Source: prime-rl, algorithm ``hierarchical_grpo``, where a list of roles says who is compared within an episode;
     here the text that a row starts from does.
@@ -62,7 +63,7 @@ def hierarchical_advantages(
 def first_observations(
     observation: Int[torch.Tensor, "b a"], action_mask: Bool[torch.Tensor, "b a"]
 ) -> Int[torch.Tensor, " b"]:
-    """Return what each row read before its first action."""
+    """Return the index of the text that each row read before its first action."""
     first = action_mask.to(torch.int64).argmax(dim=1, keepdim=True)  # (B, 1)
     return observation.gather(1, first)[:, 0]
 
@@ -73,7 +74,7 @@ def _dense(keys: torch.Tensor) -> torch.Tensor:
 
 
 class HierarchicalGrpo:
-    """Attempts at one problem compared with each other, problems with other problems."""
+    """Advantage estimator ``hierarchical_grpo``."""
 
     def __init__(self, config: HierarchicalGrpoConfig) -> None:
         self.config = config

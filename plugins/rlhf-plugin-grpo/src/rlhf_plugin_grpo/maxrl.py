@@ -1,6 +1,6 @@
-"""MaxRL: a group's advantages are divided by its mean reward, so rare successes count as much as likelihood says.
+"""MaxRL: a group's advantages are divided by its mean reward, so rare successes weigh as in maximum likelihood.
 
-The gradient of ``log p(success)`` is that of ``p(success)`` divided by p; the group's mean is the estimate of p.
+The gradient of ``log p`` is that of ``p``, the chance of success, divided by p; the group's mean reward estimates p.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ def mean_normalized_advantages(
     successes among n samples ``n / s - 1`` for a success and -1 for a failure. The bound only acts where negative
     rewards bring the mean near 0, and keeps the quotient from exploding there.
 
-    ``max(r)`` is the largest p of the group's episodes, the mean of ``max(r, 0)`` over the rows of an episode. With m
-    rows in the episode of i, ``r_i <= m p``, and since the mean is positive, negative rewards add up to at most n p;
-    so ``-m n^2 - 1 <= A_i <= m n``, whatever the rewards.
+    ``max(r)`` is the largest over the group's n episodes of q, the mean of ``max(r, 0)`` over the rows of an episode.
+    With m rows in the episode of i, ``r_i <= m max(r)``, and since the mean is positive, the negative rewards of the
+    episodes add up to at most ``n max(r)`` in size; so ``-m n^2 - 1 <= A_i <= m n``, whatever the rewards.
 
     Equal rewards in a group give exactly 0, and so does a group of one. Scaling the rewards of a group changes nothing;
     shifting them does.
 
     Args:
-        rewards: what each row earns from turn k on; meant to be 0 for failure and 1 for success.
+        rewards: reward that each row still earns from turn k on; meant to be 0 for failure and 1 for success.
         group: index of the prompt.
         episode: index of the episode; rows of one episode count once.
 
     Source: Tajwar et al. 2026 (MaxRL), arXiv:2602.02710.
     """
-    mean = group_mean(rewards, group, episode)
-    # Not of the episodes' means: rows of one episode that cancel would leave nothing to divide by.
+    mean = group_mean(rewards, group, episode)  # (B, K) mean(r)
+    # max(r, 0) before the mean over an episode: rows of one episode that cancel would leave nothing to divide by.
     positive = group_mean(rewards.clamp(min=0.0), episode)  # (B, K)
-    largest = group_top_two(positive, group, episode)[0]
+    largest = group_top_two(positive, group, episode)[0]  # (B, K) max(r)
     divisor = torch.maximum(mean, largest / group_size(group, episode)[:, None])
     # Both branches of where() are computed: a divisor of 1 keeps the unused one finite.
     learns = mean > 0
@@ -57,7 +57,7 @@ def mean_normalized_advantages(
 
 
 class MaxRl:
-    """Rewards against the group's mean, divided by it."""
+    """Advantage estimator ``maxrl``."""
 
     def __init__(self, config: MaxRlConfig) -> None:
         self.config = config
