@@ -3,10 +3,11 @@
 Environment text between turns has no columns here, so it takes no time: the value after a turn's last token is that
 of the next turn's first, and rewards of several turns are simply rewards at several tokens.
 
-1. ``delta_t = R_t + gamma * V_{t+1} - V_t``;
-2. ``A_t = delta_t + gamma * lambda * A_{t+1}``;
+1. ``delta_t = R_t + gamma * V_{t+1} - V_t``, with V = 0 after the last token (see ``bootstrap_truncated``);
+2. ``A_t = delta_t + gamma * lambda * A_{t+1}``, with A = 0 after the last token;
 3. the critic's targets are ``A_t + V_t``;
-4. ``A <- (A - mean(A)) / std(A)`` over all action tokens of the batch.
+4. ``A <- (A - mean(A)) / std(A)`` over all action tokens of the batch, std the population's and at least 1e-4. The
+   paper has no such step; it is common practice.
 
 Source: Schulman et al. 2016, arXiv:1506.02438.
 """
@@ -39,7 +40,7 @@ class GaeConfig(Config):
     )
     bootstrap_truncated: bool = Field(
         False,
-        description="add the critic's value of what a truncated response was still going to earn",
+        description="add the critic's value of the state after a truncated response, times gamma",
     )
     whiten: Literal["full", "mean", "none"] = Field(
         "full",
@@ -60,35 +61,36 @@ def gae_advantages(
     lambda_: float,
     final_values: Float[torch.Tensor, " b"] | None = None,
 ) -> Float[torch.Tensor, "b a"]:
-    """Return A_t, the sum of TD errors to come, discounted by ``gamma * lambda_``; 0 at padding.
+    """Return A_t, the sum of the TD errors from t on, discounted by ``gamma * lambda_``; 0 at padding.
 
-    ``delta_t = R_t + gamma * V_{t+1} - V_t`` and ``A_t = delta_t + gamma * lambda_ * A_{t+1}``, with A = 0 after the
-    last action token and V what ``final_values`` says, 0 without them.
+    ``delta_t = R_t + gamma * V_{t+1} - V_t`` and ``A_t = delta_t + gamma * lambda_ * A_{t+1}``. After the last action
+    token A is 0 and V is ``final_values``, 0 without them.
 
     ``lambda_=1`` gives the discounted return minus V, ``lambda_=0`` the TD error. ``A + V`` is the critic's target.
-    Final values of 0 are no final values.
+    Final values of 0 change nothing.
 
     Args:
-        values: of the state before each action token.
+        token_rewards: R_t, the KL penalty included where it is in the reward.
+        values: V_t, the critic's value of the state before each action token.
         gamma: discount per action token, in [0, 1].
-        lambda_: in [0, 1]; bias of the critic at 0, variance of the returns at 1.
-        final_values: of the state after the last action token: 0 where the episode ended there, what was still to be
-            earned where it was cut off.
+        lambda_: in [0, 1]; 0 has the bias of the critic, 1 the variance of the returns.
+        final_values: the critic's value of the state after the last action token where the response was cut off, and 0
+            where the episode ended there.
 
     Source: Schulman et al. 2016, arXiv:1506.02438, equation 16; on the value after a cut: Pardo et al. 2018,
     arXiv:1712.00378.
     """
     values = torch.where(action_mask, values, 0.0)  # (B, A)
-    next_values = torch.nn.functional.pad(values[:, 1:], (0, 1))  # (B, A)
+    next_values = torch.nn.functional.pad(values[:, 1:], (0, 1))  # (B, A) V_{t+1}
     if final_values is not None:
         goes_on = torch.nn.functional.pad(action_mask[:, 1:], (0, 1))  # (B, A)
         next_values = torch.where(goes_on, next_values, final_values[:, None])
     td_errors = token_rewards + gamma * next_values - values  # (B, A) delta_t
-    return reward_to_go(td_errors, action_mask, gamma * lambda_)
+    return reward_to_go(td_errors, action_mask, gamma * lambda_)  # (B, A) A_t
 
 
 class GaeEstimator:
-    """Advantages from a critic; its targets are the advantages before whitening, plus the values."""
+    """Advantage estimator ``gae``. The critic's targets are the advantages before whitening, plus the values."""
 
     def __init__(self, config: GaeConfig) -> None:
         self.config = config
@@ -111,7 +113,7 @@ class GaeEstimator:
         advantages = estimate(config.lambda_)
         critic_lambda = config.lambda_ if config.value_lambda_ is None else config.value_lambda_
         targets = advantages if critic_lambda == config.lambda_ else estimate(critic_lambda)
-        returns = torch.where(mask, targets + values, 0.0)  # (B, A)
+        returns = torch.where(mask, targets + values, 0.0)  # (B, A) A_t + V_t
         if config.whiten != "none":
             advantages = whiten(advantages, mask, divide_by_std=config.whiten == "full")
         return Advantages(advantages=advantages, returns=returns)

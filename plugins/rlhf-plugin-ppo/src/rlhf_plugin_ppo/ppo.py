@@ -1,7 +1,7 @@
 """PPO's clipped policy loss, per token, with separate bounds and an optional second clip.
 
-``L_t = -min(r_t * A_t, clip(r_t, 1 - clip_low, 1 + clip_high) * A_t)`` with ``r_t = pi(a_t) / pi_old(a_t)``. How the
-tokens become one number is the core's aggregation; advantages, a critic and the KL are other components' matter.
+``L_t = -min(r_t * A_t, clip(r_t, 1 - clip_low, 1 + clip_high) * A_t)`` with ``r_t = pi(a_t) / pi_old(a_t)``. The
+core's aggregation makes one number of the tokens; advantages, a critic and the KL are other components' matter.
 
 Source: Schulman et al. 2017, arXiv:1707.06347, equation 7.
 """
@@ -42,11 +42,11 @@ class ClippedLoss(NamedTuple):
     loss: Float[torch.Tensor, "b a"]
     ratio: Float[torch.Tensor, "b a"]
     clipped_low: Bool[torch.Tensor, "b a"]
-    """The lower bound stopped the gradient: a bad token that is already 1 - clip_low times as likely."""
+    """The lower bound stopped the gradient: A < 0 and a ratio below 1 - clip_low."""
     clipped_high: Bool[torch.Tensor, "b a"]
-    """The upper bound stopped it: a good token that is already 1 + clip_high times as likely."""
+    """The upper bound stopped the gradient: A > 0 and a ratio above 1 + clip_high."""
     clipped_dual: Bool[torch.Tensor, "b a"]
-    """The dual clip stopped it: a bad token that became more than ``dual_clip`` times as likely."""
+    """The dual clip stopped the gradient: A < 0 and a ratio above ``dual_clip``."""
 
 
 def clipped_policy_loss(
@@ -59,7 +59,7 @@ def clipped_policy_loss(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> ClippedLoss:
-    """Return the loss of each action token.
+    """Return the clipped loss of each action token; 0 at padding.
 
     ``loss = -min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)`` with ``ratio = exp(policy - old)``, and for
     A < 0 with a dual clip c ``loss = -max(min(...), c * A)``.
@@ -67,7 +67,12 @@ def clipped_policy_loss(
     Equal bounds give PPO; a larger ``clip_high`` is DAPO's clip-higher; bounds that are never reached leave
     ``-ratio * A``, whose gradient at ratio 1 is REINFORCE's. What stands at padding, nan included, has no effect.
 
-    The log-ratio is clamped to [-20, 20] before the exponential, with no gradient beyond.
+    The log-ratio is clamped to [-20, 20] before the exponential, with no gradient beyond; the paper has no such clamp.
+
+    Args:
+        clip_low: in (0, 1]; 1 means no lower bound.
+        clip_high: positive.
+        dual_clip: c, above 1; None: no dual clip.
 
     Source: Schulman et al. 2017, arXiv:1707.06347, equation 7; separate bounds: Yu et al. 2025 (DAPO),
     arXiv:2503.14476; dual clip: Ye et al. 2020, arXiv:1912.09729.
@@ -80,7 +85,7 @@ def clipped_policy_loss(
     bad, good = advantages < 0, advantages > 0
     clipped_dual = torch.zeros_like(action_mask)
     if dual_clip is not None:
-        bound = -dual_clip * advantages
+        bound = -dual_clip * advantages  # (B, A) -c A, the largest loss of a bad token
         clipped_dual = bad & (loss > bound).detach()
         loss = torch.where(bad, torch.minimum(loss, bound), loss)
     ratio = ratio.detach()
@@ -94,7 +99,7 @@ def clipped_policy_loss(
 
 
 class PpoLoss:
-    """The clipped policy loss."""
+    """Policy loss ``ppo``."""
 
     def __init__(self, config: PpoLossConfig) -> None:
         self.config = config
