@@ -1,4 +1,4 @@
-"""REINFORCE and its relatives: what they differ in is the baseline. One file an algorithm."""
+"""REINFORCE and its relatives, which differ in the baseline. One file an algorithm."""
 
 from typing import Any
 

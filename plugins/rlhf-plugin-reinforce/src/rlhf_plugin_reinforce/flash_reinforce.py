@@ -20,11 +20,11 @@ def batch_baseline_advantages(
 ) -> Float[torch.Tensor, "b k"]:
     """Return, by turn, the reward minus the mean reward of the batch: ``A_i = r_i - mean over all j of r_j``.
 
-    The mean is over episodes, not tokens, and of their whole rewards: later turns, which have less left to earn, are
-    held against the same number. Equal rewards in the batch give exactly 0.
+    The mean is over episodes, not tokens, and of whole rewards: later turns, which have less left to earn, are compared
+    with the same number. Equal rewards in the batch give exactly 0.
 
     Args:
-        rewards: what each row earns from turn k on; column 0 is the whole reward.
+        rewards: reward that each row still earns from turn k on; column 0 is the whole reward.
         episode: index of the episode; rows of one episode count once in the mean.
 
     Source: OpenRLHF 0.11.2, advantage estimator ``flash_reinforce``.
@@ -34,7 +34,7 @@ def batch_baseline_advantages(
 
 
 class FlashReinforce:
-    """Rewards against the mean of the whole batch."""
+    """Advantage estimator ``flash_reinforce``."""
 
     def __init__(self, config: FlashReinforceConfig) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""OPO: the group's mean, weighted by length, which is close to the baseline of least gradient variance."""
+"""OPO: the baseline is the group's length-weighted mean reward, close to that of least gradient variance."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def length_weighted_advantages(
     """Return, by turn, ``A_i = r_i - sum_j(l_j r_j) / sum_j(l_j)`` within each group.
 
     The baseline that minimizes the variance of a policy gradient weights each reward by the squared norm of its
-    sample's score; taking that norm as proportional to the length gives this one. Over the tokens of a group the
+    sample's gradient; if that norm is proportional to the length l, it is this one. Over the tokens of a group the
     advantages have mean 0. Equal lengths give the plain mean. Equal rewards in a group give exactly 0, and so does a
     group of one.
 
     Args:
-        rewards: what each row earns from turn k on.
-        lengths: action tokens of the row.
+        rewards: reward that each row still earns from turn k on.
+        lengths: l, the number of action tokens of the row.
         group: index of the prompt.
         episode: index of the episode; an episode of several rows counts with its mean reward and the tokens of all
             of its rows.
@@ -40,7 +40,7 @@ def length_weighted_advantages(
 
 
 class Opo:
-    """Rewards against the group's mean, weighted by length."""
+    """Advantage estimator ``opo``."""
 
     def __init__(self, config: OpoConfig) -> None:
         self.config = config

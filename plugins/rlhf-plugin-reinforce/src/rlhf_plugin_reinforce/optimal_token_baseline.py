@@ -1,4 +1,4 @@
-"""The optimal token baseline: one baseline per position, weighted by how far the samples have moved the gradient.
+"""The optimal token baseline: one baseline for each position, weighted by the squared gradient norms up to it.
 
 Positions count action tokens, so the n-th token of one sample is compared with the n-th of the others, whatever the
 environment wrote in between.
@@ -38,18 +38,18 @@ def gradient_energy(
     sum_pi_squared: Float[torch.Tensor, "b a"],
     action_mask: Bool[torch.Tensor, "b a"],
 ) -> Float[torch.Tensor, "b a"]:
-    """Return the squared norm of the score of the logits, summed up to and including each token; 0 at padding.
+    """Return ``W_t``: squared norms of the gradient by the logits, summed up to and including token t; 0 at padding.
 
     For a softmax the gradient of ``log pi(y)`` by the logits is ``onehot(y) - pi``, whose squared norm is
-    ``1 - 2 pi(y) + sum_v pi(v)^2``: 0 where the policy was sure, near 1 where y was one of very many. It stands in for
-    the norm of the gradient by the weights, which no forward pass gives.
+    ``w = 1 - 2 pi(y) + sum_v pi(v)^2``: 0 where the policy was sure, near 1 where y was one of very many. It stands in
+    for the norm of the gradient by the weights, which no forward pass gives.
 
     Args:
-        old_logprobs: of the sampled tokens, nats.
-        sum_pi_squared: of the same distributions.
+        old_logprobs: log pi(y) of the sampled tokens, nats.
+        sum_pi_squared: sum over the vocabulary of pi(v)^2, of the same distributions.
     """
     norms = 1 - 2 * torch.where(action_mask, old_logprobs, 0.0).exp() + sum_pi_squared
-    # Never negative in exact arithmetic; near pi(y) = 1 rounding makes it so.
+    # The norm is never negative in exact arithmetic; near pi(y) = 1 rounding can make it so.
     return torch.where(action_mask, norms.clamp(min=0.0), 0.0).to(torch.float64).cumsum(dim=1)
 
 
@@ -68,12 +68,12 @@ def optimal_token_advantages(
     the samples that are still being written.
 
     Args:
-        rewards: what is still to be earned at each action token.
-        energy: the weights W.
+        rewards: reward that is still earned from the turn of each action token on.
+        energy: the weights W, by ``gradient_energy``.
         group: index of the prompt.
         episode: index of the episode; each of n rows of an episode has 1/n of its weight.
-        carry: what the longest sample is compared with beyond the second longest: True: the last baseline that two
-            samples gave; False: 0.
+        carry: the baseline of the longest sample beyond the second longest; True: the last one that two samples gave;
+            False: 0.
 
     Source: Li et al. 2026, arXiv:2602.07078. Beyond the second longest sample the formula compares a sample with
     itself; verl 0.9.1 has 0 there by default, which leaves the reward without a baseline.
@@ -83,7 +83,7 @@ def optimal_token_advantages(
     baseline = group_weighted_mean(rewards, weights, group)  # (B, A)
     lengths = action_mask.sum(dim=1).to(torch.float64)
     longest = group_top_two(lengths, episode)[0]  # (B,) row of its episode
-    # Of two episodes, not of two rows of one: an episode is no baseline for itself.
+    # The second longest of the episodes, not of the rows: an episode is no baseline for itself.
     shared = group_top_two(longest, group, episode)[1].to(torch.int64)[:, None]  # (B, 1)
     position = torch.arange(action_mask.shape[1], device=rewards.device).expand_as(action_mask)
     if carry:
@@ -94,7 +94,7 @@ def optimal_token_advantages(
 
 
 class OptimalTokenBaseline:
-    """Rewards against a baseline of their own at each position."""
+    """Advantage estimator ``optimal_token_baseline``."""
 
     def __init__(self, config: OptimalTokenBaselineConfig) -> None:
         self.config = config

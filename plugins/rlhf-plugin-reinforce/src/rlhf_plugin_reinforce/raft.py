@@ -1,4 +1,4 @@
-"""RAFT: learn from the good samples alone, and from each of them as much as from any other."""
+"""RAFT: the advantage is 1 for good samples and 0 for all others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def best_of_group(
     group: Int[torch.Tensor, " b"],
     episode: Int[torch.Tensor, " b"],
 ) -> Bool[torch.Tensor, " b"]:
-    """Return True for the rows of the episode that earned most in its group; for all that share the largest reward.
+    """Return True for the rows of the episode with the largest reward of its group; of all episodes that share it.
 
     A group whose episodes all earned the same, a group of one among them, has no best: all are False.
 
@@ -53,7 +53,7 @@ def rewarded(
 
 
 class Raft:
-    """1 for the samples that are kept, 0 for the others."""
+    """Advantage estimator ``raft``. The KL penalty, where it is in the reward, is added to both."""
 
     def __init__(self, config: RaftConfig) -> None:
         self.config = config

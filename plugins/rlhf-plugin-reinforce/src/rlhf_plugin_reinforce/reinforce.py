@@ -1,4 +1,4 @@
-"""REINFORCE without a baseline of its own; the batch's mean is one, once the batch is whitened."""
+"""REINFORCE without a baseline of its own; with whitening the batch's mean return is the baseline."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def reinforce_advantages(
 ) -> Float[torch.Tensor, "b a"]:
     """Return the discounted reward-to-go of each action token, whitened over the batch; 0 at padding.
 
-    ``G_t = sum over s >= t of gamma^(s - t) * R_s``, then ``A = (G - mean(G)) / std(G)`` over all action tokens. With
-    whitening ``none`` it is plain REINFORCE.
+    ``G_t = sum over s >= t of gamma^(s - t) * R_s``, then ``A = (G - mean(G)) / std(G)`` over all action tokens,
+    std the population's and at least 1e-4. With whitening ``none`` it is plain REINFORCE.
 
     Args:
-        token_rewards: KL penalty included, so that each token pays for its own divergence and that of later ones.
+        token_rewards: R_s, the KL penalty included: each token pays for its own divergence and that of later ones.
         gamma: discount per action token, in [0, 1].
         whitening: ``mean`` removes the mean, ``full`` also divides by the standard deviation.
 
@@ -48,7 +48,7 @@ def reinforce_advantages(
 
 
 class Reinforce:
-    """Discounted returns of single tokens, whitened over the batch."""
+    """Advantage estimator ``reinforce``."""
 
     def __init__(self, config: ReinforceConfig) -> None:
         self.config = config

@@ -5,7 +5,7 @@ differences are not blown up to the size of a hard one's.
 
 1. ``A_i = r_i - mean(r)`` within each prompt's group, at every action token of i;
 2. plus the KL penalty still to come, where the KL is in the reward (the paper puts it into the loss, as ``k2``);
-3. ``A <- (A - mean(A)) / std(A)`` over all action tokens of the batch.
+3. ``A <- (A - mean(A)) / std(A)`` over all action tokens of the batch, std the population's and at least 1e-4.
 
 Source: Hu et al. 2025 (REINFORCE++ and REINFORCE++-baseline), arXiv:2501.03262.
 """
@@ -40,10 +40,9 @@ def group_baseline_advantages(
     nothing.
 
     Args:
-        rewards: what each row earns from turn k on.
+        rewards: reward that each row still earns from turn k on.
         group: index of the prompt.
         episode: index of the episode; rows of one episode count once in the mean.
-
     """
     return rewards - group_mean(rewards, group, episode)  # (B, K)
 
@@ -56,21 +55,23 @@ def whitened_advantages(
 ) -> Float[torch.Tensor, "b a"]:
     """Return ``(A - mean(A)) / std(A)`` over all action tokens of the batch; 0 at padding.
 
-    Without ``divide_by_std`` only the mean is removed. The deviation is the population's, at least 1e-4.
+    Without ``divide_by_std`` only the mean is removed. The standard deviation is the population's, at least 1e-4.
     """
     return whiten(advantages, action_mask, divide_by_std=divide_by_std)
 
 
 class ReinforceBaseline:
-    """Rewards against the group's mean, whitened over the batch."""
+    """Advantage estimator ``reinforce_baseline``: steps 1 to 3 of the file's head."""
 
     def __init__(self, config: ReinforceBaselineConfig) -> None:
         self.config = config
 
     def __call__(self, batch: RewardBatch) -> Advantages:
         r = rewards_by_turn(batch)  # (B, K): column 0 is the whole reward of a sample
-        by_turn = group_baseline_advantages(r, batch.group, batch.episode)
-        advantages = advantages_at_tokens(by_turn, batch)  # (B, A), plus the KL penalty to come
+        by_turn = group_baseline_advantages(r, batch.group, batch.episode)  # (B, K) step 1
+        advantages = advantages_at_tokens(
+            by_turn, batch
+        )  # (B, A) step 2: plus the KL penalty to come
         if self.config.whiten != "none":
             full = self.config.whiten == "full"
             advantages = whitened_advantages(advantages, batch.action_mask, divide_by_std=full)

@@ -1,4 +1,4 @@
-"""ReMax: the baseline is what the policy's greedy response to the same prompt earned."""
+"""ReMax: the baseline is the reward of the policy's greedy response to the same prompt."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def greedy_baseline_advantages(
     """Return, by turn, the reward minus that of the greedy episode: ``A_i = r_i - r_greedy``.
 
     The baseline does not depend on the sample, so the gradient stays unbiased. A sample that earns what the greedy one
-    earned gets exactly 0. Later turns, which have less left to earn, are held against the same number.
+    earned gets exactly 0. Later turns, which have less left to earn, are compared with the same number.
 
     Args:
-        rewards: what each row earns from turn k on.
+        rewards: reward that each row still earns from turn k on.
         greedy_rewards: reward of the greedy episode of the row's prompt.
 
     Source: Li et al. 2023 (ReMax), arXiv:2310.10505.
@@ -30,7 +30,7 @@ def greedy_baseline_advantages(
 
 
 class Remax:
-    """Rewards against that of the greedy response."""
+    """Advantage estimator ``remax``."""
 
     def __init__(self, config: RemaxConfig) -> None:
         self.config = config
