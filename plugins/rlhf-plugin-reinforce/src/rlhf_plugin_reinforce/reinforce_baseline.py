@@ -69,9 +69,7 @@ class ReinforceBaseline:
     def __call__(self, batch: RewardBatch) -> Advantages:
         r = rewards_by_turn(batch)  # (B, K): column 0 is the whole reward of a sample
         by_turn = group_baseline_advantages(r, batch.group, batch.episode)  # (B, K) step 1
-        advantages = advantages_at_tokens(
-            by_turn, batch
-        )  # (B, A) step 2: plus the KL penalty to come
+        advantages = advantages_at_tokens(by_turn, batch)  # (B, A) step 2: plus the KL to come
         if self.config.whiten != "none":
             full = self.config.whiten == "full"
             advantages = whitened_advantages(advantages, batch.action_mask, divide_by_std=full)
