@@ -33,9 +33,9 @@ class CispoResult(NamedTuple):
     loss: Float[torch.Tensor, "b a"]
     ratio: Float[torch.Tensor, "b a"]
     bounded_low: Bool[torch.Tensor, "b a"]
-    """The weight is 1 - clip_low and not the ratio."""
+    """True where the weight is 1 - clip_low and not the ratio."""
     bounded_high: Bool[torch.Tensor, "b a"]
-    """The weight is 1 + clip_high and not the ratio."""
+    """True where the weight is 1 + clip_high and not the ratio."""
 
 
 def cispo_loss(
@@ -50,13 +50,14 @@ def cispo_loss(
     """Return ``-stop(clip(ratio, 1 - clip_low, 1 + clip_high)) * A * log policy``, ``ratio = exp(policy - old)``.
 
     The gradient at each token is ``-clip(ratio) * A``. At ratio 1 it is REINFORCE's; with bounds that are never reached
-    it is that of ``-ratio * A``; as both go to 0 it is REINFORCE's again, without any correction.
+    it is that of ``-ratio * A``; as both bounds go to 0 it is REINFORCE's at any ratio, without a weight.
 
     The log-ratio is clamped to [-20, 20]. What stands at padding, nan included, has no effect.
 
     Args:
         clip_low: in (0, 1]; 1 means no lower bound.
-        clip_high: positive; unlike in PPO, a bound and not a place where learning ends, so it can be far from 1.
+        clip_high: positive; beyond it the weight stays at the bound and learning goes on, unlike in PPO, so it can be
+            far from 1.
 
     Source: MiniMax 2025 (MiniMax-M1), arXiv:2506.13585, section 3.1.
     """
@@ -71,7 +72,7 @@ def cispo_loss(
 
 
 class CispoLoss:
-    """The log-prob, weighted with the bounded ratio."""
+    """Policy loss ``cispo``."""
 
     def __init__(self, config: CispoConfig) -> None:
         self.config = config

@@ -1,7 +1,7 @@
-"""Decoupled PPO: the policy that sampled the data and the policy that updates stay close to are two.
+"""Decoupled PPO: updates stay close to another policy than the one that sampled the data.
 
 With stale data, or a sampler with other kernels, PPO would hold the policy near the sampler's. Here it is held near the
-policy at the start of the updates, and the data is weighted to look as if that one had sampled it.
+policy at the start of the updates, and the data is weighted as if that policy had sampled it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class DecoupledResult(NamedTuple):
 
     loss: Float[torch.Tensor, "b a"]
     ratio: Float[torch.Tensor, "b a"]
-    """Policy to old."""
+    """Ratio of the policy to the old policy."""
     weights: Float[torch.Tensor, "b a"]
-    """Old to rollout, bounded; 0 where dropped."""
+    """Ratio of the old policy to the sampler, bounded; 0 where dropped."""
     clipped_low: Bool[torch.Tensor, "b a"]
-    """The lower bound stopped the gradient: a bad token that is already 1 - clip_low times as likely."""
+    """The lower bound stopped the gradient: A < 0 and a ratio below 1 - clip_low."""
     clipped_high: Bool[torch.Tensor, "b a"]
-    """The upper bound stopped it: a good token that is already 1 + clip_high times as likely."""
+    """The upper bound stopped the gradient: A > 0 and a ratio above 1 + clip_high."""
     beyond: Bool[torch.Tensor, "b a"]
-    """The weight was above its bound."""
+    """True where the weight was above ``max_weight``."""
 
 
 def decoupled_ppo_loss(
@@ -86,13 +86,13 @@ def decoupled_ppo_loss(
     Log-ratios are clamped to [-20, 20]. What stands at padding, nan included, has no effect.
 
     Args:
-        old_logprobs: of the proximal policy: the trainer's at the start of the updates.
-        rollout_logprobs: of the behavior policy: the sampler's.
+        old_logprobs: those of the proximal policy, the trainer's at the start of the updates; nats.
+        rollout_logprobs: those of the behavior policy, the sampler's; nats.
         max_weight: at least 1; None: no bound.
-        drop_beyond: drop tokens with a larger weight, instead of truncating it.
+        drop_beyond: drop tokens with a larger weight instead of truncating their weight.
 
     Source: Fu et al. 2025 (AReaL), arXiv:2505.24298, after Hilton et al. 2022, arXiv:2110.00641; the
-    bound: AReaL's code.
+    bound of the weight: AReaL's code.
     """
     advantages = torch.where(action_mask, advantages, 0.0)
     ratio = token_log_ratios(policy_logprobs, old_logprobs, action_mask).exp()  # (B, A)
@@ -115,7 +115,7 @@ def decoupled_ppo_loss(
 
 
 class DecoupledPpoLoss:
-    """The clipped loss around the old policy, weighted by its ratio to the sampler."""
+    """Policy loss ``decoupled_ppo``."""
 
     def __init__(self, config: DecoupledPpoConfig) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""DPPO: a trust region in terms of how far the distribution moved, instead of the sampled token's ratio.
+"""DPPO: a trust region on the divergence of the distribution, instead of the sampled token's ratio.
 
 A ratio of 2 at a probability of 0.001 moves next to nothing, and PPO stops it; a ratio of 1.15 at 0.8 moves an eighth
 of the distribution, and PPO lets it pass. Here the distribution is reduced to two outcomes, this token or another, so
@@ -21,7 +21,7 @@ MIN_PROB = 1e-8
 
 
 DPPO_THRESHOLDS = {"tv": 0.15, "kl": 0.05}
-"""Where the option does not say."""
+"""Threshold of each divergence where the option is unset."""
 
 
 class DppoConfig(Config):
@@ -47,10 +47,11 @@ class DppoResult(NamedTuple):
     loss: Float[torch.Tensor, "b a"]
     ratio: Float[torch.Tensor, "b a"]
     divergence: Float[torch.Tensor, "b a"]
+    """A probability for ``tv``, nats for ``kl``."""
     dropped_low: Bool[torch.Tensor, "b a"]
-    """A bad token that became rarer by more than the threshold."""
+    """True where A < 0, the token became less likely, and the divergence is above the threshold."""
     dropped_high: Bool[torch.Tensor, "b a"]
-    """A good token that became likelier by more than the threshold."""
+    """True where A > 0, the token became likelier, and the divergence is above the threshold."""
 
 
 def binary_tv(
@@ -86,8 +87,8 @@ def dppo_loss(
 ) -> DppoResult:
     """Return ``-stop(min(ratio, max_ratio)) * A * log policy``, and 0 for tokens that would leave the trust region.
 
-    Those are tokens whose divergence is above the threshold and whose advantage moves them farther away: A > 0 with a
-    ratio above 1, A < 0 with a ratio below 1. A token that is outside may always come back.
+    A token would leave it if its divergence is above the threshold and its advantage moves it farther away: A > 0 with
+    a ratio above 1, or A < 0 with a ratio below 1. A token that is outside may always come back.
 
     The gradient at a kept token is ``-ratio * A``; at ratio 1 nothing is dropped and it is REINFORCE's. A threshold of
     1 with ``tv`` drops nothing.
@@ -95,7 +96,7 @@ def dppo_loss(
     The log-ratio is clamped to [-20, 20]. What stands at padding, nan included, has no effect.
 
     Args:
-        old_logprobs: of the policy that the trust region is around.
+        old_logprobs: those of the policy that the trust region is around, nats.
         divergence: ``tv`` or ``kl``.
         threshold: a probability in (0, 1] for ``tv``, nats for ``kl``.
         max_ratio: at least 1; None: no bound.
@@ -131,7 +132,7 @@ def dppo_loss(
 
 
 class DppoLoss:
-    """The log-prob, weighted with the ratio, inside a trust region."""
+    """Policy loss ``dppo``."""
 
     def __init__(self, config: DppoConfig) -> None:
         self.config = config

@@ -1,9 +1,10 @@
 """FlashREINFORCE's mask: sequences whose mean binary KL is large are dropped; the others carry token weights.
 
-With p the sampler's and q the trainer's probability of a token, kept where the mean over the row of ``p log(p/q) +
-(1-p) log((1-p)/(1-q))`` is at most ``high``. Tokens of kept sequences carry ``min(q / p, max_weight)``.
+With p the sampler's and q the trainer's probability of a token, a sequence is kept where the mean over its tokens of
+``p log(p/q) + (1-p) log((1-p)/(1-q))`` is at most ``high``; p and q are kept in [1e-6, 1 - 1e-6] there. Tokens of kept
+sequences carry ``min(q / p, max_weight)``.
 
-Source: OpenRLHF 0.11.2, whose estimator ``flash_reinforce`` it goes with.
+Source: OpenRLHF 0.11.2 (pull request 1339), whose estimator ``flash_reinforce`` it goes with.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class FlashMaskConfig(Config):
 
 
 class FlashMask:
-    """A bound on the mean binary KL of sequences."""
+    """IS correction ``flash_mask``."""
 
     def __init__(self, config: FlashMaskConfig) -> None:
         self.config = config

@@ -1,7 +1,7 @@
 """IcePop: tokens whose ratio leaves a band are dropped; the others carry it as their weight.
 
 ``w_t = exp(g_t)`` where ``low <= exp(g_t) <= high``, with ``g_t = log trainer - log sampler``; tokens outside are
-dropped. A token on which trainer and sampler disagree is not weighted down but left out.
+dropped: a token on which trainer and sampler disagree is not weighted down but left out.
 
 Source: Ling Team 2025, arXiv:2510.18855.
 """
@@ -22,7 +22,7 @@ class IcepopConfig(Config):
 
 
 class Icepop:
-    """A band of ratios of tokens."""
+    """IS correction ``icepop``."""
 
     def __init__(self, config: IcepopConfig) -> None:
         self.config = config

@@ -1,6 +1,6 @@
-"""Importance-sampling corrections in general: weights or masks, by ratio or divergence, at any level.
+"""The general importance-sampling correction: weights or masks, by ratio or divergence, at any level.
 
-The named corrections (``tis``, ``icepop``, ``seq_mask_tis``, ``mis``, ``flash_mask``) are settings of this one. With
+The other corrections (``tis``, ``icepop``, ``seq_mask_tis``, ``mis``, ``flash_mask``) are settings of this one. With
 ``g = log trainer - log sampler`` of a token, a token or a sequence is judged by ``exp(g)``, by the product or the
 geometric mean of a sequence's ratios, or by a divergence, and is weighted with a bounded ratio or dropped. The formula
 is ``rlhf_core.math.importance_weights``.
@@ -65,7 +65,7 @@ class ImportanceConfig(Config):
     def _problem_of_the_mode(self) -> str | None:
         if self.gate != "ratio":
             return (
-                f"mode {self.mode} bounds a weight, and gate {self.gate} is a divergence, which is none. "
+                f"mode {self.mode} bounds a weight, but gate {self.gate} is a divergence, not a weight. "
                 "Set mode mask, or gate ratio."
             )
         if self.weight is not None or self.max_weight is not None:
@@ -83,7 +83,7 @@ class ImportanceConfig(Config):
 
     def _problem_of_the_weight(self) -> str | None:
         if self.weight == "off" and self.max_weight is not None:
-            return "max_weight bounds a weight, but weight is off. Leave one out."
+            return "max_weight bounds a weight, but weight is off. Leave one of the two out."
         return None
 
     def _problem_of_the_bounds(self) -> str | None:
@@ -97,14 +97,14 @@ class ImportanceConfig(Config):
         if self.low is not None:
             return f"gate {self.gate} is 0 for equal log-probs, so it has no lower bound. Leave low out."
         if "high" not in self.model_fields_set:
-            return f"gate {self.gate} needs high: its default is one for ratios. FlashREINFORCE has 0.005."
+            return f"gate {self.gate} needs high: its default 2 is for ratios. FlashREINFORCE sets 0.005."
         if self.gate == "tv" and self.level != "sequence" and self.high >= 1.0:
             return f"high is {self.high:g}, but a total variation is below 1: nothing would be dropped."
         return None
 
 
 class Importance:
-    """Every level, mode and gate."""
+    """IS correction ``importance``, with every level, mode and gate."""
 
     def __init__(self, config: ImportanceConfig) -> None:
         self.config = config

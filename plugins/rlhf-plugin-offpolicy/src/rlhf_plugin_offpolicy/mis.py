@@ -1,7 +1,8 @@
 """Seq-MIS, masked importance sampling of sequences: a sequence with a large ratio is dropped, the others carry theirs.
 
-``w = exp(sum over the row of g)`` at every token, with ``g = log trainer - log sampler``; kept where ``low <= w <=
-high``. The weight of a whole sequence is the unbiased one; its variance grows with the length, which the mask bounds.
+``w = exp(sum over the row of g)`` at every token, with ``g = log trainer - log sampler``; a sequence is kept where
+``low <= w <= high``. Only the weight of a whole sequence is unbiased; its variance grows with the length, and the mask
+bounds it.
 
 Source: Liu et al. 2025, https://richardli.xyz/rl-collapse.
 """
@@ -29,7 +30,7 @@ class MisConfig(Config):
 
 
 class Mis:
-    """Ratios of whole sequences, with a bound."""
+    """IS correction ``mis``."""
 
     def __init__(self, config: MisConfig) -> None:
         self.config = config

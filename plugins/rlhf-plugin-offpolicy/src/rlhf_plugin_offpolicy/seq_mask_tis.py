@@ -1,10 +1,10 @@
 """Sequence masks with token weights: sequences whose geometric mean ratio leaves a band are dropped as a whole.
 
-Kept where ``low <= exp(mean over the row of g) <= high`` with ``g = log trainer - log sampler``. Tokens of kept
-sequences carry their own weight ``min(exp(g_t), max_weight)``.
+A sequence is kept where ``low <= exp(mean over the row of g) <= high``, with ``g = log trainer - log sampler``. Tokens
+of kept sequences carry their own weight ``min(exp(g_t), max_weight)``.
 
 Source: Liu et al. 2025, https://richardli.xyz/rl-collapse, for the masks; Yao et al. 2025,
-https://fengyao.notion.site/off-policy-rl, for the weights.
+https://fengyao.notion.site/off-policy-rl, for the weights; NeMo RL for the combination and its name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SeqMaskTisConfig(Config):
 
 
 class SeqMaskTis:
-    """A band of mean ratios of sequences."""
+    """IS correction ``seq_mask_tis``."""
 
     def __init__(self, config: SeqMaskTisConfig) -> None:
         self.config = config

@@ -24,7 +24,7 @@ class TisConfig(Config):
 
 
 class Tis:
-    """Truncated weights of tokens."""
+    """IS correction ``tis``."""
 
     def __init__(self, config: TisConfig) -> None:
         self.config = config

@@ -1,7 +1,7 @@
 """TOPR: REINFORCE for good sequences, importance weights of at most 1 for bad ones.
 
-Off-policy, plain REINFORCE pushes a bad sequence down without end: it stays in the data however unlikely it has become.
-Good ones need no weight for stability, and without it they are learned faster.
+Off-policy, plain REINFORCE pushes a bad sequence down without end: the sequence stays in the data however unlikely it
+has become. Good sequences need no weight for stability, and are learned faster without one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class ToprConfig(Config):
 
 
 class ToprResult(NamedTuple):
-    """All zero at padding. Only ``loss`` has a gradient."""
+    """Loss and weights are 0 at padding. Only ``loss`` has a gradient."""
 
     loss: Float[torch.Tensor, "b a"]
     weights: Float[torch.Tensor, "b a"]
     log_ratio: Float[torch.Tensor, "b 1"]
-    """Of the whole sequence, policy to sampler, nats; clamped to [-20, 20]."""
+    """Log-ratio of the whole sequence, policy to sampler, in nats; clamped to [-20, 20]."""
 
 
 def topr_loss(
@@ -38,10 +38,11 @@ def topr_loss(
     The ratio is that of the whole sequence, the product over its tokens. Equal policies give w = 1 and the gradient of
     REINFORCE; so do sequences that became likelier. Bad sequences lose their gradient as they become unlikely.
 
-    A token's log-ratio and their sum are clamped to [-20, 20]. What stands at padding, nan included, has no effect.
+    The log-ratios of tokens, and then their sum, are clamped to [-20, 20]. What stands at padding, nan included, has no
+    effect.
 
     Args:
-        rollout_logprobs: of the policy that sampled the tokens, whatever its age.
+        rollout_logprobs: those of the policy that sampled the tokens, whatever its age; nats.
 
     Source: Le Roux et al. 2025, arXiv:2503.14286. The paper has one return per sequence; where tokens
     differ in the sign of their advantage, each is weighted by its own.
@@ -59,13 +60,13 @@ def topr_loss(
 
 
 class ToprLoss:
-    """The log-prob, with bad sequences weighted by their ratio to the sampler."""
+    """Policy loss ``topr``."""
 
     def __init__(self, config: ToprConfig) -> None:
         self.config = config
 
     def __call__(self, inputs: LossInputs) -> TokenLoss:
-        assert inputs.rollout_logprobs is not None, "topr is registered with needs={'rollout...'}"
+        assert inputs.rollout_logprobs is not None, "registered with needs={'rollout_logprobs'}"
         mask = inputs.action_mask
         result = topr_loss(inputs.policy_logprobs, inputs.rollout_logprobs, inputs.advantages, mask)
         bad, rows = mask & (inputs.advantages < 0), mask.any(dim=1)
