@@ -1,4 +1,4 @@
-"""Cuts what samples earned to a range. It acts on rewards, not on what is left of them after a baseline."""
+"""Clipping of each sample's total reward to a range, before any baseline is subtracted."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ClipConfig(Config):
 
 
 class Clip(Stateless):
-    """Total reward ``min(max(r, low), high)``; what is cut off, or added, is taken from the episode's score.
+    """Reward shaper ``clip``: total reward ``min(max(r, low), high)``. The change is made to the episode's score.
 
-    Clipping the reward after its group's mean was subtracted, as OpenRLHF does, would depend on the other samples and
-    shift the mean away from 0.
+    Clipping after the group's mean was subtracted, as OpenRLHF does, would depend on the other samples and shift the
+    mean of the advantages away from 0.
     """
 
     def __init__(self, config: ClipConfig) -> None:

@@ -1,4 +1,4 @@
-"""Drops prompts whose samples ran into errors: a crashed sandbox says nothing about the answer."""
+"""Filter of prompts whose samples ran into errors: a crashed sandbox says nothing about the answer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ class DropErrorsConfig(Config):
 
 
 class DropErrors:
-    """Drops a group if more than ``max_share`` of its episodes report a metric above 0 in one of their sequences.
+    """Sample filter that drops a group if more than ``max_share`` of its episodes report the metric above 0.
 
-    A sample that does not report the metric has no error.
+    An episode of several sequences reports an error if one of them does. A sample that does not report the metric has
+    no error.
     """
 
     def __init__(self, config: DropErrorsConfig) -> None:
@@ -34,8 +35,8 @@ class DropErrors:
         if reported is None:
             return None
         episode = group.episode
-        # NaN, which stands where a sample did not report, is not more than 0.
-        failed = np.bincount(episode, weights=reported > 0) > 0  # (E,)
+        # NaN stands where a sample did not report the metric, and is not above 0.
+        failed = np.bincount(episode, weights=reported > 0) > 0  # (E,) for E episodes
         return "errors" if failed.mean() > self.config.max_share else None
 
 

@@ -1,4 +1,4 @@
-"""Drops prompts with tokens that too old weights sampled, where sampling runs ahead of training."""
+"""Filter of prompts with tokens that too old weights sampled, for runs whose sampling is ahead of training."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
 
 class DropStaleConfig(Config):
     limit: int = Field(
-        4, ge=0, le=1_000_000, description="versions that a token's weights may lie behind"
+        4,
+        ge=0,
+        le=1_000_000,
+        description="number of versions that the weights of a token may lie behind",
     )
 
 
 class DropStale:
-    """Drops a group if ``version to be trained - oldest version of a token > limit``.
+    """Sample filter that drops a group if ``version to be trained - oldest version of a token > limit``.
 
     The oldest token decides, not the first or the last: a long response may have been sampled under several weights.
     """

@@ -1,4 +1,7 @@
-"""Keeps prompts that are neither solved nor hopeless: DAPO's dynamic sampling. The loop draws others instead."""
+"""DAPO's dynamic sampling: a filter that keeps prompts that are neither solved nor hopeless.
+
+The loop draws other prompts in place of those that are dropped.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,7 @@ class DynamicSamplingConfig(Config):
     )
     reward: str | None = Field(
         None,
-        description="name of the reward to look at, as it was given; what samples earned in all, after the shapers, "
-        "when unset",
+        description="name of the reward to look at, as it was given; when unset, the total reward after the shapers",
     )
 
     @model_validator(mode="after")
@@ -30,7 +32,7 @@ class DynamicSamplingConfig(Config):
 
 
 class DynamicSampling:
-    """Keeps a group if and only if ``low < mean reward of its episodes < high``.
+    """Sample filter that keeps a group if and only if ``low < mean reward of its episodes < high``.
 
     A group in which a sample lacks the named reward is kept: nothing is known of it.
 
@@ -52,7 +54,7 @@ class DynamicSampling:
             return None
         one = torch.zeros(len(group), dtype=torch.int64)
         exact = torch.tensor(rewards, dtype=torch.float64)
-        # Rewards are float32, so bounds such as 0.1 have to be rounded alike to compare equal.
+        # Rewards are float32, so bounds such as 0.1 have to be rounded to float32 too, to compare equal.
         mean = np.float32(group_mean(exact, one, torch.tensor(group.episode))[0])
         if mean <= np.float32(self.config.low):
             return "too_hard"

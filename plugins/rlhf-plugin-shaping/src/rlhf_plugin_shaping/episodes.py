@@ -1,4 +1,4 @@
-"""What rows know of their episode: an episode of several training sequences is rewarded and measured as one."""
+"""Numbers of whole episodes, at each of their rows: an episode of several rows is rewarded and measured as one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def longest_turns(batch: TrajectoryColumns) -> Int[np.ndarray, " b"]:
 
 
 def truncated_episodes(batch: TrajectoryColumns) -> Bool[np.ndarray, " b"]:
-    """Return, at each row, whether some training sequence of its episode was truncated."""
+    """Return, at each row, True if a row of its episode was truncated."""
     episode = batch.episode
     return np.bincount(episode, weights=batch.truncated)[episode] > 0
 

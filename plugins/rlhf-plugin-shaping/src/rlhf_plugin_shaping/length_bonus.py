@@ -28,7 +28,7 @@ class LengthBonusConfig(Config):
         description="group: the shortest sample gets half of it, the longest minus half",
     )
     per_token: float = Field(
-        -1e-4, ge=-1.0, le=1.0, description="token: added per action token; below 0, a malus"
+        -1e-4, ge=-1.0, le=1.0, description="token: added per action token; below 0, a penalty"
     )
     only_correct: bool = Field(
         False, description="leave samples that are not correct as they are, in both modes"
@@ -38,7 +38,7 @@ class LengthBonusConfig(Config):
     )
 
     def needed_by_options(self) -> frozenset[str]:
-        """Comparing lengths needs somebody to compare with."""
+        """A comparison of lengths needs at least two samples."""
         return frozenset({"group>=2"}) if self.mode == "group" else frozenset()
 
 
@@ -49,12 +49,12 @@ def group_length_bonus(
 ) -> Float[np.ndarray, " b"]:
     """Return ``1/2 - (length - shortest) / (longest - shortest)`` within each group; at most 0 where not correct.
 
-    From 1/2 for the shortest sample of the group to -1/2 for its longest. A wrong answer gains nothing by being short.
-    A group of equal lengths, and a group of one, gets 0.
+    The shortest sample of the group gets 1/2 and the longest -1/2. A wrong answer gains nothing by being short. A group
+    of equal lengths, and a group of one, gets 0.
 
     Args:
-        lengths: action tokens.
-        correct: of each sample.
+        lengths: number of action tokens of each sample.
+        correct: True for samples that are correct.
         group: dense index 0..P-1.
 
     Source: Kimi Team 2025 (Kimi k1.5), arXiv:2501.12599, section 2.3.3.
@@ -70,7 +70,7 @@ def group_length_bonus(
 
 
 class LengthBonus(Stateless):
-    """Adds the bonus to the score of each episode; all its turns count."""
+    """Reward shaper that adds the bonus to the score of each episode; the tokens of all its turns count."""
 
     def __init__(self, config: LengthBonusConfig) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""Rewards on a scale of their own: minus the mean, divided by the standard deviation of all rewards seen so far."""
+"""Normalization of rewards by the running mean and standard deviation of all rewards seen so far."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Moments:
 
     @property
     def std(self) -> float:
-        """Population standard deviation; 0 when nothing was seen."""
+        """Population standard deviation; 0 before the first number."""
         return math.sqrt(self.squares / self.count) if self.count else 0.0
 
     def updated(
         self, values: Float[np.ndarray, " n"], episode: Int[np.ndarray, " n"] | None = None
     ) -> Moments:
-        """Return the moments with ``values`` added: one for each episode.
+        """Return the moments with ``values`` added; an episode counts once.
 
-        The same as adding them one by one, in any order, up to float64 rounding. Equal values have squares of exactly
-        0. Each of the n rows of an episode weighs 1/n, in the mean and in the squares: rows that cancel within their
-        episodes have a deviation all the same.
+        The result is that of adding the values one by one, in any order, up to float64 rounding. Equal values have
+        squares of exactly 0. Each of the n rows of an episode weighs 1/n, in the mean and in the squares, so rows that
+        cancel within their episode still have a deviation.
 
         Args:
             episode: dense index 0..E-1. None: each value is an episode.
@@ -60,7 +60,7 @@ class Moments:
             return self
         if episode is None:
             episode = np.arange(len(values))
-        rows = np.bincount(episode)  # (E,)
+        rows = np.bincount(episode)  # (E,) for E episodes
         added, weights = len(rows), 1.0 / rows[episode]
         lowest = float(values.min())
         above = values.astype(np.float64) - lowest  # equal values: exactly 0
@@ -75,7 +75,7 @@ class Moments:
 
 
 class Normalize:
-    """``(r - mean) / (std + eps)`` over all episodes so far, those of this batch included."""
+    """Reward shaper: ``(r - mean) / (std + eps)`` over all episodes so far, those of this batch included."""
 
     def __init__(self, config: NormalizeConfig) -> None:
         self.config = config

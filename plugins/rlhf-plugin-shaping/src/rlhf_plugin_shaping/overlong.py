@@ -1,4 +1,4 @@
-"""DAPO's soft punishment of long responses: instead of a cliff at the length limit, a slope before it."""
+"""DAPO's soft penalty on long responses: it grows over the last tokens before the length limit."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def overlong_penalty(
 ) -> Float[np.ndarray, " b"]:
     """Return ``factor * clip((length - (limit - buffer)) / buffer, 0, 1)``, in float64.
 
-    0 up to ``limit - buffer`` tokens, ``factor`` from ``limit`` tokens on, a straight line in between. It is to be
-    subtracted from the reward.
+    The penalty is 0 up to ``limit - buffer`` tokens and ``factor`` from ``limit`` tokens on, with a straight line in
+    between. The caller subtracts it from the reward.
 
     Args:
-        lengths: action tokens.
-        limit: length at which the whole penalty is due.
-        buffer: tokens before the limit over which it grows, from 1 to ``limit``.
-        factor: in units of the reward.
+        lengths: number of action tokens of each row.
+        limit: number of tokens from which on the whole penalty is due.
+        buffer: number of tokens before the limit over which the penalty grows, from 1 to ``limit``.
+        factor: the whole penalty, in units of the reward.
 
     Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, equation 13, which has ``factor`` 1.
     """
@@ -60,7 +60,7 @@ def overlong_penalty(
 
 
 class Overlong(Stateless):
-    """Subtracts the penalty from the score of each episode.
+    """Reward shaper that subtracts the penalty from the score of each episode.
 
     Without ``max_tokens`` the longest turn of an episode counts, because ``rollout.max_new_tokens`` is a limit of a
     turn; with it, all turns together.

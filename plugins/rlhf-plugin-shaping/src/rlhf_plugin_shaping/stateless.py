@@ -1,4 +1,4 @@
-"""The state of a shaper that has none."""
+"""Base of shapers without state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Stateless:
-    """Nothing to save: what such a shaper does depends on the batch alone."""
+    """The empty state of a shaper whose result depends on the batch alone."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -1,4 +1,4 @@
-"""Samples that were cut off at the length limit earn less, or a fixed penalty: ProRL's stop-properly rule."""
+"""ProRL's stop-properly rule: samples that were cut off at the length limit earn less, or a fixed penalty."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StopProperlyConfig(Config):
         0.0,
         ge=-1e6,
         le=1.0,
-        description="of truncated samples: from 0 to 1, what their reward is multiplied by; below 0, what it becomes",
+        description="from 0 to 1: factor of the reward of truncated samples; below 0: their reward",
     )
 
 
@@ -29,8 +29,8 @@ def stop_properly_reward(
 ) -> Float[np.ndarray, " b"]:
     """Return ``coef * reward`` where ``truncated`` if coef >= 0, else ``coef`` there; other rewards stay.
 
-    1 changes nothing, 0 takes everything away. A negative reward gets *better* with a coefficient below 1: where
-    rewards can be negative, set a fixed penalty instead.
+    A ``coef`` of 1 changes nothing, 0 takes everything away. A coefficient in [0, 1) makes a negative reward
+    *better*: where rewards can be negative, set a fixed penalty instead.
 
     Source: ProRL v2, as OpenRLHF 0.11.2 has it (``stop_properly_penalty_coef``).
     """
@@ -38,7 +38,7 @@ def stop_properly_reward(
 
 
 class StopProperly(Stateless):
-    """Applies the rule to what truncated episodes earned in all, the rewards of their turns included."""
+    """Reward shaper that applies the rule to the total reward of truncated episodes, turn rewards included."""
 
     def __init__(self, config: StopProperlyConfig) -> None:
         self.config = config
@@ -48,8 +48,8 @@ class StopProperly(Stateless):
     ) -> tuple[TrajectoryColumns, Metrics]:
         del info
         truncated = truncated_episodes(batch)
-        at_turns = np.repeat(truncated, batch.num_turns)  # (U,)
-        # A fixed penalty replaces the total: it stands in the score, and nothing is left at the turns.
+        at_turns = np.repeat(truncated, batch.num_turns)  # (turns of all rows,)
+        # A fixed penalty replaces the total: the score becomes the penalty, and the turns keep no reward.
         kept_at_turns = max(self.config.coef, 0.0)
         shaped = replace(
             batch,

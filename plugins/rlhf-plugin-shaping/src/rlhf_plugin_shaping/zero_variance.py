@@ -1,4 +1,4 @@
-"""Drops prompts whose samples all earned the same: compared with each other they teach nothing."""
+"""Filter of prompts whose samples all earned the same: compared with each other they teach nothing."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class ZeroVarianceConfig(Config):
 
 
 class ZeroVariance:
-    """Drops a group if the standard deviation of what its episodes earned in all is at most ``max_std``.
+    """Sample filter that drops a group if the standard deviation of its episodes' total rewards is at most ``max_std``.
 
     Equal rewards have a standard deviation of exactly 0, also if they are not exact in binary, such as 0.1. Equal sums
-    of several rewards may differ by a rounding, which ``max_std`` covers. A group of one is dropped.
+    of several rewards may differ by rounding, which ``max_std`` covers. A group of one is dropped.
     """
 
     def __init__(self, config: ZeroVarianceConfig) -> None:
