@@ -1,9 +1,9 @@
 """Clip-Cov and KL-Cov: a few tokens whose log-prob and advantage are high together are treated apart, to keep entropy.
 
-Raising the probability of a token that is already likely, because its advantage is high, is what lowers the entropy of
-a softmax policy; the covariance measures it token by token. Clip-Cov takes the gradient from a few tokens drawn among
-those of high covariance, KL-Cov holds the highest ones back with a penalty. Both select once per optimizer step, so how
-the step is cut has no influence.
+The entropy of a softmax policy falls when a likely token becomes likelier because its advantage is high; the covariance
+of log-prob and advantage measures that token by token. Clip-Cov takes the gradient from a few tokens
+drawn among those of high covariance, KL-Cov holds the highest ones back with a penalty. Both select tokens once per
+update, over its whole minibatch, so cutting it into micro-batches has no influence.
 
 Source: Cui et al. 2025, arXiv:2505.22617.
 """
@@ -22,7 +22,7 @@ from rlhf_core.math import MAX_LOG_RATIO, masked_sum, token_log_ratios, whiten
 
 DETACHED = "detached"
 PENALIZED = "penalized"
-"""Names of the columns that ``prepare`` returns."""
+"""Names of the columns that ``prepare`` of the two losses returns."""
 
 
 class ClipCovConfig(Config):
@@ -30,19 +30,19 @@ class ClipCovConfig(Config):
         2e-4,
         gt=0.0,
         le=1.0,
-        description="share of the step's action tokens that get no gradient; at least one token",
+        description="share of an update's action tokens that get no gradient; at least one token",
     )
     cov_low: float = Field(
         1.0,
         ge=0.0,
         le=1e6,
-        description="they are drawn among tokens whose covariance is above this, in nats times advantage",
+        description="these tokens are drawn among those with a covariance above this, in nats times advantage",
     )
     cov_high: float = Field(
         5.0,
         gt=0.0,
         le=1e6,
-        description="... and below this: the few tokens beyond are left alone",
+        description="upper end of that range: the few tokens beyond keep their gradient",
     )
     clip_low: float = Field(
         1.0, gt=0.0, le=1.0, description="the ratio counts down to 1 - clip_low; 1: no lower bound"
@@ -66,13 +66,13 @@ class KlCovConfig(Config):
         2e-3,
         gt=0.0,
         le=1.0,
-        description="share of the step's action tokens that are penalized; at least one token",
+        description="share of an update's action tokens that are penalized; at least one token",
     )
     kl_coef: float = Field(
         1.0,
         gt=0.0,
         le=100.0,
-        description="what the absolute log-ratio of a penalized token is multiplied with",
+        description="factor of the penalty, the absolute log-ratio of a penalized token",
     )
 
 
@@ -87,9 +87,8 @@ def token_covariances(
     covariance. Equal advantages, or equal log-probs, give exactly 0. Adding a constant to either changes nothing.
 
     Args:
-        advantages: in units of the advantage.
-        logprobs: nats. Of the policy before the step's updates, to select once per step; of the current policy, to
-            compare with code that selects within the loss.
+        logprobs: nats; those of the policy before the batch's updates, to select once per update, or those of the
+            current policy, to compare with code that selects within the loss.
 
     Source: Cui et al. 2025, arXiv:2505.22617.
     """
@@ -101,8 +100,8 @@ def token_covariances(
 def num_selected(fraction: float, action_mask: Bool[torch.Tensor, "b a"]) -> int:
     """Return ``max(1, floor(fraction * tokens))``, and 0 without tokens.
 
-    The minimum of one token is that of the authors' code; in a step of a thousand tokens it is five times the default
-    fraction.
+    The minimum of one token is that of the authors' code; in an update of a thousand tokens it is five times Clip-Cov's
+    default fraction.
     """
     num_tokens = int(action_mask.sum())
     return max(1, int(fraction * num_tokens)) if num_tokens else 0
@@ -119,7 +118,7 @@ def drawn_within(
 ) -> Bool[torch.Tensor, "b a"]:
     """Return True at ``count`` tokens drawn uniformly among the eligible with ``low < covariance < high``.
 
-    With fewer of them than ``count``, all are taken. The draw depends on the generator and on the order of the
+    With fewer candidates than ``count``, all are taken. The draw depends on the generator and on the order of the
     candidates, not on the width of the padding.
 
     Args:
@@ -138,7 +137,7 @@ def largest_positive(
 ) -> Bool[torch.Tensor, "b a"]:
     """Return True at the ``count`` eligible tokens with the largest covariance, as far as it is positive.
 
-    Of equal ones the first is taken, in the order of rows and tokens.
+    Among equal covariances the first token is taken, in the order of rows and tokens.
     """
     ranked = torch.where(eligible, covariances, -torch.inf).flatten()
     largest = ranked.sort(descending=True, stable=True).indices[:count]
@@ -153,9 +152,9 @@ class ClipCovResult(NamedTuple):
     loss: Float[torch.Tensor, "b a"]
     ratio: Float[torch.Tensor, "b a"]
     clipped_low: Bool[torch.Tensor, "b a"]
-    """A bad token that is already 1 - clip_low times as likely."""
+    """True where A < 0 and the ratio is below 1 - clip_low."""
     clipped_high: Bool[torch.Tensor, "b a"]
-    """A good token that is already 1 + clip_high times as likely."""
+    """True where A > 0 and the ratio is above 1 + clip_high."""
 
 
 def clip_cov_loss(
@@ -193,13 +192,13 @@ def clip_cov_loss(
 
 
 class ClipCovLoss:
-    """The clipped policy loss without a few tokens drawn among those of high covariance."""
+    """Policy loss ``clip_cov``."""
 
     def __init__(self, config: ClipCovConfig) -> None:
         self.config = config
 
     def prepare(self, step: StepColumns) -> Mapping[str, torch.Tensor]:
-        """Return 1 at the tokens that get no gradient in this step."""
+        """Return 1 at the tokens that get no gradient in this update, 0 elsewhere."""
         mask, config = step.action_mask, self.config
         chosen = drawn_within(
             _covariances(step),
@@ -239,6 +238,7 @@ class KlCovResult(NamedTuple):
     loss: Float[torch.Tensor, "b a"]
     ratio: Float[torch.Tensor, "b a"]
     abs_log_ratio: Float[torch.Tensor, "b a"]
+    """``abs(policy - old)``, not clamped."""
 
 
 def kl_cov_loss(
@@ -252,18 +252,18 @@ def kl_cov_loss(
 ) -> KlCovResult:
     """Return ``-ratio * A``, plus ``kl_coef * |policy - old|`` at the tokens that are ``penalized``.
 
-    The ratio is not clipped. At ratio 1 the penalty and its gradient are 0 and the rest is REINFORCE: it begins to
-    hold a token back with the second update of a batch, by a constant pull of ``kl_coef`` toward the old log-prob.
+    The ratio is not clipped. At ratio 1 the penalty and its gradient are 0 and the rest is REINFORCE: the penalty
+    acts from the second update of a batch on, as a constant pull of ``kl_coef`` toward the old log-prob.
 
     The log-ratio is clamped to [-20, 20] before the exponential, with no gradient beyond; the penalty is not clamped,
     so that it still pulls there. What stands at padding, nan included, has no effect.
 
     Source: Cui et al. 2025, arXiv:2505.22617 (KL-Cov). The paper writes a KL divergence; its authors' code
-    takes the absolute log-ratio of the sampled token, and so do we.
+    takes the absolute log-ratio of the sampled token, as does this function.
     """
     advantages = torch.where(action_mask, advantages, 0.0)
-    # Not bounded yet: the penalty still pulls where the ratio no longer does. Padding is replaced before the
-    # arithmetic: a nan there would come back in the backward pass as 0 * nan.
+    # The log-ratio is not clamped yet: the penalty still pulls where the ratio no longer does. Padding is replaced
+    # before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
     log_ratio = torch.where(action_mask, policy_logprobs - old_logprobs, 0.0)
     ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     penalty = torch.where(penalized & action_mask, kl_coef * log_ratio.abs(), 0.0)
@@ -275,13 +275,13 @@ def kl_cov_loss(
 
 
 class KlCovLoss:
-    """The unclipped policy loss with a KL penalty at the tokens of the highest covariance."""
+    """Policy loss ``kl_cov``."""
 
     def __init__(self, config: KlCovConfig) -> None:
         self.config = config
 
     def prepare(self, step: StepColumns) -> Mapping[str, torch.Tensor]:
-        """Return 1 at the tokens that are penalized in this step."""
+        """Return 1 at the tokens that are penalized in this update, 0 elsewhere."""
         count = num_selected(self.config.fraction, step.action_mask)
         chosen = largest_positive(_covariances(step), step.action_mask, count=count)
         return {PENALIZED: chosen.to(step.advantages.dtype)}
@@ -314,7 +314,7 @@ def _covariances(step: StepColumns) -> torch.Tensor:
 
 
 def _selected(inputs: LossInputs, name: str) -> torch.Tensor:
-    """Where the prepared column is 1, as bool; False at padding, whatever stands there."""
+    """Return True where the prepared column is 1; False at padding, whatever stands there."""
     assert name in inputs.prepared, "registered with provides={'prepares_step'}"
     return (inputs.prepared[name] > 0.5) & inputs.action_mask
 
@@ -323,7 +323,7 @@ CLIP_COV = Component(
     name="clip_cov",
     factory=ClipCovLoss,
     config=ClipCovConfig,
-    summary="clipped ratio that lets a few tokens of high covariance go, to keep entropy (Clip-Cov)",
+    summary="clipped ratio, no gradient at a few tokens of high covariance, to keep entropy (Clip-Cov)",
     needs=frozenset({"old_logprobs"}),
     provides=frozenset({"prepares_step", "aggregation:token-mean", "off_policy"}),
 )

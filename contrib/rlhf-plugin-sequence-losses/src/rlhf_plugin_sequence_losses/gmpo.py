@@ -34,9 +34,9 @@ class GmpoResult(NamedTuple):
     ratio: Float[torch.Tensor, "b a"]
     """The sequence's ratio."""
     clipped_low: Bool[torch.Tensor, "b a"]
-    """A bad token's log-ratio that is below ``-clip_low``."""
+    """True where A < 0 and the log-ratio is below ``-clip_low``: no gradient."""
     clipped_high: Bool[torch.Tensor, "b a"]
-    """A good token's log-ratio that is above ``clip_high``."""
+    """True where A >= 0 and the log-ratio is above ``clip_high``: no gradient."""
 
 
 def gmpo_loss(
@@ -54,17 +54,17 @@ def gmpo_loss(
     the token gets no gradient but stays in the mean. Bounds that are never reached give the unclipped geometric mean;
     equal policies have s = 1 and the gradient of REINFORCE.
 
-    The gradient of a token is ``-s * A_t``, through its own log-prob. For rows with one advantage, averaged over the
-    tokens of a row, that is exactly the gradient of ``-A * s``.
+    The gradient at a token that is not clipped is ``-s * A_t``, through its own log-prob. For rows with one advantage,
+    averaged over the tokens of a row, that is exactly the gradient of ``-A * s``.
 
-    Log-ratios are clamped to [-20, 20] first. What stands at padding, nan included, has no effect.
+    Log-ratios of tokens are clamped to [-20, 20] first. What stands at padding, nan included, has no effect.
 
     Args:
-        clip_low: nats, positive: not a distance from ratio 1.
+        clip_low: nats, positive; a bound of the log-ratio, not a distance from ratio 1.
         clip_high: nats, positive.
 
-    Source: Zhao et al. 2025, arXiv:2507.20673. The paper has one advantage per row; with several, its
-    product would mix them.
+    Source: Zhao et al. 2025, arXiv:2507.20673. The paper has one advantage per row. With several, the
+    gradient of s itself would give every token their mean; here each token keeps its own.
     """
     advantages = torch.where(action_mask, advantages, 0.0)
     log_ratio = token_log_ratios(policy_logprobs, old_logprobs, action_mask)
@@ -82,7 +82,7 @@ def gmpo_loss(
 
 
 class GmpoLoss:
-    """The geometric mean of clipped ratios."""
+    """Policy loss ``gmpo``."""
 
     def __init__(self, config: GmpoConfig) -> None:
         self.config = config

@@ -34,9 +34,9 @@ class LuspoResult(NamedTuple):
     ratio: Float[torch.Tensor, "b a"]
     """The sequence's ratio."""
     clipped_low: Bool[torch.Tensor, "b a"]
-    """A bad token of a sequence that is already 1 - clip_low times as likely, per token."""
+    """A token with A < 0 of a sequence whose ratio is below 1 - clip_low: no gradient."""
     clipped_high: Bool[torch.Tensor, "b a"]
-    """A good token of a sequence that is already 1 + clip_high times as likely, per token."""
+    """A token with A > 0 of a sequence whose ratio is above 1 + clip_high: no gradient."""
 
 
 def luspo_loss(
@@ -53,15 +53,19 @@ def luspo_loss(
     ``s = exp(mean over the row of policy - old)``, the geometric mean of the tokens' ratios.
 
     Summed over the tokens of a row with one advantage this is ``n * -min(s * A, clip(s) * A)``: GSPO's loss of the
-    sequence times its length, which is LUSPO. The aggregation has to sum; with ``seq-mean-token-mean`` it is GSPO.
+    sequence times its length, which is LUSPO. The aggregation has to sum; with ``seq-mean-token-mean`` it is
+    GSPO-token.
 
     The gradient of a token that is not clipped is ``-s * A_t``, through its own log-prob; for rows with one advantage
     the gradient of the sum is exactly the paper's. Equal policies have s = 1 and the gradient of REINFORCE.
 
-    Log-ratios are clamped to [-20, 20] first. What stands at padding, nan included, has no effect.
+    Log-ratios of tokens are clamped to [-20, 20] first, where ``gspo`` clamps their mean. What stands at padding, nan
+    included, has no effect.
 
     Args:
-        clip_low: of the geometric mean, so orders of magnitude smaller than for single tokens.
+        clip_low: lower bound 1 - clip_low of s; s is a geometric mean, so the bounds are orders of magnitude narrower
+            than for single tokens.
+        clip_high: upper bound 1 + clip_high of s.
 
     Source: Liu et al. 2026, arXiv:2602.05261; the ratio: Zheng et al. 2025 (GSPO), arXiv:2507.18071, equation 7.
     """
@@ -84,7 +88,7 @@ def luspo_loss(
 
 
 class LuspoLoss:
-    """The clipped sequence ratio, to be summed over tokens."""
+    """Policy loss ``luspo``."""
 
     def __init__(self, config: LuspoConfig) -> None:
         self.config = config

@@ -42,19 +42,19 @@ class VespoConfig(Config):
         return frozenset({"rollout_logprobs"} if self.behavior == "rollout" else ())
 
     def excluded_by_options(self) -> frozenset[str]:
-        # Against the sampler's own policy the weight is what a correction would put on a second time.
+        # The ratio to the sampler is in the weight already; a correction would apply it a second time.
         return frozenset(
             {"is_correction", "renormalized_sampling"} if self.behavior == "rollout" else ()
         )
 
 
 class VespoResult(NamedTuple):
-    """All zero at padding. Only ``loss`` has a gradient."""
+    """Loss and kernel are 0 at padding. Only ``loss`` has a gradient."""
 
     loss: Float[torch.Tensor, "b a"]
     kernel: Float[torch.Tensor, "b a"]
     log_weight: Float[torch.Tensor, "b 1"]
-    """Logarithm of the sequence's importance weight, clamped to [log 1e-8, 20]."""
+    """Log importance weight of the sequence, nats; clamped to [log 1e-8, 20]."""
 
 
 def gamma_kernel(
@@ -68,7 +68,7 @@ def gamma_kernel(
     ``lambda_ = 0`` would give the power alone, and with ``k = 1`` the plain importance weight.
 
     Args:
-        log_weight: nats.
+        log_weight: log w, nats.
         k: not negative.
         lambda_: not negative.
 
@@ -97,10 +97,10 @@ def vespo_loss(
     has no effect.
 
     Args:
-        behavior_logprobs: of the policy that the data counts as sampled from.
+        behavior_logprobs: those of the policy that the data counts as sampled from, nats.
 
-    Source: Shen et al. 2026, arXiv:2602.10693, and the authors' code, which takes the sign from the first token of a
-    sequence where we take each token's.
+    Source: Shen et al. 2026, arXiv:2602.10693, and the authors' code, which takes the sign of A from the first token
+    of a sequence; here each token has its own.
     """
     advantages = torch.where(action_mask, advantages, 0.0)
     log_ratio = token_log_ratios(policy_logprobs.detach(), behavior_logprobs, action_mask)
@@ -119,7 +119,7 @@ def vespo_loss(
 
 
 class VespoLoss:
-    """The log-prob, weighted with a kernel of the sequence's importance weight."""
+    """Policy loss ``vespo``."""
 
     def __init__(self, config: VespoConfig) -> None:
         self.config = config

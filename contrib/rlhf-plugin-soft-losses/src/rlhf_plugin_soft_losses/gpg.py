@@ -8,7 +8,7 @@ from rlhf_core.lazy import Bool, Float, torch
 
 
 class GpgConfig(Config):
-    pass
+    """GPG has no options."""
 
 
 def gpg_loss(
@@ -29,7 +29,7 @@ def gpg_loss(
 
 
 class GpgLoss:
-    """The plain policy gradient."""
+    """Policy loss ``gpg``."""
 
     def __init__(self, config: GpgConfig) -> None:
         self.config = config

@@ -47,8 +47,8 @@ def sapo_loss(
 ) -> SapoResult:
     """Return ``-f(ratio) * A`` with ``f(r) = 4 / tau * sigmoid(tau * (r - 1))``, tau by the sign of A.
 
-    The slope of f is ``4 * sigmoid * (1 - sigmoid)``: 1 at ratio 1, where the gradient is REINFORCE's, and fading to 0
-    on both sides. As tau goes to 0 it is 1 everywhere and the gradient that of ``-ratio * A``. The value at ratio 1
+    The slope of f is ``4 * sigmoid * (1 - sigmoid)``: 1 at ratio 1, where the gradient is REINFORCE's, and fading on
+    both sides. As tau goes to 0 the slope is 1 everywhere and the gradient that of ``-ratio * A``. The value at ratio 1
     is ``-2 / tau * A``, so losses of runs with different tau cannot be compared.
 
     The log-ratio is clamped to [-20, 20] before the exponential, with no gradient beyond. What stands at padding, nan
@@ -76,7 +76,7 @@ def sapo_loss(
 
 
 class SapoLoss:
-    """The softly gated policy loss."""
+    """Policy loss ``sapo``."""
 
     def __init__(self, config: SapoConfig) -> None:
         self.config = config
