@@ -41,7 +41,7 @@ class PackedLayout:
         self.lengths = self.offsets.diff()  # (b,)
         self.longest = int(self.lengths.max())
         self.is_even = len(self.lengths) > 1 and bool((self.lengths == self.longest).all())
-        """Whether the row has several sequences, all of one length."""
+        """True if the row has several sequences, all of one length."""
         self.device = device
         self.cu_seqlens = self.offsets.to(device, torch.int32)
         self._padding: _Padding | None = None

@@ -117,7 +117,10 @@ class SharedLayout:
 
 
 class _Spread(torch.autograd.Function):
-    """(1, H, N, D_head) to (1, H, F, D_head). Gradients are summed in a fixed order: runs repeat to the bit."""
+    """(1, H, N, D_head) to (1, H, F, D_head): copies at all places.
+
+    Gradients are summed in a fixed order, so equal runs stay equal to the bit.
+    """
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, layout: SharedLayout, adds: bool) -> Tensor:
@@ -137,7 +140,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _Keep(torch.autograd.Function):
-    """(1, F, H, D_head) to (1, N, H, D_head)."""
+    """(1, F, H, D_head) to (1, N, H, D_head): the outputs at the row's own places."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, kept: Tensor) -> Tensor:

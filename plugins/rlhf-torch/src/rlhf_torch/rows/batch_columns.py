@@ -18,7 +18,7 @@ class Pass(NamedTuple):
     rows: NDArray[np.int64]
     """Row numbers in the batch, in the order of the results."""
     results: tuple[Tensor, ...]
-    """(M, ...) each."""
+    """Results, (M, ...) each."""
 
 
 def placed(batch: TrajectoryColumns, passes: Sequence[Pass]) -> list[NDArray[np.float32]]:
