@@ -52,7 +52,7 @@ def check_groups(groups: Sequence[ParameterGroup], names: Collection[str]) -> No
     """Refuse parameter groups that do not hold every trainable parameter exactly once.
 
     Raises:
-        PluginError: some parameters are in no group or in several; the message has their numbers.
+        PluginError: some parameters are in no parameter group or in several; the message has their numbers.
     """
     placed = [name for group in groups for name, _ in group.named_parameters]
     missing, twice = set(names) - set(placed), len(placed) - len(set(placed))
@@ -64,16 +64,16 @@ def check_groups(groups: Sequence[ParameterGroup], names: Collection[str]) -> No
 
 
 def log_groups(role: str, groups: Sequence[ParameterGroup]) -> None:
-    """Log the parameters and options of each group."""
+    """Log the parameters and options of each parameter group."""
     for group in groups:
         log.info("optimizer of the %s, group %s", role, group.describe())
 
 
 def peak_lrs(optimizer: torch.optim.Optimizer) -> list[float]:
-    """Return the learning rate that each group was created with, which the schedule scales.
+    """Return the learning rate that each parameter group was created with, which the schedule scales.
 
     Raises:
-        PluginError: a group has no ``lr``.
+        PluginError: a parameter group has no ``lr``.
     """
     if any("lr" not in group for group in optimizer.param_groups):
         raise PluginError(
