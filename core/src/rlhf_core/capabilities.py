@@ -19,7 +19,8 @@ from .errors import CapabilityError, PluginError
 
 SEVERAL_TURNS = "several_turns"
 OFF_POLICY = "off_policy"
-"""Word of a policy loss whose gradient has the ratio to ``LossInputs.old_logprobs``, or is right whoever wrote the sample."""
+"""Word of a policy loss that is right for samples of an older policy: its gradient has the ratio to
+``LossInputs.old_logprobs``, or does not depend on who wrote the sample."""
 APPLIES_IS_WEIGHTS = "applies_is_weights"
 PREPARES_STEP = "prepares_step"
 ONE_PROCESS = "one_process"

@@ -42,8 +42,8 @@ class Optimizer(Protocol):
     """The component, which makes a torch optimizer.
 
     A backend may call ``create`` several times, also for trial parameters of its own. Between steps it may replace the
-    parameters of a parameter group, by slices of them or by one after the other. All that an optimizer remembers of a parameter
-    must therefore be in the torch optimizer's ``state``.
+    parameters of a parameter group, by slices of them or by one after the other. All that an optimizer remembers of a
+    parameter must therefore be in the torch optimizer's ``state``.
     """
 
     def parameter_groups(
