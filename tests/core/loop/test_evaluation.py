@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
-from rlhf_core.loop.evaluation import pass_at_k, summarize
+from rlhf_core.loop.evaluation import metric_names, pass_at_k, summarize
 
 
 def trajectory(prompt, sample, reward, length=1, segment=0):
@@ -75,3 +75,22 @@ def test_segments_count_once_and_a_threshold_that_is_no_binary_fraction_is_met()
     assert summary["pass@1"] == 0.5
     assert summary["reward"] == pytest.approx(0.65)
     assert summarize([], 0.7) == {}
+
+
+@pytest.mark.parametrize("num_samples", [1, 2, 3, 4, 7, 8])
+def test_the_names_are_those_of_a_summary(num_samples):
+    rows = [trajectory(0, sample, 1.0) for sample in range(num_samples)]
+
+    names = metric_names(["rows"], [0.5], num_samples, draws=False)
+
+    assert names == [f"eval/rows/T0.5/{name}" for name in summarize(batches(rows), 1.0)]
+
+
+def test_greedy_samples_of_a_prompt_are_one_unless_an_environment_draws():
+    greedy, sampled = "eval/rows/T0/pass@4", "eval/rows/T1/pass@4"
+
+    still = metric_names(["rows"], [0.0, 1.0], 4, draws=False)
+    drawn = metric_names(["rows"], [0.0, 1.0], 4, draws=True)
+
+    assert (greedy in still, sampled in still) == (False, True)
+    assert (greedy in drawn, sampled in drawn) == (True, True)

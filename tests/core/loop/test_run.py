@@ -365,3 +365,43 @@ def test_the_best_checkpoint_is_saved_when_it_is_found_and_kept(small_run, mode,
     assert small_run.checkpoints() == sorted({best, 3})
     state = json.loads((small_run.folder / "run/checkpoints/step-00000003/state.json").read_text())
     assert state["best_step"] == best
+
+
+def test_a_best_metric_that_no_evaluation_gives_is_refused_before_the_first_step(small_run):
+    """At the end of the run, the error would have cost the whole training."""
+    wrong = {"eval": {"fraction": 0.25}, "checkpoint": {"best_metric": "eval/rows/T1/reward"}}
+
+    with pytest.raises(ConfigError) as caught:
+        small_run(wrong, {"eval": {"at_start": False}})
+
+    assert "--checkpoint.best_metric eval/rows/T1/reward" in str(caught.value)
+    assert "eval/rows/T0/reward" in str(caught.value)
+    assert "learn" not in small_run.events
+
+
+def test_an_evaluation_that_scored_nothing_has_no_best_and_the_run_goes_on(small_run, caplog):
+    lost = {"reward": {"letters": {"on_error": "drop"}}}
+
+    def prepare(runtime):
+        generate = runtime.engine.generate
+
+        async def noting(request):
+            greedy = request.sampling.temperature == 0
+            small_run.scores_fail = greedy and runtime.engine.version == 2
+            return await generate(request)
+
+        runtime.engine.generate = noting
+
+    def fail():
+        if getattr(small_run, "scores_fail", False):
+            raise ValueError("the server is away")
+
+    for time in range(1, 100):
+        small_run.diary.on("reward", fail, time=time)
+
+    result = small_run(BEST, lost, prepare=prepare)
+
+    assert result.status == "finished"
+    evaluated = {line["step"]: line["eval"] for line in small_run.lines() if "eval" in line}
+    assert evaluated[2] == {"eval/rows/T0/dropped_prompts": len(evaluated) - 1.0}
+    assert "eval/rows/T0/reward was not evaluated at step 2" in caplog.text

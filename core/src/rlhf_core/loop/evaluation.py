@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -59,16 +59,15 @@ class Evaluator:
         results: dict[str, float] = {}
         for name, tasks in self.sets.items():
             for index, temperature in enumerate(self._temperatures):
-                prefix = f"eval/{name}/T{temperature:g}"
-                for metric, value in (await self._run_set(tasks, index, temperature, step)).items():
-                    results[f"{prefix}/{metric}"] = value
+                values = await self._run_set(tasks, index, temperature, step)
+                for metric, value in values.items():
+                    results[_full_name(name, temperature, metric)] = value
         return results
 
     async def _run_set(
         self, tasks: Tasks, temperature_index: int, temperature: float, step: int
     ) -> dict[str, float]:
-        # Greedy episodes of one prompt are all the same, unless an environment draws random numbers.
-        greedy = temperature == 0 and self._context.environment is None
+        draws = self._context.environment is not None
         episodes = EpisodeRunner(
             executor=self._executor,
             context=replace(
@@ -76,7 +75,7 @@ class Evaluator:
             ),
             seed_of=partial(eval_seed, self._seed, temperature_index),
             score=self._score,
-            samples_per_prompt=1 if greedy else self._num_samples,
+            samples_per_prompt=samples_at(temperature, self._num_samples, draws=draws),
             compared_share=0.0,
         )
         all_tasks = [tasks.task(index, EPOCH) for index in range(len(tasks))]
@@ -85,6 +84,39 @@ class Evaluator:
         batches = [group.batch for group in groups if group.batch is not None]
         values = summarize(batches, self._pass_threshold)
         return values | ({"dropped_prompts": float(lost)} if lost else {})
+
+
+def metric_names(
+    sets: Iterable[str], temperatures: Sequence[float], num_samples: int, *, draws: bool
+) -> list[str]:
+    """Return the names that ``Evaluator.run`` gives of sets of which something could be scored.
+
+    Args:
+        draws: the run has an environment, which may draw.
+    """
+    return [
+        _full_name(name, temperature, metric)
+        for name in sets
+        for temperature in temperatures
+        for metric in (
+            *("reward", "response_length", "truncated"),
+            *(f"pass@{k}" for k in _ks(samples_at(temperature, num_samples, draws=draws))),
+        )
+    ]
+
+
+def samples_at(temperature: float, num_samples: int, *, draws: bool) -> int:
+    """Episodes per prompt: greedy ones are all the same, unless an environment draws."""
+    return 1 if temperature == 0 and not draws else num_samples
+
+
+def _full_name(set_name: str, temperature: float, metric: str) -> str:
+    return f"eval/{set_name}/T{temperature:g}/{metric}"
+
+
+def _ks(num_samples: int) -> list[int]:
+    """1, 2, 4, ... up to the number of samples."""
+    return [1 << exponent for exponent in range(num_samples.bit_length())]
 
 
 def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> dict[str, float]:
@@ -102,16 +134,12 @@ def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> di
     prompt = batch.group[first]
     total = np.bincount(prompt)
     passed = np.bincount(prompt[rewards >= np.float32(pass_threshold)], minlength=len(total))
-    result = {
+    return {
         "reward": float(rewards.mean()),
         "response_length": float(batch.num_actions.mean()),
         "truncated": float(batch.truncated.mean()),
+        **{f"pass@{k}": float(np.mean(pass_at_k(passed, total, k))) for k in _ks(int(total.min()))},
     }
-    k = 1
-    while k <= total.min():
-        result[f"pass@{k}"] = float(np.mean(pass_at_k(passed, total, k)))
-        k *= 2
-    return result
 
 
 def pass_at_k(passed: NDArray[np.int64], total: NDArray[np.int64], k: int) -> NDArray[np.float64]:

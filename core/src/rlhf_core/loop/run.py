@@ -22,7 +22,6 @@ from ..durable.plugin_record import append_to_history, record_of, report_changes
 from ..durable.records import RecordFile
 from ..durable.run_folder import RunFolder, claim
 from ..durable.run_log import Notes, run_log
-from ..errors import RLHFError
 from ..learning.roles import POLICY
 from ..observer import RolloutSample, RunInfo, RunResult
 from ..plugins import Plugins
@@ -224,9 +223,13 @@ class _Run:
         if name is None or self.state.step == 0:
             return False
         if name not in values:
-            raise RLHFError(
-                f"--checkpoint.best_metric {name}: no such metric was evaluated; there are {', '.join(sorted(values))}"
+            # Its set lost all samples to a reward's errors, say; that it has the metric was checked before.
+            log.warning(
+                "--checkpoint.best_metric %s was not evaluated at step %s, which is therefore no best one",
+                name,
+                self.state.step,
             )
+            return False
         sign = 1 if self.config.checkpoint.best_mode == "max" else -1
         best = self.state.best_value
         if best is not None and sign * values[name] <= sign * best:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config.checks.features import sampling_params, spare_prompts
 from ..config.resolved import Resolved
-from ..config.run import RolloutConfig
+from ..config.run import RolloutConfig, RunConfig
 from ..contracts.engine import Engine
 from ..contracts.environment import Environment
 from ..contracts.executor import Renderer, RolloutContext, RolloutExecutor
@@ -20,6 +20,7 @@ from ..contracts.runtime import RoleHandle
 from ..data.renderer import TokenizerRenderer
 from ..data.tasks import load_eval_sets, load_task_set
 from ..data.tokenizer import eos_token_ids, load_tokenizer
+from ..errors import ConfigError
 from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
@@ -30,7 +31,7 @@ from ..rng import sample_seed
 from ..rollouts.cursor import Tasks
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.source import Ahead, RolloutSource
-from .evaluation import Evaluator
+from .evaluation import Evaluator, metric_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,11 @@ class Session:
 async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitStack) -> Session:
     """Load the data, build every component and role, and put their closing on ``stack``.
 
-    Cheap parts come first, so that a bad row or reward file is reported before a model is loaded.
+    Cheap things come first, so that a bad row or reward file is reported before a model is loaded.
+
+    Raises:
+        ConfigError: no evaluation gives the metric of the best checkpoint.
+        RLHFError: a row is bad, or a component cannot be built or started.
     """
     run = resolved.run
     demands = demands_of(resolved)
@@ -64,6 +69,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     renderer = TokenizerRenderer(tokenizer)
     tasks = load_task_set(run, renderer)
     eval_sets = load_eval_sets(run, renderer)
+    _check_best_metric(run, eval_sets)
     total_steps = total_steps_of(resolved, len(tasks))
 
     score = await _start_rewards(resolved, stack)
@@ -123,6 +129,20 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
         shapers=shapers,
     )
+
+
+def _check_best_metric(run: RunConfig, eval_sets: Iterable[str]) -> None:
+    wanted = run.checkpoint.best_metric
+    names = metric_names(
+        eval_sets,
+        run.eval.temperatures,
+        run.eval.n_samples,
+        draws=run.rollout.environment is not None,
+    )
+    if wanted is not None and wanted not in names:
+        raise ConfigError(
+            f"--checkpoint.best_metric {wanted}: expected a metric that this run evaluates: {', '.join(names)}"
+        )
 
 
 def _context(resolved: Resolved, engine: Engine, renderer: Renderer) -> RolloutContext:
