@@ -127,7 +127,7 @@ def rlhf_run_start(run: RunInfo) -> None:
 def rlhf_rollout_end(
     step: int, samples: Sequence[RolloutSample], metrics: Mapping[str, float]
 ) -> None:
-    """Called on the driver when a step's rollouts are generated, scored and filtered, before training."""
+    """Called on the driver after each step's updates, before ``rlhf_step_end``: a few of its samples as text."""
 
 
 @hookspec
