@@ -1,15 +1,21 @@
-"""Trajectories written as text, and an engine that is stepped, for tests of rollouts, learning and the loop."""
+"""Trajectories written as text, an engine that is stepped, and configurations of components that are none."""
 
 import importlib
 import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from rlhf_core.config import Layer, parse_flags, resolve
+from rlhf_core.config.resolved import Resolved
 from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_core.plugins import GROUP, Candidate, Plugins, empty, register
+
+from . import sample_plugin
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +28,27 @@ def stepping() -> ModuleType:
         return importlib.import_module("stepping")
     finally:
         sys.path.remove(here)
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Plugins:
+    """Only the components of ``sample_plugin``."""
+    monkeypatch.setitem(sys.modules, "sample_plugin", sample_plugin.module())
+    loaded = empty()
+    register(loaded, Candidate("sample", EntryPoint("sample", "sample_plugin", GROUP), None))
+    return loaded
+
+
+@pytest.fixture
+def resolved(plugins: Plugins) -> Callable[..., Resolved]:
+    """Resolve flags on top of the defaults and what makes a run complete."""
+
+    def run(*words: str, files: tuple[Layer, ...] = (), enough: bool = True) -> Resolved:
+        typed = [*(sample_plugin.ENOUGH if enough else ()), *words]
+        layers = [Layer.of(sample_plugin.DEFAULTS, "defaults"), *files, parse_flags(typed)]
+        return resolve(layers, plugins)
+
+    return run
 
 
 @pytest.fixture

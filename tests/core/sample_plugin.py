@@ -1,15 +1,10 @@
 """A plugin with a few components of most kinds, so that configuration is tested without any real one."""
 
-import sys
 import types
-from importlib.metadata import EntryPoint
 
-import pytest
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, hookimpl
-from rlhf_core.config import Layer, parse_flags, resolve
-from rlhf_core.plugins import GROUP, Candidate, empty, register
 
 
 class Discount(Config):
@@ -136,27 +131,12 @@ ENOUGH = ["--model", "some/model", "--data", "org/set", "--reward", "pattern"]
 """Flags that make the defaults a complete run."""
 
 
-@pytest.fixture
-def plugins(monkeypatch):
-    """Only the components above."""
-    module = types.ModuleType("sample_plugin")
+def module() -> types.ModuleType:
+    """The components above as a plugin's module."""
+    made = types.ModuleType("sample_plugin")
     for hook, found in COMPONENTS.items():
-        setattr(module, hook, hookimpl(_returning(found)))
-    monkeypatch.setitem(sys.modules, "sample_plugin", module)
-    loaded = empty()
-    register(loaded, Candidate("sample", EntryPoint("sample", "sample_plugin", GROUP), None))
-    return loaded
-
-
-@pytest.fixture
-def resolved(plugins):
-    """Resolve flags on top of the defaults and what makes a run complete."""
-
-    def run(*words, files=(), enough=True):
-        typed = [*(ENOUGH if enough else ()), *words]
-        return resolve([Layer.of(DEFAULTS, "defaults"), *files, parse_flags(typed)], plugins)
-
-    return run
+        setattr(made, hook, hookimpl(_returning(found)))
+    return made
 
 
 def _returning(found):

@@ -1,8 +1,8 @@
-"""Which options make sense when generation runs ahead of training, and where old log-probs then come from."""
+"""What options mean for components: who weighs stale samples, how many updates a step has, which words a run brings."""
 
 import pytest
 
-from rlhf_core import ConfigError
+from rlhf_core import CapabilityError
 from rlhf_core.config.checks.features import (
     features_of,
     old_logprobs_from,
@@ -46,27 +46,6 @@ def test_components_see_that_rollouts_are_stale_and_what_stands_for_the_old_poli
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ((*AHEAD, "--algo.loss.old_logprobs", "recompute"), "--algo.correction.kind tis"),
-        ((*AHEAD, "--algo.loss.old_logprobs", "reuse"), "nothing would weigh the samples"),
-        ((*AHEAD, "--rollout.top_p", "0.9"), "those of another distribution"),
-        ((*AHEAD, "--loss", "plain_gradient"), "provides={'off_policy'}"),
-        ((*AHEAD, "--loss", "plain_gradient"), "--algo.correction.kind tis"),
-        (("--rollout.in_flight_updates",), "nothing is in flight when weights change"),
-        (("--rollout.max_staleness", "-1"), "--rollout.max_staleness"),
-        (("--rollout.oversampling", "0.5"), "--rollout.oversampling"),
-        (("--rollout.concurrency", "0"), "--rollout.concurrency"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(resolved, words, part):
-    with pytest.raises(ConfigError) as caught:
-        resolved(*words)
-
-    assert part in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("words", "spare", "in_flight"),
     [
         ((), 0, 10),
@@ -84,3 +63,27 @@ def test_engines_are_told_how_many_prompts_may_be_in_flight(resolved, words, spa
 
     assert spare_prompts(rollout) == spare
     assert prompts_in_flight(rollout) == in_flight
+
+
+CAPABILITIES = {
+    "group of one": (["--rollout.n_samples_per_prompt", "1"], "needs at least 2"),
+    "turns without an environment": (["--executor", "turns"], "choose one with --env"),
+    "loss that needs a correction": (["--loss", "needs_is"], "set --algo.correction.kind"),
+    "correction of a truncated distribution": (
+        ["--algo.correction.kind", "cut", "--rollout.top_p", "0.9"],
+        "cannot be combined with 'renormalized_sampling'",
+    ),
+    "optimizer that needs a KL": (["--optim", "picky"], "--algo.kl.mode loss"),
+    "imitation without responses": (
+        ["--algo.terms.use", "imitate"],
+        "give the responses to imitate with --supervised.data",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "part"), CAPABILITIES.values(), ids=CAPABILITIES)
+def test_components_that_cannot_work_together_are_refused(resolved, words, part):
+    with pytest.raises(CapabilityError) as caught:
+        resolved(*words)
+
+    assert part in str(caught.value)
