@@ -181,3 +181,21 @@ def test_names_of_overridden_layers_are_remembered():
 
     assert list(written_names(OPTIM, layers)) == ["plain", "momentum"]
     assert list(written_names(REWARD, layers)) == ["pattern", "code", "clashing"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(3, []), (True, []), (0.5, []), ({"a": 1}, []), ([3, "x"], ["x"])]
+)
+def test_what_is_no_name_is_not_remembered(value, expected):
+    assert list(written_names(OPTIM, [Layer.of({"actor": {"optim": value}})])) == expected
+
+
+@pytest.mark.parametrize("value", [3, True, ["plain", 3]])
+def test_what_is_no_name_may_be_overridden(resolved, value):
+    overridden = Layer.of({"actor": {"optim": value}}, "a.toml")
+
+    found = resolved("--optim", "momentum", files=[overridden])
+
+    assert found.one("actor.optim").registered.name == "momentum"
+    with pytest.raises(ConfigError, match=r"^--actor\.momentun\.lr: there is no such option"):
+        resolved("--optim", "momentum", "--actor.momentun.lr", "1", files=[overridden])

@@ -105,12 +105,11 @@ def select_slot(slot: Selector, tree: Layer, labels: Labels, plugins: Plugins) -
 
 
 def written_names(slot: Selector, layers: Sequence[Layer]) -> Iterator[str]:
-    """Yield every name that some layer, also an overridden one, gives to a selector."""
+    """Yield every name that some layer, also an overridden one, gives to a selector; what is no name is left out."""
     for layer in layers:
         value = lookup(layer.values, slot.path)
-        for name in [value] if isinstance(value, str) else value or ():
-            if isinstance(name, str):
-                yield name
+        names = value if isinstance(value, list | tuple) else [value]
+        yield from (name for name in names if isinstance(name, str))
 
 
 def section_model(slot: Selector) -> type[BaseModel]:
