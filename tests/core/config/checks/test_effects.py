@@ -43,6 +43,28 @@ NO_EFFECT = {
     "best mode": (["--checkpoint.best_mode", "min"], "no best checkpoint"),
     "end of a schedule": (["--actor.min_lr_ratio", "0.5"], "the learning rate is constant"),
     "error value": (["--reward.pattern.error_value", "1"], "Set --reward.pattern.on_error value"),
+    "refills without filters": (["--rollout.max_refills", "2"], "Add --rollout.filters"),
+    "mismatch of older samples": (
+        ["--rollout.max_staleness", "1", "--rollout.max_mismatch", "0.1"],
+        "differ for good reasons",
+    ),
+    "mismatch of a truncated distribution": (
+        ["--rollout.top_p", "0.9", "--rollout.max_mismatch", "0.1"],
+        "differ for good reasons",
+    ),
+    "share of compared samples, for a loss that needs all": (
+        ["--loss", "reads_sampler", "--rollout.compared_share", "0.5"],
+        "all samples carry the sampler's log-probs",
+    ),
+    "share of compared samples, when they are the old ones": (
+        ["--rollout.max_staleness", "1", "--rollout.compared_share", "0.5"],
+        "all samples carry the sampler's log-probs",
+    ),
+    "strict beginning": (["--resume.strict"], "Add --resume"),
+    "damaged records of a beginning": (
+        ["--resume.damaged_records", "set-aside"],
+        "Add --resume",
+    ),
     "updates in flight of nothing": (
         ["--rollout.in_flight_updates"],
         "nothing is in flight when weights change",
@@ -63,3 +85,31 @@ def test_what_changes_nothing_may_stand_in_a_file(resolved):
     waiting = {"algo": {"kl": {"mode": "loss"}}, "eval": {"every": 5}, "ref": {"path": "x"}}
 
     resolved(files=[Layer.of(waiting, "run.toml")])
+
+
+COUNTS = [
+    ("--rollout.filters", "spread", "--rollout.max_refills", "2"),
+    ("--rollout.max_mismatch", "0.1", "--rollout.compared_share", "0.5"),
+    ("--algo.loss.old_logprobs=recompute", "--rollout.compared_share", "0.5"),
+    ("--resume", "auto", "--resume.strict", "--resume.damaged_records", "set-aside"),
+    ("--rollout.max_staleness", "1", "--rollout.in_flight_updates"),
+    ("--actor.lr_schedule", "cosine", "--actor.min_lr_ratio", "0.5"),
+    ("--reward.pattern.on_error", "value", "--reward.pattern.error_value", "1"),
+    ("--eval.data", "x", "--eval.split", "test", "--eval.every", "5"),
+    ("--eval.fraction=0.1", "--checkpoint.best_metric=m", "--checkpoint.best_mode=min"),
+]
+
+
+@pytest.mark.parametrize("words", COUNTS, ids=" ".join)
+def test_the_same_option_counts_beside_what_switches_it_on(resolved, words):
+    resolved(*words)
+
+
+def test_the_message_names_the_option_as_it_was_typed_and_what_to_do(resolved):
+    with pytest.raises(ConfigError) as caught:
+        resolved("--rollout.max_refills=2")
+
+    assert str(caught.value) == (
+        "--rollout.max_refills would change nothing: no filter drops what could be replaced. "
+        "Add --rollout.filters NAME."
+    )

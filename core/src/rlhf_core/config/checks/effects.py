@@ -11,7 +11,7 @@ from ...errors import ConfigError
 from ..problems import Labels
 from ..resolved import Selection
 from ..run import EvalConfig, RunConfig, SupervisedConfig
-from .features import needs
+from .features import needs, old_logprobs_from, renormalizes
 
 Selections = Mapping[str, tuple[Selection, ...]]
 
@@ -67,12 +67,38 @@ def _without_effect(
                 f"{role}.min_lr_ratio",
                 f"the learning rate is constant. Set --{role}.lr_schedule too.",
             )
+    if run.resume.checkpoint is None:
+        for name in ("strict", "damaged_records"):
+            yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
+    yield from _rollouts_without_effect(run, selections, labels)
+    yield from _error_values_without_effect(selections)
+
+
+def _rollouts_without_effect(
+    run: RunConfig, selections: Selections, labels: Labels
+) -> Iterator[tuple[str, str]]:
     if not run.rollout.max_staleness:
         yield (
             "rollout.in_flight_updates",
             "nothing is in flight when weights change. Set --rollout.max_staleness 1 or more.",
         )
-    yield from _error_values_without_effect(selections)
+    if not selections["rollout.filters"]:
+        yield (
+            "rollout.max_refills",
+            "no filter drops what could be replaced. Add --rollout.filters NAME.",
+        )
+    if run.rollout.max_staleness or renormalizes(run):
+        yield (
+            "rollout.max_mismatch",
+            "samples of older weights, or of a truncated distribution, differ for good reasons. "
+            "Leave that option out.",
+        )
+    as_old = old_logprobs_from(run, selections) == "rollout"
+    if as_old or "rollout_logprobs" in needs(selections, labels):
+        yield (
+            "rollout.compared_share",
+            "all samples carry the sampler's log-probs, because this run needs them. Leave that option out.",
+        )
 
 
 def _error_values_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
