@@ -3,11 +3,15 @@
 import pytest
 
 from rlhf_core import CapabilityError
+from rlhf_core.capabilities import BROUGHT_BY_OPTIONS
 from rlhf_core.config.checks.features import (
+    aggregation_of,
     features_of,
+    is_off_policy,
     old_logprobs_from,
     prompts_in_flight,
     spare_prompts,
+    updates_per_batch,
 )
 
 AHEAD = ("--rollout.max_staleness", "2")
@@ -87,3 +91,88 @@ def test_components_that_cannot_work_together_are_refused(resolved, words, part)
         resolved(*words)
 
     assert part in str(caught.value)
+
+
+def brought(found):
+    return features_of(found.run, found.selections)
+
+
+def test_every_word_that_options_may_bring_is_known_and_some_options_bring_it(resolved):
+    everything = brought(
+        resolved(
+            *("--env", "maze", "--executor", "turns", "--rollout.max_length", "2048"),
+            *("--algo.correction.kind", "cut", "--reward.shapers", "bounds"),
+            *("--actor.adapter", "thin", "--algo.kl.coef=0.1", "--algo.kl.target=1"),
+            *("--train.inner_epochs", "2", "--algo.loss.entropy_coef", "0.1"),
+            *("--algo.terms.use", "imitate", "follow", "--supervised.data", "x"),
+            *("--algo.teacher.path", "x"),
+        )
+    )
+    others = [
+        brought(resolved("--rollout.max_staleness", "1")),
+        brought(resolved("--algo.kl.coef=0.1", "--algo.kl.mode=loss", "--algo.kl.estimator=k3")),
+        brought(resolved("--rollout.top_p", "0.9")),
+    ]
+
+    assert everything.union(*others) == set(BROUGHT_BY_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("words", "added"),
+    [
+        (("--algo.kl.coef", "0.1"), {"kl_in_reward"}),
+        (("--algo.kl.coef=1", "--algo.kl.mode=loss", "--algo.kl.estimator=k3"), {"kl_in_loss"}),
+        (("--algo.kl.coef", "0.1", "--algo.kl.target", "1"), {"kl_in_reward", "adaptive_kl"}),
+        (("--rollout.top_k", "5"), {"renormalized_sampling"}),
+        (("--rollout.min_new_tokens", "1"), {"renormalized_sampling"}),
+        (("--rollout.temperature", "0.5"), set()),
+        (("--train.batch_size", "256"), {"several_updates"}),
+        (("--train.batch_size", "512"), set()),
+        (("--algo.loss.entropy_target", "0.5"), {"entropy_bonus"}),
+        (("--eval.fraction", "0.1"), set()),
+    ],
+)
+def test_an_option_brings_its_words_and_no_others(resolved, words, added):
+    assert brought(resolved(*words)) - brought(resolved()) == added
+
+
+@pytest.mark.parametrize(
+    ("words", "updates"),
+    [
+        ((), 1),
+        (("--train.inner_epochs", "3"), 3),
+        (("--train.batch_size", "12"), 1),
+        (("--train.batch_size", "4"), 3),
+        (("--train.batch_size", "4", "--train.inner_epochs", "2"), 6),
+    ],
+)
+def test_a_step_has_minibatches_times_inner_epochs_updates(resolved, words, updates):
+    small = ("--rollout.batch_size", "4", "--rollout.n_samples_per_prompt", "3")
+
+    assert updates_per_batch(resolved(*small, *words).run) == updates
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [("clip", True), ("reads_sampler", True), ("plain_gradient", False), ("by_sequence", False)],
+)
+def test_a_loss_says_that_it_allows_for_older_samples_or_reads_the_sampler(
+    resolved, loss, expected
+):
+    assert is_off_policy(resolved("--loss", loss).one("algo.loss.policy")) is expected
+
+
+def test_the_aggregation_is_as_written_else_the_first_ones_own_else_by_tokens(resolved):
+    plain = resolved().one("algo.loss.policy")
+    own = resolved("--loss", "by_sequence").one("algo.loss.policy")
+
+    assert aggregation_of("auto", [plain]) == "token-mean"
+    assert aggregation_of("auto", [own]) == aggregation_of("auto", [plain, own])
+    assert aggregation_of("auto", [own]) == "seq-mean-token-mean"
+    assert aggregation_of("token-mean", [own]) == "token-mean"
+
+
+def test_what_a_critic_would_need_does_not_matter_without_one(resolved):
+    resolved("--critic.optim", "picky")
+    with pytest.raises(CapabilityError, match=r"--critic\.optim"):
+        resolved("--estimator", "discounted", "--critic.optim", "picky")
