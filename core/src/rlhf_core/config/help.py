@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from ..errors import RLHFError
 from ..plugins import Plugins
 from .annotations import NONE, model_of, type_name
-from .layers import Layer, Words, lookup, merge
+from .layers import Layer, Words, leaves, lookup, merge
 from .problems import Labels, flag
 from .resolved import SHARED_OPTIONS
 from .run import RunConfig
@@ -86,30 +86,50 @@ def _sections(
             yield from _sections(nested, f"{prefix}.{name}" if prefix else name)
 
 
-def _option(path: str, info: FieldInfo, tree: Layer, width: int, indent: str = "  ") -> list[str]:
+def _option(
+    path: str,
+    info: FieldInfo,
+    tree: Layer,
+    width: int,
+    indent: str = "  ",
+    other_paths: Sequence[str] = (),
+) -> list[str]:
     names = flag(path) if flag(path) == f"--{path}" else f"{flag(path)}, --{path}"
     head = f"{indent}{names} {type_name(info.annotation)}"
-    text = f"{info.description or ''} {_value(path, info, tree)}".strip()
+    text = f"{info.description or ''} {_value([path, *other_paths], info, tree)}".strip()
     column = len(indent) + 34
-    if len(head) < column - 1:
-        wrapped = textwrap.wrap(text, width - column)
+    wrapped = textwrap.wrap(text, width - column)
+    if len(head) < column - 1 and wrapped:
         return [head.ljust(column) + wrapped[0], *(" " * column + line for line in wrapped[1:])]
-    return [head, *(" " * column + line for line in textwrap.wrap(text, width - column))]
+    return [head, *(" " * column + line for line in wrapped)]
 
 
-def _value(path: str, info: FieldInfo, tree: Layer) -> str:
-    """Return the option's present value and where that was written, in parentheses."""
-    written = lookup(tree.values, path)
-    if written is not None:
-        value = " ".join(written) if isinstance(written, Words) else _plain(written)
-        origin = tree.origins[path]
-        if origin.label.endswith("(default)"):
+def _value(paths: Sequence[str], info: FieldInfo, tree: Layer) -> str:
+    """What the option is now, and where that comes from.
+
+    Args:
+        paths: each path under which the option may be written.
+    """
+    for path in paths:
+        written = lookup(tree.values, path)
+        if written is None:
+            continue
+        if isinstance(written, Mapping):
+            value = " ".join(f"{key}={_written(entry)}" for key, entry in leaves(written))
+            labels = [tree.origins[f"{path}.{key}"].label for key, _ in leaves(written)]
+        else:
+            value, labels = _written(written) or "true", [tree.origins[path].label]
+        if labels[0].endswith("(default)"):
             return f"(default {value})"
-        return f"(now {value or 'true'}, by {origin.label})"
+        return f"(now {value}, by {', '.join(labels)})"
     if info.is_required():
         return "(required)"
     default = info.get_default(call_default_factory=True)
     return "" if default == () else f"(default {_plain(default)})"
+
+
+def _written(value: Any) -> str:
+    return " ".join(value) if isinstance(value, Words) else _plain(value)
 
 
 def _plain(value: Any) -> str:
@@ -152,5 +172,7 @@ def _component(choice: Choice, tree: Layer, width: int) -> list[str]:
     for model in models:
         for name, info in fields_of(model):
             if choice.wraps is None or name != "path":
-                lines += _option(f"{choice.section}.{name}", info, tree, width, indent="    ")
+                others = [f"{choice.slot.section}.{word}.{name}" for word in sorted(choice.names)]
+                path = f"{choice.section}.{name}"
+                lines += _option(path, info, tree, width, indent="    ", other_paths=others)
     return lines
