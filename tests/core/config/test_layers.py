@@ -1,7 +1,7 @@
 import pytest
 
 from rlhf_core import ConfigError
-from rlhf_core.config import Layer, read_toml
+from rlhf_core.config import Layer
 from rlhf_core.config.layers import leaves, lookup, merge
 
 
@@ -60,42 +60,3 @@ def test_leaves_are_everything_that_is_no_table():
         "a.c.d": [2],
         "e": {},
     }
-
-
-def test_a_file_names_itself_in_its_origins(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text("[train]\nsteps = 3\n")
-
-    layer = read_toml(path)
-
-    assert layer.values == {"train": {"steps": 3}}
-    assert layer.origins["train.steps"].label == f"{path}: train.steps"
-    assert not layer.origins["train.steps"].typed
-
-
-@pytest.mark.parametrize(
-    ("content", "part"),
-    [
-        (b"[train\nsteps = 3", "not valid TOML.*line 1"),
-        (b"a = " + 100_000 * b"[", "tables at most 32 deep"),
-        (b"a" + 40 * b".a" + b" = 1", "tables at most 32 deep"),
-        (b"a = " + 40 * b"[" + 40 * b"]", "tables at most 32 deep"),
-        (b"a = 1\na = 2", "not valid TOML"),
-        (b"\xff\xfe", "UTF-8"),
-        (None, "cannot read it"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_named(tmp_path, content, part):
-    path = tmp_path / "run.toml"
-    if content is not None:
-        path.write_bytes(content)
-
-    with pytest.raises(ConfigError, match=part) as caught:
-        read_toml(path)
-
-    assert f"-c {path}" in str(caught.value)
-
-
-def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(ConfigError, match="cannot read it"):
-        read_toml(tmp_path)

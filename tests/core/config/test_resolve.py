@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rlhf_core import ConfigError, PluginError
-from rlhf_core.config import Layer, parse_flags, read_toml, render_help, resolve, write_toml
+from rlhf_core.config import Layer, parse_flags, read_toml, resolve, write_toml
 
 
 def test_defaults_select_and_flags_override(resolved):
@@ -294,30 +294,6 @@ def test_what_a_run_records_repeats_it(resolved, plugins, tmp_path, words):
     ]
 
 
-def test_a_recorded_configuration_starts_with_the_versions(resolved, tmp_path):
-    write_toml(resolved(), tmp_path / "config.toml")
-
-    text = (tmp_path / "config.toml").read_text()
-
-    assert text.startswith("# A run's whole configuration, by rlhf-core ")
-    assert "rlhf train -c" in text
-
-
 def test_missing_selectors_list_what_is_installed(plugins):
     with pytest.raises(ConfigError, match="--runtime: expected a runtime; installed: here"):
         resolve([parse_flags(["--model", "m"])], plugins)
-
-
-def test_help_shows_the_options_of_what_is_selected(resolved, plugins):
-    layers = [parse_flags(["--estimator", "discounted", "--actor.optim=momentum", "--seed", "7"])]
-
-    text = render_help(layers, plugins)
-
-    assert "--algo.advantage.discounted.gamma NUMBER" in text
-    assert "uses a critic" in text
-    assert "also: mean_baseline, temperature" in text
-    assert "--actor.momentum.inner.lr NUMBER" in text
-    assert "(now 7, by --seed)" in text
-    assert "--algo.advantage.mean_baseline" not in text
-    assert "note: --runtime: expected a runtime; installed: here" in text
-    assert max(map(len, text.splitlines())) <= 110
