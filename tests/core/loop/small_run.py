@@ -115,16 +115,26 @@ class WrittenRole:
 class WrittenEngine(FakeEngine):
     def __init__(self, diary):
         super().__init__()
+        self.delay_s = 0.002
+        self.under_way = 0
         self.sources = []
+        self.playing = []
+        """Requests under way at each change of weights."""
         self._diary = diary
 
     async def generate(self, request):
         self._diary.note("generate")
-        return await super().generate(request)
+        self.under_way += 1
+        try:
+            await asyncio.sleep(self.delay_s)
+            return await super().generate(request)
+        finally:
+            self.under_way -= 1
 
     async def update_weights(self, version, source):
         self._diary.note(f"serve version {version}")
         self.sources.append(source)
+        self.playing.append(self.under_way)
         await super().update_weights(version, source)
 
     async def checksum(self):
@@ -144,6 +154,7 @@ class WrittenLearner:
 
     async def learn(self, request):
         self._diary.note("learn")
+        await asyncio.sleep(0.001)  # groups of later steps begin meanwhile
         self.requests.append(request)
         self._role.updates += self.changes_policy
         return LearnOutcome(
@@ -178,10 +189,12 @@ class Counting:
 
     def __init__(self, diary):
         self.steps = 0
+        self.infos = []
         self._diary = diary
 
     def shape(self, batch, info):
         self._diary.note("shape")
+        self.infos.append(info)
         self.steps += 1
         return batch, {}
 

@@ -144,19 +144,20 @@ def test_what_is_in_flight_is_stopped_before_the_runtime_closes(small_run):
     """A group that generates, as the run ends, has no engine any more."""
     in_flight = []
 
-    def slowly(runtime):
-        runtime.engine._delay_s = 0.01
+    def noted(runtime):
+        runtime.engine.delay_s = 0.02
         close = runtime.close
 
         async def noting():
-            in_flight.append(runtime.engine.in_flight)
+            in_flight.append(runtime.engine.under_way)
             await close()
 
         runtime.close = noting
 
-    _, trainer = small_run.steps(AHEAD, prepare=slowly)
+    changes = {"rollout": {"max_staleness": 1, "in_flight_updates": True}}
+    small_run.steps(changes, prepare=noted)
 
-    assert len(trainer.state.in_flight) == 2
+    assert small_run.runtime.engine.playing == [2]
     assert in_flight == [0]
 
 

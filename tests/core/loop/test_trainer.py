@@ -268,3 +268,19 @@ def test_generation_that_runs_ahead_is_in_the_state_until_no_step_is_left(small_
     assert one.state.prompts_taken == 4
     assert three.state.in_flight == []
     assert three.state.prompts_taken == 6
+
+
+def test_weights_change_only_when_nobody_is_generating(small_run):
+    """Groups of the next step are started before the update: it waits for them."""
+    small_run.steps({"rollout": {"max_staleness": 1}}, count=2)
+
+    assert small_run.events.count("generate") == 6  # two of each of three steps
+    assert small_run.runtime.engine.playing == [0, 0]
+
+
+def test_shapers_and_filters_are_told_the_step_and_the_version_that_will_be_trained(small_run):
+    _, trainer = small_run.steps(count=3)
+
+    (shaper,) = trainer.session.shapers
+    infos = [(info.step, info.version, info.max_new_tokens) for info in shaper.infos]
+    assert infos == [(1, 0, 8), (2, 1, 8), (3, 2, 8)]

@@ -1,0 +1,54 @@
+"""What the loop remembers between steps survives JSON, also that of another version."""
+
+import json
+from dataclasses import fields, replace
+
+from rlhf_core.loop.state import LoopState, initial_state
+
+FULL = LoopState(
+    step=3,
+    prompts_taken=7,
+    in_flight=[(0, 5), (1, 2)],
+    lengths={"0": 12},
+    version=2,
+    kl_coef=0.1,
+    entropy_coef=0.2,
+    entropy=1.5,
+    supervised_taken=4,
+    skipped_updates={"policy": 1},
+    best_step=2,
+    best_value=-0.5,
+    seconds=1.25,
+    shapers=[{"mean": 1.0}],
+)
+
+
+def test_everything_comes_back_from_a_checkpoint():
+    found = LoopState.from_json(json.loads(json.dumps(FULL.to_json())))
+
+    assert replace(found, in_flight=[tuple(key) for key in found.in_flight]) == FULL
+    defaults = LoopState()
+    same = [f.name for f in fields(FULL) if getattr(FULL, f.name) == getattr(defaults, f.name)]
+    assert same == []  # each field was put to the test
+
+
+def test_what_a_checkpoint_has_beside_the_state_is_passed_over():
+    values = FULL.to_json() | {"config": {}, "records": {}, "made_with": {}}
+
+    assert LoopState.from_json(values) == FULL
+
+
+def test_the_state_of_another_run_shares_no_list_or_table():
+    one, other = LoopState(), LoopState()
+    one.in_flight.append((0, 0))
+    one.skipped_updates["policy"] = 1
+    one.shapers.append({})
+    one.lengths["0"] = 1
+
+    assert other == LoopState()
+
+
+def test_a_run_starts_with_the_coefficients_of_its_options(resolved):
+    run = resolved("--algo.kl.coef", "0.25", "--algo.loss.entropy_coef", "0.125").run
+
+    assert initial_state(run) == LoopState(kl_coef=0.25, entropy_coef=0.125)

@@ -1,0 +1,55 @@
+"""Parts of a step's loss: they add up to the step, however it is cut."""
+
+import pytest
+import torch
+
+from rlhf_core.contracts import Normalizers
+from rlhf_core.objective.reduction import LossParts, loss_metric, reduced
+
+MASK = torch.tensor([[True, True, False], [True, False, False], [True, True, True]])
+LOSS = torch.tensor([[1.0, 3.0, 99.0], [4.0, 99.0, 99.0], [1.0, 2.0, 6.0]])
+TOTALS = Normalizers(num_actions=6, num_sequences=3, max_actions=4)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        ("token-mean", (1 + 3 + 4 + 1 + 2 + 6) / 6),
+        ("seq-mean-token-mean", (4 / 2 + 4 / 1 + 9 / 3) / 3),
+        ("seq-mean-token-sum-norm", (4 + 4 + 9) / 3 / 4),
+    ],
+)
+def test_the_parts_of_any_cut_add_up_to_the_step(aggregation, expected):
+    whole = reduced(LOSS, MASK, aggregation, TOTALS)
+    parts = [reduced(LOSS[rows], MASK[rows], aggregation, TOTALS) for rows in ([0], [1, 2])]
+
+    assert whole.item() == pytest.approx(expected)
+    assert sum(parts).item() == pytest.approx(expected)
+
+
+def test_a_term_is_added_with_its_coefficient_and_logged_without():
+    part = torch.tensor(3.0, requires_grad=True)
+    parts = LossParts(torch.tensor(1.0))
+
+    parts.add("loss/kl", part, 0.5)
+
+    assert parts.total.item() == 2.5
+    assert parts.metrics["loss/kl"].value() == 3.0
+    parts.total.backward()
+    assert part.grad.item() == 0.5
+
+
+def test_a_coefficient_of_0_keeps_the_metric():
+    parts = LossParts(torch.tensor(1.0))
+
+    parts.add("loss/entropy", torch.tensor(3.0), 0.0)
+
+    assert parts.total.item() == 1.0
+    assert parts.metrics["loss/entropy"].value() == 3.0
+
+
+def test_a_metric_keeps_no_graph():
+    metric = loss_metric(torch.tensor(3.0, requires_grad=True) * 2)
+
+    assert not metric.total.requires_grad
+    assert metric.reduction == "share"

@@ -1,0 +1,51 @@
+"""A few rollouts as text."""
+
+import json
+
+import pytest
+
+from rlhf_core.rollouts.samples import sample_texts
+
+
+class Letters:
+    """The tokens of ``batch_of`` are code points."""
+
+    def decode(self, token_ids, *, skip_special_tokens=True):
+        return "".join(map(chr, token_ids))
+
+
+@pytest.fixture
+def batch(batch_of):
+    return batch_of({(prompt, 0): f"p{'A' * (1 + prompt)}eB" for prompt in range(5)})
+
+
+@pytest.mark.parametrize(
+    ("count", "prompts"),
+    [(0, []), (1, [0]), (2, [0, 4]), (3, [0, 2, 4]), (5, [0, 1, 2, 3, 4]), (99, [0, 1, 2, 3, 4])],
+)
+def test_samples_are_spread_over_the_batch(batch, count, prompts):
+    texts = sample_texts(batch, count, Letters())
+
+    assert [text["uid"] for text in texts] == [f"0.{prompt}.0.0" for prompt in prompts]
+
+
+def test_a_response_is_all_after_the_first_action_what_the_environment_wrote_too(batch_of):
+    (text,) = sample_texts(batch_of({(3, 1): "ppAAeB!"}), 4, Letters())
+
+    assert json.loads(json.dumps(text)) == {
+        "uid": "0.3.1.0",
+        "prompt": "pp",
+        "response": "AAeB",
+        "reward": 0.0,
+        "rewards": {},
+        "truncated": True,
+    }
+
+
+def test_a_score_that_a_sample_does_not_have_is_left_out(batch):
+    batch.rewards["exact"] = batch.reward.copy()
+    batch.rewards["exact"][0] = float("nan")
+
+    first, last = sample_texts(batch, 2, Letters())
+
+    assert (first["rewards"], last["rewards"]) == ({}, {"exact": 0.0})
