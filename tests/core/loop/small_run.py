@@ -2,6 +2,7 @@
 what is asked of them, and that raise or signal where a test wants it."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -115,7 +116,8 @@ class WrittenRole:
 class WrittenEngine(FakeEngine):
     def __init__(self, diary):
         super().__init__()
-        self.delay_s = 0.002
+        self.delays_s = itertools.repeat(0.0)
+        """Of the requests, in their order."""
         self.under_way = 0
         self.sources = []
         self.playing = []
@@ -126,7 +128,7 @@ class WrittenEngine(FakeEngine):
         self._diary.note("generate")
         self.under_way += 1
         try:
-            await asyncio.sleep(self.delay_s)
+            await asyncio.sleep(next(self.delays_s))
             return await super().generate(request)
         finally:
             self.under_way -= 1

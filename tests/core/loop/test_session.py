@@ -145,7 +145,7 @@ def test_what_is_in_flight_is_stopped_before_the_runtime_closes(small_run):
     in_flight = []
 
     def noted(runtime):
-        runtime.engine.delay_s = 0.02
+        runtime.engine.delays_s = iter([0.0, 0.0, 0.1, 0.1])
         close = runtime.close
 
         async def noting():

@@ -271,11 +271,24 @@ def test_generation_that_runs_ahead_is_in_the_state_until_no_step_is_left(small_
 
 
 def test_weights_change_only_when_nobody_is_generating(small_run):
-    """Groups of the next step are started before the update: it waits for them."""
-    small_run.steps({"rollout": {"max_staleness": 1}}, count=2)
+    """Two groups of the next step begin with those of this one and take longer: the update waits for them."""
 
-    assert small_run.events.count("generate") == 6  # two of each of three steps
+    def prepare(runtime):
+        runtime.engine.delays_s = itertools.chain([0.0, 0.0, 0.05], itertools.repeat(0.0))
+
+    small_run.steps({"rollout": {"max_staleness": 1}}, count=2, prepare=prepare)
+
     assert small_run.runtime.engine.playing == [0, 0]
+
+
+def test_weights_that_are_swapped_in_flight_wait_for_nobody(small_run):
+    def prepare(runtime):
+        runtime.engine.delays_s = itertools.chain([0.0, 0.0, 0.05], itertools.repeat(0.0))
+
+    changes = {"rollout": {"max_staleness": 1, "in_flight_updates": True}}
+    small_run.steps(changes, prepare=prepare)
+
+    assert small_run.runtime.engine.playing == [1]
 
 
 def test_shapers_and_filters_are_told_the_step_and_the_version_that_will_be_trained(small_run):
