@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.plugins.torch.conftest import gradients
 
 from rlhf_core.contracts import (
     Normalizers,
@@ -19,8 +20,6 @@ from rlhf_core.contracts import (
 from rlhf_core.testing.tiny import FAMILIES
 from rlhf_torch.rows.packed_rows import pack_rows
 from rlhf_torch.rows.prompt_sharing import prompt_lengths, shared_starts
-
-from .conftest import gradients
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,104 @@
+"""A trained role as a plain Transformers folder, and its weights by name."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_core import ConfigError
+from rlhf_core.contracts import ValueObjective
+from rlhf_core.testing.tiny import FAMILIES
+
+
+def steps(backend, make_batch, make_plan, seeds):
+    out = []
+    for seed in seeds:
+        batch = make_batch(seed=seed)
+        metrics = backend.train_step(batch, make_plan(batch)).metrics
+        out.append({name: metric.value() for name, metric in metrics.items()})
+    return out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_export_is_a_plain_model(
+    start, make_spec, make_batch, make_plan, models, tmp_path, family
+):
+    backend = start(make_spec(models[family]))
+    steps(backend, make_batch, make_plan, range(2))
+
+    backend.export(tmp_path / "out")
+
+    assert "rlhf" not in (tmp_path / "out" / "config.json").read_text()
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert plain.config._attn_implementation in ("sdpa", "eager")
+    torch.testing.assert_close(
+        dict(plain.named_parameters()), dict(backend._model.named_weights()), atol=0, rtol=0
+    )
+    tokens = torch.arange(4, 16)
+    lm = backend.module()
+    from rlhf_torch.packed.packing import PackedLayout
+
+    layout = PackedLayout([0, 12], lm.device)
+    with torch.no_grad():
+        ours = lm.logits(lm.hidden(tokens, layout.positions(), layout))
+        theirs = plain(input_ids=tokens[None]).logits[0]
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+    before = AutoTokenizer.from_pretrained(models[family])
+    after = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert after.encode("ab c?") == before.encode("ab c?")
+    assert after.chat_template == before.chat_template
+
+
+def test_the_average_is_exported_and_the_weights_come_back(
+    start, make_spec, make_batch, make_plan, models, tmp_path
+):
+    backend = start(make_spec(models["qwen3"], ema_decay=0.9))
+    steps(backend, make_batch, make_plan, range(2))
+    digest = backend.checksum()
+
+    backend.export(tmp_path, ema=True)
+
+    exported = dict(AutoModelForCausalLM.from_pretrained(tmp_path).named_parameters())
+    torch.testing.assert_close(exported, backend._updater.ema, atol=0, rtol=0)
+    assert backend.checksum() == digest
+
+
+def test_an_average_that_is_not_kept_cannot_be_exported(start, make_spec, models, tmp_path):
+    with pytest.raises(ConfigError, match=r"--actor\.ema"):
+        start(make_spec(models["qwen3"])).export(tmp_path, ema=True)
+
+
+def test_an_exported_critic_goes_on_with_its_head(
+    start, make_spec, make_batch, make_plan, models, tmp_path
+):
+    options = {"role": "critic", "head": "value", "objective": ValueObjective()}
+    trained = start(make_spec(models["qwen3"], **options))
+    steps(trained, make_batch, make_plan, range(2))
+    trained.export(tmp_path)
+    trajectories = make_batch().trajectories
+
+    loaded = start(make_spec(tmp_path, **options))
+
+    np.testing.assert_array_equal(loaded.values(trajectories), trained.values(trajectories))
+
+
+def test_a_model_without_tokenizer_is_exported_without_one(
+    start, make_spec, models, tmp_path, caplog
+):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (bare / name).write_bytes((models["qwen3"] / name).read_bytes())
+
+    start(make_spec(bare)).export(tmp_path / "out")
+
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    assert "no tokenizer" in caplog.text
+
+
+def test_buckets_hold_all_weights_by_their_names(start, make_spec, models):
+    backend = start(make_spec(models["qwen3"]))
+
+    served = {name for bucket in backend.buckets() for name in bucket}
+
+    assert served == set(backend.module().model.state_dict())
