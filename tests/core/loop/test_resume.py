@@ -1,0 +1,166 @@
+"""Where a run goes on: the newest whole checkpoint, if records, books and options agree with it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_core import ConfigError, ResumeError
+from rlhf_core.durable.run_folder import RunFolder
+from rlhf_core.loop.resume import find_resume_point
+
+SAVED = {"checkpoint": {"every": 1, "keep": 3}}
+
+
+@pytest.fixture
+def run(small_run):
+    """A run of three steps with a checkpoint of each; its folder."""
+    small_run(SAVED)
+    return small_run.folder / "run"
+
+
+@pytest.fixture
+def find(small_run):
+    def of(checkpoint, *changes, output="run"):
+        options = {"resume": {"checkpoint": checkpoint}}
+        with small_run.configured(SAVED, options, *changes, output=output) as (resolved, _):
+            return find_resume_point(resolved, RunFolder(Path(resolved.run.output)))
+
+    return of
+
+
+def step(run, number):
+    return run / "checkpoints" / f"step-{number:08d}"
+
+
+def test_a_run_that_is_not_resumed_begins_at_its_beginning(small_run, run):
+    with small_run.configured(SAVED) as (resolved, _):
+        assert find_resume_point(resolved, RunFolder(run)) is None
+
+
+def test_a_folder_without_checkpoints_begins_at_its_beginning(find):
+    assert find("auto") is None
+
+
+def test_the_newest_checkpoint_comes_with_the_beginnings_of_all_records(find, run):
+    point = find("auto")
+
+    assert (point.path, point.state.step) == (step(run, 3), 3)
+    sizes = {name: (run / name).stat().st_size for name in point.records}
+    assert {name: record.num_bytes for name, record in point.records.items()} == sizes
+    assert sorted(sizes) == ["ledger.jsonl", "metrics.jsonl", "samples.jsonl"]
+    assert point.damaged == ()
+
+
+def test_a_damaged_checkpoint_is_passed_over(find, run, caplog):
+    (step(run, 3) / "policy" / "updates.json").write_text("9")
+
+    assert find("auto").state.step == 2
+    assert "passed over a checkpoint" in caplog.text
+
+
+def test_checkpoints_that_are_all_damaged_are_no_beginning(find, run):
+    for number in (1, 2, 3):
+        (step(run, number) / "state.json").unlink()
+
+    with pytest.raises(ResumeError, match=r"none of the checkpoints is whole.*another --output"):
+        find("auto")
+
+
+def test_a_named_checkpoint_is_taken_or_refused_but_never_replaced(find, run):
+    assert find(str(step(run, 1))).state.step == 1
+    (step(run, 2) / "state.json").unlink()
+
+    with pytest.raises(ResumeError, match=r"step-00000002: state\.json is missing"):
+        find(str(step(run, 2)))
+    with pytest.raises(ResumeError, match="is not a checkpoint"):
+        find(str(run / "nowhere"))
+
+
+def test_a_checkpoint_of_another_run_begins_new_records(find, run):
+    point = find(str(step(run, 2)), output="other")
+
+    assert point.state.step == 2
+    assert point.records == {}
+
+
+def test_a_checkpoint_of_another_run_is_not_mixed_into_a_run(find, small_run, run):
+    small_run(SAVED, output="other")
+
+    with pytest.raises(ResumeError, match=r"a run is there already, and .* is another run's"):
+        find(str(step(run, 2)), output="other")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"seed": 4}, "--seed is 4, but the checkpoint"),
+        ({"rollout": {"batch_size": 3}}, "--rollout.batch_size is 3"),
+        ({"data": {"max_prompt_tokens": 17}}, "--data.max_prompt_tokens is 17"),
+        ({"reward": {"shapers": ["clip"]}}, "--reward.shapers is ['shaping:clip']"),
+        ({"actor": {"optim": "sgd"}}, "--actor.optim is 'optim:sgd'"),
+    ],
+)
+def test_an_option_that_the_state_depends_on_cannot_change(find, run, change, named):
+    with pytest.raises(ConfigError) as caught:
+        find("auto", change)
+
+    assert named in str(caught.value)
+    assert "was made with" in str(caught.value)
+    assert "Set it back, or start a new run in another --output." in str(caught.value)
+
+
+def test_other_options_may_change_and_it_is_said(find, run, caplog):
+    point = find("auto", {"actor": {"max_norm": 0.5}, "train": {"steps": 9}})
+
+    assert point.state.step == 3
+    (message,) = caplog.messages
+    assert message == (
+        "resuming with changed options: actor.max_norm 1.0 -> 0.5, train.steps 3 -> 9"
+    )
+
+
+def test_options_of_the_bookkeeping_change_without_a_word(find, run, caplog):
+    find("auto", {"log": {"samples": 2}, "checkpoint": {"keep": 1}, "eval": {"fraction": 0.25}})
+
+    assert caplog.messages == []
+
+
+def cut(path):
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
+
+
+def test_records_that_lost_lines_are_named_with_each_way_to_go_on(find, run):
+    cut(run / "metrics.jsonl")
+
+    with pytest.raises(ResumeError) as caught:
+        find("auto")
+
+    text = str(caught.value)
+    assert "metrics.jsonl" in text
+    assert "samples.jsonl" not in text
+    assert f"--resume {step(run, 1)}   goes on" in text  # the first line is step 1's
+    assert f"--resume {step(run, 3)} --resume.damaged_records set-aside" in text
+
+
+def test_damaged_records_can_be_set_aside(find, run):
+    cut(run / "samples.jsonl")
+
+    point = find("auto", {"resume": {"damaged_records": "set-aside"}})
+
+    assert point.damaged == ("samples.jsonl",)
+    assert sorted(point.records) == ["ledger.jsonl", "metrics.jsonl"]
+
+
+def test_books_that_do_not_balance_are_refused_with_the_group(find, run):
+    """The checkpoint's state is changed, and its manifest with it."""
+    import hashlib
+
+    path = step(run, 3) / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"in_flight": [[0, 77]]}))
+    manifest = json.loads((step(run, 3) / "manifest.json").read_text())
+    manifest["files"]["state.json"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (step(run, 3) / "manifest.json").write_text(json.dumps(manifest))
+
+    with pytest.raises(ResumeError, match=r"group 0\.77, which should be in flight, was planned 0"):
+        find("auto")
