@@ -43,8 +43,9 @@ def restore(folder, found, **roles):
     asyncio.run(restore_roles(point(folder), found, roles))
 
 
-def test_each_role_gets_its_own_folder_and_the_reference_none(resolved, tmp_path):
-    roles = {"policy": Role(), "critic": Role(), "reference": Role()}
+def test_roles_that_learn_get_their_own_folders_and_frozen_ones_none(resolved, tmp_path):
+    """A frozen role is what the options say now, not what they said when the checkpoint was made."""
+    roles = {name: Role() for name in ("policy", "critic", "reference", "teacher")}
 
     restore(tmp_path, resolved(), **roles)
 
@@ -53,13 +54,18 @@ def test_each_role_gets_its_own_folder_and_the_reference_none(resolved, tmp_path
         "policy": [tmp_path / "policy"],
         "critic": [tmp_path / "critic"],
         "reference": [],
+        "teacher": [],
     }
-    assert [is_saved(name) for name in ("policy", "critic", "reference")] == [True, True, False]
+    assert [is_saved(name) for name in roles] == [True, True, False, False]
 
 
 def test_a_role_that_the_checkpoint_does_not_have_is_named(resolved, tmp_path):
-    with pytest.raises(ResumeError, match="has no teacher, which this run needs"):
-        restore(tmp_path, resolved(), policy=Role(), teacher=Role())
+    (tmp_path / "policy").mkdir()
+
+    with pytest.raises(ResumeError, match="has no critic, which this run needs"):
+        asyncio.run(
+            restore_roles(point(tmp_path), resolved(), {"policy": Role(), "critic": Role()})
+        )
 
 
 @pytest.mark.parametrize(

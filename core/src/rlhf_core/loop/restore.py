@@ -11,15 +11,15 @@ from ..config.resolved import Resolved, Selection
 from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
 from ..errors import CheckpointError, ResumeError, RLHFError
-from ..learning.roles import CRITIC, REFERENCE
+from ..learning.roles import CRITIC, REFERENCE, TEACHER
 from .resume import ResumePoint
 
 log = logging.getLogger(__name__)
 
 
 def is_saved(role: str) -> bool:
-    """Return whether checkpoints hold the role: all but the reference, which never changes and is loaded anew."""
-    return role != REFERENCE
+    """Reference and teacher never change, so they are loaded from their own folders again."""
+    return role not in (REFERENCE, TEACHER)
 
 
 async def restore_roles(
