@@ -165,7 +165,7 @@ class WrittenLearner:
             train_s=0.5,
             policy_changed=self.changes_policy,
             supervised_taken=request.supervised_taken + 3,
-            skipped_updates={"policy": len(self.requests)},
+            skipped_updates={"policy": request.skipped_updates.get("policy", 0) + 1},
         )
 
 

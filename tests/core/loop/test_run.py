@@ -9,6 +9,7 @@ import pytest
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.durable.ledger import replay
+from rlhf_core.loop.state import LoopState
 
 EVERY_STEP = {"checkpoint": {"every": 1}}
 EVALUATED = {"eval": {"fraction": 0.25, "every": 2}}
@@ -179,6 +180,16 @@ def test_an_interrupted_run_goes_on_to_the_same_records(small_run):
     assert (interrupted.steps, resumed.steps, resumed.status) == (2, 3, "finished")
     assert numbers(small_run.lines()) == numbers(small_run.lines(output="whole"))
     assert small_run.lines("samples.jsonl") == small_run.lines("samples.jsonl", output="whole")
+    assert remembered(small_run) == remembered(small_run, output="whole")
+
+
+def remembered(small_run, output="run", step=3):
+    """The loop's own state in a checkpoint, without its seconds."""
+    path = small_run.folder / output / "checkpoints" / f"step-{step:08d}" / "state.json"
+    state = json.loads(path.read_text())
+    return {
+        k: v for k, v in state.items() if k in LoopState.__dataclass_fields__ and k != "seconds"
+    }
 
 
 STAGES = [
