@@ -105,7 +105,7 @@ def _option(
 
 
 def _value(paths: Sequence[str], info: FieldInfo, tree: Layer) -> str:
-    """What the option is now, and where that comes from.
+    """Return the option's present value and where it was written, in parentheses.
 
     Args:
         paths: each path under which the option may be written.

@@ -21,7 +21,7 @@ Columns = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOutputs:
-    """What the models compute at the actions of a batch."""
+    """Columns that the models compute at the actions of a batch."""
 
     columns: Columns
     """(sum of A,) each, for the losses: log-probs by policy, and values."""

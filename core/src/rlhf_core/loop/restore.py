@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def is_saved(role: str) -> bool:
-    """Reference and teacher never change, so they are loaded from their own folders again."""
+    """Return whether checkpoints hold the role; reference and teacher never change and are loaded anew."""
     return role not in (REFERENCE, TEACHER)
 
 
