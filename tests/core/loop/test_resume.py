@@ -63,7 +63,7 @@ def test_checkpoints_that_are_all_damaged_are_no_beginning(find, run):
     for number in (1, 2, 3):
         (step(run, number) / "state.json").unlink()
 
-    with pytest.raises(ResumeError, match=r"none of the checkpoints is whole.*another --output"):
+    with pytest.raises(ResumeError, match=r"all are damaged.*another --output"):
         find("auto")
 
 

@@ -26,7 +26,7 @@ NO_EFFECT = {
             "--algo.kl.unbiased_gradient",
             "--algo.kl.tail=clamp",
         ],
-        "is no estimator's",
+        "replaces the gradient",
     ),
     "step of a fixed bonus": (["--algo.loss.entropy_step", "0.1"], "entropy_target to adapt it"),
     "teacher of nobody": (["--algo.teacher.path", "x"], "learns from a teacher"),
