@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,6 +239,21 @@ def _make_plan() -> Callable[..., StepPlan]:
 @pytest.fixture(name="make_spec", scope="session")
 def _make_spec() -> Callable[..., RoleSpec]:
     return make_spec
+
+
+@pytest.fixture(scope="session")
+def steps() -> Callable[[TorchBackend, Iterable[int]], list[dict[str, float]]]:
+    """Take a train step on the batch of each seed, and return the metrics of each step."""
+
+    def take(backend: TorchBackend, seeds: Iterable[int]) -> list[dict[str, float]]:
+        out = []
+        for seed in seeds:
+            batch = make_batch(seed=seed)
+            metrics = backend.train_step(batch, make_plan(batch)).metrics
+            out.append({name: metric.value() for name, metric in metrics.items()})
+        return out
+
+    return take
 
 
 @pytest.fixture

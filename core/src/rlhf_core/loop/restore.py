@@ -68,9 +68,8 @@ def _named(who: str, source: Path) -> Iterator[None]:
     except RLHFError:
         raise  # such as a dead rank: its message names its place already
     except Exception as error:  # a plugin may raise anything
-        log.info(
-            "%s cannot take its state back", who, exc_info=True
-        )  # the traceback goes to run.log alone
+        # The traceback goes to run.log alone.
+        log.info("%s cannot take its state back", who, exc_info=True)
         raise ResumeError(
             f"{who} cannot take its state back from {source}: {type(error).__name__}: {error}. "
             "Install the version that the checkpoint was made with (plugins.json in the run folder has it)."

@@ -10,21 +10,10 @@ from rlhf_core.contracts import ValueObjective
 from rlhf_core.testing.tiny import FAMILIES
 
 
-def steps(backend, make_batch, make_plan, seeds):
-    out = []
-    for seed in seeds:
-        batch = make_batch(seed=seed)
-        metrics = backend.train_step(batch, make_plan(batch)).metrics
-        out.append({name: metric.value() for name, metric in metrics.items()})
-    return out
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_export_is_a_plain_model(
-    start, make_spec, make_batch, make_plan, models, tmp_path, family
-):
+def test_an_export_is_a_plain_model(start, steps, make_spec, models, tmp_path, family):
     backend = start(make_spec(models[family]))
-    steps(backend, make_batch, make_plan, range(2))
+    steps(backend, range(2))
 
     backend.export(tmp_path / "out")
 
@@ -50,10 +39,10 @@ def test_an_export_is_a_plain_model(
 
 
 def test_the_average_is_exported_and_the_weights_come_back(
-    start, make_spec, make_batch, make_plan, models, tmp_path
+    start, steps, make_spec, models, tmp_path
 ):
     backend = start(make_spec(models["qwen3"], ema_decay=0.9))
-    steps(backend, make_batch, make_plan, range(2))
+    steps(backend, range(2))
     digest = backend.checksum()
 
     backend.export(tmp_path, ema=True)
@@ -69,11 +58,11 @@ def test_an_average_that_is_not_kept_cannot_be_exported(start, make_spec, models
 
 
 def test_an_exported_critic_goes_on_with_its_head(
-    start, make_spec, make_batch, make_plan, models, tmp_path
+    start, steps, make_spec, make_batch, models, tmp_path
 ):
     options = {"role": "critic", "head": "value", "objective": ValueObjective()}
     trained = start(make_spec(models["qwen3"], **options))
-    steps(trained, make_batch, make_plan, range(2))
+    steps(trained, range(2))
     trained.export(tmp_path)
     trajectories = make_batch().trajectories
 

@@ -14,53 +14,42 @@ from rlhf_core.testing.tiny import FAMILIES
 SCHEDULE = ScheduleSpec(name="cosine", warmup_updates=2, total_updates=8)
 
 
-def steps(backend, make_batch, make_plan, seeds):
-    out = []
-    for seed in seeds:
-        batch = make_batch(seed=seed)
-        metrics = backend.train_step(batch, make_plan(batch)).metrics
-        out.append({name: metric.value() for name, metric in metrics.items()})
-    return out
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_restored_run_goes_on_to_the_bit(
-    start, make_spec, make_batch, make_plan, models, tmp_path, family, dtype
+    start, steps, make_spec, models, tmp_path, family, dtype
 ):
     spec = make_spec(models[family], dtype=dtype, schedule=SCHEDULE, ema_decay=0.9)
     straight = start(spec)
-    steps(straight, make_batch, make_plan, range(3))
+    steps(straight, range(3))
     straight.save(tmp_path / "saved")
-    expected = steps(straight, make_batch, make_plan, range(3, 6))
+    expected = steps(straight, range(3, 6))
 
     resumed = start(spec)
     resumed.load(tmp_path / "saved")
-    actual = steps(resumed, make_batch, make_plan, range(3, 6))
+    actual = steps(resumed, range(3, 6))
 
     assert actual == expected
     assert resumed.checksum() == straight.checksum()
     torch.testing.assert_close(resumed._updater.ema, straight._updater.ema, atol=0, rtol=0)
 
 
-def test_loading_undoes_later_steps(start, make_spec, make_batch, make_plan, models, tmp_path):
+def test_loading_undoes_later_steps(start, steps, make_spec, models, tmp_path):
     backend = start(make_spec(models["qwen3"]))
-    steps(backend, make_batch, make_plan, range(2))
+    steps(backend, range(2))
     backend.save(tmp_path)
-    digest, expected = backend.checksum(), steps(backend, make_batch, make_plan, [7, 8])
+    digest, expected = backend.checksum(), steps(backend, [7, 8])
 
     backend.load(tmp_path)
 
     assert backend.checksum() == digest
-    assert steps(backend, make_batch, make_plan, [7, 8]) == expected
+    assert steps(backend, [7, 8]) == expected
 
 
-def test_a_critic_is_restored_with_its_head(
-    start, make_spec, make_batch, make_plan, models, tmp_path
-):
+def test_a_critic_is_restored_with_its_head(start, steps, make_spec, make_batch, models, tmp_path):
     spec = make_spec(models["llama"], role="critic", head="value", objective=ValueObjective())
     straight = start(spec)
-    steps(straight, make_batch, make_plan, range(2))
+    steps(straight, range(2))
     straight.save(tmp_path)
     trajectories = make_batch().trajectories
 
@@ -71,9 +60,9 @@ def test_a_critic_is_restored_with_its_head(
     assert np.abs(resumed.values(trajectories)).max() > 0
 
 
-def test_state_is_safetensors_and_json(start, make_spec, make_batch, make_plan, models, tmp_path):
+def test_state_is_safetensors_and_json(start, steps, make_spec, models, tmp_path):
     backend = start(make_spec(models["qwen3"]))
-    steps(backend, make_batch, make_plan, range(2))
+    steps(backend, range(2))
     backend.save(tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == [
