@@ -113,18 +113,23 @@ module.clipped = clipped
 
 
 def test_the_formulas_of_the_core_compile_into_one_graph():
-    from rlhf_core.math import kl_estimate, token_log_ratios
+    """In a fresh process, where no check of shapes surrounds them."""
+    code = """
+import torch
+from rlhf_core.math import kl_estimate, token_log_ratios
 
-    def loss(policy, old, mask):
-        ratio = token_log_ratios(policy, old, mask).exp()
-        return ratio + kl_estimate(policy, old, "k3", action_mask=mask)
+def loss(policy, old, mask):
+    ratio = token_log_ratios(policy, old, mask).exp()
+    return ratio + kl_estimate(policy, old, "k3", action_mask=mask)
 
-    policy, old = real.randn(2, 3), real.randn(2, 3)
-    mask = real.tensor([[True, True, False], [True, True, True]])
+policy, old = torch.randn(2, 3), torch.randn(2, 3)
+mask = torch.tensor([[True, True, False], [True, True, True]])
+actual = torch.compile(loss, fullgraph=True, backend="aot_eager")(policy, old, mask)
+torch.testing.assert_close(actual, loss(policy, old, mask))
+print("equal")
+"""
 
-    actual = real.compile(loss, fullgraph=True, backend="aot_eager")(policy, old, mask)
-
-    real.testing.assert_close(actual, loss(policy, old, mask))
+    assert in_a_fresh_process(code) == "equal"
 
 
 def test_annotations_are_those_of_the_real_libraries():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..batch.metric import Metrics
 
@@ -67,6 +67,7 @@ class Advantages:
     metrics: Metrics = field(default_factory=dict)
 
 
+@runtime_checkable
 class AdvantageEstimator(Protocol):
     """Turns rewards into advantages: baseline, discounting, whitening. Sees the whole batch, before the minibatches.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..batch.metric import Metrics
 
@@ -23,6 +23,7 @@ class Correction:
     metrics: Metrics = field(default_factory=dict)
 
 
+@runtime_checkable
 class IsCorrection(Protocol):
     """Weighs tokens by how probable the trainer's policy finds them compared with the sampler's.
 

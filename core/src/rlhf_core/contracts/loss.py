@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..batch.metric import Metrics
 
@@ -55,6 +55,7 @@ class TokenLoss:
     metrics: Metrics = field(default_factory=dict)
 
 
+@runtime_checkable
 class PolicyLoss(Protocol):
     """A loss per action token. It must give finite gradients for finite inputs, and none to padding.
 
@@ -82,6 +83,7 @@ class StepColumns:
     """Seed of random draws; a function of the run's seed and the update."""
 
 
+@runtime_checkable
 class PreparingLoss(PolicyLoss, Protocol):
     """A loss that looks at the whole optimizer step first, such as one that picks the tokens with the largest
     covariance. Its component provides ``prepares_step``."""

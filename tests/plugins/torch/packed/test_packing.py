@@ -64,9 +64,14 @@ def test_packed_attention_is_that_of_each_sequence_alone(lengths, window, softca
 )
 def test_several_sequences_of_one_length_go_to_the_kernel_for_them(monkeypatch, lengths, used):
     calls = []
+
+    def noted(layout, query, *_):
+        calls.append("varlen")
+        return query.transpose(1, 2)
+
     monkeypatch.setattr(packing, "_has_varlen_kernel", lambda query: True)
     monkeypatch.setattr(packing, "_cudnn_is_faster", lambda device: True)
-    monkeypatch.setattr(PackedLayout, "_varlen", lambda self, query, *_: calls.append("varlen"))
+    monkeypatch.setattr(PackedLayout, "_varlen", noted)
     offsets = [0, *itertools.accumulate(lengths)]
     query, key, value = random_parts(offsets[-1])
     options = {"scaling": 0.3, "softcap": None}

@@ -7,7 +7,7 @@ from rlhf_torch.rows.microbatch import micro_batches, micro_batches_in_order
 
 
 def parts(lengths, max_tokens):
-    return [rows.tolist() for rows in micro_batches(np.array(lengths), max_tokens)]
+    return [rows.tolist() for rows in micro_batches(np.array(lengths, dtype=np.int64), max_tokens)]
 
 
 def test_everything_fits_into_one():
@@ -54,7 +54,10 @@ def test_costs_are_balanced():
 
 
 def in_order(lengths, max_tokens):
-    return [rows.tolist() for rows in micro_batches_in_order(np.array(lengths), max_tokens)]
+    return [
+        rows.tolist()
+        for rows in micro_batches_in_order(np.array(lengths, dtype=np.int64), max_tokens)
+    ]
 
 
 def test_rows_in_order_fill_no_more_micro_batches_than_they_must_and_evenly():

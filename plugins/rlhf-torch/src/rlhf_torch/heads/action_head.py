@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rlhf_core.objective import ActionScores
@@ -36,12 +37,12 @@ def default_chunk(device: torch.device, vocab_size: int) -> int:
 
 def action_scores(
     lm: CausalLM,
-    hidden: Tensor,
-    targets: Tensor,
+    hidden: Float[Tensor, "M D"],
+    targets: Int[Tensor, " M"],
     *,
     temperature: float,
     chunk: int,
-    others: Tensor | None = None,
+    others: Int[Tensor, "M k"] | None = None,
 ) -> ActionScores:
     """Return log-probs (M,) of ``targets`` (M,) and entropies (M,), in nats and float32, given hidden states (M, D).
 
@@ -139,11 +140,11 @@ class _ChunkedHead(torch.autograd.Function):
 
 
 def _grad_of_logits(
-    logits: Tensor,
-    ids: Tensor,
-    grad_logprobs: Tensor | None,
-    entropy: tuple[Tensor, Tensor] | None,
-) -> Tensor:
+    logits: Float[Tensor, "m V"],
+    ids: Int[Tensor, "m j"],
+    grad_logprobs: Float[Tensor, "m j"] | None,
+    entropy: tuple[Float[Tensor, " m"], Float[Tensor, " m"]] | None,
+) -> Float[Tensor, "m V"]:
     """Return dL/ds (m, V) for s = ``logits``, by d log p(a) / ds = onehot(a) - p and dH / ds = -p (log p + H)."""
     all_logprobs = logits.log_softmax(-1)  # (m, V)
     probs = all_logprobs.exp()
@@ -162,7 +163,7 @@ def _grad_of_logits(
     return grad
 
 
-def expected(probs: Tensor, values: Tensor) -> Tensor:
+def expected(probs: Float[Tensor, "m V"], values: Float[Tensor, "m V"]) -> Float[Tensor, " m"]:
     """Return the sum (m,) of ``probs * values`` (m, V) over the vocabulary."""
     total: Tensor = torch.linalg.vecdot(probs, values)  # (m,)
     return total

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rlhf_core.contracts import Statistic
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 def action_statistics(
     lm: CausalLM,
-    hidden: Tensor,
-    targets: Tensor,
+    hidden: Float[Tensor, "M D"],
+    targets: Int[Tensor, " M"],
     names: Sequence[Statistic],
     *,
     temperature: float,
     chunk: int,
-) -> Tensor:
+) -> Float[Tensor, "M names"]:
     """Return the named statistics (M, len(names)), in float32, of actions ``targets`` (M,) given hidden states (M, D).
 
     ``logprobs`` and ``entropy`` are in nats, ``sum_pi_squared`` is ``sum_v p_v^2``; all after the temperature.
@@ -41,8 +42,8 @@ def action_statistics(
 
 
 def top_tokens(
-    lm: CausalLM, hidden: Tensor, k: int, *, temperature: float, chunk: int
-) -> tuple[Tensor, Tensor]:
+    lm: CausalLM, hidden: Float[Tensor, "M D"], k: int, *, temperature: float, chunk: int
+) -> tuple[Int[Tensor, "M {k}"], Float[Tensor, "M {k}"]]:
     """Return ids and log-probs (M, k) of the most probable tokens, highest first."""
     ids, values = [hidden.new_zeros(0, k, dtype=torch.int64)], [hidden.new_zeros(0, k)]
     form = lm.logit_form._replace(temperature=temperature)
@@ -54,13 +55,23 @@ def top_tokens(
     return torch.cat(ids), torch.cat(values)
 
 
-def read_plain(raw: Tensor, targets: Tensor, names: Sequence[Statistic], form: LogitForm) -> Tensor:
+def read_plain(
+    raw: Float[Tensor, "m V"],
+    targets: Int[Tensor, " m"],
+    names: Sequence[Statistic],
+    form: LogitForm,
+) -> Float[Tensor, "m names"]:
     """Return the statistics (m, len(names)) of a chunk's products of the head, ``raw`` (m, V)."""
     logprobs = form.apply(raw).log_softmax(-1)  # (m, V)
     return torch.stack([_statistic(name, logprobs, targets) for name in names], 1)
 
 
-def read_fused(raw: Tensor, targets: Tensor, names: Sequence[Statistic], form: LogitForm) -> Tensor:
+def read_fused(
+    raw: Float[Tensor, "m V"],
+    targets: Int[Tensor, " m"],
+    names: Sequence[Statistic],
+    form: LogitForm,
+) -> Float[Tensor, "m names"]:
     """Return what ``read_plain`` does, by the functions that training compiles, so both find the same log-probs."""
     logprobs, entropies, logsumexp = compiled(head_scores)(raw, targets[:, None], form)
     found: dict[Statistic, Tensor] = {"logprobs": logprobs[:, 0], "entropy": entropies}
@@ -69,7 +80,9 @@ def read_fused(raw: Tensor, targets: Tensor, names: Sequence[Statistic], form: L
     return torch.stack([found[name] for name in names], 1)
 
 
-def _statistic(name: Statistic, logprobs: Tensor, targets: Tensor) -> Tensor:
+def _statistic(
+    name: Statistic, logprobs: Float[Tensor, "m V"], targets: Int[Tensor, " m"]
+) -> Float[Tensor, " m"]:
     match name:
         case "logprobs":
             return logprobs.gather(1, targets[:, None])[:, 0]

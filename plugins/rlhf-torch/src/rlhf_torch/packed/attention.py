@@ -8,7 +8,7 @@ Axes beyond the project's table: ``H_kv`` heads of keys and values, ``D_head`` s
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ IN_GRAPH = "rlhf_layout_in_graph"
 """Name for a model whose layers are one graph; ``keep_out_of_graphs`` does not change it."""
 
 
+@runtime_checkable
 class Layout(Protocol):
     """Attention of every layer for the tokens of one forward pass."""
 

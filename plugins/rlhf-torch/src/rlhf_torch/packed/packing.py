@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Int
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -47,12 +48,12 @@ class PackedLayout:
         self._padding: _Padding | None = None
         self._masks: dict[int | None, Tensor] = {}
 
-    def positions(self) -> Tensor:
+    def positions(self) -> Int[Tensor, " N"]:
         """Return the position (N,) of each token in its own sequence."""
         starts = self.offsets[:-1].repeat_interleave(self.lengths)
         return (torch.arange(int(self.offsets[-1])) - starts).to(self.device)
 
-    def sequence_lengths(self, at_least: int) -> Tensor:
+    def sequence_lengths(self, at_least: int) -> Int[Tensor, " N"]:
         """Return the length (N,), on the host, of the sequence of each token; ``at_least`` for shorter ones."""
         return self.lengths.clamp(min=at_least).repeat_interleave(self.lengths)
 

@@ -83,7 +83,7 @@ class PerSequenceRopes:
 
     def are_alike(self, lengths: Iterable[int]) -> bool:
         """Return whether sequences of these lengths get the same frequencies at the same positions."""
-        return self.limit is None or max(lengths, default=0) <= self.limit
+        return self.limit is None or int(max(lengths, default=0)) <= self.limit
 
     @contextmanager
     def of(self, layout: Layout) -> Iterator[None]:

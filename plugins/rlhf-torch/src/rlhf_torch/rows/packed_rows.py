@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,14 +26,14 @@ class PackedRows:
     A prompt that neighboring sequences share may be in the row once.
     """
 
-    input_ids: Tensor
+    input_ids: Int[Tensor, " N"]
     """(N,) tokens."""
-    position_ids: Tensor
+    position_ids: Int[Tensor, " N"]
     """(N,) position of each token in its own sequence."""
     layout: Layout
-    predictors: Tensor
+    predictors: Int[Tensor, " M"]
     """(M,) index in the row of the token before each action: its hidden state predicts the action."""
-    targets: Tensor
+    targets: Int[Tensor, " M"]
     """(M,) the actions."""
     grid: ActionGrid
     """Places of the M actions in a padded (b, A) array."""

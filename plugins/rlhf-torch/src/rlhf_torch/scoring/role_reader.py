@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rlhf_core import ConfigError, PluginError
@@ -28,12 +29,14 @@ class RoleReader:
         # Read now: a backend that cuts weights over ranks (ZeRO stage 3) leaves parameters without a shape later.
         self._vocab_size = role.lm.vocab_size
 
-    def hidden(self, rows: PackedRows) -> Tensor:
+    def hidden(self, rows: PackedRows) -> Float[Tensor, "M D"]:
         """Return the hidden states (M, D) of the tokens before the actions."""
         hidden = self._role.lm.hidden(rows.input_ids, rows.position_ids, rows.layout)
         return hidden.index_select(0, rows.predictors)
 
-    def action_scores(self, rows: PackedRows, others: Tensor | None = None) -> ActionScores:
+    def action_scores(
+        self, rows: PackedRows, others: Int[Tensor, "M k"] | None = None
+    ) -> ActionScores:
         """Return log-probs and entropies (M,), and log-probs of the ids ``others`` (M, k); all with gradients."""
         return action_scores(
             self._role.lm,
@@ -44,7 +47,7 @@ class RoleReader:
             others=others,
         )
 
-    def values(self, rows: PackedRows) -> Tensor:
+    def values(self, rows: PackedRows) -> Float[Tensor, " M"]:
         """Return the value of the state before each action, (M,) in float32, with a gradient.
 
         Raises:
@@ -54,7 +57,7 @@ class RoleReader:
             raise PluginError(f"the {self._spec.role} has no value head; only a critic has values")
         return self._role.values(self.hidden(rows))
 
-    def statistics(self, rows: PackedRows, names: Sequence[Statistic]) -> Tensor:
+    def statistics(self, rows: PackedRows, names: Sequence[Statistic]) -> Float[Tensor, "M names"]:
         """Return the named statistics (M, len(names)) of each action's distribution."""
         return action_statistics(
             self._role.lm,
@@ -65,7 +68,9 @@ class RoleReader:
             chunk=self._chunk,
         )
 
-    def top_tokens(self, rows: PackedRows, k: int) -> tuple[Tensor, Tensor]:
+    def top_tokens(
+        self, rows: PackedRows, k: int
+    ) -> tuple[Int[Tensor, "M {k}"], Float[Tensor, "M {k}"]]:
         """Return ids and log-probs (M, k) of the k most probable tokens at each action, highest first."""
         return top_tokens(
             self._role.lm,
