@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhf_core import ConfigError
-from rlhf_torch.packed.attention import Layout
-from rlhf_torch.packed.packing import as_matmul_inputs
+from rlhf_torch.packed.attention import Layout, as_matmul_inputs
 
 from .rank_group import RankGroup
 

@@ -45,6 +45,14 @@ class Layout(Protocol):
         ...
 
 
+def as_matmul_inputs(*parts: Tensor) -> tuple[Tensor, ...]:
+    """Return the parts, under autocast in its dtype: norms and rotations have left query and key in float32."""
+    device = parts[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return parts
+    return tuple(part.to(torch.get_autocast_dtype(device)) for part in parts)
+
+
 def layout_attention(
     module: torch.nn.Module,
     query: Tensor,

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import Layout
-from .packing import as_matmul_inputs
+from .attention import Layout, as_matmul_inputs
 
 _present: dict[int, Layout] = {}
 """The layout of the latest pass of each model, by the number of its ``GraphLayout``."""

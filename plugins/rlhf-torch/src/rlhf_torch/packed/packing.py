@@ -23,6 +23,8 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .attention import as_matmul_inputs
+
 CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 """Kernels in the order in which torch tries them."""
 MAX_MATERIALIZED = 512
@@ -191,14 +193,6 @@ def _repeated(shared: Tensor, query: Tensor) -> Tensor:
     """Return keys or values with one head for each query head: (b, H_kv, T, D_head) to (b, H, T, D_head)."""
     groups = query.shape[1] // shared.shape[1]
     return shared.repeat_interleave(groups, dim=1) if groups > 1 else shared
-
-
-def as_matmul_inputs(*parts: Tensor) -> tuple[Tensor, ...]:
-    """Return the parts, under autocast in its dtype: norms and rotations have left query and key in float32."""
-    device = parts[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return parts
-    return tuple(part.to(torch.get_autocast_dtype(device)) for part in parts)
 
 
 def _prefers_materialized(query: Tensor, longest: int) -> bool:

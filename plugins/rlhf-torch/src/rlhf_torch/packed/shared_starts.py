@@ -22,8 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .attention import Layout
-from .packing import as_matmul_inputs
+from .attention import Layout, as_matmul_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
