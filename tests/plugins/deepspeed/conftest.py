@@ -194,6 +194,19 @@ def assert_same_metrics() -> Callable[..., None]:
     return check
 
 
+@pytest.fixture(scope="session")
+def assert_same_rows() -> Callable[..., None]:
+    """Compares what ranks found for their rows, one after the other, with what one rank found for all of them."""
+
+    def check(
+        ranks: list[Any], alone: Any, name: str, *, of: str | None = None, atol: float = 1e-6
+    ) -> None:
+        together = torch.cat([rank.tensors[name] for rank in ranks])
+        torch.testing.assert_close(together, alone.tensors[of or name], atol=atol, rtol=0.0)
+
+    return check
+
+
 def _metrics(facts: dict[str, Any]) -> dict[str, Metric]:
     return {name: Metric(*numbers) for name, numbers in facts.items()}
 

@@ -34,12 +34,12 @@ def moving(place: Place, found: Found) -> None:
     for role, dtype, family in product(ROLES, DTYPES, ("llama", "untied")):
         backend = place.start(family, optimizer=ADAM, **ROLES[role], **DTYPES[dtype])
         before = Found()
-        before.weights(backend)
+        before.keep_weights(backend)
         for _ in range(20 if (role, family) == ("critic", "llama") else 2):
             found.metrics(backend.train_step(part, make_plan(batch)))
         kind = f"{role} {dtype} {family}"
         after = Found()
-        after.weights(backend)
+        after.keep_weights(backend)
         for name, weight in after.tensors.items():
             distance = (weight.float() - before.tensors[name].float()).abs().max()
             found.tensors[f"{kind}/{name}"] = distance

@@ -100,10 +100,15 @@ class Found:
         self.tensors: dict[str, torch.Tensor] = {}
         self.facts: dict[str, Any] = {"metrics": []}
 
-    def weights(self, backend: Any, prefix: str = "weights") -> None:
+    def keep_weights(self, backend: Any, prefix: str = "weights") -> None:
+        """Copy the backend's weights."""
         for bucket in backend.buckets():
             for name, tensor in bucket.items():
                 self.tensors[f"{prefix}/{name}"] = tensor.detach().cpu().clone()
+
+    def weights(self, prefix: str = "weights") -> dict[str, torch.Tensor]:
+        """Return the weights that were kept under the prefix."""
+        return {name: t for name, t in self.tensors.items() if name.startswith(f"{prefix}/")}
 
     def array(self, name: str, values: Any) -> None:
         self.tensors[name] = torch.from_numpy(np.ascontiguousarray(values))
@@ -132,7 +137,7 @@ def gradient(place: Place, found: Found) -> None:
         outcome = backend.train_step(place.part(batch), plan)
         found.metrics(outcome)
         found.array(f"logprobs/{mode}", outcome.logprobs)
-        found.weights(backend, mode)
+        found.keep_weights(backend, mode)
         backend.close()
 
 
@@ -147,7 +152,7 @@ def same_prompts(place: Place, found: Found) -> None:
     found.metrics(outcome)
     found.array("logprobs", outcome.logprobs)
     found.array("scored", backend.logprobs(part.trajectories))
-    found.weights(backend)
+    found.keep_weights(backend)
     backend.close()
 
 
@@ -160,7 +165,7 @@ def critic(place: Place, found: Found) -> None:
     for _ in range(3):
         found.metrics(backend.train_step(part, make_plan(batch)))
     found.array("values", backend.values(part.trajectories))
-    found.weights(backend)
+    found.keep_weights(backend)
     backend.export(place.folder / "critic")
     backend.close()
 
@@ -190,7 +195,7 @@ def training(
             found.facts["unchanged"] = backend.checksum() == before
         if rests:
             rest(backend)
-    found.weights(backend)
+    found.keep_weights(backend)
     found.facts["checksum"] = before = backend.checksum()
     backend.export(place.folder / "ema", ema=True)
     backend.export(place.folder / "plain")
@@ -279,7 +284,7 @@ def separate_experts(place: Place, found: Found) -> None:
     for step in range(3):
         batch = make_batch(seed=step)
         found.metrics(backend.train_step(place.part(batch), make_plan(batch)))
-    found.weights(backend)
+    found.keep_weights(backend)
     backend.close()
 
 
@@ -290,7 +295,7 @@ def resuming(place: Place, found: Found, kinds: Sequence[str] = tuple(KINDS)) ->
         straight = place.start(**spec)
         steps(place, straight, (0, 1, 2))
         straight.save(place.folder / f"saved_{kind}")
-        found.weights(straight, f"saved_{kind}")
+        found.keep_weights(straight, f"saved_{kind}")
         stored = straight.checksum()
         steps(place, straight, (3, 4))
         resumed = place.start(**spec)
@@ -336,7 +341,7 @@ def few_rows(place: Place, found: Found) -> None:
         "statistics", backend.statistics(part.trajectories, ["logprobs", "entropy"])["entropy"]
     )
     found.array("top", backend.top_tokens(part.trajectories, 3).token_ids)
-    found.weights(backend)
+    found.keep_weights(backend)
     backend.close()
 
 
@@ -345,7 +350,7 @@ def top_of_teacher(place: Place, found: Found) -> None:
     objective = PolicyObjective(loss=DISTILLING, aggregation="token-mean")
     backend, batch = place.start(objective=objective), make_batch(top=3)
     found.metrics(backend.train_step(place.part(batch), make_plan(batch)))
-    found.weights(backend)
+    found.keep_weights(backend)
     backend.close()
 
 
@@ -357,7 +362,7 @@ def reference(place: Place, found: Found) -> None:
     found.array("logprobs", backend.logprobs(part))
     found.array("again", backend.logprobs(part))
     found.facts["checksum"] = backend.checksum()
-    found.weights(backend)
+    found.keep_weights(backend)
     backend.close()
 
 

@@ -62,7 +62,7 @@ def test_one_rank_goes_on_where_two_of_another_stage_stopped(
     backend.load(two_ranks / f"stage{written}" / "resuming" / f"saved_{dtype}")
 
     restored = scenarios.Found()
-    restored.weights(backend, f"saved_{dtype}")
+    restored.keep_weights(backend, f"saved_{dtype}")
     saved = found(written, "resuming")[0].tensors
     for name, tensor in restored.tensors.items():
         torch.testing.assert_close(tensor, saved[name], atol=0, rtol=0)
@@ -73,7 +73,7 @@ def test_one_rank_goes_on_where_two_of_another_stage_stopped(
     ends = []
     for one in (backend, straight):
         end = scenarios.Found()
-        end.weights(one)
+        end.keep_weights(one)
         ends.append(end.tensors)
         one.close()
     # Without the optimizer's state the first step after loading would be of another size.
@@ -154,7 +154,7 @@ def test_rows_without_actions_change_nothing(place, material, scenarios, stage):
         backend = place.start("untied", options={"zero_stage": stage})
         outcome = backend.train_step(replace(batch, trajectories=rows), plan)
         found.append((outcome.logprobs, backend.logprobs(rows), scenarios.Found()))
-        found[-1][-1].weights(backend)
+        found[-1][-1].keep_weights(backend)
         backend.close()
 
     for one, other in zip(found[0][:2], found[1][:2], strict=True):
@@ -264,7 +264,7 @@ def test_gains_of_two_axes_are_left_to_adamw(
         backend = own.start(options={"zero_stage": stage}, **spec)
         backend.train_step(batch, material.make_plan(batch))
         found.append(scenarios.Found())
-        found[-1].weights(backend)
+        found[-1].keep_weights(backend)
         backend.close()
 
     listed = [record.getMessage() for record in caplog.records if ", group " in record.getMessage()]

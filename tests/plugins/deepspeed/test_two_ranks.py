@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,10 +11,6 @@ pytestmark = [pytest.mark.scale, pytest.mark.slow]
 STAGES = (0, 1, 2, 3)
 stages = pytest.mark.parametrize("stage", STAGES)
 ROUNDING = {"atol": 1e-6, "rtol": 0.0}
-
-
-def weights(found, prefix="weights"):
-    return {name: t for name, t in found.tensors.items() if name.startswith(f"{prefix}/")}
 
 
 @pytest.fixture
@@ -30,27 +25,28 @@ def test_the_gradient_is_that_of_one_rank(found, expected, stage, mode, assert_l
     """With a learning rate of 1 the weights move by the gradient, so their distance is its error."""
     ranks, alone = found(stage, "gradient"), expected("gradient")
 
-    torch.testing.assert_close(weights(ranks[0], mode), weights(alone, mode), **ROUNDING)
+    torch.testing.assert_close(ranks[0].weights(mode), alone.weights(mode), **ROUNDING)
     assert_like_one(ranks, alone)
 
 
 @stages
-def test_the_step_gives_each_rank_the_logprobs_of_its_rows(found, expected, stage):
+def test_the_step_gives_each_rank_the_logprobs_of_its_rows(
+    found, expected, stage, assert_same_rows
+):
     ranks, alone = found(stage, "gradient"), expected("gradient")
 
-    together = torch.cat([rank.tensors["logprobs/token-mean"] for rank in ranks])
-
-    torch.testing.assert_close(together, alone.tensors["logprobs/token-mean"], **ROUNDING)
+    assert_same_rows(ranks, alone, "logprobs/token-mean")
 
 
 @stages
-def test_prompts_that_ranks_compute_once_change_nothing(found, expected, stage, assert_like_one):
+def test_prompts_that_ranks_compute_once_change_nothing(
+    found, expected, stage, assert_like_one, assert_same_rows
+):
     ranks, alone = found(stage, "same_prompts"), expected("same_prompts")
 
-    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), **ROUNDING)
     for name in ("logprobs", "scored"):
-        together = torch.cat([rank.tensors[name] for rank in ranks])
-        torch.testing.assert_close(together, alone.tensors[name], **ROUNDING)
+        assert_same_rows(ranks, alone, name)
     assert_like_one(ranks, alone)
 
 
@@ -63,7 +59,7 @@ def test_clipping_schedule_and_optimizer_are_those_of_one_rank(
 ):
     ranks, alone = found(stage, name), expected(name)
 
-    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), **ROUNDING)
     assert_like_one(ranks, alone)
 
 
@@ -73,7 +69,7 @@ def test_muon_is_that_of_one_rank(found, expected, stage, assert_like_one):
     weights that have moved by 0.017 end up to 3e-4 apart."""
     ranks, alone = found(stage, "muon"), expected("muon")
 
-    torch.testing.assert_close(weights(ranks[0]), weights(alone), atol=1e-3, rtol=0)
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), atol=1e-3, rtol=0)
     assert_like_one(ranks, alone, atol=1e-3)
 
 
@@ -82,7 +78,7 @@ def test_experts_that_are_modules_are_collected_as_a_block(found, expected, stag
     """Each rank calls others, in its own order; stage 3 would wait for ever if it collected them one by one."""
     ranks, alone = found(stage, "separate_experts"), expected("separate_experts")
 
-    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), **ROUNDING)
     assert_like_one(ranks, alone)
 
 
@@ -134,7 +130,7 @@ def test_all_stages_give_the_same_bfloat16_weights(found):
 
     for stage in STAGES[1:]:
         torch.testing.assert_close(
-            weights(found(stage, "mixed")[0]), weights(first), atol=0, rtol=0
+            found(stage, "mixed")[0].weights(), first.weights(), atol=0, rtol=0
         )
 
 
@@ -144,7 +140,7 @@ def test_bfloat16_training_stays_near_one_rank(found, expected, stage, assert_li
     bfloat16 apart, 2^-8 of their size."""
     ranks, alone = found(stage, "mixed"), expected("mixed")
 
-    torch.testing.assert_close(weights(ranks[0]), weights(alone), atol=1e-3, rtol=2**-7)
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), atol=1e-3, rtol=2**-7)
     assert_like_one(ranks, alone, atol=5e-3)
 
 
@@ -174,13 +170,13 @@ def test_the_average_is_not_the_weights(two_ranks):
 
 
 @stages
-def test_a_critic_learns_values_like_one_rank(two_ranks, found, expected, stage, assert_like_one):
+def test_a_critic_learns_values_like_one_rank(
+    two_ranks, found, expected, stage, assert_like_one, assert_same_rows
+):
     ranks, alone = found(stage, "critic"), expected("critic")
 
-    together = torch.cat([rank.tensors["values"] for rank in ranks])
-
-    torch.testing.assert_close(together, alone.tensors["values"], atol=1e-5, rtol=0)
-    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
+    assert_same_rows(ranks, alone, "values", atol=1e-5)
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), **ROUNDING)
     assert_like_one(ranks, alone)
     heads = [
         load_file(folder / "critic" / "value_head.safetensors")
@@ -205,24 +201,21 @@ def test_a_restored_run_goes_on_to_the_bit(two_ranks, found, stage, kind):
 
 
 @stages
-def test_a_rank_without_rows_takes_part(found, expected, stage):
+def test_a_rank_without_rows_takes_part(found, expected, stage, assert_same_rows):
     ranks, alone = found(stage, "few_rows"), expected("few_rows")
 
-    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
-    for name in ("before", "statistics"):
-        torch.testing.assert_close(ranks[0].tensors[name], alone.tensors[name], **ROUNDING)
-        assert ranks[1].tensors[name].shape == (0,)
-    np.testing.assert_array_equal(ranks[0].tensors["top"], alone.tensors["top"])
-    assert ranks[1].tensors["top"].shape == (0, 3)
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), **ROUNDING)
+    for name in ("before", "statistics", "top"):
+        assert_same_rows(ranks, alone, name)
+        assert not len(ranks[1].tensors[name])
 
 
 @stages
-def test_a_reference_scores_like_one_rank(found, expected, stage):
+def test_a_reference_scores_like_one_rank(found, expected, stage, assert_same_rows):
     ranks, alone = found(stage, "reference"), expected("reference")
 
     for name in ("logprobs", "again"):
-        together = torch.cat([rank.tensors[name] for rank in ranks])
-        torch.testing.assert_close(together, alone.tensors["logprobs"], **ROUNDING)
+        assert_same_rows(ranks, alone, name, of="logprobs")
     assert ranks[0].facts["checksum"] == alone.facts["checksum"]
 
 

@@ -12,20 +12,17 @@ stages = pytest.mark.parametrize("stage", [1, 2])
 ROUNDING = {"atol": 1e-6, "rtol": 0.0}
 
 
-def weights(found, prefix="weights"):
-    return {name: t for name, t in found.tensors.items() if name.startswith(f"{prefix}/")}
-
-
 @stages
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
-def test_the_gradient_is_that_of_one_rank(sharded, expected, stage, mode, assert_same_metrics):
+def test_the_gradient_is_that_of_one_rank(
+    sharded, expected, stage, mode, assert_same_metrics, assert_same_rows
+):
     """With a learning rate of 1 the weights move by the gradient, so their distance is its error."""
     ranks, alone = sharded(stage, "gradient"), expected("gradient")
 
-    torch.testing.assert_close(weights(ranks[0], mode), weights(alone, mode), **ROUNDING)
+    torch.testing.assert_close(ranks[0].weights(mode), alone.weights(mode), **ROUNDING)
     assert_same_metrics(ranks, alone)
-    together = torch.cat([rank.tensors["logprobs/token-mean"] for rank in ranks])
-    torch.testing.assert_close(together, alone.tensors["logprobs/token-mean"], **ROUNDING)
+    assert_same_rows(ranks, alone, "logprobs/token-mean")
 
 
 @stages
@@ -34,8 +31,8 @@ def test_training_is_that_of_one_rank(sharded, expected, stage, name, assert_sam
     """Clipping by a norm over all shards, schedule, a skipped update, the average; several families."""
     ranks, alone = sharded(stage, name), expected(name)
 
-    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
-    torch.testing.assert_close(weights(ranks[1]), weights(ranks[0]), atol=1e-7, rtol=0)
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), **ROUNDING)
+    torch.testing.assert_close(ranks[1].weights(), ranks[0].weights(), atol=1e-7, rtol=0)
     assert_same_metrics(ranks, alone)
     assert [rank.facts["unchanged"] for rank in ranks] == [True, True]
     for folder in ("ema", "plain"):
@@ -54,18 +51,16 @@ def test_bfloat16_training_stays_near_one_rank(sharded, expected, stage, assert_
     and those near zero a fifth of a learning rate."""
     ranks, alone = sharded(stage, "mixed"), expected("mixed")
 
-    torch.testing.assert_close(weights(ranks[0]), weights(alone), atol=2e-3, rtol=2**-7)
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), atol=2e-3, rtol=2**-7)
     assert_same_metrics(ranks, alone, atol=5e-3)
 
 
 @stages
-def test_a_critic_learns_values_like_one_rank(sharded, expected, stage):
+def test_a_critic_learns_values_like_one_rank(sharded, expected, stage, assert_same_rows):
     ranks, alone = sharded(stage, "critic"), expected("critic")
 
-    together = torch.cat([rank.tensors["values"] for rank in ranks])
-
-    torch.testing.assert_close(together, alone.tensors["values"], atol=1e-5, rtol=0)
-    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
+    assert_same_rows(ranks, alone, "values", atol=1e-5)
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), **ROUNDING)
 
 
 @stages
@@ -80,17 +75,15 @@ def test_a_restored_run_goes_on_to_the_bit(sharded, stage, dtype):
 def test_a_rank_without_rows_takes_part(sharded, expected, stage):
     ranks, alone = sharded(stage, "few_rows"), expected("few_rows")
 
-    torch.testing.assert_close(weights(ranks[0]), weights(alone), **ROUNDING)
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), **ROUNDING)
     assert ranks[1].tensors["before"].shape == (0,)
 
 
 @stages
-def test_a_reference_is_whole_on_every_rank(sharded, expected, stage):
+def test_a_reference_is_whole_on_every_rank(sharded, expected, stage, assert_same_rows):
     ranks, alone = sharded(stage, "reference"), expected("reference")
 
-    together = torch.cat([rank.tensors["logprobs"] for rank in ranks])
-
-    torch.testing.assert_close(together, alone.tensors["logprobs"], **ROUNDING)
+    assert_same_rows(ranks, alone, "logprobs")
 
 
 @stages
