@@ -6,8 +6,8 @@ it after the stand-in's answer. So the policy's own tokens are never decoded and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..batch.task import Message
 from ..errors import DataError
@@ -94,8 +94,17 @@ class TokenizerRenderer:
         """
         return self.encode(self.render_text(messages))
 
-    def render_text(self, messages: Sequence[Message], *, reply: bool = True) -> str:
+    def render_text(
+        self,
+        messages: Sequence[Message],
+        *,
+        reply: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """Return a conversation as text; with ``reply`` the text ends where the policy's turn begins.
+
+        Args:
+            tools: JSON schemas of the functions that the policy may call.
 
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses these messages.
@@ -109,7 +118,10 @@ class TokenizerRenderer:
             )
         try:
             text: str = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=reply
+                [dict(message) for message in messages],
+                tools=None if tools is None else [dict(tool) for tool in tools],
+                tokenize=False,
+                add_generation_prompt=reply,
             )
         except (TemplateError, TypeError, ValueError, KeyError) as error:
             raise DataError(f"the chat template refuses the messages: {error}") from error

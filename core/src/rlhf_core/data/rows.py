@@ -149,15 +149,24 @@ def check_text(text: str, what: str) -> None:
             ) from error
 
 
-def checked_messages(value: Sequence[Any]) -> tuple[Message, ...]:
+def read_messages(value: Sequence[Any]) -> tuple[Message, ...]:
     """Return chat messages without their empty fields; tables fill up missing fields with None.
+
+    Raises:
+        RowProblem: the list is empty, or an entry is no message.
+    """
+    if not value:
+        raise RowProblem("empty", "the list of messages is empty")
+    return tuple(_checked_message(entry, number) for number, entry in enumerate(value, start=1))
+
+
+def checked_messages(value: Sequence[Any]) -> tuple[Message, ...]:
+    """Return the chat messages of a prompt, as ``read_messages`` does.
 
     Raises:
         RowProblem: the list is empty, an entry is no message, or the last message is the assistant's.
     """
-    if not value:
-        raise RowProblem("empty", "the list of messages is empty")
-    messages = tuple(_checked_message(entry, number) for number, entry in enumerate(value, start=1))
+    messages = read_messages(value)
     if messages[-1]["role"] == "assistant":
         raise RowProblem(
             "ends with the assistant",
@@ -169,16 +178,19 @@ def checked_messages(value: Sequence[Any]) -> tuple[Message, ...]:
 def bad_row_error(
     bad: Sequence[BadRow], total: int, option: str, sources: Sequence[str]
 ) -> DataError:
-    """Return the error for ``on_bad_row = fail``: the number of bad rows by kind, the first of them, and the fix."""
+    """Return the error for ``on_bad_row = fail``: the number of bad rows by kind, the first of them, and the fix.
+
+    Args:
+        sources: sets that ``rlhf data check`` can look at; empty if it does not know this sort of rows.
+    """
     kinds = Counter(row.kind for row in bad)
     lines = [
         f"{option}: {len(bad)} of {total} rows cannot be used ({_counted(kinds)})",
         *(f"  {row.where}: {row.reason}" for row in bad[:_SHOWN]),
     ]
     if len(bad) > _SHOWN:
-        lines.append(
-            f"  and {len(bad) - _SHOWN} more; list them with: rlhf data check {' '.join(sources)}"
-        )
+        command = f"; list them with: rlhf data check {' '.join(sources)}" if sources else ""
+        lines.append(f"  and {len(bad) - _SHOWN} more{command}")
     if len(bad) < total:
         lines.append("  Repair these rows, or leave them out with --data.on_bad_row skip.")
     return DataError("\n".join(lines))
