@@ -1,1 +1,39 @@
-"""Data of a run, from files to tasks: sources, row checks, prompts as tokens, mixing, and the chat template."""
+"""Data of a run, from files to tasks: sources, row checks, prompts as tokens, mixing, and the chat template.
+
+Rows to learn from without rollouts come from ``load_conversations``, ``load_pairs``, ``load_labeled_answers`` and
+``load_step_labels``; the options models beside them are sections of a command's configuration:
+
+    tokenizer = load_tokenizer(path)
+    rows = load_conversations(sets, columns, options, TokenizerRenderer(tokenizer), eos=tokenizer.eos_token_id)
+"""
+
+from .learned.conversations import load_conversations
+from .learned.labeled import load_labeled_answers
+from .learned.options import (
+    ConversationColumns,
+    LabeledColumns,
+    PairColumns,
+    SequenceOptions,
+    StepLabelColumns,
+)
+from .learned.pairs import load_pairs
+from .learned.reading import LearnedRows
+from .learned.steps import load_step_labels
+from .renderer import TokenizerRenderer
+from .tokenizer import eos_token_ids, load_tokenizer
+
+__all__ = [
+    "ConversationColumns",
+    "LabeledColumns",
+    "LearnedRows",
+    "PairColumns",
+    "SequenceOptions",
+    "StepLabelColumns",
+    "TokenizerRenderer",
+    "eos_token_ids",
+    "load_conversations",
+    "load_labeled_answers",
+    "load_pairs",
+    "load_step_labels",
+    "load_tokenizer",
+]

@@ -1,0 +1,216 @@
+"""Spans of a rendered conversation that the policy has to learn to write.
+
+Each way ends in a comparison with the rendering of the whole conversation, which alone is tokenized. So a template that
+changes, hides or merges answers leads to a bad row and not to a wrong mask.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...batch.task import Message
+from ...errors import DataError
+from ..renderer import TokenizerRenderer
+from ..rows import RowProblem, check_text
+from .generation_blocks import has_blocks, render_with_blocks
+from .learned_text import LearnedText, Span
+from .messages import ASSISTANT
+from .skeleton import THOUGHTS, Render, Skeleton, SkeletonMaker, thought_word
+
+_MARK = "Zx7Qv"
+"""Start of the stand-ins: no template contains or changes it."""
+_MAX_SHAPES = 10_000
+"""Sequences of roles whose skeletons are kept."""
+
+Tools = Sequence[Mapping[str, Any]]
+
+
+class ChatSpans:
+    """Finder of the learned spans of conversations, by the chat template of a tokenizer.
+
+    Raises:
+        DataError: the tokenizer has no chat template.
+    """
+
+    def __init__(self, renderer: TokenizerRenderer) -> None:
+        tokenizer = renderer.tokenizer
+        if tokenizer.chat_template is None:
+            raise DataError(
+                "expected a tokenizer with a chat template for chat messages; this one has none. "
+                "Use an instruction-tuned model, or plain text prompts"
+            )
+        self._renderer = renderer
+        # A tokenizer may have a template of its own for chats with tools.
+        self._has_blocks = (has_blocks(tokenizer), has_blocks(tokenizer, ()))
+        names = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+        self._makes = SkeletonMaker(_pattern_of(names))
+        self._shapes: dict[tuple[Any, ...], Skeleton | None] = {}
+
+    def find(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None = None
+    ) -> LearnedText:
+        """Return a conversation's rendering with the spans of some of the assistant's turns.
+
+        Args:
+            learned: indices, ascending, of the assistant's messages to learn.
+
+        Raises:
+            RowProblem: the template refuses the messages, or does not show the answers as they are.
+        """
+        if self._has_blocks[tools is not None]:
+            return self._by_blocks(messages, learned, tools)
+
+        def render(some: Sequence[Message], reply: bool) -> str:
+            return self._render(some, reply, tools)
+
+        text = render(messages, False)
+        check_text(text, "the rendered conversation")
+        shape = self._shape(tuple(message["role"] for message in messages), tools, render)
+        turns = None if shape is None else _fit(shape, messages, text)
+        if turns is not None:
+            return LearnedText(text=text, spans=tuple(turns[index] for index in learned))
+        mark = _MARK
+        while mark in text:
+            mark += "x"
+        skeleton = self._makes.make(messages, learned, mark, render)
+        return LearnedText(text=text, spans=tuple(_fit_turns(skeleton, messages, text, mark)))
+
+    def _render(self, messages: Sequence[Message], reply: bool, tools: Tools | None) -> str:
+        try:
+            return self._renderer.render_text(messages, reply=reply, tools=tools)
+        except DataError as error:
+            raise RowProblem("chat template", str(error)) from error
+
+    def _shape(
+        self, roles: tuple[str, ...], tools: Tools | None, render: Render
+    ) -> Skeleton | None:
+        """Return the skeleton of all plain conversations with these roles; None if the template allows none."""
+        key = (roles, None if tools is None else json.dumps(tools, sort_keys=True, default=repr))
+        if key not in self._shapes:
+            if len(self._shapes) >= _MAX_SHAPES:
+                self._shapes.clear()
+            messages: list[Message] = [{"role": role, "content": ""} for role in roles]
+            try:
+                made = self._makes.make(messages, range(len(roles)), _MARK, render)
+            except RowProblem:
+                made = None  # the row's own skeleton says what is wrong, if anything is
+            self._shapes[key] = made
+        return self._shapes[key]
+
+    def _by_blocks(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
+    ) -> LearnedText:
+        text, blocks = render_with_blocks(self._renderer.tokenizer, messages, tools)
+        check_text(text, "the rendered conversation")
+        answers = [index for index, one in enumerate(messages) if one["role"] == ASSISTANT]
+        if len(blocks) != len(answers):
+            raise RowProblem(
+                "generation blocks",
+                f"expected a chat template with one {{% generation %}} block for each of the assistant's "
+                f"{len(answers)} messages; it has {len(blocks)}",
+            )
+        of_message = dict(zip(answers, blocks, strict=True))
+        for index in learned:
+            shown = text[slice(*of_message[index])]
+            if _squeezed(messages[index].get("content") or "") not in _squeezed(shown) or not shown:
+                raise _changed(index, shown)
+        return LearnedText(text=text, spans=tuple(of_message[index] for index in learned))
+
+
+def _pattern_of(names: set[str]) -> re.Pattern[str]:
+    ordered = sorted(filter(None, names), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
+
+
+def _fit(skeleton: Skeleton, messages: Sequence[Message], text: str) -> Mapping[int, Span] | None:
+    """Return the turns of ``text`` if it is exactly the skeleton with the contents, as they are or all trimmed."""
+    if any(message.get(key) for message in messages for key in (*THOUGHTS, "tool_calls")):
+        return None
+    contents = {index: message.get("content") or "" for index, message in enumerate(messages)}
+    filled = skeleton.filled(contents)
+    if filled.text == text:
+        return filled.turns
+    filled = skeleton.filled({index: content.strip() for index, content in contents.items()})
+    return filled.turns if filled.text == text else None
+
+
+def _fit_turns(
+    skeleton: Skeleton, messages: Sequence[Message], text: str, mark: str
+) -> Iterator[Span]:
+    """Yield the learned spans of ``text``: the texts between those that the template writes around the stand-ins.
+
+    Raises:
+        RowProblem: the texts between are not the answers, up to blanks.
+    """
+    turns = list(skeleton.turns.items())
+    position = turns[0][1].start
+    if not text.startswith(skeleton.text[:position]):
+        raise _changed(turns[0][0], text[:position])
+    nexts = [*(turn.start for _, turn in turns[1:]), len(skeleton.text)]
+    for (index, turn), until in zip(turns, nexts, strict=True):
+        hole = skeleton.holes[index]
+        end_of_turn = skeleton.text[hole.end : turn.end]
+        closing = skeleton.text[hole.end : until]
+        lead = skeleton.text[turn.start : hole.start]
+        is_last = until == len(skeleton.text)
+        for end in _places(text, closing, position, is_last=is_last):
+            if _shows(text[position:end], messages[index], lead, f"{mark}{index}v"):
+                break
+        else:
+            raise _changed(index, text[position:])
+        yield Span(position, end + len(end_of_turn))
+        position = end + len(closing)
+
+
+def _places(text: str, part: str, start: int, *, is_last: bool) -> Iterator[int]:
+    """Yield where ``part`` occurs from ``start`` on; with ``is_last`` only where it ends the text."""
+    if is_last:
+        if text.endswith(part) and len(text) - len(part) >= start:
+            yield len(text) - len(part)
+        return
+    place = text.find(part, start)
+    while place >= 0:
+        yield place
+        place = text.find(part, place + 1)
+
+
+def _shows(shown: str, message: Message, lead: str, word: str) -> bool:
+    """Return whether a rendered turn has all of an answer, up to blanks: thoughts, content and tool calls.
+
+    Args:
+        lead: text that the template writes before the content, such as a thought: its own, or a stand-in's place.
+        word: stand-in of the content.
+    """
+    for key in THOUGHTS:
+        if isinstance(thought := message.get(key), str) and thought.strip():
+            if thought_word(word) not in lead:
+                return False
+            lead = lead.replace(thought_word(word), thought)
+    body, answer = _squeezed(shown), _squeezed(message.get("content") or "")
+    calls = message.get("tool_calls") or ()
+    if not calls:
+        return body in (_squeezed(lead) + answer, answer)
+    named = all(_name_of(call) in body for call in calls)
+    return named and body.startswith((_squeezed(lead) + answer, answer))
+
+
+def _name_of(call: object) -> str:
+    """Return the name of the function that a tool call calls."""
+    function = call.get("function", call) if isinstance(call, Mapping) else {}
+    return _squeezed(str(function.get("name", ""))) if isinstance(function, Mapping) else ""
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _changed(index: int, shown: str) -> RowProblem:
+    return RowProblem(
+        "changed by the template",
+        f"message {index + 1}: the chat template does not show the assistant's answer as it is, but as {shown!r:.80}. "
+        "Templates of thinking models drop thoughts of earlier turns: learn the last turn only (--data.learn last), "
+        "or leave the thoughts out",
+    )

@@ -1,0 +1,158 @@
+"""Rows to imitate: a prompt with its response, a conversation, or plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..renderer import TokenizerRenderer
+from ..rows import RowProblem
+from ..source import Row
+from .chat_spans import ChatSpans
+from .learned_text import LearnedText, plain_text
+from .messages import (
+    ASSISTANT,
+    answers_in,
+    check_chat,
+    conversation_of,
+    text_of,
+    tools_of,
+    value_of,
+    with_system_prompt,
+)
+from .options import ConversationColumns, LabeledColumns, PromptColumns, SequenceOptions
+from .reading import LearnedRows, read_rows
+from .sequences import LearnedSequence, cut_to, max_tokens_of, pieces_of
+from .tokens import LearnedTokens, SpanTokenizer
+
+
+def load_conversations(
+    sets: Sequence[str],
+    columns: ConversationColumns,
+    options: SequenceOptions,
+    renderer: TokenizerRenderer,
+    *,
+    eos: int,
+    option: str = "data.train",
+) -> LearnedRows:
+    """Return the rows of some sets as sequences whose action mask marks what the assistant says.
+
+    A sequence is the rendering of the whole conversation, tokenized once. Each learned turn is a turn of the sequence,
+    from behind the generation prompt to the token that ends the turn. Plain text is cut into pieces.
+
+    Args:
+        sets: files, folders or hub names.
+        eos: end-of-sequence token, which goes behind texts that no chat template ends.
+        option: option that names the sets, for messages.
+
+    Raises:
+        DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no row is left, the tokenizer does
+            not tell the characters of its tokens, or chats have no chat template.
+    """
+    tokenizer = SpanTokenizer(renderer, eos)
+    form: TextPieces | Conversations
+    if columns.text_key is not None:
+        form = TextPieces(columns.text_key, options)
+    else:
+        form = Conversations(columns, options, renderer)
+    return read_rows(sets, form, tokenizer, options, option)
+
+
+class AnswerTexts:
+    """Maker of the texts of answers to a prompt, which is plain text or a chat."""
+
+    def __init__(self, columns: PromptColumns, renderer: TokenizerRenderer) -> None:
+        self.format = columns.prompt_format()
+        self._renderer = renderer
+        self._chats: ChatSpans | None = None
+
+    @property
+    def chats(self) -> ChatSpans:
+        """Finder of learned spans; made when the first chat needs it, since plain text needs no chat template.
+
+        Raises:
+            DataError: the tokenizer has no chat template.
+        """
+        if self._chats is None:
+            self._chats = ChatSpans(self._renderer)
+        return self._chats
+
+    def answer(self, row: Row, answer: str, tools_key: str | None) -> LearnedText:
+        """Return prompt and answer, of which the answer is learned.
+
+        Raises:
+            RowProblem: the row has no usable prompt, or has tools for a prompt that is no chat.
+        """
+        prompt, tools = self.format.prompt(row), tools_of(row, tools_key)
+        if isinstance(prompt, str):
+            if tools is not None:
+                raise RowProblem(
+                    "no place for tools",
+                    "the prompt is plain text, which has no place for tools. Add --data.chat",
+                )
+            return plain_text(prompt + answer, len(prompt))
+        check_chat(prompt)
+        messages = (*prompt, {"role": ASSISTANT, "content": answer})
+        return self.chats.find(messages, (len(prompt),), tools)
+
+
+class Conversations:
+    """``RowForm`` of prompts with responses, and of whole conversations."""
+
+    def __init__(
+        self,
+        columns: ConversationColumns | LabeledColumns,
+        options: SequenceOptions,
+        renderer: TokenizerRenderer,
+    ) -> None:
+        self._columns = columns
+        self._options = options
+        self._answers = AnswerTexts(columns, renderer)
+        self._learns_all = isinstance(columns, ConversationColumns) and columns.learn == "all"
+        self.max_tokens = max_tokens_of(options)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that are read."""
+        names, tools = self._columns, self._columns.tools_key
+        found = (
+            (*self._answers.format.columns, names.response_key)
+            if names.messages_key is None
+            else (names.messages_key,)
+        )
+        return found if tools is None else (*found, tools)
+
+    def texts(self, row: Row) -> Sequence[LearnedText]:
+        """Return the conversation's rendering."""
+        key, tools_key = self._columns.messages_key, self._columns.tools_key
+        if key is None:
+            answer = text_of(row, self._columns.response_key, "response_key")
+            return [self._answers.answer(row, answer, tools_key)]
+        messages = with_system_prompt(
+            conversation_of(value_of(row, key, "messages_key"), key), self._columns.system_prompt
+        )
+        learned = answers_in(messages)
+        if not self._learns_all:
+            learned = learned[-1:]
+        return [self._answers.chats.find(messages, learned, tools_of(row, tools_key))]
+
+    def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
+        """Return the one sequence."""
+        return [cut_to(tokens[0], self._options)]
+
+
+class TextPieces:
+    """``RowForm`` of plain texts for continued pre-training: all tokens but the first are learned."""
+
+    def __init__(self, key: str, options: SequenceOptions) -> None:
+        self._key = key
+        self._options = options
+        self.columns: tuple[str, ...] = (key,)
+        self.max_tokens: int | None = None
+
+    def texts(self, row: Row) -> Sequence[LearnedText]:
+        """Return the text."""
+        return [plain_text(text_of(row, self._key, "text_key"))]
+
+    def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
+        """Return the pieces of the text."""
+        return pieces_of(tokens[0].token_ids, self._options.max_length)

@@ -1,0 +1,66 @@
+"""Answers that were judged one by one: a label for each, as KTO learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ..renderer import TokenizerRenderer
+from ..rows import RowProblem
+from ..source import Row
+from .conversations import Conversations
+from .learned_text import LearnedText
+from .messages import value_of
+from .options import LabeledColumns, SequenceOptions
+from .reading import LearnedRows, read_rows
+from .sequences import LearnedSequence
+from .tokens import LearnedTokens, SpanTokenizer
+
+
+def load_labeled_answers(
+    sets: Sequence[str],
+    columns: LabeledColumns,
+    options: SequenceOptions,
+    renderer: TokenizerRenderer,
+    *,
+    eos: int,
+    option: str = "data.train",
+) -> LearnedRows:
+    """Return answers as sequences whose ``reward`` is 1 for a good answer and 0 for another.
+
+    The action mask marks the answer: the response, or the last assistant turn of a conversation. The arguments and
+    errors are those of ``load_conversations``; a label that is neither true nor false is a bad row.
+    """
+    form = LabeledAnswers(columns, options, renderer)
+    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option)
+
+
+class LabeledAnswers:
+    """``RowForm`` of answers with labels."""
+
+    def __init__(
+        self, columns: LabeledColumns, options: SequenceOptions, renderer: TokenizerRenderer
+    ) -> None:
+        self._conversations = Conversations(columns, options, renderer)
+        self._label_key = columns.label_key
+        self.columns = (*self._conversations.columns, columns.label_key)
+        self.max_tokens = self._conversations.max_tokens
+
+    def texts(self, row: Row) -> Sequence[LearnedText]:
+        """Return the conversation's rendering."""
+        self._label(row)
+        return self._conversations.texts(row)
+
+    def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
+        """Return the one sequence, with its label."""
+        label = float(self._label(row))
+        return [replace(one, reward=label) for one in self._conversations.sequences(row, tokens)]
+
+    def _label(self, row: Row) -> bool:
+        label = value_of(row, self._label_key, "label_key")
+        if not isinstance(label, bool):
+            raise RowProblem(
+                "bad label",
+                f"column {self._label_key!r}: expected true or false, got {label!r:.60}",
+            )
+        return label

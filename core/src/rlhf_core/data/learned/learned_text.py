@@ -1,0 +1,33 @@
+"""Text with the spans of it that are learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """Part of a text or of a list of tokens."""
+
+    start: int
+    """Index of the first element."""
+    end: int
+    """Index after the last element."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedText:
+    """Text that is tokenized as a whole, with the spans of characters that are learned."""
+
+    text: str
+    spans: tuple[Span, ...]
+    """Learned spans in order, none empty; each is a turn, or the mark behind a step."""
+    is_plain: bool = False
+    """Whether no template made the text, so that the special tokens with which the tokenizer starts texts go before."""
+    is_ended: bool = False
+    """Whether an end-of-sequence token goes behind the text, as part of the last span."""
+
+
+def plain_text(text: str, start: int = 0) -> LearnedText:
+    """Return a text without a chat template that is learned from character ``start`` on, and ends there."""
+    return LearnedText(text=text, spans=(Span(start, len(text)),), is_plain=True, is_ended=True)

@@ -1,0 +1,162 @@
+"""Columns of a row as texts, conversations, answers and tools, each checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...batch.task import Message
+from ..rows import RowProblem, check_text, read_messages
+from ..source import Row
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""Roles of messages; a data set with others (``human``, ``gpt``) has to be rewritten."""
+
+ASSISTANT = "assistant"
+
+
+def value_of(row: Row, key: str, option: str) -> Any:
+    """Return the value of a column.
+
+    Args:
+        option: option that names the column, for the message.
+
+    Raises:
+        RowProblem: the row has no such column, or nothing in it.
+    """
+    if key not in row:
+        raise RowProblem(
+            "missing column",
+            f"expected a column {key!r}; the row has {', '.join(map(str, row)) or 'none'}. Set --data.{option}",
+        )
+    if row[key] is None:
+        raise RowProblem("empty", f"column {key!r} is null")
+    return row[key]
+
+
+def text_of(row: Row, key: str, option: str) -> str:
+    """Return the text of a column.
+
+    Raises:
+        RowProblem: the column is missing, or has no text that can be used.
+    """
+    text = value_of(row, key, option)
+    if not isinstance(text, str):
+        raise RowProblem("wrong type", f"column {key!r}: expected text, got {type(text).__name__}")
+    check_text(text, f"column {key!r}")
+    return text
+
+
+def conversation_of(value: object, key: str) -> tuple[Message, ...]:
+    """Return the messages of a column: roles that are known, and contents that are text.
+
+    Raises:
+        RowProblem: the value is no list of such messages.
+    """
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise RowProblem(
+            "wrong type",
+            f"column {key!r}: expected a list of chat messages, got {type(value).__name__}",
+        )
+    messages = read_messages(value)
+    check_chat(messages)
+    return messages
+
+
+def check_chat(messages: Sequence[Message]) -> None:
+    """Refuse messages of unknown roles, and contents that are no text.
+
+    Raises:
+        RowProblem: there is such a message.
+    """
+    for number, message in enumerate(messages, start=1):
+        role, content = message["role"], message.get("content")
+        if role not in ROLES:
+            raise RowProblem(
+                "unknown role",
+                f"message {number}: expected a role of {', '.join(ROLES)}; got {role!r}",
+            )
+        if content is not None and not isinstance(content, str):
+            raise RowProblem(
+                "not text",
+                f"message {number}: expected text as content, got {type(content).__name__}; images and other parts "
+                "cannot be learned from here",
+            )
+
+
+def with_system_prompt(
+    messages: tuple[Message, ...], system_prompt: str | None
+) -> tuple[Message, ...]:
+    """Return the messages behind a system prompt, if there is one.
+
+    Raises:
+        RowProblem: the messages have one of their own.
+    """
+    if system_prompt is None:
+        return messages
+    if messages[0]["role"] == "system":
+        raise RowProblem(
+            "two system prompts",
+            "the messages start with a system message already; leave out --data.system_prompt",
+        )
+    return ({"role": "system", "content": system_prompt}, *messages)
+
+
+def answers_in(messages: Sequence[Message], *, start: int = 0) -> tuple[int, ...]:
+    """Return the indices of the assistant's messages from index ``start`` on; each says something.
+
+    Raises:
+        RowProblem: there are none, or one has neither text nor tool calls.
+    """
+    found = tuple(
+        index
+        for index, message in enumerate(messages)
+        if index >= start and message["role"] == ASSISTANT
+    )
+    if not found:
+        raise RowProblem("no answer", "expected a message of the assistant; there is none")
+    for index in found:
+        check_answer(messages[index], index)
+    return found
+
+
+def check_answer(message: Message, index: int) -> None:
+    """Refuse an assistant's message with neither text nor tool calls.
+
+    Raises:
+        RowProblem: the message is such.
+    """
+    if not (message.get("content") or "").strip() and not message.get("tool_calls"):
+        raise RowProblem(
+            "empty answer", f"message {index + 1}: the assistant says nothing; leave it out"
+        )
+
+
+def tools_of(row: Row, key: str | None) -> list[dict[str, Any]] | None:
+    """Return the tools of a row; None where it has none.
+
+    Raises:
+        RowProblem: the column is missing, or holds anything but objects.
+    """
+    if key is None:
+        return None
+    if key not in row:
+        raise RowProblem(
+            "missing column",
+            f"expected a column {key!r}; the row has {', '.join(map(str, row)) or 'none'}. Set --data.tools_key",
+        )
+    value = row[key]
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else None
+        except ValueError as error:
+            raise RowProblem("bad tools", f"column {key!r}: broken JSON: {error}") from error
+    if not value:
+        return None
+    if not isinstance(value, Sequence) or not all(isinstance(tool, Mapping) for tool in value):
+        raise RowProblem(
+            "bad tools",
+            f"column {key!r}: expected a list of JSON schemas of tools, got {value!r:.60}",
+        )
+    return [dict(tool) for tool in value]

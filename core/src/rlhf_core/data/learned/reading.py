@@ -1,0 +1,172 @@
+"""Reading of data sets row by row into columns, with every bad row named before any training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from ...batch.trajectory_columns import TrajectoryColumns
+from ...errors import DataError
+from ..prompts import check_characters
+from ..rows import BadRow, RowProblem, bad_row_error, describe_skipped
+from ..source import Row, Source, Unreadable
+from ..sources import open_source
+from .learned_text import LearnedText
+from .options import SequenceOptions
+from .sequences import LearnedSequence, SequenceColumns
+from .tokens import LearnedTokens, SpanTokenizer
+
+log = logging.getLogger(__name__)
+
+_BATCH_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedRows:
+    """Sequences to learn from, and an account of the rows that they were made of."""
+
+    columns: TrajectoryColumns
+    """The sequences, ordered by uid: ``uid.prompt`` is the row's index in the concatenation of all sets, bad rows
+    included. The action mask marks the learned tokens; every span of them is a turn."""
+    total: int
+    """Number of rows that were read."""
+    bad: tuple[BadRow, ...]
+    """Rows that were left out, with the reasons."""
+
+    @property
+    def num_truncated(self) -> int:
+        """Number of sequences whose end was cut off."""
+        return int(self.columns.truncated.sum())
+
+    def describe(self) -> str:
+        """Return one line for a log: rows, sequences, tokens, and how many of them are learned."""
+        columns = self.columns
+        return (
+            f"{self.total - len(self.bad)} of {self.total} rows are {len(columns)} sequences with "
+            f"{int(columns.num_tokens.sum())} tokens, {int(columns.num_actions.sum())} of them learned; "
+            f"{self.num_truncated} sequences were cut off"
+        )
+
+
+class RowForm(Protocol):
+    """Way from a row to its sequences: its texts, which are tokenized with those of other rows, then the rest."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that are read."""
+        ...
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Largest number of tokens of a text; None: a longer one is cut."""
+        ...
+
+    def texts(self, row: Row) -> Sequence[LearnedText]:
+        """Return the texts of a row.
+
+        Raises:
+            RowProblem: the row cannot be used.
+        """
+        ...
+
+    def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
+        """Return the sequences of a row from the tokens of its texts, in the order of sample and segment.
+
+        Raises:
+            RowProblem: the row cannot be used.
+        """
+        ...
+
+
+def read_rows(
+    sets: Sequence[str],
+    form: RowForm,
+    tokenizer: SpanTokenizer,
+    options: SequenceOptions,
+    option: str,
+) -> LearnedRows:
+    """Return the rows of some sets as columns.
+
+    Args:
+        sets: files, folders or hub names.
+        option: option that names the sets, for messages.
+
+    Raises:
+        DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), or no row is left.
+    """
+    gathered = SequenceColumns()
+    bad: list[BadRow] = []
+    total = start = 0
+    for spec in sets:
+        source = open_source(spec, split=options.split)
+        limit = options.max_samples or len(source)
+        rows = islice(enumerate(source.scan(form.columns)), limit)
+        while batch := list(islice(rows, _BATCH_ROWS)):
+            total += len(batch)
+            for index, made in _made(batch, form, tokenizer):
+                if isinstance(made, RowProblem):
+                    bad.append(_located(made, source, index))
+                    continue
+                for sequence in made:
+                    gathered.add(start + index, sequence)
+        start += len(source)
+    if bad and (options.on_bad_row == "fail" or len(bad) == total):
+        raise bad_row_error(bad, total, option, ())
+    if bad:
+        log.warning("%s", describe_skipped(bad, total, option))
+    if not len(gathered):
+        raise DataError(f"{option}: expected at least one row, got none")
+    rows_read = LearnedRows(columns=gathered.columns(), total=total, bad=tuple(bad))
+    log.info("%s: %s", option, rows_read.describe())
+    return rows_read
+
+
+def _made(
+    batch: Sequence[tuple[int, Row | Unreadable]],
+    form: RowForm,
+    tokenizer: SpanTokenizer,
+) -> Iterator[tuple[int, list[LearnedSequence] | RowProblem]]:
+    """Yield the index of each row with its sequences or its problem; calls the tokenizer once."""
+    texts = [_texts(row, form) for _, row in batch]
+    tokens = iter(
+        tokenizer.tokenize([text for row in texts if isinstance(row, list) for text in row])
+    )
+    for (index, row), of_row in zip(batch, texts, strict=True):
+        if isinstance(of_row, RowProblem):
+            yield index, of_row
+            continue
+        assert not isinstance(row, Unreadable)
+        yield index, _sequences(row, list(islice(tokens, len(of_row))), form)
+
+
+def _texts(row: Row | Unreadable, form: RowForm) -> list[LearnedText] | RowProblem:
+    if isinstance(row, Unreadable):
+        return RowProblem("unreadable", row.reason)
+    try:
+        texts = list(form.texts(row))
+        for text in texts:
+            check_characters(text.text, form.max_tokens, "the row", "--data.max_length")
+    except RowProblem as problem:
+        return problem
+    return texts
+
+
+def _sequences(
+    row: Row, tokens: Sequence[LearnedTokens | RowProblem], form: RowForm
+) -> list[LearnedSequence] | RowProblem:
+    usable = []
+    for one in tokens:
+        if isinstance(one, RowProblem):
+            return one
+        usable.append(one)
+    try:
+        return list(form.sequences(row, usable))
+    except RowProblem as problem:
+        return problem
+
+
+def _located(problem: RowProblem, source: Source, index: int) -> BadRow:
+    return BadRow(source.where(index), problem.kind, problem.reason)

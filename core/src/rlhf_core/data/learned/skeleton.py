@@ -1,0 +1,204 @@
+"""Renderings of a conversation in which stand-ins hold the place of contents, so that the template's own text shows.
+
+A template hides where the answers of a rendered conversation are. In a rendering whose answers are stand-ins, words
+that occur nowhere else, they can be found. The learned span of a turn goes from the end of the generation prompt to the
+end of the token that ends the turn. The end of the generation prompt is where the rendering of the messages before the
+turn, with ``add_generation_prompt``, ceases to agree with the rendering of the whole; so a text that the template
+writes before an answer, such as an empty thought, belongs to the turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...batch.task import Message
+from ..rows import RowProblem
+from .learned_text import Span
+from .messages import ASSISTANT
+
+Render = Callable[[Sequence[Message], bool], str]
+"""Function from messages, and whether the policy is to reply, to their rendering; raises RowProblem."""
+
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Fields in which data sets put the thoughts of an answer."""
+
+
+class Filled(NamedTuple):
+    """Text that was made of a skeleton, and the turns in it."""
+
+    text: str
+    turns: Mapping[int, Span]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skeleton:
+    """Rendering with stand-ins, and the turns in it."""
+
+    text: str
+    holes: Mapping[int, Span]
+    """Place of the stand-in of a message, by the message's index, ascending."""
+    turns: Mapping[int, Span]
+    """Learned span of an assistant's message, by the message's index, ascending."""
+
+    def filled(self, contents: Mapping[int, str]) -> Filled:
+        """Return the text with contents in the place of the stand-ins."""
+        pieces, position, shift = [], 0, 0
+        turns: dict[int, Span] = {}
+        for index, hole in self.holes.items():
+            pieces += [self.text[position : hole.start], contents[index]]
+            position = hole.end
+            growth = len(contents[index]) - (hole.end - hole.start)
+            if index in self.turns:
+                turn = self.turns[index]
+                turns[index] = Span(turn.start + shift, turn.end + shift + growth)
+            shift += growth
+        return Filled("".join([*pieces, self.text[position:]]), turns)
+
+
+class SkeletonMaker:
+    """Maker of the skeletons of one chat template.
+
+    Args:
+        ends: pattern of the tokens that can end a turn.
+    """
+
+    def __init__(self, ends: re.Pattern[str]) -> None:
+        self._ends = ends
+        self._leads: dict[str, int] = {}
+
+    def make(
+        self, messages: Sequence[Message], replaced: Collection[int], mark: str, render: Render
+    ) -> Skeleton:
+        """Return the skeleton of a conversation.
+
+        Args:
+            replaced: indices, ascending, of the messages whose contents are replaced; the assistant's are turns.
+            mark: start of the stand-ins, which is in no content and in no text of the template.
+
+        Raises:
+            RowProblem: the template refuses the messages, hides or repeats a content, or writes no end of a turn.
+        """
+        stood = [
+            _stand_in(message, f"{mark}{index}v") if index in replaced else message
+            for index, message in enumerate(messages)
+        ]
+        text = render(stood, False)
+        holes = {index: _place(text, f"{mark}{index}v", index) for index in replaced}
+        order = sorted(holes, key=lambda index: holes[index].start)
+        if order != list(holes):
+            raise RowProblem("chat template", "the chat template changes the order of the messages")
+        knows_pieces = len(holes) == len(messages)
+        turns: dict[int, Span] = {}
+        behind = 0
+        limits = [*(hole.start for hole in holes.values()), len(text)][1:]
+        for (index, hole), limit in zip(holes.items(), limits, strict=True):
+            if messages[index]["role"] == ASSISTANT:
+                piece = text[behind : hole.start] if knows_pieces else None
+                start = self._start(text, hole, behind, stood[:index], piece, render)
+                turns[index] = Span(start, self._end(text, hole.end, limit, index))
+            behind = hole.end
+        return Skeleton(text=text, holes=holes, turns=turns)
+
+    def _start(
+        self,
+        text: str,
+        hole: Span,
+        behind: int,
+        before: Sequence[Message],
+        piece: str | None,
+        render: Render,
+    ) -> int:
+        """Return where a turn begins.
+
+        The text between the contents of two messages decides about it, so it is looked up by this text: rendering the
+        messages before each turn of a long conversation takes a time that is quadratic in their number.
+
+        Args:
+            behind: end of the stand-in before; the turn begins behind it.
+            piece: text of the template between the content before and this one; None where it is not known.
+        """
+        known = self._known_piece(text[: hole.start]) if piece is None else piece
+        lead = None if known is None else self._leads.get(known)
+        if lead is None:
+            lead = hole.start - _start_by_prompt(text, hole, behind, before, render)
+            if piece:
+                self._leads[piece] = lead
+        return hole.start - lead
+
+    def _known_piece(self, text: str) -> str | None:
+        """Return the longest known piece that ``text`` ends with."""
+        return max(filter(text.endswith, self._leads), key=len, default=None)
+
+    def _end(self, text: str, start: int, limit: int, index: int) -> int:
+        found = self._ends.search(text, start, limit)
+        if found is None:
+            raise RowProblem(
+                "no end of turn",
+                f"message {index + 1}: expected a chat template that writes a special token behind an answer, by which "
+                f"the policy learns to stop; it writes {text[start:limit]!r:.40}. Turns that it merges into one cannot "
+                "be learned either.",
+            )
+        return found.end()
+
+
+def shared_prefix(first: str, second: str) -> int:
+    """Return the number of characters at the start that two texts share."""
+    low, high = 0, min(len(first), len(second))
+    if first[:high] == second[:high]:
+        return high
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if first[:middle] == second[:middle] else (low, middle)
+    return low
+
+
+def _stand_in(message: Message, word: str) -> Message:
+    """Return a message with stand-ins for content and thoughts, and without tool calls."""
+    kept = {key: value for key, value in message.items() if key != "tool_calls"}
+    thoughts = {key: thought_word(word) for key in THOUGHTS if isinstance(kept.get(key), str)}
+    return {**kept, **thoughts, "content": word}
+
+
+def thought_word(word: str) -> str:
+    """Return the stand-in for the thoughts of a message whose content's stand-in is ``word``."""
+    return f"{word}T"
+
+
+def _place(text: str, word: str, index: int) -> Span:
+    places = [found.start() for found in re.finditer(f"{re.escape(word)}(?!T)", text)]
+    if len(places) != 1:
+        raise RowProblem(
+            "hidden by the template",
+            f"message {index + 1}: expected a chat template that shows a message once and as it is; this one showed it "
+            f"{len(places)} times",
+        )
+    return Span(places[0], places[0] + len(word))
+
+
+def _start_by_prompt(
+    text: str, hole: Span, behind: int, before: Sequence[Message], render: Render
+) -> int:
+    """Return where the prompt of a turn, the rendered messages before it, ceases to agree with the whole text."""
+    if before:
+        try:
+            start = shared_prefix(render(before, True), text)
+        except RowProblem:
+            start = 0  # a template may refuse the messages before, but not the whole
+        if behind <= start:
+            return start
+    # There is no prompt, or the template shows its messages differently when others follow: so the text before the
+    # answer has to be that with which the template asks for any answer.
+    probe: Message = {"role": "user", "content": "Hello"}
+    with_opening, without = render([probe], True), render([probe], False)
+    opening = with_opening.removeprefix(without)
+    if opening == with_opening or not opening or not text.endswith(opening, behind, hole.start):
+        raise RowProblem(
+            "changed by the template",
+            f"message {len(before) + 1}: cannot tell where the assistant's turn begins, because the chat template "
+            "shows the messages before it differently when others follow. Learn the last turn only "
+            "(--data.learn last), or give each turn a row of its own",
+        )
+    return hole.start

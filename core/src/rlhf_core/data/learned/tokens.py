@@ -1,0 +1,204 @@
+"""Tokens of texts, each tokenized as a whole, and the tokens that lie in its learned spans.
+
+A token that holds the end of a prompt and the beginning of an answer counts as the answer's: else a part of the answer
+would not be learned. An added token, such as one that swallows the blanks behind it, is the template's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...batch.ragged import offsets_of
+from ...errors import DataError
+from ..renderer import TokenizerRenderer
+from ..rows import RowProblem
+from .learned_text import LearnedText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedTokens:
+    """Tokens of one text, and those that are learned. ``K`` is the number of spans."""
+
+    token_ids: NDArray[np.int32]
+    """(T,)"""
+    turns: NDArray[np.int64]
+    """(K, 2) index of the first token of each span, and the index after its last; ascending, none empty."""
+    overhang: NDArray[np.int64]
+    """(K,) characters behind a span that its last token holds too."""
+
+
+class SpanTokenizer:
+    """Tokenizer of many texts at once that says which tokens are learned.
+
+    Args:
+        eos: end-of-sequence token, which goes behind plain texts.
+
+    Raises:
+        DataError: the tokenizer does not tell the characters of its tokens.
+    """
+
+    def __init__(self, renderer: TokenizerRenderer, eos: int) -> None:
+        tokenizer = renderer.tokenizer
+        if not tokenizer.is_fast:
+            raise DataError(
+                f"expected a tokenizer that tells which characters a token has (one with tokenizer.json); "
+                f"{type(tokenizer).__name__} is written in Python and does not, so nobody could tell which tokens of a "
+                "row are learned. Convert it, or name another folder with --model.tokenizer"
+            )
+        self._renderer = renderer
+        self._eos = eos
+        self._prefix = np.array(renderer.encode_prompts([""])[0], dtype=np.int32)
+        self._added = np.array([*tokenizer.added_tokens_decoder], dtype=np.int32)
+
+    def tokenize(self, texts: Sequence[LearnedText]) -> list[LearnedTokens | RowProblem]:
+        """Return the tokens of each text; a problem where a span has no token, or its tokens are not its text."""
+        if not texts:
+            return []
+        encoded = self._renderer.tokenizer(
+            [one.text for one in texts],
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
+        located = _Located.of(texts, encoded["input_ids"], encoded["offset_mapping"])
+        first, last = located.token_spans(texts, self._added)
+        results: list[LearnedTokens | RowProblem] = []
+        span = 0
+        for row, text in enumerate(texts):
+            start = int(located.row_starts[row])
+            spans = slice(span, span + len(text.spans))
+            span = spans.stop
+            turns = np.stack([first[spans], last[spans]], axis=1) - start  # (K, 2)
+            if (turns[:, 0] >= turns[:, 1]).any():
+                results.append(RowProblem("no token", "a learned turn has no token of its own"))
+                continue
+            ends = np.array([one.end for one in text.spans]) + located.bases[row]
+            results.append(
+                LearnedTokens(
+                    token_ids=located.token_ids[start : located.row_starts[row + 1]],
+                    turns=turns,
+                    overhang=np.maximum(located.ends[last[spans] - 1] - ends, 0),
+                )
+            )
+        self._compare(texts, results)
+        return [
+            tokens if isinstance(tokens, RowProblem) else self._surrounded(tokens, text)
+            for text, tokens in zip(texts, results, strict=True)
+        ]
+
+    def _surrounded(self, tokens: LearnedTokens, text: LearnedText) -> LearnedTokens:
+        """Return the tokens of a text with those that start and end it, unless the text has them already."""
+        ids, turns = tokens.token_ids, tokens.turns
+        if text.is_plain and not np.array_equal(ids[: len(self._prefix)], self._prefix):
+            ids, turns = np.concatenate([self._prefix, ids]), turns + len(self._prefix)
+        if text.is_ended and ids[-1] != self._eos:
+            ids, turns = np.append(ids, np.int32(self._eos)), turns.copy()
+            turns[-1, 1] = len(ids)
+        return LearnedTokens(token_ids=ids, turns=turns, overhang=tokens.overhang)
+
+    def _compare(
+        self, texts: Sequence[LearnedText], results: list[LearnedTokens | RowProblem]
+    ) -> None:
+        """Replace the rows whose learned tokens, decoded, are not the learned text by problems."""
+        wanted: list[str] = []
+        learned: list[list[int]] = []
+        rows: list[int] = []
+        for row, (text, tokens) in enumerate(zip(texts, results, strict=True)):
+            if isinstance(tokens, RowProblem):
+                continue
+            for span, (start, end) in zip(text.spans, tokens.turns.tolist(), strict=True):
+                wanted.append(text.text[slice(*span)])
+                learned.append(tokens.token_ids[start:end].tolist())
+                rows.append(row)
+        shown = self._renderer.decode_batch(learned, skip_special_tokens=False)
+        doubtful = [place for place, text in enumerate(shown) if text != wanted[place]]
+        # A tokenizer may know fewer texts than there are (unknown tokens, lower case), so the text goes through it too.
+        passed = self._passed_through([wanted[place] for place in doubtful])
+        for place, known in zip(doubtful, passed, strict=True):
+            if not _ends_with(shown[place], wanted[place]) and not _ends_with(shown[place], known):
+                results[rows[place]] = RowProblem(
+                    "tokens of another text",
+                    f"the learned tokens are {shown[place]!r:.80}, but the answer is {wanted[place]!r:.80}; the "
+                    "tokenizer misplaces its tokens in this text",
+                )
+
+    def _passed_through(self, texts: Sequence[str]) -> list[str]:
+        encoded = self._renderer.encode_batch(texts)
+        return self._renderer.decode_batch(encoded, skip_special_tokens=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Located:
+    """Tokens of all texts, one text after the other, in a common numbering of the characters of all texts."""
+
+    token_ids: NDArray[np.int32]
+    """(N,) N is the number of tokens of all texts."""
+    starts: NDArray[np.int64]
+    """(N,) first character of each token."""
+    ends: NDArray[np.int64]
+    """(N,) character after the last of each token; ascending."""
+    row_starts: NDArray[np.int64]
+    """(B + 1,) first token of each text, and at the end N."""
+    bases: NDArray[np.int64]
+    """(B + 1,) number of the first character of each text."""
+
+    @classmethod
+    def of(
+        cls,
+        texts: Sequence[LearnedText],
+        ids: Sequence[Sequence[int]],
+        characters: Sequence[Sequence[tuple[int, int]]],
+    ) -> _Located:
+        row_starts = offsets_of(np.array([len(row) for row in ids], dtype=np.int64))
+        count = int(row_starts[-1])
+        bases = offsets_of(np.array([len(one.text) + 1 for one in texts], dtype=np.int64))
+        flat = (
+            np.fromiter(
+                chain.from_iterable(chain.from_iterable(characters)),
+                dtype=np.int64,
+                count=2 * count,
+            ).reshape(-1, 2)
+            + np.repeat(bases[:-1], np.diff(row_starts))[:, None]
+        )
+        return cls(
+            token_ids=np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=count),
+            starts=flat[:, 0],
+            ends=np.maximum.accumulate(flat[:, 1]),
+            row_starts=row_starts,
+            bases=bases,
+        )
+
+    def token_spans(
+        self, texts: Sequence[LearnedText], added: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return for each span of each text, in order, the first token that has a character of it and the last one + 1.
+
+        Some tokenizers leave the blanks at a token's beginning out of its characters; so a token begins, at the latest,
+        where the one before it ends.
+        """
+        counts = [len(one.spans) for one in texts]
+        spans = np.array([span for one in texts for span in one.spans], dtype=np.int64)
+        spans = spans.reshape(-1, 2) + np.repeat(self.bases[:-1], counts)[:, None]
+        before = np.concatenate([[0], self.ends[:-1]])
+        before = np.maximum(before, np.repeat(self.bases[:-1], np.diff(self.row_starts)))
+        starts = np.maximum.accumulate(np.minimum(self.starts, before))
+        first = np.searchsorted(self.ends, spans[:, 0], side="right")
+        last = np.searchsorted(starts, spans[:, 1], side="left")
+        at = np.minimum(first, len(self.token_ids) - 1)
+        first = first + (np.isin(self.token_ids[at], added) & (self.starts[at] < spans[:, 0]))
+        # Turns without a token of the template between them may share one; it is the earlier turn's.
+        follows = np.flatnonzero(np.diff(np.repeat(np.arange(len(texts)), counts)) == 0) + 1
+        first[follows] = np.maximum(first[follows], last[follows - 1])
+        return first, np.maximum(last, first)
+
+
+def _ends_with(text: str, end: str) -> bool:
+    """Return whether a text ends with another, up to blanks. Before it are characters of a token that it shares."""
+    return "".join(text.split()).endswith("".join(end.split()))
