@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ...batch.task import Message
@@ -16,12 +17,10 @@ from ...errors import DataError
 from ..renderer import TokenizerRenderer
 from ..rows import RowProblem, check_text
 from .generation_blocks import has_blocks, render_with_blocks
-from .learned_text import LearnedText, Span
+from .learned_text import LearnedText, Span, squeezed
 from .messages import ASSISTANT
-from .skeleton import THOUGHTS, Render, Skeleton, SkeletonMaker, thought_word
+from .skeleton import MARK, THOUGHTS, Render, Skeleton, SkeletonMaker, thought_word
 
-_MARK = "Zx7Qv"
-"""Start of the stand-ins: no template contains or changes it."""
 _MAX_SHAPES = 10_000
 """Sequences of roles whose skeletons are kept."""
 
@@ -46,7 +45,9 @@ class ChatSpans:
         # A tokenizer may have a template of its own for chats with tools.
         self._has_blocks = (has_blocks(tokenizer), has_blocks(tokenizer, ()))
         names = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
-        self._makes = SkeletonMaker(_pattern_of(names))
+        self._skeletons = SkeletonMaker(
+            _pattern_of(names), lambda messages, reply: self._render(messages, reply, None)
+        )
         self._shapes: dict[tuple[Any, ...], Skeleton | None] = {}
 
     def find(
@@ -72,10 +73,10 @@ class ChatSpans:
         turns = None if shape is None else _fit(shape, messages, text)
         if turns is not None:
             return LearnedText(text=text, spans=tuple(turns[index] for index in learned))
-        mark = _MARK
+        mark = MARK
         while mark in text:
             mark += "x"
-        skeleton = self._makes.make(messages, learned, mark, render)
+        skeleton = self._skeletons.make(messages, learned, mark, render)
         return LearnedText(text=text, spans=tuple(_fit_turns(skeleton, messages, text, mark)))
 
     def _render(self, messages: Sequence[Message], reply: bool, tools: Tools | None) -> str:
@@ -92,11 +93,9 @@ class ChatSpans:
         if key not in self._shapes:
             if len(self._shapes) >= _MAX_SHAPES:
                 self._shapes.clear()
-            messages: list[Message] = [{"role": role, "content": ""} for role in roles]
-            try:
-                made = self._makes.make(messages, range(len(roles)), _MARK, render)
-            except RowProblem:
-                made = None  # the row's own skeleton says what is wrong, if anything is
+            made = None
+            with suppress(RowProblem):  # the row's own skeleton says what is wrong, if anything is
+                made = self._skeletons.make_shape(roles, render)
             self._shapes[key] = made
         return self._shapes[key]
 
@@ -115,7 +114,7 @@ class ChatSpans:
         of_message = dict(zip(answers, blocks, strict=True))
         for index in learned:
             shown = text[slice(*of_message[index])]
-            if _squeezed(messages[index].get("content") or "") not in _squeezed(shown) or not shown:
+            if squeezed(messages[index].get("content") or "") not in squeezed(shown) or not shown:
                 raise _changed(index, shown)
         return LearnedText(text=text, spans=tuple(of_message[index] for index in learned))
 
@@ -189,22 +188,20 @@ def _shows(shown: str, message: Message, lead: str, word: str) -> bool:
             if thought_word(word) not in lead:
                 return False
             lead = lead.replace(thought_word(word), thought)
-    body, answer = _squeezed(shown), _squeezed(message.get("content") or "")
+    body, answer = squeezed(shown), squeezed(message.get("content") or "")
     calls = message.get("tool_calls") or ()
-    if not calls:
-        return body in (_squeezed(lead) + answer, answer)
-    named = all(_name_of(call) in body for call in calls)
-    return named and body.startswith((_squeezed(lead) + answer, answer))
+    for start in (squeezed(lead) + answer, answer):
+        if not calls and body == start:
+            return True
+        if calls and body.startswith(start):
+            return all(_name_of(call) in body[len(start) :] for call in calls)
+    return False
 
 
 def _name_of(call: object) -> str:
     """Return the name of the function that a tool call calls."""
     function = call.get("function", call) if isinstance(call, Mapping) else {}
-    return _squeezed(str(function.get("name", ""))) if isinstance(function, Mapping) else ""
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
+    return squeezed(str(function.get("name", ""))) if isinstance(function, Mapping) else ""
 
 
 def _changed(index: int, shown: str) -> RowProblem:

@@ -31,3 +31,8 @@ class LearnedText:
 def plain_text(text: str, start: int = 0) -> LearnedText:
     """Return a text without a chat template that is learned from character ``start`` on, and ends there."""
     return LearnedText(text=text, spans=(Span(start, len(text)),), is_plain=True, is_ended=True)
+
+
+def squeezed(text: str) -> str:
+    """Return a text without its blanks, for comparisons up to blanks."""
+    return "".join(text.split())

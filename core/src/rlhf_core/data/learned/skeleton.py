@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,16 @@ from .messages import ASSISTANT
 
 Render = Callable[[Sequence[Message], bool], str]
 """Function from messages, and whether the policy is to reply, to their rendering; raises RowProblem."""
+
+MARK = "Zx7Qv"
+"""Start of the stand-ins: no template contains or changes it."""
+
+_TRIED = (
+    ("user", "assistant", "user", "assistant"),
+    ("system", "user", "assistant"),
+    ("user", "assistant", "tool", "assistant", "user", "assistant", "tool", "assistant"),
+)
+"""Roles of the conversations by which a template is tried."""
 
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Fields in which data sets put the thoughts of an answer."""
@@ -63,11 +74,29 @@ class SkeletonMaker:
 
     Args:
         ends: pattern of the tokens that can end a turn.
+        render: function by which the template is tried.
     """
 
-    def __init__(self, ends: re.Pattern[str]) -> None:
+    def __init__(self, ends: re.Pattern[str], render: Render) -> None:
         self._ends = ends
         self._leads: dict[str, int] = {}
+        """Characters of a turn before its content, by the text between the contents of two messages. Looking them up
+        saves rendering the messages before each turn, whose time is quadratic in the length of a conversation. The
+        texts are those of ``_TRIED``, so that no row's result depends on other rows."""
+        leads: dict[str, int] = {}
+        for roles in _TRIED:
+            with suppress(RowProblem):
+                leads |= self._leads_of(self.make_shape(roles, render))
+        self._leads = leads
+
+    def make_shape(self, roles: Sequence[str], render: Render) -> Skeleton:
+        """Return the skeleton of all conversations that are no more than contents of these roles.
+
+        Raises:
+            RowProblem: as from ``make``.
+        """
+        messages: list[Message] = [{"role": role, "content": ""} for role in roles]
+        return self.make(messages, range(len(roles)), MARK, render)
 
     def make(
         self, messages: Sequence[Message], replaced: Collection[int], mark: str, render: Render
@@ -87,50 +116,38 @@ class SkeletonMaker:
         ]
         text = render(stood, False)
         holes = {index: _place(text, f"{mark}{index}v", index) for index in replaced}
-        order = sorted(holes, key=lambda index: holes[index].start)
-        if order != list(holes):
+        if list(holes.values()) != sorted(holes.values()):
             raise RowProblem("chat template", "the chat template changes the order of the messages")
-        knows_pieces = len(holes) == len(messages)
         turns: dict[int, Span] = {}
         behind = 0
         limits = [*(hole.start for hole in holes.values()), len(text)][1:]
         for (index, hole), limit in zip(holes.items(), limits, strict=True):
             if messages[index]["role"] == ASSISTANT:
-                piece = text[behind : hole.start] if knows_pieces else None
-                start = self._start(text, hole, behind, stood[:index], piece, render)
+                start = self._start(text, Span(behind, hole.start), stood[:index], render)
                 turns[index] = Span(start, self._end(text, hole.end, limit, index))
             behind = hole.end
         return Skeleton(text=text, holes=holes, turns=turns)
 
-    def _start(
-        self,
-        text: str,
-        hole: Span,
-        behind: int,
-        before: Sequence[Message],
-        piece: str | None,
-        render: Render,
-    ) -> int:
+    def _start(self, text: str, between: Span, before: Sequence[Message], render: Render) -> int:
         """Return where a turn begins.
 
-        The text between the contents of two messages decides about it, so it is looked up by this text: rendering the
-        messages before each turn of a long conversation takes a time that is quadratic in their number.
-
         Args:
-            behind: end of the stand-in before; the turn begins behind it.
-            piece: text of the template between the content before and this one; None where it is not known.
+            between: text between the stand-in before and this one.
+            before: messages before the turn.
         """
-        known = self._known_piece(text[: hole.start]) if piece is None else piece
-        lead = None if known is None else self._leads.get(known)
-        if lead is None:
-            lead = hole.start - _start_by_prompt(text, hole, behind, before, render)
-            if piece:
-                self._leads[piece] = lead
-        return hole.start - lead
+        known = [lead for lead in self._leads if text.endswith(lead, between.start, between.end)]
+        if known:
+            return between.end - self._leads[max(known, key=len)]
+        return _start_by_prompt(text, between, before, render)
 
-    def _known_piece(self, text: str) -> str | None:
-        """Return the longest known piece that ``text`` ends with."""
-        return max(filter(text.endswith, self._leads), key=len, default=None)
+    @staticmethod
+    def _leads_of(shape: Skeleton) -> dict[str, int]:
+        leads, behind = {}, 0
+        for index, hole in shape.holes.items():
+            if index in shape.turns and shape.text[behind : hole.start].strip():
+                leads[shape.text[behind : hole.start]] = hole.start - shape.turns[index].start
+            behind = hole.end
+        return leads
 
     def _end(self, text: str, start: int, limit: int, index: int) -> int:
         found = self._ends.search(text, start, limit)
@@ -178,27 +195,27 @@ def _place(text: str, word: str, index: int) -> Span:
     return Span(places[0], places[0] + len(word))
 
 
-def _start_by_prompt(
-    text: str, hole: Span, behind: int, before: Sequence[Message], render: Render
-) -> int:
+def _start_by_prompt(text: str, between: Span, before: Sequence[Message], render: Render) -> int:
     """Return where the prompt of a turn, the rendered messages before it, ceases to agree with the whole text."""
     if before:
         try:
-            start = shared_prefix(render(before, True), text)
+            prompt = render(before, True)
+            start = shared_prefix(prompt, text)
+            # A generation prompt may go on where the whole does not, with a thought begun; the messages may not.
+            if start == len(prompt) or text.startswith(render(before, False)):
+                return start
         except RowProblem:
-            start = 0  # a template may refuse the messages before, but not the whole
-        if behind <= start:
-            return start
+            pass  # a template may refuse the messages before, but not the whole
     # There is no prompt, or the template shows its messages differently when others follow: so the text before the
     # answer has to be that with which the template asks for any answer.
     probe: Message = {"role": "user", "content": "Hello"}
     with_opening, without = render([probe], True), render([probe], False)
     opening = with_opening.removeprefix(without)
-    if opening == with_opening or not opening or not text.endswith(opening, behind, hole.start):
+    if opening == with_opening or not opening or not text.endswith(opening, *between):
         raise RowProblem(
             "changed by the template",
             f"message {len(before) + 1}: cannot tell where the assistant's turn begins, because the chat template "
             "shows the messages before it differently when others follow. Learn the last turn only "
             "(--data.learn last), or give each turn a row of its own",
         )
-    return hole.start
+    return between.end

@@ -80,8 +80,8 @@ class StepLabels:
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
         """Return the one sequence, with the labels of the steps that it has."""
         (one,) = tokens
-        if one.overhang.any():
-            number = int(np.flatnonzero(one.overhang)[0]) + 1
+        if one.overhang[:, 1].any():
+            number = int(np.flatnonzero(one.overhang[:, 1])[0]) + 1
             raise RowProblem(
                 "separator",
                 f"step {number}: the last token of --data.separator {self._columns.separator!r} holds the beginning of "
