@@ -58,7 +58,7 @@ class StepLabels:
         return (*self._answers.format.columns, names.steps_key, names.labels_key)
 
     def texts(self, row: Row) -> Sequence[LearnedText]:
-        """Return prompt and steps, with the last character of each separator as a span."""
+        """Return prompt and steps, with each separator as a span."""
         names = self._columns
         if names.text_key is not None:
             text = text_of(row, names.text_key, "text_key")
@@ -74,7 +74,7 @@ class StepLabels:
                 "step counts",
                 f"expected a label for each of the {len(ends)} steps; column {names.labels_key!r} has {count}",
             )
-        spans = tuple(Span(end - 1, end) for end in ends)
+        spans = tuple(Span(end - len(names.separator), end) for end in ends)
         return [replace(made, spans=spans, is_ended=False)]
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
@@ -87,7 +87,7 @@ class StepLabels:
                 f"step {number}: the last token of --data.separator {self._columns.separator!r} holds the beginning of "
                 "the next step too. Choose a separator that is a token of its own, such as an added one",
             )
-        # A character may have several tokens, of which the last has seen the whole.
+        # Of several tokens of a separator the last has seen the whole.
         turns = np.stack([one.turns[:, 1] - 1, one.turns[:, 1]], axis=1)  # (K, 2)
         sequence = cut_to(replace(one, turns=turns), self._options)
         labels = np.array(self._labels(row)[: len(sequence.turns)], dtype=np.float32)
