@@ -31,6 +31,7 @@ PUBLIC = {
     "rlhf_core.capabilities",  # the words by which runtimes and commands tell what a component provides
     "rlhf_core.code_reference",  # FILE.py:NAME in a component's own options
     "rlhf_core.contracts",
+    "rlhf_core.data",  # rows to learn from, as token ids and masks
     "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike
     "rlhf_core.lazy",  # torch and the array types, for modules that help imports
     "rlhf_core.math",
@@ -57,6 +58,7 @@ WORDS_OF_THE_LANGUAGE = {
 } | {
     ("core/src/rlhf_core/lazy.py", "torch"),  # the library
     ("core/src/rlhf_core/math/importance.py", "clip"),  # a mode of weights
+    ("core/src/rlhf_core/data/learned/chat_spans.py", "function"),  # a key of tool calls
 }
 """(path, constant) where core code means something else than the component of that name."""
 

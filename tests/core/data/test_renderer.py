@@ -180,6 +180,17 @@ def test_messages_without_a_chat_template_are_an_error():
         renderer.render_next(OPENING, ended=True)
 
 
+def test_tools_are_shown_by_the_template():
+    tokenizer = bpe_tokenizer()
+    tokenizer.chat_template = (
+        "{% for t in tools or [] %}{{ t.name }}\n{% endfor %}{{ messages[0].content }}"
+    )
+    renderer = TokenizerRenderer(tokenizer)
+
+    assert renderer.render_text(OPENING, tools=[{"name": "look"}]) == "look\nWhat is 2+2?"
+    assert renderer.render_text(OPENING) == "What is 2+2?"
+
+
 def test_what_a_template_refuses_is_passed_on():
     with pytest.raises(DataError, match="refuses the messages: roles must alternate"):
         renderer_of("mistral").render([*OPENING, *OPENING])

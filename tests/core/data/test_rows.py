@@ -11,6 +11,7 @@ from rlhf_core.data.rows import (
     bad_row_error,
     check_text,
     describe_skipped,
+    read_messages,
 )
 from rlhf_core.errors import DataError
 
@@ -164,6 +165,21 @@ def test_the_error_lists_the_first_rows_and_counts_all():
     assert "f.jsonl:6" not in message
     assert "and 2 more; list them with: rlhf data check f.jsonl" in message
     assert "--data.on_bad_row skip" in message
+
+
+def test_a_command_that_knows_prompts_only_is_not_named_for_other_rows():
+    bad = [BadRow(f"f.jsonl:{n}", "empty", "no answer") for n in range(1, 8)]
+
+    message = str(bad_row_error(bad, 10, "data.train", ()))
+
+    assert "  and 2 more\n" in message
+    assert "rlhf data check" not in message
+
+
+def test_messages_may_end_with_the_assistant_where_it_is_learned_from():
+    messages = [USER, {"role": "assistant", "content": "yes", "name": None}]
+
+    assert read_messages(messages) == (USER, {"role": "assistant", "content": "yes"})
 
 
 def test_skipping_is_not_offered_when_nothing_would_be_left():

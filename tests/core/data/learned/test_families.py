@@ -109,6 +109,19 @@ def test_a_mask_by_hand_token_by_token():
     assert len(ids) == 48
 
 
+PROMPTED = [name for name in FAMILIES if name != "deepseek"]
+"""Families whose generation prompt is what stands before an answer; DeepSeek-R1's begins a thought, which it drops."""
+
+
+@pytest.mark.parametrize("name", PROMPTED)
+def test_before_the_last_turn_is_the_prompt_of_a_rollout(name):
+    text, ids, turns = learned_tokens(name, "characters", TWO_TURNS)
+
+    renderer, prompt = renderer_of(name, "characters"), TWO_TURNS[:-1]
+    assert text.text[: text.spans[-1].start] == renderer.render_text(prompt)
+    assert ids[: turns[-1][0]] == renderer.render(prompt)
+
+
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_the_last_turn_alone_has_the_same_tokens(name, kind):
     _, ids, turns = learned_tokens(name, kind, TWO_TURNS)
@@ -117,6 +130,11 @@ def test_the_last_turn_alone_has_the_same_tokens(name, kind):
 
     assert same_ids == ids
     assert last == turns[-1:]
+
+
+def test_a_family_that_knows_no_system_messages_refuses_them():
+    with pytest.raises(RowProblem, match="refuses the messages: System role not supported"):
+        learned_tokens("gemma", "words", [SYSTEM, *ONE_TURN])
 
 
 def test_a_token_that_holds_the_prompts_end_and_the_answers_beginning_is_learned():

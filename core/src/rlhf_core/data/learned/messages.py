@@ -10,7 +10,7 @@ from ...batch.task import Message
 from ..rows import RowProblem, check_text, read_messages
 from ..source import Row
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of messages; a data set with others (``human``, ``gpt``) has to be rewritten."""
 
 ASSISTANT = "assistant"

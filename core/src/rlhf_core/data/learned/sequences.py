@@ -38,7 +38,7 @@ class LearnedSequence:
     reward: float = 0.0
     """1 for a good or preferred answer."""
     margin: float | None = None
-    """How much better the preferred answer of the pair is."""
+    """Number that says how much better the preferred answer of the pair is."""
     truncated: bool = False
     """Whether the end was cut off."""
 

@@ -79,10 +79,10 @@ class SkeletonMaker:
 
     def __init__(self, ends: re.Pattern[str], render: Render) -> None:
         self._ends = ends
+        # Characters of a turn before its content, by the text between the contents of two messages. Looking them up
+        # saves rendering the messages before each turn, whose time is quadratic in the length of a conversation. The
+        # texts are those of ``_TRIED``, so that no row's result depends on other rows.
         self._leads: dict[str, int] = {}
-        """Characters of a turn before its content, by the text between the contents of two messages. Looking them up
-        saves rendering the messages before each turn, whose time is quadratic in the length of a conversation. The
-        texts are those of ``_TRIED``, so that no row's result depends on other rows."""
         leads: dict[str, int] = {}
         for roles in _TRIED:
             with suppress(RowProblem):
