@@ -198,6 +198,64 @@ def test_a_generation_prompt_with_a_thought_begun_is_no_part_of_the_turn():
     assert texts == ["So.<eos>", "\n</think>\n\nSo.<eos>"]
 
 
+BEGUN = (
+    "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{% set parts = m.content.split('</think>') %}"
+    "{% if loop.last %}<think>{% if parts | length > 1 %}\n{{ parts[0].replace('<think>', '') | trim }}\n{% endif %}"
+    "</think>\n\n{% endif %}{{ parts[-1] | trim }}{% else %}{{ m.content }}{% endif %}<eos>\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:<think>\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("last", [THOUGHT, TIGHT], ids=["written out", "tight"])
+def test_an_answer_may_begin_in_the_generation_prompt_with_its_thought(last):
+    """As with Qwen3.5 and Nemotron 3: the data has the whole thought, the prompt its tag and a new line."""
+    texts = learned_texts(renderer_with(BEGUN), [USER, ANSWER, AGAIN, last])
+
+    assert texts == ["So.<eos>", "hm\n</think>\n\nYes.<eos>"]
+
+
+def test_an_answer_without_the_thought_that_the_prompt_begins_closes_it():
+    """The template writes no new line then, so the rendering leaves the prompt behind the tag."""
+    assert learned_texts(renderer_with(BEGUN), [USER, ANSWER]) == ["</think>\n\nSo.<eos>"]
+
+
+def test_a_thought_that_is_dropped_does_not_begin_in_the_generation_prompt():
+    with pytest.raises(RowProblem, match="message 2: the chat template does not show"):
+        learned_texts(renderer_with(BEGUN), [USER, TIGHT, AGAIN, ANSWER])
+
+
+def test_an_end_of_sequence_token_right_behind_another_token_belongs_to_the_turn():
+    """As with Command R7B; what follows a new line, as with Phi-3, does not."""
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content }}<pad>MORE{% endfor %}"
+
+    ends = {}
+    for more in ("", "<eos>", "<eos><bos>", "<bos>", "<bos><eos>", "\n<eos>"):
+        (text,) = learned_texts(renderer_with(template.replace("MORE", more)), [USER, ANSWER])
+        ends[more] = text.removeprefix("assistant:So.")
+
+    assert ends == {
+        "": "<pad>",
+        "<eos>": "<pad><eos>",
+        "<eos><bos>": "<pad><eos>",
+        "<bos>": "<pad>",
+        "<bos><eos>": "<pad><bos><eos>",
+        "\n<eos>": "<pad>",
+    }
+
+
+def test_results_of_tools_inside_of_a_turn_are_refused():
+    """As with Gemma 4, whose template writes them where the call is."""
+    template = (
+        "{% for m in messages %}{% if m.role != 'tool' %}{{ m.role }}:{{ m.content }}{% if m.tool_calls %}"
+        "{{ m.tool_calls[0].function.name }}={{ messages[loop.index].content }};{% endif %}<eos>{% endif %}"
+        "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    assert learned_texts(renderer_with(template), [USER, ANSWER]) == ["So.<eos>"]
+
+    with pytest.raises(RowProblem, match=r"message 3: .* 0 times"):
+        learned_texts(renderer_with(template), [USER, SILENT_CALL, RESULT, ANSWER])
+
+
 def test_merged_questions_do_no_harm():
     template = (
         "{% for m in messages %}{% if m.role == 'user' %}{% if loop.previtem and loop.previtem.role == 'user' %}\n"
@@ -269,6 +327,12 @@ def test_blocks_that_are_not_the_answers_are_refused(old, new, reason):
         learned_texts(renderer_with(BLOCKS.replace(old, new)), [USER, ANSWER])
 
 
+@pytest.mark.parametrize("dropped", [FIELD, CALL], ids=["a thought", "a tool call"])
+def test_blocks_that_drop_a_part_of_the_answer_are_refused(dropped):
+    with pytest.raises(RowProblem, match="message 2: the chat template does not show"):
+        learned_texts(renderer_with(BLOCKS), [USER, dropped])
+
+
 def test_a_tokenizer_without_a_chat_template_is_refused():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = None
@@ -292,8 +356,8 @@ def test_long_conversations_are_rendered_a_few_times_only(monkeypatch):
 
     spans.find([USER, CALL, RESULT, ANSWER] * 20, range(1, 80, 2))
 
-    # as it is, with stand-ins for all contents, and with stand-ins for the answers
-    assert rendered == [80, 80, 80]
+    # as it is, and with stand-ins for all contents, for answers and results, and for the answers
+    assert rendered == [80, 80, 80, 80]
 
 
 def test_a_rows_spans_do_not_depend_on_the_rows_before():

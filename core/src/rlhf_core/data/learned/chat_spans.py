@@ -18,11 +18,13 @@ from ..renderer import TokenizerRenderer
 from ..rows import RowProblem, check_text
 from .generation_blocks import has_blocks, render_with_blocks
 from .learned_text import LearnedText, Span, squeezed
-from .messages import ASSISTANT
-from .skeleton import MARK, THOUGHTS, Render, Skeleton, SkeletonMaker, thought_word
+from .messages import ASSISTANT, TOOL
+from .skeleton import MARK, THOUGHTS, Render, Skeleton, SkeletonMaker, shared_prefix, thought_word
 
 _MAX_SHAPES = 10_000
 """Sequences of roles whose skeletons are kept."""
+
+_TAG = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -46,7 +48,9 @@ class ChatSpans:
         self._has_blocks = (has_blocks(tokenizer), has_blocks(tokenizer, ()))
         names = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
         self._skeletons = SkeletonMaker(
-            _pattern_of(names), lambda messages, reply: self._render(messages, reply, None)
+            _pattern_of(names),
+            tokenizer.eos_token,
+            lambda messages, reply: self._render(messages, reply, None),
         )
         self._shapes: dict[tuple[Any, ...], Skeleton | None] = {}
 
@@ -71,11 +75,18 @@ class ChatSpans:
         check_text(text, "the rendered conversation")
         shape = self._shape(tuple(message["role"] for message in messages), tools, render)
         turns = None if shape is None else _fit(shape, messages, text)
-        if turns is not None:
+        if turns is not None and shape is not None:
+            turns = {
+                index: _behind(text, turn, shape.begun[index]) for index, turn in turns.items()
+            }
             return LearnedText(text=text, spans=tuple(turns[index] for index in learned))
         mark = MARK
         while mark in text:
             mark += "x"
+        results = [index for index, message in enumerate(messages) if message["role"] == TOOL]
+        if results:
+            # Refuses a template that shows results of tools inside of the assistant's turns: they would be learned.
+            self._skeletons.make(messages, sorted([*learned, *results]), mark, render)
         skeleton = self._skeletons.make(messages, learned, mark, render)
         return LearnedText(text=text, spans=tuple(_fit_turns(skeleton, messages, text, mark)))
 
@@ -114,7 +125,7 @@ class ChatSpans:
         of_message = dict(zip(answers, blocks, strict=True))
         for index in learned:
             shown = text[slice(*of_message[index])]
-            if squeezed(messages[index].get("content") or "") not in squeezed(shown) or not shown:
+            if not shown or not _holds(shown, messages[index]):
                 raise _changed(index, shown)
         return LearnedText(text=text, spans=tuple(of_message[index] for index in learned))
 
@@ -147,7 +158,7 @@ def _fit_turns(
     turns = list(skeleton.turns.items())
     position = turns[0][1].start
     if not text.startswith(skeleton.text[:position]):
-        raise _changed(turns[0][0], text[:position])
+        raise _changed(turns[0][0], text[shared_prefix(text, skeleton.text) :])
     nexts = [*(turn.start for _, turn in turns[1:]), len(skeleton.text)]
     for (index, turn), until in zip(turns, nexts, strict=True):
         hole = skeleton.holes[index]
@@ -156,12 +167,18 @@ def _fit_turns(
         lead = skeleton.text[turn.start : hole.start]
         is_last = until == len(skeleton.text)
         for end in _places(text, closing, position, is_last=is_last):
-            if _shows(text[position:end], messages[index], lead, f"{mark}{index}v"):
+            turn = Span(position, end)
+            if _shows(text, turn, messages[index], lead, f"{mark}{index}v"):
                 break
         else:
             raise _changed(index, text[position:])
-        yield Span(position, end + len(end_of_turn))
+        yield _behind(text, Span(position, end + len(end_of_turn)), skeleton.begun[index])
         position = end + len(closing)
+
+
+def _behind(text: str, turn: Span, begun: str) -> Span:
+    """Return a turn without the part of the generation prompt that it begins with, if it does."""
+    return Span(turn.start + len(begun) * text.startswith(begun, turn.start), turn.end)
 
 
 def _places(text: str, part: str, start: int, *, is_last: bool) -> Iterator[int]:
@@ -176,8 +193,10 @@ def _places(text: str, part: str, start: int, *, is_last: bool) -> Iterator[int]
         place = text.find(part, place + 1)
 
 
-def _shows(shown: str, message: Message, lead: str, word: str) -> bool:
+def _shows(text: str, turn: Span, message: Message, lead: str, word: str) -> bool:
     """Return whether a rendered turn has all of an answer, up to blanks: thoughts, content and tool calls.
+
+    An answer that begins with a tag such as ``<think>`` may begin in the generation prompt.
 
     Args:
         lead: text that the template writes before the content, such as a thought: its own, or a stand-in's place.
@@ -188,14 +207,29 @@ def _shows(shown: str, message: Message, lead: str, word: str) -> bool:
             if thought_word(word) not in lead:
                 return False
             lead = lead.replace(thought_word(word), thought)
-    body, answer = squeezed(shown), squeezed(message.get("content") or "")
+    body, answer = squeezed(text[slice(*turn)]), squeezed(message.get("content") or "")
+    starts = [squeezed(lead) + answer, answer]
+    tag = _TAG.match(answer)
+    if tag and text[: turn.start].rstrip().endswith(tag.group()):
+        starts.append(answer[tag.end() :])
     calls = message.get("tool_calls") or ()
-    for start in (squeezed(lead) + answer, answer):
+    for start in starts:
         if not calls and body == start:
             return True
         if calls and body.startswith(start):
             return all(_name_of(call) in body[len(start) :] for call in calls)
     return False
+
+
+def _holds(shown: str, message: Message) -> bool:
+    """Return whether a text has thoughts, content and the names of called functions, each once more, up to blanks."""
+    parts = [text for key in (*THOUGHTS, "content") if isinstance(text := message.get(key), str)]
+    rest = squeezed(shown)
+    for part in (*map(squeezed, parts), *map(_name_of, message.get("tool_calls") or ())):
+        if part not in rest:
+            return False
+        rest = rest.replace(part, "", 1)
+    return True
 
 
 def _name_of(call: object) -> str:

@@ -14,6 +14,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of messages; a data set with others (``human``, ``gpt``) has to be rewritten."""
 
 ASSISTANT = "assistant"
+TOOL = "tool"
 
 
 def value_of(row: Row, key: str, option: str) -> Any:

@@ -53,6 +53,9 @@ class Skeleton:
     """Place of the stand-in of a message, by the message's index, ascending."""
     turns: Mapping[int, Span]
     """Learned span of an assistant's message, by the message's index, ascending."""
+    begun: Mapping[int, str]
+    """Text of the generation prompt behind the beginning of a turn, by the message's index: empty, or the beginning of
+    a thought that this rendering has not. A rendering that has it begins the turn behind it."""
 
     def filled(self, contents: Mapping[int, str]) -> Filled:
         """Return the text with contents in the place of the stand-ins."""
@@ -69,25 +72,36 @@ class Skeleton:
         return Filled("".join([*pieces, self.text[position:]]), turns)
 
 
+class _Opening(NamedTuple):
+    """Beginning of a turn."""
+
+    lead: int
+    """Characters of the turn before its content."""
+    begun: str
+    """Text of the generation prompt that the rendering has not."""
+
+
 class SkeletonMaker:
     """Maker of the skeletons of one chat template.
 
     Args:
         ends: pattern of the tokens that can end a turn.
+        eos: the end-of-sequence token, if there is one.
         render: function by which the template is tried.
     """
 
-    def __init__(self, ends: re.Pattern[str], render: Render) -> None:
+    def __init__(self, ends: re.Pattern[str], eos: str | None, render: Render) -> None:
         self._ends = ends
-        # Characters of a turn before its content, by the text between the contents of two messages. Looking them up
-        # saves rendering the messages before each turn, whose time is quadratic in the length of a conversation. The
-        # texts are those of ``_TRIED``, so that no row's result depends on other rows.
-        self._leads: dict[str, int] = {}
-        leads: dict[str, int] = {}
+        self._eos = eos
+        # Beginnings of turns, by the text between the contents of two messages. Looking them up saves rendering the
+        # messages before each turn, whose time is quadratic in the length of a conversation. The texts are those of
+        # ``_TRIED``, so that no row's result depends on other rows.
+        self._openings: dict[str, _Opening] = {}
+        openings: dict[str, _Opening] = {}
         for roles in _TRIED:
             with suppress(RowProblem):
-                leads |= self._leads_of(self.make_shape(roles, render))
-        self._leads = leads
+                openings |= _openings_of(self.make_shape(roles, render))
+        self._openings = openings
 
     def make_shape(self, roles: Sequence[str], render: Render) -> Skeleton:
         """Return the skeleton of all conversations that are no more than contents of these roles.
@@ -119,37 +133,35 @@ class SkeletonMaker:
         if list(holes.values()) != sorted(holes.values()):
             raise RowProblem("chat template", "the chat template changes the order of the messages")
         turns: dict[int, Span] = {}
+        begun: dict[int, str] = {}
         behind = 0
         limits = [*(hole.start for hole in holes.values()), len(text)][1:]
         for (index, hole), limit in zip(holes.items(), limits, strict=True):
             if messages[index]["role"] == ASSISTANT:
-                start = self._start(text, Span(behind, hole.start), stood[:index], render)
-                turns[index] = Span(start, self._end(text, hole.end, limit, index))
+                opening = self._opening(text, Span(behind, hole.start), stood[:index], render)
+                end = self._end(text, hole.end, limit, index)
+                turns[index] = Span(hole.start - opening.lead, end)
+                begun[index] = opening.begun
             behind = hole.end
-        return Skeleton(text=text, holes=holes, turns=turns)
+        return Skeleton(text=text, holes=holes, turns=turns, begun=begun)
 
-    def _start(self, text: str, between: Span, before: Sequence[Message], render: Render) -> int:
-        """Return where a turn begins.
+    def _opening(
+        self, text: str, between: Span, before: Sequence[Message], render: Render
+    ) -> _Opening:
+        """Return the beginning of a turn.
 
         Args:
             between: text between the stand-in before and this one.
             before: messages before the turn.
         """
-        known = [lead for lead in self._leads if text.endswith(lead, between.start, between.end)]
+        known = [one for one in self._openings if text.endswith(one, *between)]
         if known:
-            return between.end - self._leads[max(known, key=len)]
-        return _start_by_prompt(text, between, before, render)
-
-    @staticmethod
-    def _leads_of(shape: Skeleton) -> dict[str, int]:
-        leads, behind = {}, 0
-        for index, hole in shape.holes.items():
-            if index in shape.turns and shape.text[behind : hole.start].strip():
-                leads[shape.text[behind : hole.start]] = hole.start - shape.turns[index].start
-            behind = hole.end
-        return leads
+            return self._openings[max(known, key=len)]
+        return _opening_by_prompt(text, between, before, render)
 
     def _end(self, text: str, start: int, limit: int, index: int) -> int:
+        """Return the end of the first special token behind an answer, or that of the end-of-sequence token where it
+        follows without other text (as in ``<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`` of Command R7B)."""
         found = self._ends.search(text, start, limit)
         if found is None:
             raise RowProblem(
@@ -158,7 +170,23 @@ class SkeletonMaker:
                 f"the policy learns to stop; it writes {text[start:limit]!r:.40}. Turns that it merges into one cannot "
                 "be learned either.",
             )
+        following: re.Match[str] | None = found
+        while following is not None:
+            if following.group() == self._eos:
+                return following.end()
+            following = self._ends.match(text, following.end(), limit)
         return found.end()
+
+
+def _openings_of(shape: Skeleton) -> dict[str, _Opening]:
+    openings, behind = {}, 0
+    for index, hole in shape.holes.items():
+        between = shape.text[behind : hole.start]
+        if index in shape.turns and between.strip():
+            lead = hole.start - shape.turns[index].start
+            openings[between] = _Opening(lead, shape.begun[index])
+        behind = hole.end
+    return openings
 
 
 def shared_prefix(first: str, second: str) -> int:
@@ -195,15 +223,17 @@ def _place(text: str, word: str, index: int) -> Span:
     return Span(places[0], places[0] + len(word))
 
 
-def _start_by_prompt(text: str, between: Span, before: Sequence[Message], render: Render) -> int:
-    """Return where the prompt of a turn, the rendered messages before it, ceases to agree with the whole text."""
+def _opening_by_prompt(
+    text: str, between: Span, before: Sequence[Message], render: Render
+) -> _Opening:
+    """Return the beginning of a turn: where its prompt, the messages before it, ceases to agree with the whole text."""
     if before:
         try:
             prompt = render(before, True)
             start = shared_prefix(prompt, text)
             # A generation prompt may go on where the whole does not, with a thought begun; the messages may not.
             if start == len(prompt) or text.startswith(render(before, False)):
-                return start
+                return _Opening(between.end - start, prompt[start:])
         except RowProblem:
             pass  # a template may refuse the messages before, but not the whole
     # There is no prompt, or the template shows its messages differently when others follow: so the text before the
@@ -218,4 +248,4 @@ def _start_by_prompt(text: str, between: Span, before: Sequence[Message], render
             "shows the messages before it differently when others follow. Learn the last turn only "
             "(--data.learn last), or give each turn a row of its own",
         )
-    return between.end
+    return _Opening(0, "")
