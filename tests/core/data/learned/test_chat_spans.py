@@ -116,7 +116,7 @@ REFUSED = {
     "no end of a turn": (
         "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}",
         [USER, ANSWER],
-        "message 2: expected a chat template that writes a special token behind an answer",
+        "message 2: expected a chat template that writes a special token behind each answer",
     ),
     "merges turns": (
         "{% for m in messages %}{% if m.role != 'assistant' %}<bos>{{ m.content }}<eos>"
@@ -241,6 +241,21 @@ def test_an_end_of_sequence_token_right_behind_another_token_belongs_to_the_turn
         "<bos><eos>": "<pad><bos><eos>",
         "\n<eos>": "<pad>",
     }
+
+
+@pytest.mark.parametrize("content", ["<eos>", "x<eos>", "Really?"])
+def test_a_special_token_in_a_question_ends_no_turn(content):
+    """The thought keeps the quick way from looking; the template ends no turn."""
+    template = (
+        "{% for m in messages %}{{ m.role }}:{{ m.reasoning_content or '' }}{{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    question = {"role": "user", "content": content}
+
+    with pytest.raises(
+        RowProblem, match="message 2: expected a chat template that writes a special"
+    ):
+        learned_texts(renderer_with(template), [USER, FIELD, question])
 
 
 def test_results_of_tools_inside_of_a_turn_are_refused():

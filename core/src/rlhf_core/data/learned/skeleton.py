@@ -28,7 +28,7 @@ MARK = "Zx7Qv"
 
 _TRIED = (
     ("user", "assistant", "user", "assistant"),
-    ("system", "user", "assistant"),
+    ("system", "user", "assistant", "user", "assistant"),
     ("user", "assistant", "tool", "assistant", "user", "assistant", "tool", "assistant"),
 )
 """Roles of the conversations by which a template is tried."""
@@ -94,14 +94,19 @@ class SkeletonMaker:
         self._ends = ends
         self._eos = eos
         # Beginnings of turns, by the text between the contents of two messages. Looking them up saves rendering the
-        # messages before each turn, whose time is quadratic in the length of a conversation. The texts are those of
-        # ``_TRIED``, so that no row's result depends on other rows.
+        # messages before each turn, whose time is quadratic in the length of a conversation. These texts, and those
+        # that end turns, are of ``_TRIED`` alone, so that no row's result depends on other rows.
         self._openings: dict[str, _Opening] = {}
-        openings: dict[str, _Opening] = {}
+        shapes = []
         for roles in _TRIED:
             with suppress(RowProblem):
-                openings |= _openings_of(self.make_shape(roles, render))
-        self._openings = openings
+                shapes.append(self.make_shape(roles, render))
+        self._openings = {key: value for one in shapes for key, value in _openings_of(one).items()}
+        self._endings = {
+            shape.text[shape.holes[index].end : turn.end]
+            for shape in shapes
+            for index, turn in shape.turns.items()
+        }
 
     def make_shape(self, roles: Sequence[str], render: Render) -> Skeleton:
         """Return the skeleton of all conversations that are no more than contents of these roles.
@@ -132,6 +137,7 @@ class SkeletonMaker:
         holes = {index: _place(text, f"{mark}{index}v", index) for index in replaced}
         if list(holes.values()) != sorted(holes.values()):
             raise RowProblem("chat template", "the chat template changes the order of the messages")
+        is_shape = len(holes) == len(messages)
         turns: dict[int, Span] = {}
         begun: dict[int, str] = {}
         behind = 0
@@ -139,7 +145,10 @@ class SkeletonMaker:
         for (index, hole), limit in zip(holes.items(), limits, strict=True):
             if messages[index]["role"] == ASSISTANT:
                 opening = self._opening(text, Span(behind, hole.start), stood[:index], render)
-                end = self._end(text, hole.end, limit, index)
+                end = self._end(text, hole.end, limit)
+                # Behind an answer may be a content, in which a special token would be found that ends no turn.
+                if end is None or not (is_shape or text[hole.end : end] in self._endings):
+                    raise _no_end(text[hole.end : limit], index)
                 turns[index] = Span(hole.start - opening.lead, end)
                 begun[index] = opening.begun
             behind = hole.end
@@ -159,23 +168,15 @@ class SkeletonMaker:
             return self._openings[max(known, key=len)]
         return _opening_by_prompt(text, between, before, render)
 
-    def _end(self, text: str, start: int, limit: int, index: int) -> int:
+    def _end(self, text: str, start: int, limit: int) -> int | None:
         """Return the end of the first special token behind an answer, or that of the end-of-sequence token where it
         follows without other text (as in ``<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`` of Command R7B)."""
-        found = self._ends.search(text, start, limit)
-        if found is None:
-            raise RowProblem(
-                "no end of turn",
-                f"message {index + 1}: expected a chat template that writes a special token behind an answer, by which "
-                f"the policy learns to stop; it writes {text[start:limit]!r:.40}. Turns that it merges into one cannot "
-                "be learned either.",
-            )
-        following: re.Match[str] | None = found
+        first = following = self._ends.search(text, start, limit)
         while following is not None:
             if following.group() == self._eos:
                 return following.end()
             following = self._ends.match(text, following.end(), limit)
-        return found.end()
+        return None if first is None else first.end()
 
 
 def _openings_of(shape: Skeleton) -> dict[str, _Opening]:
@@ -221,6 +222,15 @@ def _place(text: str, word: str, index: int) -> Span:
             f"{len(places)} times",
         )
     return Span(places[0], places[0] + len(word))
+
+
+def _no_end(shown: str, index: int) -> RowProblem:
+    return RowProblem(
+        "no end of turn",
+        f"message {index + 1}: expected a chat template that writes a special token behind each answer, the last one "
+        f"too, by which the policy learns to stop; it writes {shown!r:.40}. Turns that it merges into one cannot be "
+        "learned either.",
+    )
 
 
 def _opening_by_prompt(
