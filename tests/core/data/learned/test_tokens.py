@@ -215,8 +215,15 @@ def test_a_turn_without_a_token_is_a_problem():
     assert bad.kind == "no token"
 
 
+def test_a_text_without_any_token_is_a_problem():
+    """BERT's tokenizers drop control characters."""
+    (problem,) = tokenize(MADE["lower case"], plain_text("\x01\x02"))
+
+    assert isinstance(problem, RowProblem)
+    assert problem.kind == "no token"
+
+
 def test_plain_text_is_started_and_ended_once():
-    tokenizer = MADE["byte level"]
     tokenizer = byte_level()
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<bos> $A", special_tokens=[("<bos>", 1)]

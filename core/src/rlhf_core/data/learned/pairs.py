@@ -17,7 +17,6 @@ from .learned_text import LearnedText
 from .messages import (
     ASSISTANT,
     answers_in,
-    check_chat,
     conversation_of,
     text_of,
     tools_of,
@@ -140,9 +139,7 @@ class Pairs:
         value = row.get(key)
         if value is None or isinstance(value, str):
             return ()
-        messages = conversation_of(value, key)
-        check_chat(messages)
-        return messages
+        return conversation_of(value, key)
 
     def _margin(self, row: Row) -> float | None:
         key = self._columns.margin_key

@@ -193,6 +193,8 @@ class _Located:
         where the one before it ends.
         """
         counts = [len(one.spans) for one in texts]
+        if not len(self.token_ids):
+            return np.zeros(sum(counts), dtype=np.int64), np.zeros(sum(counts), dtype=np.int64)
         spans = np.array([span for one in texts for span in one.spans], dtype=np.int64)
         spans = spans.reshape(-1, 2) + np.repeat(self.bases[:-1], counts)[:, None]
         before = np.concatenate([[0], self.ends[:-1]])
