@@ -42,8 +42,7 @@ from .layout import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
 from .learner import Learner, LearnOutcome, LearnRequest
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .model_adapter import ModelAdapter
-from .named_parameters import NamedParameters, norm_parameters
-from .optimizer import Optimizer, ParameterGroup
+from .optimizer import NamedParameters, Optimizer, ParameterGroup, norm_parameters
 from .reward import (
     Reward,
     RewardRequest,
