@@ -63,7 +63,9 @@ def test_an_unknown_kind_lists_the_kinds(rlhf):
 def test_kinds_are_hooks_in_the_singular():
     words = [kind_word(hook) for hook in COMPONENT_HOOKS]
 
-    assert {"policy_loss", "is_correction", "environment", "train_backend", "command"} <= set(words)
+    assert {"policy_loss", "preference_loss", "is_correction", "train_backend", "command"} <= set(
+        words
+    )
     assert not [word for word in words if word.endswith("e_s") or word.startswith("rlhf")]
 
 

@@ -105,6 +105,7 @@ def test_the_modes_of_aggregation_are_those_of_the_contract():
         ("valus", "'values'"),
         ("off-policy", "'off_policy'"),
         ("aggregation:token_mean", "'aggregation:token-mean'"),
+        ("unpaired_answer", "'unpaired_answers'"),
         ("group>2", ""),
         ("sorted_groups", ""),
     ],

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from rlhf_core import Config, ConfigError
-from rlhf_core.code_reference import is_reference, parse
+from rlhf_core.code_reference import CALLED_KINDS, is_reference, parse
 from rlhf_core.contracts import ComponentRef
 from rlhf_core.plugins import empty
 
@@ -102,8 +102,9 @@ def test_the_component_is_called_like_the_attribute_in_snake_case(attribute, nam
     assert parse(f"mine.py:{attribute}").name == name
 
 
-def test_a_function_is_the_component_itself(file):
-    entry = empty().get(ESTIMATORS, "mine.py:double")
+@pytest.mark.parametrize("hook", sorted(CALLED_KINDS))
+def test_a_function_is_the_component_itself(file, hook):
+    entry = empty().get(hook, "mine.py:double")
 
     assert entry.component.summary == "Twice the batch."
     assert entry.build()(21) == 42

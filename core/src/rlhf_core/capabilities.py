@@ -23,6 +23,8 @@ OFF_POLICY = "off_policy"
 ``LossInputs.old_logprobs``, or does not depend on who wrote the sample."""
 APPLIES_IS_WEIGHTS = "applies_is_weights"
 PREPARES_STEP = "prepares_step"
+UNPAIRED_ANSWERS = "unpaired_answers"
+"""Word of a preference loss that takes chosen and rejected answers which need not be of the same prompts."""
 ONE_PROCESS = "one_process"
 SEVERAL_RANKS = "several_ranks"
 WRAPS_CODE = "wraps_code"
@@ -38,6 +40,7 @@ SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "sum_pi_squared": "the policy gives the sum of its squared probabilities at each action, before its updates",
     "greedy_rewards": "one more episode per prompt is sampled greedily and scored",
     "observations": "the texts that the policy read before its turns are indexed",
+    "mismatched_kl": "policy and reference give their log-probs of answers beside the prompts of others",
     "teacher_logprobs": "the teacher gives its log-probs for each batch",
     "teacher_top_k": "the teacher gives its most probable tokens at each action",
 }
@@ -79,6 +82,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     OFF_POLICY: "the policy loss allows for samples of an older policy",
     APPLIES_IS_WEIGHTS: "the policy loss multiplies itself by the correction's weights",
     PREPARES_STEP: "the policy loss looks at the whole optimizer step first (PreparingLoss)",
+    UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
     ONE_PROCESS: "the reward holds something of which there should be only one, such as a model",
     SEVERAL_RANKS: "the training backend works with several ranks",
     WRAPS_CODE: "the component wraps a function in a file that the user names",

@@ -26,7 +26,14 @@ from typing import Any
 from .component import Component, Config, Registered
 from .errors import ConfigError
 
-CALLED_KINDS = frozenset({"rlhf_advantage_estimators", "rlhf_policy_losses", "rlhf_is_corrections"})
+CALLED_KINDS = frozenset(
+    {
+        "rlhf_advantage_estimators",
+        "rlhf_policy_losses",
+        "rlhf_preference_losses",
+        "rlhf_is_corrections",
+    }
+)
 """Hooks whose components are called like functions, so that a function can be such a component."""
 
 

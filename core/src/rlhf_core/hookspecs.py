@@ -26,6 +26,7 @@ COMPONENT_HOOKS: Mapping[str, str] = {
     "rlhf_environments": "environment",
     "rlhf_advantage_estimators": "advantage estimator",
     "rlhf_policy_losses": "policy loss",
+    "rlhf_preference_losses": "preference loss",
     "rlhf_is_corrections": "IS correction",
     "rlhf_sample_filters": "sample filter",
     "rlhf_optimizers": "optimizer",
@@ -75,6 +76,11 @@ def rlhf_advantage_estimators() -> Components:
 @hookspec
 def rlhf_policy_losses() -> Components:
     """Return policy losses (``contracts.PolicyLoss``), chosen with ``--loss``."""
+
+
+@hookspec
+def rlhf_preference_losses() -> Components:
+    """Return preference losses (``contracts.PreferenceLoss``), chosen with ``--preference.loss``."""
 
 
 @hookspec

@@ -43,6 +43,7 @@ from .learner import Learner, LearnOutcome, LearnRequest
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .model_adapter import ModelAdapter
 from .optimizer import NamedParameters, Optimizer, ParameterGroup, norm_parameters
+from .preference import AnswerLogprobs, PreferenceInputs, PreferenceLoss, PreferenceResult
 from .reward import (
     Reward,
     RewardRequest,
@@ -69,6 +70,7 @@ __all__ = [
     "AdvantageEstimator",
     "Advantages",
     "Aggregation",
+    "AnswerLogprobs",
     "Block",
     "Colocation",
     "Completion",
@@ -103,6 +105,9 @@ __all__ = [
     "PlansPlacement",
     "PolicyLoss",
     "PolicyObjective",
+    "PreferenceInputs",
+    "PreferenceLoss",
+    "PreferenceResult",
     "PreparingLoss",
     "ProcessLayout",
     "Renderer",

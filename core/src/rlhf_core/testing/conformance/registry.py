@@ -16,6 +16,7 @@ _MODULES: Mapping[str, str] = MappingProxyType(
     {
         "rlhf_advantage_estimators": "estimators",
         "rlhf_policy_losses": "losses",
+        "rlhf_preference_losses": "preference_losses",
         "rlhf_is_corrections": "corrections",
         "rlhf_reward_shapers": "shapers",
         "rlhf_sample_filters": "filters",
