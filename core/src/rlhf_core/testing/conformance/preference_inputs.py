@@ -5,7 +5,7 @@ A step is made once, in float64, and cut afterwards, so that parts and whole hol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -48,6 +48,10 @@ class PreferenceCase:
         """Return some of the answers; ``mismatched_kl`` remains that of the whole step."""
         return replace(self, chosen=self.chosen.rows(chosen), rejected=self.rejected.rows(rejected))
 
+    def changed(self, change: Callable[[AnswerCase], AnswerCase]) -> PreferenceCase:
+        """Return the step with the answers of both kinds changed."""
+        return replace(self, chosen=change(self.chosen), rejected=change(self.rejected))
+
 
 def answer_case(num: int, generator: torch.Generator, *, drift: float) -> AnswerCase:
     """Return answers of 1 to 9 tokens with 0.3 to 2 nats each, whose log-ratios are at most ``drift``."""
@@ -63,13 +67,13 @@ def answer_case(num: int, generator: torch.Generator, *, drift: float) -> Answer
     return AnswerCase(policy=policy, reference=reference, num_tokens=num_tokens)
 
 
-def preference_case(*, paired: bool, drift: float = 0.3, seed: int = 0) -> PreferenceCase:
+def preference_case(*, paired: bool, drift: float = 0.3) -> PreferenceCase:
     """Return a step in which policy and reference differ by up to ``drift`` nats per answer.
 
     Args:
         paired: whether there are as many rejected answers as chosen ones.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     return PreferenceCase(
         chosen=answer_case(NUM_CHOSEN, generator, drift=drift),
         rejected=answer_case(NUM_REJECTED[paired], generator, drift=drift),
@@ -78,10 +82,8 @@ def preference_case(*, paired: bool, drift: float = 0.3, seed: int = 0) -> Prefe
 
 def at_the_start(case: PreferenceCase) -> PreferenceCase:
     """Return the case before any update: the policy is the reference, and the mismatched KL is 0."""
-    chosen, rejected = (
-        replace(answers, policy=answers.reference) for answers in (case.chosen, case.rejected)
-    )
-    return PreferenceCase(chosen=chosen, rejected=rejected, mismatched_kl=0.0)
+    same = case.changed(lambda answers: replace(answers, policy=answers.reference))
+    return replace(same, mismatched_kl=0.0)
 
 
 def preference_inputs(

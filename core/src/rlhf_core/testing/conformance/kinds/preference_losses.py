@@ -37,8 +37,8 @@ def _is_paired(subject: Subject) -> bool:
     return UNPAIRED_ANSWERS not in subject.provides
 
 
-def _case(subject: Subject, **options: float) -> PreferenceCase:
-    return preference_case(paired=_is_paired(subject), **options)  # type: ignore[arg-type]
+def _case(subject: Subject) -> PreferenceCase:
+    return preference_case(paired=_is_paired(subject))
 
 
 def _result(
@@ -69,10 +69,6 @@ def _by_kind(inputs: PreferenceInputs, loss: Tensor) -> dict[str, Tensor]:
 
 def _rewards(result: PreferenceResult) -> dict[str, Tensor]:
     return {"chosen": result.chosen_rewards, "rejected": result.rejected_rewards}
-
-
-def _answers(case: PreferenceCase) -> dict[str, AnswerCase]:
-    return {"chosen": case.chosen, "rejected": case.rejected}
 
 
 def _assert_same(
@@ -106,11 +102,9 @@ def check_shapes_and_metrics(subject: Subject) -> None:
 def check_chosen_answers_become_likelier(subject: Subject) -> None:
     """Before any update, a step down the gradient makes each chosen answer likelier and each rejected one rarer."""
     _, grads = _gradients(subject, at_the_start(_case(subject)))
-    for kind, sign in (("chosen", -1.0), ("rejected", 1.0)):
-        worst = float((sign * grads[kind]).min())
-        assert worst > 0, (
-            f"the gradient to a {kind} answer is {sign * worst:.4g}, expected {'<>'[sign > 0]} 0"
-        )
+    chosen, rejected = float(grads["chosen"].max()), float(grads["rejected"].min())
+    assert chosen < 0, f"the gradient to a chosen answer is {chosen:.4g}, expected < 0"
+    assert rejected > 0, f"the gradient to a rejected answer is {rejected:.4g}, expected > 0"
 
 
 def check_a_unit_is_its_own_answers(subject: Subject) -> None:
@@ -206,7 +200,8 @@ def check_rewards_rise_with_the_policy(subject: Subject) -> None:
     """Each answer's reward rises with its log-prob; with a reference it is 0 before any update."""
     case = at_the_start(_case(subject))
     before = _rewards(_result(subject, case))
-    after = _rewards(_result(subject, _moved(case, 0.1)))
+    likelier = case.changed(lambda answers: replace(answers, policy=answers.policy + 0.1))
+    after = _rewards(_result(subject, likelier))
     for kind in KINDS:
         least = float((after[kind] - before[kind]).min())
         assert least > 0, f"a {kind} answer that is 0.1 nats likelier has a reward {least:.4g} more"
@@ -252,10 +247,8 @@ def check_gradient_is_the_derivative(subject: Subject) -> None:
     for kind in KINDS:
         for row in range(len(grads[kind])):
             up, down = (
-                float(
-                    _result(subject, _moved(case, sign * step, kind, row), torch.float64).loss.sum()
-                )
-                for sign in (1.0, -1.0)
+                float(_result(subject, _moved(case, kind, row, nats), torch.float64).loss.sum())
+                for nats in (step, -step)
             )
             slope, found = (up - down) / (2 * step), float(grads[kind][row])
             assert abs(slope - found) <= 1e-5 + 1e-4 * abs(slope), (
@@ -263,68 +256,66 @@ def check_gradient_is_the_derivative(subject: Subject) -> None:
             )
 
 
-def _moved(
-    case: PreferenceCase, nats: float, kind: str | None = None, row: int | None = None
-) -> PreferenceCase:
-    """Return the case with the policy's log-probs moved: of one kind and row, or of all."""
-    moved = {}
-    for name, answers in _answers(case).items():
-        rows = torch.arange(len(answers.policy))
-        here = (kind in (None, name)) & ((rows == row) if row is not None else (rows >= 0))
-        moved[name] = replace(answers, policy=answers.policy + torch.where(here, nats, 0.0))
-    return replace(case, **moved)
+def _moved(case: PreferenceCase, kind: str, row: int, nats: float) -> PreferenceCase:
+    """Return the case with the log-prob of one answer moved."""
+
+    def move(answers: AnswerCase) -> AnswerCase:
+        here = torch.arange(len(answers.policy)) == row
+        return replace(answers, policy=answers.policy + torch.where(here, nats, 0.0))
+
+    if kind == "chosen":
+        return replace(case, chosen=move(case.chosen))
+    return replace(case, rejected=move(case.rejected))
 
 
 def check_only_log_ratios_count(subject: Subject) -> None:
     """An answer that policy and reference both find less likely by as much has the same loss and reward."""
     case = _case(subject)
-    shifted = {
-        kind: replace(
+    less_likely = case.changed(
+        lambda answers: replace(
             answers,
             policy=answers.policy - answers.num_tokens,
             reference=answers.reference - answers.num_tokens,
         )
-        for kind, answers in _answers(case).items()
-    }
-    actual = _result(subject, replace(case, **shifted), torch.float64)
+    )
+    actual = _result(subject, less_likely, torch.float64)
     _assert_same(actual, _result(subject, case, torch.float64), "of less likely answers")
 
 
 def check_lengths_do_not_count(subject: Subject) -> None:
     """The number of an answer's tokens, with the same sum of log-probs, changes nothing."""
     case = _case(subject)
-    longer = {
-        kind: replace(answers, num_tokens=2 * answers.num_tokens + 1)
-        for kind, answers in _answers(case).items()
-    }
-    _assert_same(_result(subject, replace(case, **longer)), _result(subject, case), "if longer")
+    longer = case.changed(lambda answers: replace(answers, num_tokens=2 * answers.num_tokens + 1))
+    _assert_same(_result(subject, longer), _result(subject, case), "of answers of more tokens")
 
 
 def check_rewards_scale_with_beta(subject: Subject) -> None:
-    """With ``beta`` twice as large, rewards are twice as large."""
+    """With half the ``beta``, rewards are half as large."""
     case = _case(subject)
-    once, twice = (_rewards(_result(each, case)) for each in (subject, _doubled(subject)))
+    whole, half = (_rewards(_result(each, case)) for each in (subject, _with_half_beta(subject)))
     for kind in KINDS:
-        assert_equal(twice[kind], 2 * once[kind], f"rewards ({kind}) with twice the beta")
+        assert_equal(half[kind], whole[kind] / 2, f"rewards ({kind}) with half the beta")
 
 
 def check_loss_is_of_the_rewards(subject: Subject) -> None:
-    """With ``beta`` twice and log-ratios half as large, rewards are the same, and so is the loss."""
+    """With half the ``beta`` and log-ratios twice as large, rewards are the same, and so is the loss."""
     case = _case(subject)
-    actual = _result(_doubled(subject), _halved(case, _has_reference(subject)))
-    _assert_same(actual, _result(subject, case), "with twice the beta and half the log-ratios")
+    actual = _result(_with_half_beta(subject), _doubled(case, _has_reference(subject)))
+    _assert_same(actual, _result(subject, case), "with half the beta and twice the log-ratios")
 
 
-def _doubled(subject: Subject) -> Subject:
-    return subject.with_options(beta=2 * subject.config.model_dump()["beta"])
+def _with_half_beta(subject: Subject) -> Subject:
+    return subject.with_options(beta=subject.config.model_dump()["beta"] / 2)
 
 
-def _halved(case: PreferenceCase, has_reference: bool) -> PreferenceCase:
-    halves = {}
-    for kind, answers in _answers(case).items():
+def _doubled(case: PreferenceCase, has_reference: bool) -> PreferenceCase:
+    """Return the case with twice the log-ratios, or log-probs where there is no reference."""
+
+    def double(answers: AnswerCase) -> AnswerCase:
         around = answers.reference if has_reference else torch.zeros_like(answers.policy)
-        halves[kind] = replace(answers, policy=(answers.policy + around) / 2)
-    return replace(case, **halves, mismatched_kl=case.mismatched_kl / 2)
+        return replace(answers, policy=2 * answers.policy - around)
+
+    return replace(case.changed(double), mismatched_kl=2 * case.mismatched_kl)
 
 
 def _has_reference(subject: Subject) -> bool:
@@ -332,7 +323,7 @@ def _has_reference(subject: Subject) -> bool:
 
 
 def _has_beta(subject: Subject) -> bool:
-    return subject.origin is not None and "beta" in type(subject.config).model_fields
+    return subject.origin is not None and isinstance(subject.config.model_dump().get("beta"), float)
 
 
 CHECKS = (
