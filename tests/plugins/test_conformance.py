@@ -43,6 +43,15 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "grpo:maxrl": {
         "check_shifted_rewards_change_nothing": "it divides by the mean reward of the prompt, so the level counts"
     },
+    "preference:ipo": {
+        "check_loss_is_of_the_rewards": "beta is the distance of the log-ratios, not a factor of them"
+    },
+    "preference:ipo-length_normalized=True": {
+        "check_loss_is_of_the_rewards": "the same",
+        "check_lengths_do_not_count": "log-ratios are per token",
+    },
+    "preference:orpo": {"check_lengths_do_not_count": "an answer's log-prob is per token"},
+    "preference:simpo": {"check_lengths_do_not_count": "an answer's log-prob is per token"},
     "reinforce:opo": {
         "check_rows_of_an_episode_count_once": "an episode weighs by its tokens, and more rows are more tokens"
     },
@@ -69,6 +78,13 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"whiten": "none"},
         {"lambda_": 1.0},
     ],
+    "preference:dpo": [{"beta": 2.0}],
+    "preference:cdpo": [{"label_smoothing": 0.4}],
+    "preference:robust": [{"label_smoothing": 0.4}],
+    "preference:ipo": [{"length_normalized": True}],
+    "preference:kto": [{"desirable_weight": 2.0}, {"undesirable_weight": 0.5}],
+    "preference:orpo": [{"lambda_": 2.0}],
+    "preference:simpo": [{"gamma": 0.0}, {"beta": 10.0, "gamma": 5.0}],
     "reinforce:reinforce": [{"whiten": "mean"}, {"gamma": 0.9, "whiten": "none"}],
     "reinforce:raft": [{"keep": "best"}],
     "reinforce:optimal_token_baseline": [{"tail": "zero"}],

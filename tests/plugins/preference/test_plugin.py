@@ -1,0 +1,49 @@
+"""The plugin as a run sees it: light to import, complete, with needs that are declared and options in range."""
+
+import pytest
+from pydantic import ValidationError
+
+from rlhf_core.testing.checks import check_plugin
+from rlhf_plugin_preference.dpo import DpoConfig
+from rlhf_plugin_preference.ipo import IpoConfig
+from rlhf_plugin_preference.kto import KtoConfig
+from rlhf_plugin_preference.orpo import OrpoConfig
+from rlhf_plugin_preference.simpo import SimpoConfig
+
+REFERENCE = frozenset({"ref_logprobs"})
+NEEDS = {
+    "dpo": REFERENCE,
+    "cdpo": REFERENCE,
+    "robust": REFERENCE,
+    "ipo": REFERENCE,
+    "hinge": REFERENCE,
+    "kto": REFERENCE | {"mismatched_kl"},
+    "orpo": frozenset(),
+    "simpo": frozenset(),
+}
+
+
+def test_the_plugin_registers_its_losses_with_their_needs():
+    registry = check_plugin("rlhf_plugin_preference").registries["rlhf_preference_losses"]
+
+    assert {entry.name: entry.component.needs for entry in registry} == NEEDS
+    unpaired = [entry.name for entry in registry if entry.component.provides]
+    assert unpaired == ["kto"]
+
+
+@pytest.mark.parametrize(
+    ("config", "wrong"),
+    [
+        (DpoConfig, {"beta": 0.0}),
+        (DpoConfig, {"beta": float("inf")}),
+        (DpoConfig, {"label_smoothing": 0.1}),
+        (IpoConfig, {"beta": 1e-9}),
+        (KtoConfig, {"desirable_weight": 0.0}),
+        (KtoConfig, {"undesirable_weight": -1.0}),
+        (OrpoConfig, {"lambda_": 0.0}),
+        (SimpoConfig, {"gamma": -0.1}),
+    ],
+)
+def test_options_out_of_range_are_refused(config, wrong):
+    with pytest.raises(ValidationError):
+        config(**wrong)
