@@ -162,7 +162,7 @@ def trl_step(
         _entropy_bonus_enabled=attributes["entropy_coef"] != 0.0,
         current_gradient_accumulation_steps=1,
         model=SimpleNamespace(training=True),
-        accelerator=_OneProcess(),
+        accelerator=OneProcess(),
         _metrics=defaultdict(lambda: defaultdict(list)),
         _get_per_token_logps_and_entropies=lambda *_, **__: (
             batch.policy_logprobs,
@@ -187,7 +187,7 @@ def trl_step(
     return trainer_class._compute_loss(self, None, inputs), self
 
 
-class _OneProcess:
+class OneProcess:
     """As much of accelerate as TRL calls, on one process."""
 
     num_processes = 1
@@ -245,7 +245,7 @@ def trl_scored(
         None,
     )
     self = SimpleNamespace(
-        accelerator=_OneProcess(),
+        accelerator=OneProcess(),
         model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
         environment_factories=None,
         environments=None,

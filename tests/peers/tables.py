@@ -15,6 +15,8 @@ from . import (  # noqa: F401  (each registers its pairs or differences)
     loss_differences,
     off_policy_loss_pairs,
     policy_loss_pairs,
+    preference_differences,
+    preference_pairs,
     shaping_pairs,
     verl_estimator_pairs,
 )

@@ -1,0 +1,100 @@
+"""Preference losses: the mean over pairs, or over answers; the gradient is that of the whole update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rlhf_plugin_preference.cdpo import CdpoConfig, CdpoLoss
+from rlhf_plugin_preference.dpo import DpoConfig, DpoLoss
+from rlhf_plugin_preference.hinge import HingeConfig, HingeLoss
+from rlhf_plugin_preference.ipo import IpoConfig, IpoLoss
+from rlhf_plugin_preference.kto import KtoConfig, KtoLoss
+from rlhf_plugin_preference.orpo import orpo_terms
+from rlhf_plugin_preference.robust import RobustConfig, RobustLoss
+from rlhf_plugin_preference.simpo import SimpoConfig, SimpoLoss
+
+from .batches import Batch
+from .pairs import Both, pair
+from .policy_loss_pairs import TO_POLICY
+from .preference_stand_ins import (
+    kto_inputs,
+    pairs_of,
+    trl_dpo_loss,
+    trl_kto_loss,
+    trl_odds_ratio_losses,
+    trl_simpo_losses,
+)
+from .released import load
+
+OPENRLHF = "models.loss.DPOLoss"
+DPO_TRAINER = "trainer.dpo_trainer.DPOTrainer._compute_loss"
+KTO_TRAINER = "trainer.kto_trainer.KTOTrainer._compute_loss"
+CPO_TRAINER = "experimental.cpo.cpo_trainer.CPOTrainer.cpo_loss"
+ORPO_TRAINER = "experimental.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss"
+BETA = 0.3
+NOISE = {"beta": BETA, "label_smoothing": 0.2}
+
+
+def _openrlhf(name: str, loss: Any, **options: Any) -> None:
+    @pair("openrlhf", OPENRLHF, f"preference.{name}", case="loss and rewards", gradient=TO_POLICY)
+    def compare(batch: Batch) -> Both:
+        inputs = pairs_of(batch)
+        chosen, rejected = inputs.chosen, inputs.rejected
+        theirs = load("openrlhf.models.loss").DPOLoss(**options)(
+            chosen.policy, rejected.policy, chosen.reference, rejected.reference
+        )
+        ours = loss(inputs)
+        return Both(
+            ours=torch.hstack([ours.loss.mean(), ours.chosen_rewards, ours.rejected_rewards]),
+            theirs=torch.hstack(theirs),
+        )
+
+
+_openrlhf("dpo.DpoLoss", DpoLoss(DpoConfig(beta=BETA)), beta=BETA)
+_openrlhf("cdpo.CdpoLoss", CdpoLoss(CdpoConfig(**NOISE)), **NOISE)
+_openrlhf("ipo.IpoLoss", IpoLoss(IpoConfig(beta=BETA)), beta=BETA, ipo=True)
+
+
+def _trl_dpo(name: str, loss: Any, loss_type: str, **options: Any) -> None:
+    @pair("trl", DPO_TRAINER, f"preference.{name}", case=loss_type, gradient=TO_POLICY)
+    def compare(batch: Batch) -> Both:
+        theirs = trl_dpo_loss(batch, loss_type, **options)
+        return Both(ours=loss(pairs_of(batch)).loss.mean(), theirs=theirs)
+
+
+_trl_dpo("dpo.DpoLoss", DpoLoss(DpoConfig(beta=BETA)), "sigmoid", beta=BETA)
+_trl_dpo("hinge.HingeLoss", HingeLoss(HingeConfig(beta=BETA)), "hinge", beta=BETA)
+_trl_dpo("robust.RobustLoss", RobustLoss(RobustConfig(**NOISE)), "robust", **NOISE)
+_trl_dpo("ipo.IpoLoss", IpoLoss(IpoConfig(beta=BETA, length_normalized=True)), "ipo", beta=BETA)
+
+
+@pair("trl", KTO_TRAINER, "preference.kto.KtoLoss", gradient=TO_POLICY)
+def trl_kto(batch: Batch) -> Both:
+    config = KtoConfig(beta=BETA, desirable_weight=1.5, undesirable_weight=0.7)
+    ours = KtoLoss(config)(kto_inputs(batch)).loss.mean()
+    return Both(ours=ours, theirs=trl_kto_loss(batch, beta=BETA, desirable=1.5, undesirable=0.7))
+
+
+@pair("trl", CPO_TRAINER, "preference.simpo.SimpoLoss", case="simpo", gradient=TO_POLICY)
+def trl_simpo(batch: Batch) -> Both:
+    inputs = pairs_of(batch)
+    ours = SimpoLoss(SimpoConfig(beta=2.5, gamma=0.6))(inputs).loss
+    means = (each.policy / each.num_tokens for each in (inputs.chosen, inputs.rejected))
+    return Both(ours=ours, theirs=trl_simpo_losses(*means, beta=2.5, gamma=0.6))
+
+
+@pair(
+    "trl",
+    ORPO_TRAINER,
+    "preference.orpo.orpo_terms",
+    case="the odds ratio",
+    gradient=TO_POLICY,
+    float32="it casts its inputs to float32",
+)
+def trl_odds_ratio(batch: Batch) -> Both:
+    inputs = pairs_of(batch)
+    means = [each.policy / each.num_tokens for each in (inputs.chosen, inputs.rejected)]
+    theirs = trl_odds_ratio_losses(*means, weight=BETA)
+    return Both(ours=BETA * orpo_terms(*means).ratio_loss, theirs=theirs.double())
