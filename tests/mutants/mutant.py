@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_core.plugins import Plugins
-from rlhf_core.testing.conformance import CheckOutcome, Subject, run_checks, subject
+from rlhf_core.testing.conformance import Check, CheckOutcome, Subject, run_checks, subject
+from rlhf_core.testing.conformance.subject import outcome_of
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 """From the right function to the wrong one."""
@@ -29,17 +30,23 @@ class Mutant:
     """``module:attribute`` that is replaced; empty: the component itself is wrapped."""
     wrap: Wrap
     options: dict[str, Any] = field(default_factory=dict)
+    also: tuple[Check, ...] = ()
+    """Checks beyond the kit, for bugs that break no promise of the contract: another formula."""
 
     def checked(self, plugins: Plugins) -> Subject:
         """Return our component, as it is."""
         return subject(plugins.get(self.hook, self.component), **self.options)
 
+    def outcomes_of_right(self, plugins: Plugins) -> list[CheckOutcome]:
+        """Run the checks on our component, as it is."""
+        return self._run(self.checked(plugins))
+
     def outcomes(self, plugins: Plugins) -> list[CheckOutcome]:
-        """Run the kit on the component with the bug in it."""
+        """Run the checks on the component with the bug in it."""
         right = self.checked(plugins)
         if self.target:
             with _replaced(self.target, self.wrap):
-                return run_checks(self.hook, right)
+                return self._run(right)
         wrong = Subject(
             label=right.label,
             make=lambda: self.wrap(right.make()),
@@ -49,7 +56,11 @@ class Mutant:
             config=right.config,
             origin=None,
         )
-        return run_checks(self.hook, wrong)
+        return self._run(wrong)
+
+    def _run(self, tried: Subject) -> list[CheckOutcome]:
+        outcomes = run_checks(self.hook, tried)
+        return outcomes + [outcome_of(check, tried, self.hook, {}) for check in self.also]
 
 
 @contextmanager

@@ -6,9 +6,15 @@ from dataclasses import dataclass
 
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.plugins import Plugins
-from rlhf_core.testing.conformance import run_checks
 
-from . import estimator_bugs, loss_bugs, off_policy_bugs, rollout_bugs, training_bugs
+from . import (
+    estimator_bugs,
+    loss_bugs,
+    off_policy_bugs,
+    preference_bugs,
+    rollout_bugs,
+    training_bugs,
+)
 from .mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -17,12 +23,13 @@ MUTANTS: tuple[Mutant, ...] = (
     *rollout_bugs.MUTANTS,
     *off_policy_bugs.MUTANTS,
     *training_bugs.MUTANTS,
+    *preference_bugs.MUTANTS,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the kit says of one bug."""
+    """What the checks say of one bug."""
 
     mutant: Mutant
     caught_by: tuple[str, ...]
@@ -32,11 +39,9 @@ class Verdict:
 
 
 def judge(mutant: Mutant, plugins: Plugins) -> Verdict:
-    """Run the kit on our component, and on it with the bug."""
+    """Run the checks on our component, and on it with the bug."""
     before = {
-        outcome.check
-        for outcome in run_checks(mutant.hook, mutant.checked(plugins))
-        if outcome.status == "ok"
+        outcome.check for outcome in mutant.outcomes_of_right(plugins) if outcome.status == "ok"
     }
     failed = [
         outcome
