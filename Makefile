@@ -56,7 +56,7 @@ $(VENV)/.scale: $(INSTALLED) requirements-scale.txt
 test-scale: $(VENV)/.scale  ## install Ray, vLLM (CPU build) and DeepSpeed, then run the tests that need them
 	$(PARALLEL) $(LEAKS) -m "scale and not gpu and not learning and not matrix" $(SCALE)
 
-mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance kit has to catch each
+mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance kit, or a formula in plain numbers, has to catch each
 	$(BIN)/python -m tests.mutants
 
 test-all: test test-slow test-learning $(VENV)/.scale  ## all tests that need no GPU, with the matrices; more than two hours
