@@ -12,6 +12,7 @@ Source: Hong et al. 2024, arXiv:2403.07691, equations 4 to 7.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from pydantic import Field
@@ -22,7 +23,7 @@ from rlhf_core.lazy import Float, torch
 
 MAX_LOGPROB = -1e-6
 """Mean log-prob from which on log-odds have slope 1: about the rounding of a float32 log-prob."""
-LOG_HALF = -0.6931471805599453
+LOG_HALF = math.log(0.5)
 
 
 class OrpoConfig(Config):
