@@ -21,7 +21,8 @@ from rlhf_core.config.layers import lookup
 from rlhf_core.config.resolved import RewardOptions, TermOptions
 from rlhf_core.config.run import RunConfig
 from rlhf_core.config.sections import fields_of
-from rlhf_core.config.selectors import SHORT_NAMES, SLOTS
+from rlhf_core.config.selectors import SHORT_NAMES
+from rlhf_core.config.train import SLOTS
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 from rlhf_core.plugins import Plugins
 

@@ -7,9 +7,10 @@ from rlhf_core import RLHFError
 from rlhf_core.config import Layer, parse_flags, path_problems, read_toml, resolve, write_toml
 from rlhf_core.config.layers import insert
 from rlhf_core.config.resolve import known_options
+from rlhf_core.config.train import TRAIN
 
 PATHS = [
-    *known_options([]),
+    *known_options(TRAIN, []),
     *(
         "train",
         "actor.plain",

@@ -8,7 +8,7 @@ import rlhf_core
 from rlhf_core.config.layers import lookup
 from rlhf_core.config.run import RunConfig
 from rlhf_core.config.sections import options_of
-from rlhf_core.config.selectors import SLOTS
+from rlhf_core.config.train import SLOTS
 from rlhf_core.plugins import load
 
 CORE = Path(rlhf_core.__file__).parent

@@ -7,8 +7,8 @@ from rlhf_core.config import Layer, parse_flags
 from rlhf_core.config.layers import merge
 from rlhf_core.config.problems import Labels
 from rlhf_core.config.run import ActorConfig, RewardConfig
-from rlhf_core.config.selection import section_model, select, select_slot, written_names
-from rlhf_core.config.selectors import SLOTS
+from rlhf_core.config.selection import select, select_slot, written_names
+from rlhf_core.config.train import SLOTS, TRAIN
 from rlhf_core.plugins import empty
 
 BY_PATH = {slot.path: slot for slot in SLOTS}
@@ -23,7 +23,7 @@ def choices(plugins):
 
     def of(slot, *words, files=()):
         tree = merge([*files, parse_flags(list(words))])
-        return select_slot(slot, tree, Labels(tree), plugins)
+        return select_slot(slot, tree, Labels(tree), plugins, TRAIN)
 
     return of
 
@@ -34,7 +34,7 @@ def names(found):
 
 @pytest.mark.parametrize("slot", SLOTS, ids=lambda slot: slot.path)
 def test_every_selector_is_an_option_of_the_core_and_many_means_a_list(slot):
-    info = section_model(slot).model_fields[slot.path.rpartition(".")[2]]
+    info = TRAIN.section_model(slot).model_fields[slot.path.rpartition(".")[2]]
 
     assert (info.annotation == tuple[str, ...]) == slot.many
 
@@ -43,7 +43,7 @@ def test_every_selector_is_an_option_of_the_core_and_many_means_a_list(slot):
     ("slot", "model"), [(OPTIM, ActorConfig), (REWARD, RewardConfig)], ids=["actor", "reward"]
 )
 def test_the_section_of_a_selector_is_the_one_that_it_stands_in(slot, model):
-    assert section_model(slot) is model
+    assert TRAIN.section_model(slot) is model
 
 
 def test_a_choice_knows_its_section_and_its_owner(choices):
@@ -135,7 +135,7 @@ def test_a_kind_of_which_nothing_is_installed_says_so(plugins):
     tree = merge([])
 
     with pytest.raises(ConfigError, match="no plugin with an optimizer is installed"):
-        select_slot(OPTIM, tree, Labels(tree), plugins)
+        select_slot(OPTIM, tree, Labels(tree), plugins, TRAIN)
 
 
 def test_a_function_in_a_file_is_wrapped_and_recorded_as_it_was_written(choices, plugins, tmp_path):
@@ -165,7 +165,7 @@ def test_all_slots_are_picked_in_their_order(plugins):
 
     tree = merge([Layer.of(DEFAULTS), parse_flags(["--reward", "pattern"])])
 
-    found = select(tree, Labels(tree), plugins)
+    found = select(tree, Labels(tree), plugins, TRAIN)
 
     picked = [choice.slot.path for choice in found]
     assert picked == [slot.path for slot in SLOTS if slot.path in picked]

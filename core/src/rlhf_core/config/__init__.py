@@ -7,23 +7,32 @@ from .files import read_toml, write_toml
 from .flags import parse_flags
 from .help import render_help
 from .layers import Layer, Origin
+from .option_tree import NamedPaths, OptionTree
 from .paths import check_paths, path_problems
-from .resolve import resolve
-from .resolved import Resolved, RewardOptions, Selection
-from .run import RunConfig
+from .resolve import resolve, resolve_options
+from .resolved import Resolved, ResolvedOptions, RewardOptions, Selection, Selections
+from .run import RunConfig, RunOptions
+from .selectors import Selector
 
 __all__ = [
     "Layer",
+    "NamedPaths",
+    "OptionTree",
     "Origin",
     "Resolved",
+    "ResolvedOptions",
     "RewardOptions",
     "RunConfig",
+    "RunOptions",
     "Selection",
+    "Selections",
+    "Selector",
     "check_paths",
     "parse_flags",
     "path_problems",
     "read_toml",
     "render_help",
     "resolve",
+    "resolve_options",
     "write_toml",
 ]

@@ -1,4 +1,4 @@
-"""Help of ``rlhf train``: the core's options and those of the selected components, derived from their models."""
+"""Help of a command that trains: its options and those of the selected components, derived from their models."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ..errors import RLHFError
 from ..plugins import Plugins
 from .annotations import NONE, model_of, type_name
 from .layers import Layer, Words, leaves, lookup, merge
+from .option_tree import OptionTree
 from .problems import Labels, flag
-from .resolved import SHARED_OPTIONS
-from .run import RunConfig
+from .resolved import RunT
 from .sections import fields_of
 from .selection import Choice, select_slot
-from .selectors import SLOTS
+from .selectors import Selector
+from .train import TRAIN
 
 _USAGE = """\
-Usage: rlhf train [-c FILE.toml]... [--OPTION VALUE]...
+Usage: rlhf {command} [-c FILE.toml]... [--OPTION VALUE]...
 
-Trains a model. Options come from the files in order, then from the command line; the same paths in both.
+{purpose} Options come from the files in order, then from the command line; the same paths in both.
 A list takes several words, 'none' unsets an option that may be unset, a flag without a value means true.
-The options of a component appear here once it is selected: rlhf train --estimator NAME --help
+The options of a component appear here once it is selected: rlhf {command} {example} --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
   --check            say whether the configuration is valid, and stop
@@ -34,39 +35,45 @@ The options of a component appear here once it is selected: rlhf train --estimat
   -h, --help         this text"""
 
 
-def render_help(layers: Sequence[Layer], plugins: Plugins, width: int = 100) -> str:
-    """Return the help text of the core's options and of the components that the layers select.
+def render_help(
+    layers: Sequence[Layer],
+    plugins: Plugins,
+    width: int = 100,
+    options: OptionTree[Any] = TRAIN,
+) -> str:
+    """Return the help text of a command's options and of the components that the layers select.
 
     A selector that names no usable component gives a note in the text, not an error.
     """
     tree = merge(layers)
     labels = Labels(tree)
-    choices, trouble = _select_leniently(tree, labels, plugins)
-    lines = [_USAGE]
+    choices, trouble = _select_leniently(tree, labels, plugins, options)
+    usage = _USAGE.format(command=options.command, purpose=options.purpose, example=options.example)
+    lines = [usage]
     if trouble:
         wide = [textwrap.wrap(f"note: {text}", width, subsequent_indent="  ") for text in trouble]
         lines += ["", *(line for note in wide for line in note)]
-    for section, fields in _sections(RunConfig):
+    for section, fields in _sections(options.model):
         lines += ["", section or "run"]
         for name, info in fields:
             path = f"{section}.{name}" if section else name
             lines += _option(path, info, tree, width)
-            lines += _alternatives(path, choices, plugins, width)
+            lines += _alternatives(options.selectors, path, choices, plugins, width)
         for choice in choices:
             if choice.slot.section == section:
-                lines += _component(choice, tree, width)
+                lines += _component(choice, options.shared.get(choice.slot.path), tree, width)
     return "\n".join(lines)
 
 
 def _select_leniently(
-    tree: Layer, labels: Labels, plugins: Plugins
+    tree: Layer, labels: Labels, plugins: Plugins, options: OptionTree[RunT]
 ) -> tuple[list[Choice], list[str]]:
     """Select slot by slot, so that one name that does not exist hides nothing else."""
     choices: list[Choice] = []
     trouble: list[str] = []
-    for slot in SLOTS:
+    for slot in options.selectors:
         try:
-            choices += select_slot(slot, tree, labels, plugins)
+            choices += select_slot(slot, tree, labels, plugins, options)
         except RLHFError as error:
             trouble.append(str(error))
     return choices, trouble
@@ -142,9 +149,15 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-def _alternatives(path: str, choices: Sequence[Choice], plugins: Plugins, width: int) -> list[str]:
+def _alternatives(
+    slots: Sequence[Selector],
+    path: str,
+    choices: Sequence[Choice],
+    plugins: Plugins,
+    width: int,
+) -> list[str]:
     """Return lines with the other components that a selector could pick."""
-    slot = next((slot for slot in SLOTS if slot.path == path), None)
+    slot = next((slot for slot in slots if slot.path == path), None)
     if slot is None:
         return []
     chosen = {choice.registered.qualified for choice in choices if choice.slot == slot}
@@ -157,7 +170,9 @@ def _alternatives(path: str, choices: Sequence[Choice], plugins: Plugins, width:
     return [" " * 36 + line for line in textwrap.wrap(text, width - 36)]
 
 
-def _component(choice: Choice, tree: Layer, width: int) -> list[str]:
+def _component(
+    choice: Choice, shared: type[BaseModel] | None, tree: Layer, width: int
+) -> list[str]:
     registered = choice.registered
     summary = f": {registered.component.summary}" if registered.component.summary else ""
     lines = textwrap.wrap(
@@ -167,7 +182,7 @@ def _component(choice: Choice, tree: Layer, width: int) -> list[str]:
         subsequent_indent="    ",
     )
     models: list[type[BaseModel]] = [registered.component.config]
-    if (shared := SHARED_OPTIONS.get(choice.slot.path)) is not None:
+    if shared is not None:
         models.append(shared)
     for model in models:
         for name, info in fields_of(model):

@@ -6,18 +6,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..durable.run_folder import AUTO, RunFolder
 from ..errors import ConfigError
 from .layers import Layer, Words, lookup, merge
+from .option_tree import NamedPaths, OptionTree
 from .problems import Labels
-from .resolved import Resolved
-from .run import RunConfig
+from .resolved import ResolvedOptions, RunT
+from .run import RunOptions
+from .train import TRAIN
 
 _DATA_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
 
 
-def check_paths(resolved: Resolved, layers: Sequence[Layer]) -> None:
+def check_paths(
+    resolved: ResolvedOptions[Any], layers: Sequence[Layer], options: OptionTree[Any] = TRAIN
+) -> None:
     """Refuse files and folders that are not there, or that the run could not write to.
 
     Args:
@@ -26,11 +31,11 @@ def check_paths(resolved: Resolved, layers: Sequence[Layer]) -> None:
     Raises:
         ConfigError: the first of ``path_problems``.
     """
-    for problem in path_problems(resolved, layers):
+    for problem in path_problems(resolved, layers, options):
         raise ConfigError(problem)
 
 
-def folder_to_resume(layers: Sequence[Layer]) -> RunFolder | None:
+def folder_to_resume(layers: Sequence[Layer], options: OptionTree[Any] = TRAIN) -> RunFolder | None:
     """Return the folder of the run that ``--resume`` goes on with, or None. Reads the options unvalidated."""
     values = merge(layers).values
 
@@ -40,17 +45,19 @@ def folder_to_resume(layers: Sequence[Layer]) -> RunFolder | None:
 
     wanted = written("resume.checkpoint")
     if wanted == AUTO:
-        return RunFolder(Path(written("output", RunConfig.model_fields["output"].default)))
+        return RunFolder(Path(written("output", options.model.model_fields["output"].default)))
     return RunFolder(Path(wanted).parent.parent) if wanted else None
 
 
-def path_problems(resolved: Resolved, layers: Sequence[Layer]) -> list[str]:
+def path_problems(
+    resolved: ResolvedOptions[Any], layers: Sequence[Layer], options: OptionTree[Any] = TRAIN
+) -> list[str]:
     """Return a message for each file or folder that a run could not work with."""
     labels = Labels(merge(layers))
     return [
-        *_model_problems(resolved, labels),
-        *_data_problems(resolved, labels),
-        *_output_problems(resolved, labels),
+        *_model_problems(_models(resolved.run, options), labels),
+        *_data_problems(options.data(resolved.run), labels),
+        *_output_problems(resolved.run, labels),
     ]
 
 
@@ -65,15 +72,18 @@ def looks_like_path(name: str) -> bool:
     )
 
 
-def _model_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
-    run = resolved.run
-    for option, name, needed in (
-        ("model.path", run.model.path, "config.json"),
-        ("model.tokenizer", run.model.tokenizer, "tokenizer_config.json"),
-        ("ref.path", run.ref.path, "config.json"),
-        ("critic.path", run.critic.path, "config.json"),
-    ):
-        if name is None or not looks_like_path(name):
+def _models(run: RunT, options: OptionTree[RunT]) -> Iterator[tuple[str, str, str]]:
+    """Yield the option, the value, and the file that such a folder has, of each model and tokenizer."""
+    for option, name in options.models(run):
+        yield option, name, "config.json"
+    tokenizer = run.model.tokenizer
+    if tokenizer is not None:
+        yield "model.tokenizer", tokenizer, "tokenizer_config.json"
+
+
+def _model_problems(models: Iterator[tuple[str, str, str]], labels: Labels) -> Iterator[str]:
+    for option, name, needed in models:
+        if not looks_like_path(name):
             continue
         folder = Path(name)
         label = f"{labels(option)} {name}"
@@ -87,10 +97,7 @@ def _model_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
             yield f"{label}: expected a Transformers folder; it has no {needed}"
 
 
-def _data_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
-    run = resolved.run
-    sources = [("data.train", source) for source in run.data.train]
-    sources += [("eval.data", _without_name(source)) for source in run.eval.data]
+def _data_problems(sources: NamedPaths, labels: Labels) -> Iterator[str]:
     for option, source in sources:
         path = Path(source)
         if not (looks_like_path(source) or path.suffix.lower() in _DATA_SUFFIXES):
@@ -108,8 +115,7 @@ def _data_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
             )
 
 
-def _output_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
-    run = resolved.run
+def _output_problems(run: RunOptions, labels: Labels) -> Iterator[str]:
     output = Path(run.output)
     label = f"{labels('output')} {run.output}"
     existing = next(
@@ -132,11 +138,6 @@ def _output_problems(resolved: Resolved, labels: Labels) -> Iterator[str]:
         yield (
             f"{labels('resume.checkpoint')} {wanted}: expected auto or a checkpoint's folder; there is no such folder"
         )
-
-
-def _without_name(source: str) -> str:
-    """Return ``PATH`` of ``NAME=PATH``. An existing file may itself have ``=`` in its name."""
-    return source if os.path.exists(source) else source.partition("=")[2] or source
 
 
 def _looked_in(path: Path) -> str:

@@ -5,23 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from .. import code_reference
 from ..component import Config
 from ..errors import PluginError
 from ..hookspecs import COMPONENT_HOOKS
 from ..plugins import Plugins
-from .cautions import cautions
-from .checks import effects, features, rules
 from .layers import Layer, Words, insert, leaves, lookup, merge
+from .option_tree import OptionTree
 from .problems import Labels, Report, flag
-from .resolved import SHARED_OPTIONS, Resolved, RewardOptions, Selection, TermOptions
-from .run import RunConfig
+from .resolved import (
+    Resolved,
+    ResolvedOptions,
+    RewardOptions,
+    RunT,
+    Selection,
+    Selections,
+    TermOptions,
+)
 from .sections import Validator, options_of
-from .selection import Choice, section_model, select, written_names
-from .selectors import SLOTS
+from .selection import Choice, select, written_names
+from .train import TRAIN
 
 
 def resolve(layers: Sequence[Layer], plugins: Plugins) -> Resolved:
+    """Return the validated configuration of ``rlhf train``; see ``resolve_options``."""
+    found = resolve_options(layers, plugins, TRAIN)
+    return Resolved(
+        run=found.run,
+        selections=found.selections,
+        tree=found.tree,
+        unused=found.unused,
+        cautions=found.cautions,
+    )
+
+
+def resolve_options(
+    layers: Sequence[Layer], plugins: Plugins, options: OptionTree[RunT]
+) -> ResolvedOptions[RunT]:
     """Return the validated configuration of all layers, later ones winning.
 
     Reads no file but the code that a selector names, and imports nothing heavy. Whether data and models exist is
@@ -33,36 +55,36 @@ def resolve(layers: Sequence[Layer], plugins: Plugins) -> Resolved:
     """
     tree = merge(layers)
     labels = Labels(tree)
-    choices = select(tree, labels, plugins)
+    choices = select(tree, labels, plugins, options)
     report = Report()
-    core, sections, unused = _split(tree, layers, choices, plugins, labels, report)
-    validator = Validator(labels, known_options(choices), report)
-    run = validator.validate(RunConfig, core)
-    selections: dict[str, list[Selection]] = {slot.path: [] for slot in SLOTS}
+    core, sections, unused = _split(tree, layers, options, choices, plugins, labels, report)
+    validator = Validator(labels, known_options(options, choices), report)
+    run = validator.validate(options.model, core)
+    selections: dict[str, list[Selection]] = {slot.path: [] for slot in options.selectors}
     for choice in choices:
-        if selection := _selection(choice, sections[choice.section], validator, labels, report):
+        shared = options.shared.get(choice.slot.path)
+        values = sections[choice.section]
+        if selection := _selection(choice, shared, values, validator, labels, report):
             selections[choice.slot.path].append(selection)
     report.raise_if_any()
     assert run is not None
     frozen = {path: tuple(chosen) for path, chosen in selections.items()}
-    effects.check(run, frozen, labels)
-    rules.check(run, frozen, labels, plugins)
-    features.check(run, frozen, labels)
-    return Resolved(
+    options.check(run, frozen, labels, plugins)
+    return ResolvedOptions(
         run=run,
         selections=frozen,
         tree=_tree(run, choices, frozen),
         unused=unused,
-        cautions=cautions(run, frozen, labels),
+        cautions=options.cautions(run, frozen, labels),
     )
 
 
-def known_options(choices: Sequence[Choice]) -> list[str]:
+def known_options(options: OptionTree[RunT], choices: Sequence[Choice]) -> list[str]:
     """Return the paths of all options that a run with these components has."""
-    known = list(options_of(RunConfig))
+    known = list(options_of(options.model))
     for choice in choices:
         known += options_of(choice.registered.component.config, choice.section)
-        if (shared := SHARED_OPTIONS.get(choice.slot.path)) is not None:
+        if (shared := options.shared.get(choice.slot.path)) is not None:
             known += options_of(shared, choice.section)
     return known
 
@@ -70,6 +92,7 @@ def known_options(choices: Sequence[Choice]) -> list[str]:
 def _split(
     tree: Layer,
     layers: Sequence[Layer],
+    options: OptionTree[RunT],
     choices: Sequence[Choice],
     plugins: Plugins,
     labels: Labels,
@@ -83,18 +106,18 @@ def _split(
         insert(core, choice.slot.path, _recorded(choice, choices))
     sections: dict[str, dict[str, Any]] = {choice.section: {} for choice in choices}
     unused: list[str] = []
-    for parent in dict.fromkeys(slot.section for slot in SLOTS):
+    for parent, slot in {slot.section: slot for slot in options.selectors}.items():
         table = lookup(core, parent)
         if not isinstance(table, dict):
             continue
         own = [choice for choice in choices if choice.slot.section == parent]
-        taken = next(section_model(slot) for slot in SLOTS if slot.section == parent).model_fields
+        taken = options.section_model(slot).model_fields
         for key in [key for key in table if key not in taken]:
             path = f"{parent}.{key}"
             chosen = next((choice for choice in own if key in choice.names), None)
             if chosen is not None:
                 _take(table.pop(key), path, sections[chosen.section], labels, report)
-            elif found := _unselected(parent, key, layers, plugins):
+            elif found := _unselected(parent, key, layers, options, plugins):
                 _note_unselected(path, table.pop(key), found, own, labels, report)
                 unused.append(path)
     return core, sections, tuple(sorted(unused))
@@ -120,10 +143,14 @@ def _take(value: Any, path: str, section: dict[str, Any], labels: Labels, report
 
 
 def _unselected(
-    parent: str, key: str, layers: Sequence[Layer], plugins: Plugins
+    parent: str,
+    key: str,
+    layers: Sequence[Layer],
+    options: OptionTree[RunT],
+    plugins: Plugins,
 ) -> tuple[str, str] | None:
     """Return selector and origin of the component that ``key`` names, if it exists but this run does not use it."""
-    for slot in SLOTS:
+    for slot in options.selectors:
         if slot.section != parent:
             continue
         for entry in plugins.registries[slot.hook]:
@@ -157,12 +184,17 @@ def _note_unselected(
 
 
 def _selection(
-    choice: Choice, values: dict[str, Any], validator: Validator, labels: Labels, report: Report
+    choice: Choice,
+    shared: type[Config] | None,
+    values: dict[str, Any],
+    validator: Validator,
+    labels: Labels,
+    report: Report,
 ) -> Selection | None:
-    """Validate one component's section: the component's own options, and the core's for every component of its kind."""
+    """Validate one component's section: the component's own options, and those that its kind shares."""
     model = choice.registered.component.config
     of_core: Config | None = None
-    if (shared := SHARED_OPTIONS.get(choice.slot.path)) is not None:
+    if shared is not None:
         every = f"every {COMPONENT_HOOKS[choice.slot.hook]}"
         if clash := sorted(shared.model_fields.keys() & model.model_fields.keys()):
             raise PluginError(
@@ -201,9 +233,7 @@ def _check_wrapped_path(
         )
 
 
-def _tree(
-    run: RunConfig, choices: Sequence[Choice], selections: Mapping[str, tuple[Selection, ...]]
-) -> dict[str, Any]:
+def _tree(run: BaseModel, choices: Sequence[Choice], selections: Selections) -> dict[str, Any]:
     tree: dict[str, Any] = run.model_dump(mode="json")
     chosen = [selection for slot in selections.values() for selection in slot]
     by_section = {choice.section: choice for choice in choices}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
 from ..component import ComponentRef, Config, Registered
 from ..contracts.backend import Aggregation
-from .run import RunConfig
+from .run import RunConfig, RunOptions
+
+RunT = TypeVar("RunT", bound=RunOptions)
 
 
 class RewardOptions(Config):
@@ -42,13 +44,6 @@ class TermOptions(Config):
     )
 
 
-SHARED_OPTIONS: Mapping[str, type[Config]] = {
-    "reward.use": RewardOptions,
-    "algo.terms.use": TermOptions,
-}
-"""Selector -> options that the core has for every component there, in the component's own section."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """One chosen component and its validated options."""
@@ -76,12 +71,16 @@ class Selection:
         )
 
 
+Selections = Mapping[str, tuple[Selection, ...]]
+"""Selector -> the components that it picked."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class ResolvedOptions(Generic[RunT]):
     """A validated configuration: everything that a run is started with."""
 
-    run: RunConfig
-    selections: Mapping[str, tuple[Selection, ...]]
+    run: RunT
+    selections: Selections
     """By slot path; empty for an optional selector that is not set, several for list selectors."""
     tree: Mapping[str, Any]
     """The whole configuration as nested plain values, component sections included: what ``config.toml`` records."""
@@ -99,3 +98,9 @@ class Resolved:
         """Return the component of a selector, or None when it is not set."""
         chosen = self.selections.get(slot, ())
         return chosen[0] if chosen else None
+
+
+class Resolved(ResolvedOptions[RunConfig]):
+    """A validated configuration of ``rlhf train``."""
+
+    __slots__ = ()

@@ -1,12 +1,12 @@
 """The options that belong to no component. Flags, TOML keys and help are derived from these models.
 
-A field whose path is in ``selectors.SLOTS`` picks components. A component's own options stand beside that field, in the
+A field whose path is in ``train.SLOTS`` picks components. A component's own options stand beside that field, in the
 section named after the component, and are validated with the component's own model.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -285,7 +285,15 @@ class TrainConfig(Config):
     )
 
 
-class EvalConfig(Config):
+class EvalSchedule(Config):
+    """Base of the options of evaluations: when they take place."""
+
+    if TYPE_CHECKING:
+        every: int
+        at_start: bool
+
+
+class EvalConfig(EvalSchedule):
     data: tuple[str, ...] = Field(
         (), description="held-out sets, as in data.train; NAME=PATH names one"
     )
@@ -357,8 +365,24 @@ class RuntimeSelection(Config):
     name: str = Field(description="who places the roles")
 
 
-class RunConfig(Config):
-    """All options of a run but those of components."""
+class RunOptions(Config):
+    """Base of the options of each command that trains. What the loop around every kind of run reads is here by type
+    alone: a subclass declares these options, in the order in which its help shows them."""
+
+    if TYPE_CHECKING:
+        seed: int
+        output: str
+        model: ModelConfig
+        eval: EvalSchedule
+        checkpoint: CheckpointConfig
+        log: LogConfig
+        resume: ResumeConfig
+        backend: BackendSelection
+        runtime: RuntimeSelection
+
+
+class RunConfig(RunOptions):
+    """All options of ``rlhf train`` but those of components."""
 
     seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
     output: str = Field("runs/run", min_length=1, description="run folder")

@@ -6,19 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 from .. import code_reference
 from ..capabilities import WRAPS_CODE
 from ..component import Registered
 from ..errors import ConfigError, PluginError, RLHFError
 from ..plugins import Plugins
 from ..registry import AnyRegistry
-from .annotations import Mismatch, convert, model_of
+from .annotations import Mismatch, convert
 from .layers import Layer, lookup
+from .option_tree import OptionTree
 from .problems import Labels, show, with_article
-from .run import RunConfig
-from .selectors import SLOTS, Selector
+from .resolved import RunT
+from .selectors import Selector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +47,21 @@ class Choice:
         return f"{self.registered.name} ({self.registered.origin})"
 
 
-def select(tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
-    """Return the components that the selectors name, in the order of ``SLOTS``.
+def select(
+    tree: Layer, labels: Labels, plugins: Plugins, options: OptionTree[RunT]
+) -> list[Choice]:
+    """Return the components that the selectors name, in the selectors' order.
 
     Raises:
         ConfigError: a required selector is not set, a selector names no installed component, or two selected
             components would share a section.
         PluginError: a component has the name of an option of the section in which its own options would stand.
     """
-    choices = [choice for slot in SLOTS for choice in select_slot(slot, tree, labels, plugins)]
+    choices = [
+        choice
+        for slot in options.selectors
+        for choice in select_slot(slot, tree, labels, plugins, options)
+    ]
     seen: dict[str, Choice] = {}
     for choice in choices:
         if other := seen.get(choice.section):
@@ -66,7 +71,7 @@ def select(tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
                 "  Choose it once, or give one of the two functions another name."
             )
         seen[choice.section] = choice
-        if choice.registered.name in section_model(choice.slot).model_fields:
+        if choice.registered.name in options.section_model(choice.slot).model_fields:
             raise PluginError(
                 f"{labels(choice.slot.path)} {choice.written}: the section {choice.section!r} cannot hold its options, "
                 f"because the core has an option of that name. {choice.registered.origin} has to rename the component."
@@ -74,13 +79,15 @@ def select(tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
     return choices
 
 
-def select_slot(slot: Selector, tree: Layer, labels: Labels, plugins: Plugins) -> list[Choice]:
+def select_slot(
+    slot: Selector, tree: Layer, labels: Labels, plugins: Plugins, options: OptionTree[RunT]
+) -> list[Choice]:
     """Return the components that one selector names; none for an optional selector that is not set.
 
     Raises:
         ConfigError: the selector is required and not set, or names no installed component.
     """
-    info = section_model(slot).model_fields[slot.path.rpartition(".")[2]]
+    info = options.section_model(slot).model_fields[slot.path.rpartition(".")[2]]
     label = labels(slot.path)
     value = lookup(tree.values, slot.path)
     registry = plugins.registries[slot.hook]
@@ -110,16 +117,6 @@ def written_names(slot: Selector, layers: Sequence[Layer]) -> Iterator[str]:
         value = lookup(layer.values, slot.path)
         names = value if isinstance(value, list | tuple) else [value]
         yield from (name for name in names if isinstance(name, str))
-
-
-def section_model(slot: Selector) -> type[BaseModel]:
-    """Return the core's model of the section in which a selector stands."""
-    model: type[BaseModel] = RunConfig
-    for key in slot.section.split("."):
-        nested = model_of(model.model_fields[key].annotation)
-        assert nested is not None
-        model = nested
-    return model
 
 
 def _choose(slot: Selector, name: str, label: str, plugins: Plugins) -> Choice:

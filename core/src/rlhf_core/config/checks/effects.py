@@ -5,15 +5,13 @@ Only the command line is checked. In a file an option may wait for the run that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ...errors import ConfigError
 from ..problems import Labels
-from ..resolved import Selection
+from ..resolved import Selections
 from ..run import EvalConfig, RunConfig, SupervisedConfig
 from .features import needs, old_logprobs_from, renormalizes
-
-Selections = Mapping[str, tuple[Selection, ...]]
 
 
 def check(run: RunConfig, selections: Selections, labels: Labels) -> None:

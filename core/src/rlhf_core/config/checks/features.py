@@ -11,7 +11,7 @@ from ...capabilities import OFF_POLICY, Chosen
 from ...contracts.backend import Aggregation
 from ...contracts.engine import SamplingParams
 from ..problems import Labels
-from ..resolved import Selection
+from ..resolved import Selection, Selections
 from ..run import RolloutConfig, RunConfig
 
 _CRITIC = "critic."
@@ -21,7 +21,7 @@ _AGGREGATIONS: Mapping[str, Aggregation] = {
 """Capability of a component that was published with an aggregation of its own -> that aggregation."""
 
 
-def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]]) -> frozenset[str]:
+def features_of(run: RunConfig, selections: Selections) -> frozenset[str]:
     """Return the capabilities of ``capabilities.BROUGHT_BY_OPTIONS`` that the options bring to this run."""
     kl = run.algo.kl
     found = {
@@ -46,7 +46,7 @@ def features_of(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]])
 
 
 def old_logprobs_from(
-    run: RunConfig, selections: Mapping[str, tuple[Selection, ...]]
+    run: RunConfig, selections: Selections
 ) -> Literal["reuse", "recompute", "rollout"]:
     """Return where the ratio's denominator comes from: as written or, for ``auto``, the cheapest that is exact.
 
@@ -61,7 +61,7 @@ def old_logprobs_from(
     return "recompute" if updates_per_batch(run) > 1 else "reuse"
 
 
-def weighs_samples(selections: Mapping[str, tuple[Selection, ...]]) -> bool:
+def weighs_samples(selections: Selections) -> bool:
     """True when tokens are weighted for the difference between sampler and trainer: by a correction, or by a loss that
     reads the sampler's log-probs itself."""
     (loss,) = selections["algo.loss.policy"]
@@ -129,12 +129,12 @@ def updates_per_batch(run: RunConfig) -> int:
     return minibatches * run.train.inner_epochs
 
 
-def needs(selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> frozenset[str]:
+def needs(selections: Selections, labels: Labels) -> frozenset[str]:
     """Return the capabilities that any chosen component needs."""
     return capabilities.needs_of(_chosen(selections, labels))
 
 
-def check(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> None:
+def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
     """Refuse components that cannot work together or with the options.
 
     Raises:
@@ -150,7 +150,7 @@ def check(run: RunConfig, selections: Mapping[str, tuple[Selection, ...]], label
     capabilities.check(chosen, features_of(run, selections), run.rollout.n_samples_per_prompt)
 
 
-def _chosen(selections: Mapping[str, tuple[Selection, ...]], labels: Labels) -> list[Chosen]:
+def _chosen(selections: Selections, labels: Labels) -> list[Chosen]:
     return [
         Chosen(labels(path), selection.registered, selection.options)
         for path, found in selections.items()

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ...capabilities import PREPARES_STEP, SEVERAL_TURNS
 from ...errors import ConfigError
 from ...plugins import Plugins
 from ..problems import Labels, flag
-from ..resolved import Selection
+from ..resolved import Selections
 from ..run import RunConfig
 from .features import is_off_policy, renormalizes, updates_per_batch, weighs_samples
-
-Selections = Mapping[str, tuple[Selection, ...]]
 
 
 def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins) -> None:

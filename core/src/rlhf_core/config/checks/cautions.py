@@ -5,14 +5,12 @@ They are logged once when a run starts, and shown by ``--check`` and ``--dry-run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from .checks.features import is_off_policy, sampling_params, updates_per_batch
-from .problems import Labels
-from .resolved import Selection
-from .run import RunConfig
-
-Selections = Mapping[str, tuple[Selection, ...]]
+from ..problems import Labels
+from ..resolved import Selections
+from ..run import RunConfig
+from .features import is_off_policy, sampling_params, updates_per_batch
 
 
 def cautions(run: RunConfig, selections: Selections, labels: Labels) -> tuple[str, ...]:

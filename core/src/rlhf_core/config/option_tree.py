@@ -1,0 +1,57 @@
+"""The options of one command that trains, as data: layers of options are resolved against such a tree.
+
+``train.TRAIN`` is the tree of ``rlhf train``. A plugin's command that trains has one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic
+
+from pydantic import BaseModel
+
+from ..component import Config
+from ..plugins import Plugins
+from .annotations import model_of
+from .problems import Labels
+from .resolved import RunT, Selections
+from .selectors import Selector
+
+NamedPaths = Iterator[tuple[str, str]]
+"""Paths of options, each with one of its values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionTree(Generic[RunT]):
+    """The options of one command."""
+
+    command: str
+    """The command's name, as in ``rlhf NAME``."""
+    purpose: str
+    """What the command does, as a sentence for its help."""
+    example: str
+    """A flag that selects a component, for the help."""
+    model: type[RunT]
+    """The options that belong to no component."""
+    selectors: tuple[Selector, ...]
+    """The options that pick components; the sections that they stand in are part of ``model``."""
+    shared: Mapping[str, type[Config]] = field(default_factory=dict)
+    """Selector -> options that the core has for every component there, in the component's own section."""
+    check: Callable[[RunT, Selections, Labels, Plugins], None]
+    """Refuse options that contradict each other, by a ``ConfigError``. Each section is valid when it is called."""
+    cautions: Callable[[RunT, Selections, Labels], tuple[str, ...]]
+    """Return a warning for each combination that is allowed and probably not meant."""
+    models: Callable[[RunT], NamedPaths]
+    """Yield each option that names a model, and the name."""
+    data: Callable[[RunT], NamedPaths]
+    """Yield each option that names data, and each file, folder or hub name."""
+
+    def section_model(self, slot: Selector) -> type[BaseModel]:
+        """Return the model of the section in which a selector stands."""
+        model: type[BaseModel] = self.model
+        for key in slot.section.split("."):
+            nested = model_of(model.model_fields[key].annotation)
+            assert nested is not None
+            model = nested
+        return model

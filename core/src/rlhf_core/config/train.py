@@ -1,0 +1,76 @@
+"""The option tree of ``rlhf train``: which selectors pick which components, and the checks that span several options.
+
+This is the one place where a path of that command's configuration meets a hook. No component is named here.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..plugins import Plugins
+from .checks import cautions, effects, features, rules
+from .option_tree import NamedPaths, OptionTree
+from .problems import Labels
+from .resolved import RewardOptions, Selections, TermOptions
+from .run import RunConfig
+from .selectors import Selector
+
+SLOTS = (
+    Selector("runtime.name", "rlhf_runtimes"),
+    Selector("engine.name", "rlhf_engines"),
+    Selector("backend.name", "rlhf_train_backends"),
+    Selector("rollout.executor", "rlhf_rollout_executors"),
+    Selector("rollout.environment", "rlhf_environments"),
+    Selector("rollout.filters", "rlhf_sample_filters", many=True),
+    Selector("reward.use", "rlhf_rewards", many=True),
+    Selector("reward.shapers", "rlhf_reward_shapers", many=True),
+    Selector("algo.advantage.estimator", "rlhf_advantage_estimators"),
+    Selector("algo.loss.policy", "rlhf_policy_losses"),
+    Selector("algo.terms.use", "rlhf_policy_losses", many=True),
+    Selector("algo.correction.kind", "rlhf_is_corrections"),
+    Selector("actor.optim", "rlhf_optimizers"),
+    Selector("actor.adapter", "rlhf_model_adapters"),
+    Selector("critic.optim", "rlhf_optimizers"),
+)
+
+
+def _check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins) -> None:
+    effects.check(run, selections, labels)
+    rules.check(run, selections, labels, plugins)
+    features.check(run, selections, labels)
+
+
+def _models(run: RunConfig) -> NamedPaths:
+    for option, name in (
+        ("model.path", run.model.path),
+        ("ref.path", run.ref.path),
+        ("critic.path", run.critic.path),
+    ):
+        if name is not None:
+            yield option, name
+
+
+def _data(run: RunConfig) -> NamedPaths:
+    for source in run.data.train:
+        yield "data.train", source
+    for source in run.eval.data:
+        yield "eval.data", _without_name(source)
+
+
+def _without_name(source: str) -> str:
+    """Return ``PATH`` of ``NAME=PATH``. An existing file may itself have ``=`` in its name."""
+    return source if os.path.exists(source) else source.partition("=")[2] or source
+
+
+TRAIN = OptionTree(
+    command="train",
+    purpose="Trains a model.",
+    example="--estimator NAME",
+    model=RunConfig,
+    selectors=SLOTS,
+    shared={"reward.use": RewardOptions, "algo.terms.use": TermOptions},
+    check=_check,
+    cautions=cautions.cautions,
+    models=_models,
+    data=_data,
+)
