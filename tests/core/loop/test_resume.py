@@ -8,6 +8,7 @@ import pytest
 from rlhf_core import ConfigError, ResumeError
 from rlhf_core.durable.run_folder import RunFolder
 from rlhf_core.loop.resume import find_resume_point
+from rlhf_core.loop.training import TRAINING
 
 SAVED = {"checkpoint": {"every": 1, "keep": 3}}
 
@@ -24,7 +25,9 @@ def find(small_run):
     def of(checkpoint, *changes, output="run"):
         options = {"resume": {"checkpoint": checkpoint}}
         with small_run.configured(SAVED, options, *changes, output=output) as (resolved, _):
-            return find_resume_point(resolved, RunFolder(Path(resolved.run.output)))
+            return find_resume_point(
+                resolved, RunFolder(Path(resolved.run.output)), TRAINING.resuming
+            )
 
     return of
 
@@ -35,7 +38,7 @@ def step(run, number):
 
 def test_a_run_that_is_not_resumed_begins_at_its_beginning(small_run, run):
     with small_run.configured(SAVED) as (resolved, _):
-        assert find_resume_point(resolved, RunFolder(run)) is None
+        assert find_resume_point(resolved, RunFolder(run), TRAINING.resuming) is None
 
 
 def test_a_folder_without_checkpoints_begins_at_its_beginning(find):

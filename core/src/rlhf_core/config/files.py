@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from .annotations import NONE
 from .layers import MAX_DEPTH, Layer, Origin, leaves, require_shallow
 from .problems import flag
-from .resolved import Resolved
+from .resolved import ResolvedOptions
 
 
 def read_toml(path: Path | str, *, defaults: bool = False) -> Layer:
@@ -51,7 +51,7 @@ def read_toml(path: Path | str, *, defaults: bool = False) -> Layer:
     return Layer(values, origins)
 
 
-def write_toml(resolved: Resolved, path: Path | str) -> None:
+def write_toml(resolved: ResolvedOptions[Any], path: Path | str) -> None:
     """Write a run's whole configuration; ``rlhf train -c`` with the file repeats the run.
 
     The section ``resume`` is left out: it says how a run was started, not what it computes.
@@ -61,7 +61,7 @@ def write_toml(resolved: Resolved, path: Path | str) -> None:
     Path(path).write_text(f"{header}\n\n{tomli_w.dumps(tree)}", encoding="utf-8")
 
 
-def _header(resolved: Resolved) -> Iterator[str]:
+def _header(resolved: ResolvedOptions[Any]) -> Iterator[str]:
     yield f"A run's whole configuration, by rlhf-core {version('rlhf-core')}. Repeat it: rlhf train -c THIS_FILE"
     yield "Plugins:"
     chosen = [selection for found in resolved.selections.values() for selection in found]
@@ -76,7 +76,7 @@ def _header(resolved: Resolved) -> Iterator[str]:
         yield f"  {name}: {code_reference.parse(name).origin}"
 
 
-def _code_references(resolved: Resolved) -> set[str]:
+def _code_references(resolved: ResolvedOptions[Any]) -> set[str]:
     return {
         name
         for _, value in leaves(resolved.tree)

@@ -31,14 +31,7 @@ from .train import TRAIN
 
 def resolve(layers: Sequence[Layer], plugins: Plugins) -> Resolved:
     """Return the validated configuration of ``rlhf train``; see ``resolve_options``."""
-    found = resolve_options(layers, plugins, TRAIN)
-    return Resolved(
-        run=found.run,
-        selections=found.selections,
-        tree=found.tree,
-        unused=found.unused,
-        cautions=found.cautions,
-    )
+    return resolve_options(layers, plugins, TRAIN)
 
 
 def resolve_options(

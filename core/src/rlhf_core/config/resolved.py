@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 
@@ -100,7 +100,5 @@ class ResolvedOptions(Generic[RunT]):
         return chosen[0] if chosen else None
 
 
-class Resolved(ResolvedOptions[RunConfig]):
-    """A validated configuration of ``rlhf train``."""
-
-    __slots__ = ()
+Resolved: TypeAlias = ResolvedOptions[RunConfig]
+"""A validated configuration of ``rlhf train``."""

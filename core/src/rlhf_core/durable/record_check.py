@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +20,17 @@ class CheckedRecords:
     """Name of each other record -> description of its damage."""
 
 
-def check_records(folder: RunFolder, extents: Mapping[str, Extent]) -> CheckedRecords:
-    """Compare the beginning of each record with its extent at the time of the checkpoint."""
+def check_records(
+    folder: RunFolder, extents: Mapping[str, Extent], own: Sequence[str]
+) -> CheckedRecords:
+    """Compare the beginning of each record with its extent at the time of the checkpoint.
+
+    Args:
+        own: names of the records that this kind of run has beside its metrics and samples.
+    """
     whole: dict[str, RunningDigest] = {}
     damaged: dict[str, str] = {}
-    for path in folder.records:
+    for path in (folder.metrics, folder.samples, *(folder.root / name for name in own)):
         digest = RunningDigest()
         if problem := _problem(path, extents[path.name], digest):
             damaged[path.name] = problem

@@ -6,34 +6,31 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from ..config.resolved import Resolved, Selection
+from ..config.resolved import Resolved, ResolvedOptions, Selection
 from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
 from ..errors import CheckpointError, ResumeError, RLHFError
-from ..learning.roles import CRITIC, REFERENCE, TEACHER
+from ..learning.roles import CRITIC
 from .resume import ResumePoint
+from .state import LoopState
 
 log = logging.getLogger(__name__)
 
 
-def is_saved(role: str) -> bool:
-    """Return whether checkpoints hold the role; reference and teacher never change and are loaded anew."""
-    return role not in (REFERENCE, TEACHER)
-
-
 async def restore_roles(
-    point: ResumePoint, resolved: Resolved, roles: Mapping[str, RoleHandle]
+    point: ResumePoint[Any],
+    resolved: ResolvedOptions[Any],
+    roles: Mapping[str, RoleHandle],
 ) -> None:
-    """Load every saved role's state.
+    """Load the state of each role that checkpoints hold.
 
     Raises:
         ResumeError: the checkpoint lacks a role that the run has, or a backend cannot take its state back.
     """
     backend = resolved.one("backend.name")
     for name, role in roles.items():
-        if not is_saved(name):
-            continue
         folder = point.path / name
         if not folder.is_dir():
             raise ResumeError(
@@ -46,7 +43,7 @@ async def restore_roles(
 
 
 def restore_shapers(
-    point: ResumePoint, resolved: Resolved, shapers: Sequence[RewardShaper]
+    point: ResumePoint[LoopState], resolved: Resolved, shapers: Sequence[RewardShaper]
 ) -> None:
     """Give each reward shaper its state. The caller has checked that the checkpoint has the same shapers.
 

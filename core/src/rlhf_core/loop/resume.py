@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from ..config.resolved import Resolved
+from ..config.resolved import ResolvedOptions
 from ..durable import checkpoint
 from ..durable.appending import Extent, RunningDigest
-from ..durable.ledger import replay
 from ..durable.plugin_record import Record
 from ..durable.record_check import CheckedRecords, check_records
 from ..durable.run_folder import AUTO, RunFolder
 from ..errors import CheckpointError, ConfigError, ResumeError
-from .state import LoopState
+from .state import RunState
 
-BINDING = (
-    "seed",
-    "model",
-    "data",
-    "rollout.n_samples_per_prompt",
-    "rollout.batch_size",
-    "reward.shapers",
-    "actor.optim",
-    "critic.optim",
-)
-"""Options that a checkpoint's state depends on, so that a resumed run may not change them."""
 FREE = ("resume", "output", "log", "checkpoint", "eval")
 """Options that a resumed run may change without a warning."""
 
 log = logging.getLogger(__name__)
 
 
+StateT = TypeVar("StateT", bound=RunState)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumePoint:
+class ResumeRules(Generic[StateT]):
+    """The ways in which checkpoints of one kind of run differ from others'."""
+
+    state: type[StateT]
+    """The state that its checkpoints hold."""
+    binding: tuple[str, ...]
+    """Options that this state depends on, so that a resumed run may not change them."""
+    records: tuple[str, ...]
+    """Names of the records that such a run has beside its metrics and samples."""
+    check_books: Callable[[RunFolder, StateT, Mapping[str, Extent]], None]
+    """Compare the state with the records that go on, by file name. Raises ``CheckpointError``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePoint(Generic[StateT]):
     """A checkpoint without damage, and the records that belong to it."""
 
     path: Path
-    state: LoopState
+    state: StateT
     made_with: Record
     """Plugins and libraries of the run that saved it."""
     records: Mapping[str, RunningDigest]
@@ -49,13 +54,15 @@ class ResumePoint:
     """Names of damaged records, which the run sets aside before it goes on."""
 
 
-def find_resume_point(resolved: Resolved, folder: RunFolder) -> ResumePoint | None:
+def find_resume_point(
+    resolved: ResolvedOptions[Any], folder: RunFolder, rules: ResumeRules[StateT]
+) -> ResumePoint[StateT] | None:
     """Return the checkpoint to go on from, or None to start at the beginning.
 
     Raises:
         ResumeError: the named checkpoint, or each one of the folder, is missing or damaged, or the records disagree
             with it.
-        ConfigError: an option of ``BINDING`` differs from the checkpoint's.
+        ConfigError: an option that binds differs from the checkpoint's.
     """
     wanted = resolved.run.resume.checkpoint
     if wanted is None:
@@ -69,8 +76,8 @@ def find_resume_point(resolved: Resolved, folder: RunFolder) -> ResumePoint | No
         else:
             path = Path(wanted)
             values = checkpoint.read(path)
-        _compare(values["config"], resolved.tree, path)
-        return _point(resolved, folder, path, values)
+        _compare(values["config"], resolved.tree, path, rules.binding)
+        return _point(resolved, folder, path, values, rules)
     except ResumeError:
         raise
     except CheckpointError as error:
@@ -88,9 +95,13 @@ def _newest(folder: RunFolder) -> tuple[Path, dict[str, Any]] | None:
 
 
 def _point(
-    resolved: Resolved, folder: RunFolder, path: Path, values: Mapping[str, Any]
-) -> ResumePoint:
-    state = LoopState.from_json(values)
+    resolved: ResolvedOptions[Any],
+    folder: RunFolder,
+    path: Path,
+    values: Mapping[str, Any],
+    rules: ResumeRules[StateT],
+) -> ResumePoint[StateT]:
+    state = rules.state.from_json(values)
     if path.resolve().parent != folder.checkpoints.resolve():
         if folder.is_used():
             raise ResumeError(
@@ -98,11 +109,10 @@ def _point(
                 "on with the run that is there, or choose another folder."
             )
         return ResumePoint(path=path, state=state, made_with=values["made_with"], records={})
-    checked = check_records(folder, _extents(values))
+    checked = check_records(folder, _extents(values), rules.records)
     if checked.damaged and resolved.run.resume.damaged_records == "refuse":
-        raise ResumeError(_damage_and_choices(folder, path, checked))
-    if (ledger := checked.whole.get(folder.ledger.name)) is not None:
-        _check_books(folder.ledger, state, ledger.num_bytes)
+        raise ResumeError(_damage_and_choices(folder, path, checked, rules.records))
+    rules.check_books(folder, state, {name: read.extent() for name, read in checked.whole.items()})
     return ResumePoint(
         path=path,
         state=state,
@@ -116,10 +126,12 @@ def _extents(values: Mapping[str, Any]) -> dict[str, Extent]:
     return {name: Extent.from_json(extent) for name, extent in values["records"].items()}
 
 
-def _damage_and_choices(folder: RunFolder, path: Path, checked: CheckedRecords) -> str:
+def _damage_and_choices(
+    folder: RunFolder, path: Path, checked: CheckedRecords, records: tuple[str, ...]
+) -> str:
     """Return the error text: the damage of each record, and each way to go on."""
     damage = "".join(f"\n  {name} {what}" for name, what in checked.damaged.items())
-    older = _older_that_agrees(folder, path)
+    older = _older_that_agrees(folder, path, records)
     choices = [
         f"--resume {path} --resume.damaged_records set-aside   keeps what is damaged as NAME.damaged, "
         "and begins these files anew"
@@ -134,7 +146,7 @@ def _damage_and_choices(folder: RunFolder, path: Path, checked: CheckedRecords) 
     )
 
 
-def _older_that_agrees(folder: RunFolder, than: Path) -> Path | None:
+def _older_that_agrees(folder: RunFolder, than: Path, records: tuple[str, ...]) -> Path | None:
     for path in reversed(checkpoint.complete(folder.checkpoints)):
         if path.name >= than.name:
             continue
@@ -142,23 +154,14 @@ def _older_that_agrees(folder: RunFolder, than: Path) -> Path | None:
             values = checkpoint.read(path)
         except CheckpointError:
             continue  # a damaged checkpoint is no way to go on
-        if not check_records(folder, _extents(values)).damaged:
+        if not check_records(folder, _extents(values), records).damaged:
             return path
     return None
 
 
-def _check_books(ledger: Path, state: LoopState, num_bytes: int) -> None:
-    balance = replay(ledger, num_bytes=num_bytes)
-    in_flight = {f"{epoch}.{prompt}" for epoch, prompt in state.in_flight}
-    for group in sorted(in_flight ^ set(balance.unsettled()))[:1]:
-        expected = "in flight" if group in in_flight else "settled"
-        raise CheckpointError(
-            f"{ledger} does not balance at step {state.step}: group {group}, which should be {expected}, was planned "
-            f"{balance.planned[group]}, trained {balance.trained[group]} and dropped {balance.dropped[group]} times"
-        )
-
-
-def _compare(saved: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+def _compare(
+    saved: Mapping[str, Any], now: Mapping[str, Any], path: Path, binding: tuple[str, ...]
+) -> None:
     before, after = dict(_leaves(saved)), dict(_leaves(now))
     changed = sorted(
         key
@@ -166,7 +169,7 @@ def _compare(saved: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> No
         if before.get(key) != after.get(key) and not _is_under(key, FREE)
     )
     for key in changed:
-        if _is_under(key, BINDING):
+        if _is_under(key, binding):
             raise ConfigError(
                 f"--{key} is {after.get(key)!r}, but the checkpoint {path} was made with {before.get(key)!r}. "
                 f"Set it back, or start a new run in another --output."

@@ -4,17 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from ..config.run import RunConfig
 
 
 @dataclass(slots=True, kw_only=True)
-class LoopState:
-    """The loop's state; each checkpoint has it as JSON."""
+class RunState:
+    """The state that every kind of run has; each checkpoint has it as JSON."""
 
     step: int = 0
     """Number of steps done."""
+    best_step: int | None = None
+    best_value: float | None = None
+    seconds: float = 0.0
+    """Time spent in steps so far, resumed runs included."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the state that ``to_json`` wrote; other keys of the checkpoint's ``state.json`` are ignored."""
+        names = cls.__dataclass_fields__
+        return cls(**{name: value for name, value in values.items() if name in names})
+
+
+@dataclass(slots=True, kw_only=True)
+class LoopState(RunState):
+    """The state of ``rlhf train``."""
+
     prompts_taken: int = 0
     """Position of the data cursor, over all epochs."""
     in_flight: list[tuple[int, int]] = field(default_factory=list)
@@ -31,21 +50,8 @@ class LoopState:
     """Position in the supervised rows, over all their epochs."""
     skipped_updates: dict[str, int] = field(default_factory=dict)
     """Role -> updates in a row whose gradient was not finite."""
-    best_step: int | None = None
-    best_value: float | None = None
-    seconds: float = 0.0
-    """Time spent in steps so far, resumed runs included."""
     shapers: list[dict[str, Any]] = field(default_factory=list)
     """State of the reward shapers, in their order."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> LoopState:
-        """Return the state that ``to_json`` wrote; other keys of the checkpoint's ``state.json`` are ignored."""
-        names = cls.__dataclass_fields__
-        return cls(**{name: value for name, value in values.items() if name in names})
 
 
 def initial_state(run: RunConfig) -> LoopState:

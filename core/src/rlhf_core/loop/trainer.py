@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Any
 
 from ..batch.metric import Metric, merge_metrics, metric_values
 from ..batch.trajectory_columns import TrajectoryColumns
@@ -17,6 +15,7 @@ from ..math import adapted_entropy_coef, adapted_kl_coef
 from ..rollouts.cursor import Cursor
 from ..rollouts.pool import WorkDone
 from ..rollouts.samples import sample_texts
+from .course import FinishedStep
 from .session import Session
 from .state import LoopState
 from .zero_gradients import ZeroGradients
@@ -24,16 +23,6 @@ from .zero_gradients import ZeroGradients
 WAITING = ("generate_s", "reward_s", "hold_s")
 """Phases in which the trainer waits: for the step's episodes, for their rewards, and for episodes of later steps to end
 before weights change."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedStep:
-    """One step's entries for the records."""
-
-    metrics: dict[str, float]
-    timing: dict[str, float]
-    samples: list[dict[str, Any]]
-    """A few of the step's rollouts as text."""
 
 
 class Trainer:

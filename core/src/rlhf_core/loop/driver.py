@@ -1,0 +1,264 @@
+"""One run of any kind from start to end: claim the run folder, build, resume, step, record, save, export."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Any, Generic
+
+from ..config import write_toml
+from ..config.resolved import ResolvedOptions, RunT
+from ..config.run import RunOptions
+from ..durable import checkpoint
+from ..durable.appending import RunningDigest
+from ..durable.atomic import remove, set_aside, sync_tree
+from ..durable.faults import fault_point
+from ..durable.plugin_record import append_to_history, record_of, report_changes
+from ..durable.records import RecordFile
+from ..durable.run_folder import RunFolder, claim
+from ..durable.run_log import Notes, run_log
+from ..observer import RolloutSample, RunInfo, RunResult
+from ..plugins import Plugins
+from .course import Course, FinishedStep, OwnRecord, RunKind
+from .interrupts import Interrupts
+from .resume import ResumePoint, StateT, find_resume_point
+
+log = logging.getLogger(__name__)
+
+
+def _is_due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def drive(
+    kind: RunKind[RunT, StateT], resolved: ResolvedOptions[RunT], plugins: Plugins
+) -> RunResult:
+    """Run a whole run of a kind and return how it ended.
+
+    Raises:
+        RLHFError: the run could not start, or failed; its results so far are in the run folder, and ``--resume auto``
+            goes on from the newest checkpoint.
+    """
+    folder = RunFolder(Path(resolved.run.output))
+    resume = resolved.run.resume.checkpoint is not None
+    with claim(folder, resume=resume), run_log(folder.log, plugins) as notes:
+        for caution in resolved.cautions:
+            log.warning("%s", caution)
+        point = find_resume_point(resolved, folder, kind.resuming)
+        if point is not None:
+            strict = resolved.run.resume.strict
+            now = record_of(plugins)
+            report_changes(point.made_with, now, checkpoint=point.path, strict=strict)
+        return asyncio.run(_Run(kind, resolved, plugins, folder, point, notes).main())
+
+
+class _Run(Generic[RunT, StateT]):
+    """The driver around a course: records, observers, evaluation, checkpoints."""
+
+    def __init__(
+        self,
+        kind: RunKind[RunT, StateT],
+        resolved: ResolvedOptions[RunT],
+        plugins: Plugins,
+        folder: RunFolder,
+        point: ResumePoint[StateT] | None,
+        notes: Notes,
+    ) -> None:
+        self.kind = kind
+        self.resolved = resolved
+        self.config: RunOptions = resolved.run
+        self.plugins = plugins
+        self.folder = folder
+        self.point = point
+        self.notes = notes
+        self.state = point.state if point else kind.initial_state(resolved.run)
+        self.started = time.perf_counter()
+
+    async def main(self) -> RunResult:
+        result: RunResult | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                result = await self._train(stack)
+                return result
+        except BaseException as error:
+            message = str(error).splitlines()[0] if str(error) else type(error).__name__
+            result = self._result("failed", message)
+            raise
+        finally:
+            if result is not None:
+                self.plugins.observe("rlhf_run_end", result=result)
+
+    async def _train(self, stack: AsyncExitStack) -> RunResult:
+        interrupts = stack.enter_context(Interrupts())
+        course = await self._begin(stack)
+        self._write_header()
+        self.plugins.observe(
+            "rlhf_run_start",
+            run=RunInfo(
+                output=self.folder.root,
+                config=self.resolved.tree,
+                total_steps=course.total_steps,
+                start_step=self.state.step,
+                notes=self.notes.taken(),
+            ),
+        )
+        if self.state.step == 0 and self.config.eval.at_start:
+            await self._evaluate(course)
+        while self.state.step < course.total_steps:
+            self._record_step(await course.step())
+            last = self.state.step == course.total_steps
+            is_best = False
+            if _is_due(self.state.step, self.config.eval.every) or last:
+                is_best = await self._evaluate(course)
+            is_due = _is_due(self.state.step, self.config.checkpoint.every)
+            if is_due or is_best or last or interrupts.requested:
+                await self._save(course)
+            if interrupts.requested and not last:
+                return self._result(
+                    "interrupted", f"stopped by {interrupts.requested}; go on with --resume auto"
+                )
+        await self._export(course)
+        return self._result("finished")
+
+    async def _begin(self, stack: AsyncExitStack) -> Course:
+        """Build everything, and bring roles, records and cursor to the state of the resume point."""
+        course = await self.kind.open(self.resolved, self.plugins, self.folder, self.state, stack)
+        begun = self._take_up_records()
+        self.metrics = stack.enter_context(
+            closing(RecordFile(self.folder.metrics, begun.get(self.folder.metrics.name)))
+        )
+        self.samples = stack.enter_context(
+            closing(RecordFile(self.folder.samples, begun.get(self.folder.samples.name)))
+        )
+        await course.begin(self.point, begun, stack)
+        return course
+
+    def _take_up_records(self) -> Mapping[str, RunningDigest]:
+        """Set damaged records and void checkpoints aside; return the digests of the records that go on, by name."""
+        if self.point is None:
+            return {}
+        for name in self.point.damaged:
+            path = self.folder.root / name
+            if path.exists():
+                log.warning("%s is damaged; it is kept as %s", path, set_aside(path).name)
+        checkpoint.void_later(self.folder.checkpoints, self.state.step)
+        return self.point.records
+
+    def _write_header(self) -> None:
+        """Write the configuration and the plugins' versions, with which the run can be repeated, beside its results."""
+        write_toml(self.resolved, self.folder.config)
+        append_to_history(self.folder.plugins, record_of(self.plugins), step=self.state.step)
+
+    def _record_step(self, result: FinishedStep) -> None:
+        step = self.state.step
+        if result.samples is not None:
+            self._record_samples(step, result.samples, result.metrics)
+        self.metrics.write(
+            {
+                "step": step,
+                "time_s": round(self.state.seconds, 6),
+                "metrics": result.metrics,
+                "timing": result.timing,
+            }
+        )
+        flat = {**result.metrics} | {
+            f"timing/{name}": value for name, value in result.timing.items()
+        }
+        self.plugins.observe("rlhf_step_end", step=step, metrics=flat)
+
+    def _record_samples(
+        self, step: int, samples: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]
+    ) -> None:
+        for sample in samples:
+            self.samples.write({"step": step, **sample})
+        self.plugins.observe(
+            "rlhf_rollout_end",
+            step=step,
+            samples=[
+                RolloutSample(**{name: sample[name] for name in RolloutSample.__dataclass_fields__})
+                for sample in samples
+            ],
+            metrics=metrics,
+        )
+
+    async def _evaluate(self, course: Course) -> bool:
+        """Evaluate, record the results, and return whether this is the best model so far."""
+        values = await course.evaluate()
+        if values is None:
+            return False
+        record = {"step": self.state.step, "time_s": round(self.state.seconds, 6), "eval": values}
+        self.metrics.write(record)
+        self.plugins.observe("rlhf_eval_end", step=self.state.step, metrics=values)
+        return self._is_best(values)
+
+    def _is_best(self, values: Mapping[str, float]) -> bool:
+        name = self.config.checkpoint.best_metric
+        if name is None or self.state.step == 0:
+            return False
+        if name not in values:
+            # Its set lost all samples to a reward's errors, say; that it has the metric was checked before.
+            log.warning(
+                "--checkpoint.best_metric %s was not evaluated at step %s, which is therefore no best one",
+                name,
+                self.state.step,
+            )
+            return False
+        sign = 1 if self.config.checkpoint.best_mode == "max" else -1
+        best = self.state.best_value
+        if best is not None and sign * values[name] <= sign * best:
+            return False
+        self.state.best_value, self.state.best_step = values[name], self.state.step
+        return True
+
+    async def _save(self, course: Course) -> None:
+        step = self.state.step
+        records: dict[str, OwnRecord] = {
+            **course.records,
+            self.folder.metrics.name: self.metrics,
+            self.folder.samples.name: self.samples,
+        }
+        for record in records.values():
+            record.sync()
+
+        async def fill(target: Path) -> None:
+            for name, role in course.saved_roles.items():
+                await role.save(target / name)
+            fault_point("save", step)
+
+        state = self.state.to_json() | {
+            "config": json.loads(json.dumps(self.resolved.tree)),
+            "made_with": record_of(self.plugins),
+            "records": {name: record.extent.to_json() for name, record in records.items()},
+        }
+        path = await checkpoint.save(self.folder.checkpoints, step, state, fill)
+        checkpoint.retain(
+            self.folder.checkpoints, self.config.checkpoint.keep, self.state.best_step
+        )
+        self.plugins.observe("rlhf_checkpoint_saved", step=step, path=path)
+
+    async def _export(self, course: Course) -> None:
+        """Write each trained model as a plain Transformers folder, which gets its name only when it is complete."""
+        if not self.config.checkpoint.export:
+            return
+        for export in course.exports:
+            temporary = export.folder.with_name(export.folder.name + ".tmp")
+            remove(temporary)
+            await export.role.export(temporary, ema=export.ema)
+            fault_point("export", self.state.step)
+            sync_tree(temporary)
+            remove(export.folder)
+            temporary.rename(export.folder)
+
+    def _result(self, status: Any, message: str = "") -> RunResult:
+        return RunResult(
+            status=status,
+            steps=self.state.step,
+            seconds=time.perf_counter() - self.started,
+            message=message,
+            model=self.folder.model if self.folder.model.exists() else None,
+        )

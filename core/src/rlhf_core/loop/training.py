@@ -1,0 +1,155 @@
+"""The kind of run of ``rlhf train``: its trainer's steps, its ledger of samples, and resuming both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, closing
+from typing import Any
+
+from ..config.resolved import Resolved
+from ..contracts.runtime import RoleHandle
+from ..durable.appending import Extent, RunningDigest
+from ..durable.ledger import Ledger, replay
+from ..durable.run_folder import RunFolder
+from ..errors import CheckpointError
+from ..learning.roles import POLICY, REFERENCE, TEACHER
+from ..plugins import Plugins
+from ..rollouts.cursor import Cursor
+from .course import Export, FinishedStep, RunKind
+from .restore import restore_roles, restore_shapers
+from .resume import ResumePoint, ResumeRules
+from .session import Session, open_session
+from .state import LoopState, initial_state
+from .trainer import Trainer
+
+BINDING = (
+    "seed",
+    "model",
+    "data",
+    "rollout.n_samples_per_prompt",
+    "rollout.batch_size",
+    "reward.shapers",
+    "actor.optim",
+    "critic.optim",
+)
+"""Options that a checkpoint's state depends on."""
+
+
+class TrainingCourse:
+    """See ``course.Course``: generate, learn, deliver the new weights, step by step."""
+
+    def __init__(self, session: Session, state: LoopState, folder: RunFolder) -> None:
+        self.state = state
+        self._session = session
+        self._config = session.resolved.run
+        self._folder = folder
+
+    @property
+    def total_steps(self) -> int:
+        return self._session.total_steps
+
+    @property
+    def saved_roles(self) -> Mapping[str, RoleHandle]:
+        # Reference and teacher never change and are loaded anew.
+        roles = self._session.roles.items()
+        return {name: role for name, role in roles if name not in (REFERENCE, TEACHER)}
+
+    @property
+    def records(self) -> Mapping[str, Ledger]:
+        return {self._folder.ledger.name: self._ledger}
+
+    @property
+    def exports(self) -> Sequence[Export]:
+        policy = self._session.roles[POLICY]
+        exports = [Export(role=policy, folder=self._folder.model)]
+        if self._config.actor.ema is not None:
+            exports.append(Export(role=policy, folder=self._folder.ema_model, ema=True))
+        return exports
+
+    async def begin(
+        self,
+        point: ResumePoint[Any] | None,
+        begun: Mapping[str, RunningDigest],
+        stack: AsyncExitStack,
+    ) -> None:
+        session, config = self._session, self._config
+        name = self._folder.ledger.name
+        self._ledger = stack.enter_context(closing(Ledger(self._folder.ledger, begun.get(name))))
+        if config.resume.checkpoint is not None or self._ledger.extent.num_bytes:
+            self._ledger.resumed(self.state.step)
+        if point is not None:
+            await restore_roles(point, session.resolved, self.saved_roles)
+            await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
+            session.source.lengths.load(self.state.lengths)
+            restore_shapers(point, session.resolved, session.shapers)
+        epochs = None if config.train.steps is not None else config.train.epochs
+        cursor = Cursor(session.tasks, config.seed, epochs=epochs, taken=self.state.prompts_taken)
+        if point is not None:
+            self._restart_in_flight(has_ledger=name in point.records)
+        self._trainer = Trainer(session, self.state, cursor, self._ledger)
+
+    def _restart_in_flight(self, *, has_ledger: bool) -> None:
+        """Start the groups again that were in flight when the checkpoint was written.
+
+        Args:
+            has_ledger: False: the ledger is new. The lines that planned these groups are in another run's, or in one
+                that was set aside.
+        """
+        session, in_flight = self._session, self.state.in_flight
+        if not in_flight or self.state.step >= session.total_steps:
+            return
+        if not has_ledger:
+            count = self._config.rollout.n_samples_per_prompt
+            groups = {(epoch, prompt): count for epoch, prompt in in_flight}
+            self._ledger.planned(self.state.step, groups)
+        tasks = [session.tasks.task(prompt, epoch) for epoch, prompt in in_flight]
+        session.source.restore(tasks, self.state.step, self.state.version)
+
+    async def step(self) -> FinishedStep:
+        return await self._trainer.step()
+
+    async def evaluate(self) -> Mapping[str, float] | None:
+        evaluator = self._session.evaluator
+        return None if evaluator is None else await evaluator.run(self.state.step)
+
+
+def check_books(folder: RunFolder, state: LoopState, records: Mapping[str, Extent]) -> None:
+    """Compare the groups that are in flight by the state with those that the ledger has neither trained nor dropped.
+
+    Args:
+        records: the records that go on, by file name; a ledger that begins anew is not compared.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    extent = records.get(folder.ledger.name)
+    if extent is None:
+        return
+    balance = replay(folder.ledger, num_bytes=extent.num_bytes)
+    in_flight = {f"{epoch}.{prompt}" for epoch, prompt in state.in_flight}
+    for group in sorted(in_flight ^ set(balance.unsettled()))[:1]:
+        expected = "in flight" if group in in_flight else "settled"
+        raise CheckpointError(
+            f"{folder.ledger} does not balance at step {state.step}: group {group}, which should be {expected}, was "
+            f"planned {balance.planned[group]}, trained {balance.trained[group]} and dropped "
+            f"{balance.dropped[group]} times"
+        )
+
+
+async def _open(
+    resolved: Resolved,
+    plugins: Plugins,
+    folder: RunFolder,
+    state: LoopState,
+    stack: AsyncExitStack,
+) -> TrainingCourse:
+    return TrainingCourse(await open_session(resolved, plugins, stack), state, folder)
+
+
+TRAINING = RunKind(
+    initial_state=initial_state,
+    resuming=ResumeRules(
+        state=LoopState, binding=BINDING, records=("ledger.jsonl",), check_books=check_books
+    ),
+    open=_open,
+)

@@ -1,0 +1,208 @@
+"""The loop around any kind of run, here one that adds its step to a number and has neither rollouts nor engine."""
+
+import json
+import os
+import signal
+from dataclasses import dataclass
+
+import pytest
+
+from rlhf_core import Config, ConfigError, ResumeError
+from rlhf_core.config import Layer, OptionTree, RunOptions, Selector, resolve_options
+from rlhf_core.config.run import (
+    BackendSelection,
+    CheckpointConfig,
+    EvalSchedule,
+    LogConfig,
+    ModelConfig,
+    ResumeConfig,
+    RuntimeSelection,
+)
+from rlhf_core.loop.course import Export, FinishedStep, RunKind
+from rlhf_core.loop.driver import drive
+from rlhf_core.loop.resume import ResumeRules
+from rlhf_core.loop.state import RunState
+
+
+class Schedule(EvalSchedule):
+    every: int = 2
+    at_start: bool = True
+
+
+class Adding(Config):
+    start: int = 0
+    steps: int = 4
+
+
+class AddOptions(RunOptions):
+    seed: int = 0
+    output: str = "run"
+    model: ModelConfig = ModelConfig(path="none")
+    adding: Adding = Adding()
+    eval: Schedule = Schedule()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig(progress="off", tensorboard=False, curve=False)
+    resume: ResumeConfig = ResumeConfig()
+    backend: BackendSelection
+    runtime: RuntimeSelection
+
+
+ADD = OptionTree(
+    command="add",
+    purpose="Adds.",
+    example="--adding.start 3",
+    model=AddOptions,
+    selectors=(
+        Selector("backend.name", "rlhf_train_backends"),
+        Selector("runtime.name", "rlhf_runtimes"),
+    ),
+    check=lambda run, selections, labels, plugins: None,
+    cautions=lambda run, selections, labels: (),
+    models=lambda run: iter(()),
+    data=lambda run: iter(()),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class AddState(RunState):
+    added: int = 0
+    """Sum of all steps so far."""
+
+
+class Total:
+    """A role whose weights are one number."""
+
+    def __init__(self, value):
+        self.value = value
+
+    async def save(self, folder):
+        folder.mkdir()
+        (folder / "total.json").write_text(json.dumps(self.value))
+
+    async def load(self, folder):
+        self.value = json.loads((folder / "total.json").read_text())
+
+    async def export(self, folder, *, ema=False):
+        await self.save(folder)
+
+
+class AddCourse:
+    def __init__(self, run, folder, state, on_step):
+        self.state = state
+        self.total_steps = run.adding.steps
+        self.role = Total(run.adding.start)
+        self.saved_roles = {"total": self.role}
+        self.records = {}
+        self.exports = [Export(role=self.role, folder=folder.model)]
+        self._on_step = on_step
+
+    async def begin(self, point, begun, stack):
+        if point is not None:
+            await self.role.load(point.path / "total")
+
+    async def step(self):
+        self.state.step += 1
+        self.state.added += self.state.step
+        self.role.value += self.state.step
+        self._on_step(self.state.step)
+        return FinishedStep(metrics={"total": float(self.role.value)}, timing={"step_s": 0.0})
+
+    async def evaluate(self):
+        return {"eval/total": float(self.role.value)}
+
+
+@pytest.fixture
+def add(tmp_path, plugins):
+    def run(*changes, on_step=lambda step: None):
+        async def open_course(resolved, plugins, folder, state, stack):
+            return AddCourse(resolved.run, folder, state, on_step)
+
+        kind = RunKind(
+            initial_state=lambda run: AddState(),
+            resuming=ResumeRules(
+                state=AddState,
+                binding=("adding.start",),
+                records=(),
+                check_books=lambda folder, state, records: None,
+            ),
+            open=open_course,
+        )
+        base = {
+            "output": str(tmp_path / "run"),
+            "backend": {"name": "table"},
+            "runtime": {"name": "here"},
+        }
+        layers = [Layer.of(values) for values in (base, *changes)]
+        return drive(kind, resolve_options(layers, plugins, ADD), plugins)
+
+    return run
+
+
+RESUMED = {"resume": {"checkpoint": "auto"}}
+
+
+def lines(tmp_path):
+    text = (tmp_path / "run/metrics.jsonl").read_text()
+    found = [json.loads(line) for line in text.splitlines()]
+    return [(one["step"], one.get("metrics", one.get("eval"))) for one in found]
+
+
+def test_it_steps_evaluates_records_and_exports(add, tmp_path):
+    result = add()
+
+    assert (result.status, result.steps, result.model) == ("finished", 4, tmp_path / "run/model")
+    assert lines(tmp_path) == [
+        (0, {"eval/total": 0.0}),
+        (1, {"total": 1.0}),
+        (2, {"total": 3.0}),
+        (2, {"eval/total": 3.0}),
+        (3, {"total": 6.0}),
+        (4, {"total": 10.0}),
+        (4, {"eval/total": 10.0}),
+    ]
+    assert json.loads((tmp_path / "run/model/total.json").read_text()) == 10
+    assert not (tmp_path / "run/ledger.jsonl").exists()
+    assert (tmp_path / "run/samples.jsonl").read_text() == ""
+
+
+def test_a_run_that_is_stopped_goes_on_as_if_nothing_had_been(add, tmp_path):
+    stopped = add(on_step=lambda step: step == 3 and os.kill(os.getpid(), signal.SIGTERM))
+    assert (stopped.status, stopped.steps, stopped.model) == ("interrupted", 3, None)
+
+    finished = add(RESUMED)
+
+    assert (finished.status, finished.steps) == ("finished", 4)
+    assert lines(tmp_path)[-3:] == [
+        (3, {"total": 6.0}),
+        (4, {"total": 10.0}),
+        (4, {"eval/total": 10.0}),
+    ]
+    state = json.loads((tmp_path / "run/checkpoints/step-00000004/state.json").read_text())
+    assert (state["step"], state["added"]) == (4, 10)
+    assert state["records"].keys() == {"metrics.jsonl", "samples.jsonl"}
+
+
+def test_an_option_that_binds_may_not_change(add):
+    add({"checkpoint": {"every": 1}})
+
+    with pytest.raises(
+        ConfigError, match=r"--adding\.start is 5, but the checkpoint .* made with 0"
+    ):
+        add(RESUMED, {"adding": {"start": 5}})
+
+
+def test_a_record_that_changed_is_named(add, tmp_path):
+    add()
+    (tmp_path / "run/metrics.jsonl").write_text("{}\n")
+
+    with pytest.raises(ResumeError, match=r"metrics\.jsonl has lost its end"):
+        add(RESUMED, {"adding": {"steps": 5}})
+
+
+def test_the_best_checkpoint_is_kept(add, tmp_path):
+    best = {"checkpoint": {"best_metric": "eval/total", "best_mode": "min", "keep": 1}}
+
+    add(best)
+
+    kept = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert kept == ["step-00000002", "step-00000004"]
