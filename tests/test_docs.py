@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from rlhf_core import capabilities, hookspecs, plugins
-from rlhf_core.loop import resume
+from rlhf_core.loop import resume, training
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -59,7 +59,7 @@ def test_the_resume_page_lists_what_may_change():
     freely, refused = (re.findall(r"`([^`]+)`", line) for line in table.splitlines()[3:5])
 
     assert {*freely, "resume"} == set(resume.FREE)
-    assert set(refused) == set(resume.BINDING)
+    assert set(refused) == set(training.BINDING)
 
 
 def script(name: str) -> ModuleType:

@@ -26,7 +26,7 @@ WITHOUT_LOGIC = {
     "core/config/run.py": "options with their ranges; docs/options.md is compared with them",
     "core/config/resolved.py": "dataclasses, whose look-ups are used by every test of test_resolve.py",
     "core/loop/course.py": "protocols and dataclasses, which test_driver.py uses",
-    "core/config/selectors.py": "a dataclass and a table, which test_selection.py goes through",
+    "core/config/common.py": "options with their ranges; docs/options.md is compared with them",
     "core/config/train.py": "a table, which test_selection.py goes through",
     "core/objective/scores.py": "a dataclass",
     "plugins/local/config.py": "options with their ranges",

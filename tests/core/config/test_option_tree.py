@@ -14,7 +14,7 @@ from rlhf_core.config import (
     render_help,
     resolve_options,
 )
-from rlhf_core.config.run import (
+from rlhf_core.config.common import (
     BackendSelection,
     CheckpointConfig,
     EvalSchedule,

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_core import Config, ConfigError, ResumeError
 from rlhf_core.config import Layer, OptionTree, RunOptions, Selector, resolve_options
-from rlhf_core.config.run import (
+from rlhf_core.config.common import (
     BackendSelection,
     CheckpointConfig,
     EvalSchedule,

@@ -3,16 +3,16 @@
 Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.steps", "10"])], plugins)``
 """
 
+from .common import RunOptions
 from .files import read_toml, write_toml
 from .flags import parse_flags
 from .help import render_help
 from .layers import Layer, Origin
-from .option_tree import NamedPaths, OptionTree
+from .option_tree import NamedPaths, OptionTree, Selector
 from .paths import check_paths, path_problems
 from .resolve import resolve, resolve_options
 from .resolved import Resolved, ResolvedOptions, RewardOptions, Selection, Selections
-from .run import RunConfig, RunOptions
-from .selectors import Selector
+from .run import RunConfig
 
 __all__ = [
     "Layer",

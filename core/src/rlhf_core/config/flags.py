@@ -9,7 +9,23 @@ from typing import Any
 
 from ..errors import ConfigError
 from .layers import MAX_DEPTH, Layer, Origin, Words, insert
-from .selectors import SHORT_NAMES
+
+SHORT_NAMES = {
+    "estimator": "algo.advantage.estimator",
+    "loss": "algo.loss.policy",
+    "model": "model.path",
+    "data": "data.train",
+    "reward": "reward.use",
+    "env": "rollout.environment",
+    "executor": "rollout.executor",
+    "engine": "engine.name",
+    "backend": "backend.name",
+    "runtime": "runtime.name",
+    "optim": "actor.optim",
+    "steps": "train.steps",
+    "resume": "resume.checkpoint",
+}
+"""``--estimator x`` is ``--algo.advantage.estimator x``. ``seed`` and ``output`` are top-level keys."""
 
 _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
 _NUMBER = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)

@@ -13,12 +13,11 @@ from ..errors import RLHFError
 from ..plugins import Plugins
 from .annotations import NONE, model_of, type_name
 from .layers import Layer, Words, leaves, lookup, merge
-from .option_tree import OptionTree
+from .option_tree import OptionTree, Selector
 from .problems import Labels, flag
 from .resolved import RunT
 from .sections import fields_of
 from .selection import Choice, select_slot
-from .selectors import Selector
 from .train import TRAIN
 
 _USAGE = """\

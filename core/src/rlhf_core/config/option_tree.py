@@ -16,10 +16,23 @@ from ..plugins import Plugins
 from .annotations import model_of
 from .problems import Labels
 from .resolved import RunT, Selections
-from .selectors import Selector
 
 NamedPaths = Iterator[tuple[str, str]]
 """Paths of options, each with one of its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """An option whose value is the name of a component, or a list of names."""
+
+    path: str
+    hook: str
+    many: bool = False
+
+    @property
+    def section(self) -> str:
+        """Path of the section in which it stands; its component's options are in ``<section>.<component>``."""
+        return self.path.rpartition(".")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +42,7 @@ class OptionTree(Generic[RunT]):
     command: str
     """The command's name, as in ``rlhf NAME``."""
     purpose: str
-    """What the command does, as a sentence for its help."""
+    """Sentence for the help that says what the command does."""
     example: str
     """A flag that selects a component, for the help."""
     model: type[RunT]

@@ -10,11 +10,11 @@ from typing import Any
 
 from ..durable.run_folder import AUTO, RunFolder
 from ..errors import ConfigError
+from .common import RunOptions
 from .layers import Layer, Words, lookup, merge
 from .option_tree import NamedPaths, OptionTree
 from .problems import Labels
 from .resolved import ResolvedOptions, RunT
-from .run import RunOptions
 from .train import TRAIN
 
 _DATA_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from .flags import SHORT_NAMES
 from .layers import Layer
-from .selectors import SHORT_NAMES
 
 _SHORT = {path: short for short, path in SHORT_NAMES.items()}
 

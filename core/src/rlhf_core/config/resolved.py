@@ -10,7 +10,8 @@ from pydantic import Field
 
 from ..component import ComponentRef, Config, Registered
 from ..contracts.backend import Aggregation
-from .run import RunConfig, RunOptions
+from .common import RunOptions
+from .run import RunConfig
 
 RunT = TypeVar("RunT", bound=RunOptions)
 

@@ -14,10 +14,9 @@ from ..plugins import Plugins
 from ..registry import AnyRegistry
 from .annotations import Mismatch, convert
 from .layers import Layer, lookup
-from .option_tree import OptionTree
+from .option_tree import OptionTree, Selector
 from .problems import Labels, show, with_article
 from .resolved import RunT
-from .selectors import Selector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

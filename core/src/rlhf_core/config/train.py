@@ -9,11 +9,10 @@ import os
 
 from ..plugins import Plugins
 from .checks import cautions, effects, features, rules
-from .option_tree import NamedPaths, OptionTree
+from .option_tree import NamedPaths, OptionTree, Selector
 from .problems import Labels
 from .resolved import RewardOptions, Selections, TermOptions
 from .run import RunConfig
-from .selectors import Selector
 
 SLOTS = (
     Selector("runtime.name", "rlhf_runtimes"),

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from ..component import ComponentRef
 from ..config.checks.features import aggregation_of, has_entropy_bonus, prompts_in_flight
+from ..config.common import TrainedRole
 from ..config.files import writable
 from ..config.resolved import Resolved, Selection
-from ..config.run import RunConfig, TrainedRole
+from ..config.run import RunConfig
 from ..contracts.backend import LossTerm, PolicyObjective, RoleSpec, ScheduleSpec, ValueObjective
 from ..contracts.engine import EngineSpec
 from ..contracts.runtime import RolloutSpec, RuntimeSpec

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Generic
 
 from ..config import write_toml
+from ..config.common import RunOptions
 from ..config.resolved import ResolvedOptions, RunT
-from ..config.run import RunOptions
 from ..durable import checkpoint
 from ..durable.appending import RunningDigest
 from ..durable.atomic import remove, set_aside, sync_tree

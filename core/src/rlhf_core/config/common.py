@@ -1,0 +1,114 @@
+"""Options that every command that trains has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from ..component import Config
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+
+
+class ModelConfig(Config):
+    path: str = Field(
+        min_length=1, description="folder or hub name of the policy's causal language model"
+    )
+    tokenizer: str | None = Field(
+        None, description="folder or hub name of the tokenizer, if not the model's"
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="parameters; with float32 the backend may still compute in bfloat16"
+    )
+    trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
+
+
+class TrainedRole(Config):
+    optim: str = Field(description="optimizer; its options are in the section named after it")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="after the warm-up"
+    )
+    warmup_ratio: Probability = Field(
+        0.03, description="share of all updates with a rising learning rate"
+    )
+    min_lr_ratio: Probability = Field(
+        0.1, description="where linear and cosine end, as a share of the peak"
+    )
+    max_norm: float | None = Field(
+        1.0, gt=0.0, description="clip the gradient's norm; none: do not"
+    )
+
+
+class EvalSchedule(Config):
+    """Base of the options of evaluations: when they take place."""
+
+    if TYPE_CHECKING:
+        every: int
+        at_start: bool
+
+
+class CheckpointConfig(Config):
+    every: NotNegative = Field(0, description="steps between checkpoints; 0: only at the end")
+    keep: Positive = Field(
+        2, description="newest checkpoints to keep; the best one is kept besides"
+    )
+    best_metric: str | None = Field(
+        None, description="evaluation metric to keep the best checkpoint of"
+    )
+    best_mode: Literal["max", "min"] = Field(
+        "max", description="whether the best is the largest or the smallest"
+    )
+    export: bool = Field(True, description="write a Transformers folder at the end")
+
+
+class LogConfig(Config):
+    progress: Literal["auto", "live", "plain", "off"] = Field(
+        "auto", description="auto: live on a terminal, else plain"
+    )
+    tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
+    curve: bool = Field(True, description="draw learning_curve.png at the end")
+    samples: NotNegative = Field(4, description="sample rollouts to keep per step, for rlhf show")
+
+
+class ResumeConfig(Config):
+    checkpoint: str | None = Field(
+        None,
+        description="auto: the newest valid checkpoint in the run folder; or a checkpoint's path",
+    )
+    strict: bool = Field(
+        False,
+        description="refuse a checkpoint that was made with other plugins, plugin files or libraries, instead of "
+        "reporting them",
+    )
+    damaged_records: Literal["refuse", "set-aside"] = Field(
+        "refuse",
+        description="when metrics.jsonl, samples.jsonl or ledger.jsonl has lost or changed lines that the checkpoint "
+        "knows: do not go on, or rename the file to NAME.damaged and begin a new one",
+    )
+
+
+class BackendSelection(Config):
+    name: str = Field(description="who trains")
+
+
+class RuntimeSelection(Config):
+    name: str = Field(description="who places the roles")
+
+
+class RunOptions(Config):
+    """Base of the options of each command that trains. What the loop around every kind of run reads is here by type
+    alone: a subclass declares these options, in the order in which its help shows them."""
+
+    if TYPE_CHECKING:
+        seed: int
+        output: str
+        model: ModelConfig
+        eval: EvalSchedule
+        checkpoint: CheckpointConfig
+        log: LogConfig
+        resume: ResumeConfig
+        backend: BackendSelection
+        runtime: RuntimeSelection
