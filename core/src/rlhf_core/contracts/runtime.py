@@ -84,10 +84,12 @@ class RuntimeSpec:
     """Everything that a runtime has to build."""
 
     roles: Mapping[str, RoleSpec]
-    """Roles by name; ``policy`` is always there."""
+    """Roles by name. An engine serves the weights of ``policy``."""
     backend: ComponentRef
-    engine: ComponentRef
-    engine_spec: EngineSpec
+    engine: ComponentRef | None = None
+    """None: nothing generates in this run."""
+    engine_spec: EngineSpec | None = None
+    """Everything that an engine is told; None without an engine."""
     overlaps: bool = False
     """True: the engine generates while roles compute, so a role's calls must leave the event loop free."""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -103,8 +105,8 @@ class Placement:
     """Everything that a runtime has built."""
 
     roles: Mapping[str, RoleHandle]
-    engine: Engine
-    """One engine, or a router in front of many."""
+    engine: Engine | None = None
+    """One engine, or a router in front of many; None where the spec has none."""
     executor: RolloutExecutor | None = None
     """Stand-in for executors in other processes, with bitwise equal results; None: the loop runs its own."""
     learner: Learner | None = None
@@ -142,7 +144,7 @@ class Runtime(Protocol):
     """Builds and places all processes of a run. A factory is called as ``factory(config)``."""
 
     async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
-        """Build all roles and the engine, serving version 0 of the policy's weights."""
+        """Build all roles, and the engine if there is one, which then serves version 0 of the policy's weights."""
         ...
 
     async def close(self) -> None:

@@ -83,9 +83,11 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     runtime = _build(resolved, "runtime.name")
     stack.push_async_callback(runtime.close)
     placement = await runtime.start(spec, plugins)
+    engine = placement.engine
+    assert engine is not None, "the spec has an engine"
     executor = placement.executor or executor
 
-    context = _context(resolved, placement.engine, renderer)
+    context = _context(resolved, engine, renderer)
     episodes = EpisodeRunner(
         executor=executor,
         context=context,
@@ -112,7 +114,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         shapers=shapers,
         filters=filters,
         ahead=_ahead(run.rollout),
-        engine=placement.engine,
+        engine=engine,
     )
     stack.push_async_callback(source.close)
     return Session(
@@ -122,7 +124,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         total_steps=total_steps,
         tasks=tasks,
         roles=placement.roles,
-        engine=placement.engine,
+        engine=engine,
         renderer=renderer,
         source=source,
         evaluator=evaluator if eval_sets else None,

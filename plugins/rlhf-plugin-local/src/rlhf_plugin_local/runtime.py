@@ -86,7 +86,7 @@ class LocalRole:
 
 
 class LocalRuntime:
-    """Builds roles and engine in the order of the spec; the engine is fed by the ``policy`` role."""
+    """Builds roles in the order of the spec, then the engine if there is one, which the ``policy`` role feeds."""
 
     def __init__(self, config: LocalRuntimeConfig) -> None:
         self._config = config
@@ -101,17 +101,23 @@ class LocalRuntime:
             backend: TrainBackend = plugins.build(spec.backend)
             self._backends[name] = backend
             backend.setup(role, plugins)
-        engine: Engine = plugins.build(spec.engine)
-        self._engine = engine
-        policy = self._backends["policy"]
-        await engine.start(spec.engine_spec, policy)
-        await engine.update_weights(0, policy)
-        if spec.overlaps and not engine.shares_weights:
+        engine = await self._start_engine(spec, plugins)
+        if spec.overlaps and engine is not None and not engine.shares_weights:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="roles")
         roles: Mapping[str, RoleHandle] = {
             name: LocalRole(backend, self._thread) for name, backend in self._backends.items()
         }
         return Placement(roles=roles, engine=engine)
+
+    async def _start_engine(self, spec: RuntimeSpec, plugins: Plugins) -> Engine | None:
+        if spec.engine is None or spec.engine_spec is None:
+            return None
+        engine: Engine = plugins.build(spec.engine)
+        self._engine = engine
+        policy = self._backends["policy"]
+        await engine.start(spec.engine_spec, policy)
+        await engine.update_weights(0, policy)
+        return engine
 
     async def close(self) -> None:
         """Take engine and roles down; also after a failed start."""

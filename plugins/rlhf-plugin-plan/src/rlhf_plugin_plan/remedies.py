@@ -108,6 +108,7 @@ def _sorts(planned: PlannedRun) -> Iterator[list[Flags]]:
 def _other_shares(planned: PlannedRun) -> list[Flags]:
     """Return flags for other values of ``memory_share``, the nearest value first."""
     engine = planned.spec.engine
+    assert engine is not None
     if engine.name != VLLM or engine.options["kv_cache_gib"] is not None:
         return []
     now = engine.options["memory_share"]

@@ -81,6 +81,7 @@ class RayRuntime:
         """
         names = list(spec.roles)
         # Checks that need no cluster come before a cluster is started.
+        _require_engine(spec)
         _require_ranks_fit(self._config, spec, plugins)
         require_known_names(self._config, names)
         self._cluster.open()
@@ -287,6 +288,18 @@ class RayRuntime:
             ray.kill(actor)
         for reserved in self._placement_groups.values():
             remove_placement_group(reserved)
+
+
+def _require_engine(spec: RuntimeSpec) -> None:
+    """Refuse a run in which nothing generates.
+
+    Raises:
+        ConfigError: the spec has no engine.
+    """
+    if spec.engine is None:
+        raise ConfigError(
+            "--runtime ray: expected a run with an engine; in this one nothing generates. Use --runtime local."
+        )
 
 
 def _require_ranks_fit(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plugins) -> None:

@@ -109,6 +109,8 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
         ConfigError: an argument of vLLM is not a positive integer.
     """
     ref, spec = planned.spec.engine, planned.spec.engine_spec
+    assert ref is not None
+    assert spec is not None
     options = ref.options
     if ref.name == EMBEDDED:
         compute = "bfloat16"

@@ -92,6 +92,7 @@ def _need(part: Colocation, layout: ProcessLayout, spec: RuntimeSpec, folder: Pa
     by_name = {}
     for name in part.names:
         if name == ENGINE:
+            assert spec.engine_spec is not None
             path, dtype = spec.engine_spec.model_path, spec.engine_spec.dtype
             shares = max(1.0, part.gpus)
         else:

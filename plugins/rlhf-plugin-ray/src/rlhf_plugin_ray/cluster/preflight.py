@@ -183,6 +183,7 @@ def warnings_of(node: Node, report: NodeReport, batch: int) -> list[str]:
 def batch_bytes(spec: RuntimeSpec) -> int:
     """Return the most bytes that a batch can take in the object store, with all sequences at their longest."""
     engine = spec.engine_spec
+    assert engine is not None
     return engine.max_concurrency * engine.max_length * BYTES_PER_TOKEN
 
 
