@@ -15,7 +15,8 @@ import torch
 import typer.main
 
 from rlhf_cli.main import command_tree, main
-from rlhf_cli.train import DEFAULTS, layers_of, split_arguments
+from rlhf_cli.train import DEFAULTS
+from rlhf_cli.training import layers_of, split_arguments
 from rlhf_core import Config
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.config import Layer, Origin, render_help, resolve
@@ -107,7 +108,9 @@ def layer(values: dict) -> Layer:
 def resolve_words(words: list[str], plugins) -> None:
     arguments = split_arguments([word for word in words if word != "..."])
     files = [str(ROOT / name) for name in arguments.files if (ROOT / name).exists()]
-    defaults, *others = layers_of(type(arguments)(files=tuple(files), options=arguments.options))
+    defaults, *others = layers_of(
+        type(arguments)(files=tuple(files), options=arguments.options), DEFAULTS
+    )
     # An environment brings its own tasks and rewards.
     missing = {"model": BASE["model"]} if "--env" in words else BASE
     layers = [defaults, layer(missing), *others]

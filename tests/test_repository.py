@@ -28,15 +28,19 @@ MAX_FUNCTION_LINES = 80
 PUBLIC = {
     "rlhf_cli.runs",  # the run that a command line asks for, for commands of plugins
     "rlhf_core",
+    "rlhf_cli.training",  # commands of plugins that train
     "rlhf_core.capabilities",  # the words by which runtimes and commands tell what a component provides
     "rlhf_core.code_reference",  # FILE.py:NAME in a component's own options
+    "rlhf_core.config",  # options of commands of plugins that train
+    "rlhf_core.config.common",  # the sections that these commands share
     "rlhf_core.contracts",
-    "rlhf_core.data",  # rows to learn from, as token ids and masks
+    "rlhf_core.data",  # rows of data that are imitated
     "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike
     "rlhf_core.lazy",  # torch and the array types, for modules that help imports
     "rlhf_core.math",
     "rlhf_core.objective",  # the loss that a training backend descends
     "rlhf_core.plugins",  # Plugins, which a runtime is given
+    "rlhf_core.runs",  # the loop around the steps of a command that trains
     "rlhf_core.weights",  # both ends of the way that weights take between processes
     "rlhf_core.learning.process",  # what a runtime's own learning process builds
     "rlhf_core.rollouts.worker",  # what a runtime's own rollout processes build

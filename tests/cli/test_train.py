@@ -4,7 +4,7 @@ import sys
 import pytest
 from tests.deadlines import HANG_S
 
-from rlhf_cli import train
+from rlhf_cli import train, training
 from rlhf_core import ConfigError
 from rlhf_core.contracts import RunResult
 from rlhf_core.plugins import FailedPlugin, load
@@ -13,7 +13,7 @@ COMPLETE = ["--model", "./model", "--data", "rows.jsonl", "--reward", "reward.py
 
 
 def test_switches_are_told_from_options():
-    arguments = train.split_arguments(
+    arguments = training.split_arguments(
         ["-c", "a.toml", "--seed", "1", "--config=b.toml", "--check", "--dry-run", "-h", "--resume"]
     )
 
@@ -32,13 +32,13 @@ def test_switches_are_told_from_options():
     ],
 )
 def test_a_bare_resume_means_the_newest_checkpoint(words, options):
-    assert train.split_arguments(words).options == options
+    assert training.split_arguments(words).options == options
 
 
 @pytest.mark.parametrize("words", [["-c"], ["-c", "--seed", "1"], ["--config"]])
 def test_config_needs_a_file(words):
     with pytest.raises(ConfigError, match=r"expected a TOML file"):
-        train.split_arguments(words)
+        training.split_arguments(words)
 
 
 def test_a_valid_configuration_is_valid(folder, rlhf):

@@ -81,20 +81,30 @@ def write_workspace(folder: Path) -> Path:
 
 
 def train_in_a_fork(workspace: Path, output: str, *flags: str, fault: str = "") -> int:
-    """Run ``rlhf train`` in a forked child, so that torch is imported once; return the wait status."""
+    """Run ``rlhf train`` with the configuration above in a forked child; return the wait status."""
+    words = ["train", "-c", "run.toml", "--output", output, *flags]
+    return run_in_a_fork(workspace, output, words, fault=fault)
+
+
+def run_in_a_fork(workspace: Path, name: str, words: list[str], *, fault: str = "") -> int:
+    """Run ``rlhf WORDS`` in a forked child, so that torch is imported once; return the wait status.
+
+    Args:
+        name: of the log file.
+    """
     child = os.fork()
     if child == 0:
         code = 70
         try:
             os.chdir(workspace)
             os.environ[ENVIRONMENT_VARIABLE] = fault
-            log = os.open(f"{output}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            log = os.open(f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 1)
             os.dup2(log, 2)
             sys.stdout = sys.stderr = os.fdopen(log, "w", buffering=1)
             from rlhf_cli.main import main
 
-            code = main(["train", "-c", "run.toml", "--output", output, *flags])
+            code = main(words)
         finally:
             os._exit(code)
     return os.waitpid(child, 0)[1]

@@ -14,7 +14,8 @@ from rlhf_core.learning.demands import Demands, demands_of
 from rlhf_core.learning.roles import max_length, runtime_spec
 from rlhf_core.plugins import Plugins
 
-from .train import layers_of, split_arguments
+from .train import DEFAULTS
+from .training import layers_of, split_arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ def read_run(words: Sequence[str], plugins: Plugins) -> PlannedRun:
     Raises:
         ConfigError: the configuration is wrong.
     """
-    resolved = resolve(layers_of(split_arguments(words)), plugins)
+    resolved = resolve(layers_of(split_arguments(words), DEFAULTS), plugins)
     return planned(resolved)
 
 

@@ -20,6 +20,8 @@ class RunInfo:
     total_steps: int
     start_step: int
     """Number of steps already done; more than 0 after a resume."""
+    command: str = "train"
+    """Name of the command that started the run, as in ``rlhf train``."""
     notes: tuple[str, ...] = ()
     """Messages of level INFO while the run was built, such as the optimizers' parameter groups."""
 

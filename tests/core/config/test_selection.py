@@ -4,9 +4,10 @@ import pytest
 
 from rlhf_core import Component, ConfigError, Registered, UnknownComponent
 from rlhf_core.config import Layer, parse_flags
+from rlhf_core.config.common import ActorConfig
 from rlhf_core.config.layers import merge
 from rlhf_core.config.problems import Labels
-from rlhf_core.config.run import ActorConfig, RewardConfig
+from rlhf_core.config.run import RewardConfig
 from rlhf_core.config.selection import select, select_slot, written_names
 from rlhf_core.config.train import SLOTS, TRAIN
 from rlhf_core.plugins import empty

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlhf_core import CheckpointError
-from rlhf_core.config.run import ActorConfig
+from rlhf_core.config.common import ActorConfig
 from rlhf_core.durable.appending import Extent
 from rlhf_core.durable.run_folder import RunFolder
 from rlhf_core.loop.state import LoopState

@@ -12,7 +12,9 @@ FINISHED = RunResult(status="finished", steps=3, seconds=65.0)
 
 
 def rows_of(output, result, total_steps=3):
-    return summary_rows(output, result, read_history(output / "metrics.jsonl"), total_steps)
+    return summary_rows(
+        output, result, read_history(output / "metrics.jsonl"), total_steps, "train"
+    )
 
 
 def test_a_finished_run_shows_where_it_began_and_ended(write_metrics):
@@ -53,7 +55,7 @@ def test_an_interrupted_run_shows_the_command_that_goes_on(write_metrics):
 
 def test_only_files_that_exist_are_shown(write_metrics):
     output = write_metrics()
-    (output / "samples.jsonl").touch()
+    (output / "samples.jsonl").write_text("{}\n")
     (output / "tensorboard").mkdir()
     (output / "model").mkdir()
     (output / "learning_curve.png").touch()
@@ -81,7 +83,7 @@ def test_a_run_that_failed_before_its_first_step_has_a_summary(tmp_path):
 def test_folders_with_spaces_are_quoted_in_commands(tmp_path):
     output = tmp_path / "my run"
     output.mkdir()
-    (output / "samples.jsonl").touch()
+    (output / "samples.jsonl").write_text("{}\n")
 
     assert ("next", f"rlhf show '{output}'") in rows_of(output, FINISHED)
 
@@ -92,7 +94,7 @@ def test_the_summary_is_printed(write_metrics, capsys, terminal):
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=70, color_system=None)
 
-    Summary(output, console, 3).run_end(FINISHED)
+    Summary(output, console, 3, "train").run_end(FINISHED)
 
     text = file.getvalue() if terminal else capsys.readouterr().out
     assert "0.000 -> 0.500, best 0.500 at step 3" in text
@@ -105,7 +107,7 @@ def test_a_message_with_brackets_is_no_markup(write_metrics, capsys):
     console = Console(file=file, force_terminal=True, width=200, color_system=None)
     result = RunResult(status="failed", steps=1, seconds=1.0, message="bad value [/x] [red]")
 
-    Summary(output, console, 3).run_end(result)
+    Summary(output, console, 3, "train").run_end(result)
 
     assert "bad value [/x] [red]" in file.getvalue()
 

@@ -10,11 +10,15 @@ from .help import render_help
 from .layers import Layer, Origin
 from .option_tree import NamedPaths, OptionTree, Selector
 from .paths import check_paths, path_problems
+from .problems import Labels
 from .resolve import resolve, resolve_options
 from .resolved import Resolved, ResolvedOptions, RewardOptions, Selection, Selections
 from .run import RunConfig
+from .train import TRAIN
 
 __all__ = [
+    "TRAIN",
+    "Labels",
     "Layer",
     "NamedPaths",
     "OptionTree",

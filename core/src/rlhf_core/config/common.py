@@ -42,6 +42,13 @@ class TrainedRole(Config):
     )
 
 
+class ActorConfig(TrainedRole):
+    adapter: str | None = Field(None, description="model adapter")
+    ema: float | None = Field(
+        None, gt=0.0, lt=1.0, description="decay of an averaged copy of the weights, exported too"
+    )
+
+
 class EvalSchedule(Config):
     """Base of the options of evaluations: when they take place."""
 

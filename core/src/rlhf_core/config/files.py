@@ -52,7 +52,7 @@ def read_toml(path: Path | str, *, defaults: bool = False) -> Layer:
 
 
 def write_toml(resolved: ResolvedOptions[Any], path: Path | str) -> None:
-    """Write a run's whole configuration; ``rlhf train -c`` with the file repeats the run.
+    """Write a run's whole configuration; its command with ``-c`` and the file repeats the run.
 
     The section ``resume`` is left out: it says how a run was started, not what it computes.
     """
@@ -62,7 +62,10 @@ def write_toml(resolved: ResolvedOptions[Any], path: Path | str) -> None:
 
 
 def _header(resolved: ResolvedOptions[Any]) -> Iterator[str]:
-    yield f"A run's whole configuration, by rlhf-core {version('rlhf-core')}. Repeat it: rlhf train -c THIS_FILE"
+    yield (
+        f"A run's whole configuration, by rlhf-core {version('rlhf-core')}. "
+        f"Repeat it: rlhf {resolved.command} -c THIS_FILE"
+    )
     yield "Plugins:"
     chosen = [selection for found in resolved.selections.values() for selection in found]
     origins = {

@@ -68,6 +68,7 @@ def resolve_options(
         selections=frozen,
         tree=_tree(run, choices, frozen),
         unused=unused,
+        command=options.command,
         cautions=options.cautions(run, frozen, labels),
     )
 

@@ -87,6 +87,8 @@ class ResolvedOptions(Generic[RunT]):
     """The whole configuration as nested plain values, component sections included: what ``config.toml`` records."""
     unused: tuple[str, ...] = field(default=())
     """Sections in files that belong to components which this run does not use."""
+    command: str = "train"
+    """Name of the command whose options these are."""
     cautions: tuple[str, ...] = field(default=())
     """Warnings about options that are allowed and probably not meant; the run logs them once, at its start."""
 

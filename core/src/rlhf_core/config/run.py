@@ -13,6 +13,7 @@ from pydantic import Field
 from ..component import Config
 from ..contracts.backend import Aggregation
 from .common import (
+    ActorConfig,
     BackendSelection,
     CheckpointConfig,
     EvalSchedule,
@@ -207,13 +208,6 @@ class AlgoConfig(Config):
     correction: CorrectionSection = CorrectionSection()
     kl: KlSection = KlSection()
     teacher: TeacherSection = TeacherSection()
-
-
-class ActorConfig(TrainedRole):
-    adapter: str | None = Field(None, description="model adapter")
-    ema: float | None = Field(
-        None, gt=0.0, lt=1.0, description="decay of an averaged copy of the weights, exported too"
-    )
 
 
 class CriticConfig(TrainedRole):

@@ -90,7 +90,7 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
         ),
         optimizer=_ref(resolved, "actor.optim", "rlhf_optimizers"),
         adapter=adapter.ref("rlhf_model_adapters") if adapter else None,
-        schedule=_schedule(run.actor, max(1, policy_steps * demands.updates_per_step)),
+        schedule=schedule_of(run.actor, max(1, policy_steps * demands.updates_per_step)),
         max_grad_norm=run.actor.max_norm,
         ema_decay=run.actor.ema,
     )
@@ -114,7 +114,7 @@ def critic_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
         head="value",
         objective=ValueObjective(value_clip=run.critic.value_clip),
         optimizer=_ref(resolved, "critic.optim", "rlhf_optimizers"),
-        schedule=_schedule(run.critic, total_steps * demands.updates_per_step),
+        schedule=schedule_of(run.critic, total_steps * demands.updates_per_step),
         max_grad_norm=run.critic.max_norm,
     )
 
@@ -137,7 +137,8 @@ def _role(run: RunConfig, role: str, path: str) -> RoleSpec:
     )
 
 
-def _schedule(role: TrainedRole, updates: int) -> ScheduleSpec:
+def schedule_of(role: TrainedRole, updates: int) -> ScheduleSpec:
+    """Return the learning-rate schedule of a role over so many updates."""
     return ScheduleSpec(
         name=role.lr_schedule,
         warmup_updates=int(role.warmup_ratio * updates),

@@ -102,6 +102,7 @@ class _Run(Generic[RunT, StateT]):
             run=RunInfo(
                 output=self.folder.root,
                 config=self.resolved.tree,
+                command=self.resolved.command,
                 total_steps=course.total_steps,
                 start_step=self.state.step,
                 notes=self.notes.taken(),

@@ -32,7 +32,7 @@ def observers_of(run: RunInfo) -> list[object]:
         from .summary import Summary
 
         # The summary is last, because it names the files that the other observers have written.
-        observers.append(Summary(run.output, _console(), run.total_steps))
+        observers.append(Summary(run.output, _console(), run.total_steps, run.command))
     return observers
 
 

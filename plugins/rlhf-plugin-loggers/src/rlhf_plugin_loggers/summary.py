@@ -25,15 +25,16 @@ STYLES = {"finished": "green", "interrupted": "yellow", "failed": "red"}
 class Summary:
     """Prints the summary as a panel on a terminal, and as plain lines elsewhere."""
 
-    def __init__(self, output: Path, console: Console, total_steps: int) -> None:
+    def __init__(self, output: Path, console: Console, total_steps: int, command: str) -> None:
         self._output = output
         self._console = console
         self._total = total_steps
+        self._command = command
 
     def run_end(self, result: RunResult) -> None:
         """Print the summary."""
         history = read_history(self._output / "metrics.jsonl")
-        rows = summary_rows(self._output, result, history, self._total)
+        rows = summary_rows(self._output, result, history, self._total, self._command)
         if self._console.is_terminal:
             _print_panel(self._console, rows, result.status)
         else:
@@ -41,7 +42,9 @@ class Summary:
             print("\n".join(f"{label:{width}}{text}" for label, text in rows))
 
 
-def summary_rows(output: Path, result: RunResult, history: History, total_steps: int) -> Rows:
+def summary_rows(
+    output: Path, result: RunResult, history: History, total_steps: int, command: str
+) -> Rows:
     """Return pairs of label and text. Of several lines that belong together, only the first has a label."""
     end = f": {result.message}" if result.message else ""
     rows = [("status", f"{result.status}{end}")]
@@ -50,19 +53,20 @@ def summary_rows(output: Path, result: RunResult, history: History, total_steps:
         rows.append(("reward", _first_to_last(history.reward)))
     rows += [(eval_label(name), _with_best(series)) for name, series in history.evals.items()]
     rows += [(label, str(path)) for label, path in _files(output, result)]
-    commands = next_commands(output, result)
+    commands = next_commands(output, result, command)
     rows += [("next" if index == 0 else "", text) for index, text in enumerate(commands)]
     return rows
 
 
-def next_commands(output: Path, result: RunResult) -> list[str]:
+def next_commands(output: Path, result: RunResult, command: str) -> list[str]:
     """Return commands to try next, which work as they are in the folder in which the run was started."""
     folder = shlex.quote(str(output))
     commands = []
     if result.status != "finished":
         config = shlex.quote(str(output / "config.toml"))
-        commands.append(f"rlhf train -c {config} --resume auto")
-    if (output / "samples.jsonl").exists():
+        commands.append(f"rlhf {command} -c {config} --resume auto")
+    samples = output / "samples.jsonl"
+    if samples.exists() and samples.stat().st_size:
         commands.append(f"rlhf show {folder}")
     if (output / "tensorboard").exists():
         commands.append(f"tensorboard --logdir {folder}")

@@ -55,6 +55,7 @@ class Field:
 
 FIELDS = (
     Field("reward", "reward/mean"),
+    Field("loss", "sft/nll"),
     Field("KL(ref)", "kl/ref"),
     Field("KL(old)", "policy/approx_kl"),
     Field("entropy", "policy/entropy"),

@@ -1,4 +1,4 @@
-"""Losses that imitate: supervised fine-tuning as a term of a run, and on-policy distillation from a teacher."""
+"""Learning from examples: the command ``rlhf sft``, and losses that imitate responses or a teacher within a run."""
 
 from typing import Any
 
@@ -10,3 +10,15 @@ from . import distill, sft
 @hookimpl
 def rlhf_policy_losses() -> list[Component[Any]]:
     return [distill.COMPONENT, sft.COMPONENT]
+
+
+@hookimpl
+def rlhf_commands() -> list[Component[Any]]:
+    """Return the ``sft`` command; its module is imported when the command runs."""
+    return [
+        Component(
+            name="sft",
+            factory="rlhf_plugin_supervised.finetuning.command:main",
+            summary="Teach a model the answers in a data set (supervised fine-tuning).",
+        )
+    ]

@@ -1,0 +1,173 @@
+"""Commands that train: they read the options of their tree, check them, and start the run or describe it.
+
+The set of options depends on the plugins that the options select, so such a command parses its own arguments. This
+module is public to plugins (``docs/plugins.md``) and imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rlhf_core import ConfigError, UnknownComponent
+from rlhf_core.config import (
+    Layer,
+    OptionTree,
+    ResolvedOptions,
+    RunOptions,
+    check_paths,
+    parse_flags,
+    path_problems,
+    read_toml,
+    render_help,
+    resolve_options,
+)
+from rlhf_core.contracts import RunResult
+from rlhf_core.plugins import Plugins
+
+RunT = TypeVar("RunT", bound=RunOptions)
+
+_EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """Arguments of the command line, sorted by their purpose."""
+
+    files: tuple[str, ...] = ()
+    """TOML files (``-c``), in order."""
+    help: bool = False
+    """Whether to print the help only."""
+    check: bool = False
+    """Whether to check the configuration only."""
+    dry_run: bool = False
+    """Whether to describe the run only."""
+    options: tuple[str, ...] = ()
+    """All other words: options of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCommand(Generic[RunT]):
+    """A command that trains."""
+
+    options: OptionTree[RunT]
+    defaults: Path
+    """TOML file with the components that run when nobody says otherwise."""
+    run: str
+    """``module:function``, called with the resolved options and the plugins; it returns a ``RunResult``. The module is
+    imported when a run starts, because it imports torch."""
+    describe: str
+    """``module:function`` likewise, which returns the text of ``--dry-run``."""
+
+
+def execute(command: TrainingCommand[RunT], words: Sequence[str], plugins: Plugins) -> int:
+    """Run ``rlhf COMMAND WORDS`` and return the exit code.
+
+    Raises:
+        RLHFError: the configuration is wrong, or the run could not start.
+    """
+    arguments = split_arguments(words)
+    warn_of_failed_plugins(plugins)
+    layers = layers_of(arguments, command.defaults)
+    if arguments.help:
+        width = min(100, shutil.get_terminal_size((100, 24)).columns)
+        print(render_help(layers, plugins, width, command.options))
+        return 0
+    try:
+        resolved = resolve_options(layers, plugins, command.options)
+    except UnknownComponent as error:
+        lost = _how_to_get_it_back(layers, plugins, command.options)
+        raise UnknownComponent(f"{error}{lost}") from error
+    if arguments.dry_run:
+        print(_function(command.describe)(resolved, plugins))
+        for problem in path_problems(resolved, layers, command.options):
+            print(f"not ready to run: {problem}", file=sys.stderr)
+        return 0
+    check_paths(resolved, layers, command.options)
+    if arguments.check:
+        for caution in resolved.cautions:
+            print(f"warning: {caution}", file=sys.stderr)
+        print("The configuration is valid.")
+        return 0
+    _say_unused(resolved)
+    result: RunResult = _function(command.run)(resolved, plugins)
+    if result.message and result.status != "finished":
+        # The terminal may be gone, which is then why the run ended; the exit code and the run folder say so, too.
+        with suppress(OSError):
+            print(f"{result.status}: {result.message}", file=sys.stderr)
+    return _EXIT_CODES[result.status]
+
+
+def split_arguments(words: Sequence[str]) -> Arguments:
+    """Return the words of the command line, with the command's own switches apart from the options of the run.
+
+    Raises:
+        ConfigError: ``-c`` without a file.
+    """
+    files: list[str] = []
+    options: list[str] = []
+    switches = {"help": False, "check": False, "dry_run": False}
+    pending = list(words)
+    while pending:
+        word = pending.pop(0)
+        if word in ("-c", "--config"):
+            if not pending or pending[0].startswith("-"):
+                raise ConfigError(f"{word}: expected a TOML file, such as -c run.toml")
+            files.append(pending.pop(0))
+        elif word.startswith(("--config=", "-c=")):
+            files.append(word.partition("=")[2])
+        elif word in ("-h", "--help"):
+            switches["help"] = True
+        elif word in ("--check", "--dry-run"):
+            switches[word.strip("-").replace("-", "_")] = True
+        elif word == "--resume" and (not pending or pending[0].startswith("-")):
+            options += ["--resume", "auto"]
+        else:
+            options.append(word)
+    return Arguments(files=tuple(files), options=tuple(options), **switches)
+
+
+def layers_of(arguments: Arguments, defaults: Path) -> list[Layer]:
+    """Return the layers of options: the defaults, the files in order, and the flags."""
+    return [
+        read_toml(defaults, defaults=True),
+        *map(read_toml, arguments.files),
+        parse_flags(arguments.options),
+    ]
+
+
+def warn_of_failed_plugins(plugins: Plugins) -> None:
+    """Print on stderr the plugins that failed to load. Such a plugin is an error only if the run names it."""
+    for failure in plugins.failed:
+        print(f"warning: {str(failure).splitlines()[0]}", file=sys.stderr)
+
+
+def _how_to_get_it_back(layers: Sequence[Layer], plugins: Plugins, options: OptionTree[Any]) -> str:
+    """When a run is resumed: the plugins that it had and this process has not, as a command that installs them."""
+    from rlhf_core.config.paths import folder_to_resume
+    from rlhf_core.durable.plugin_record import lost_plugins
+
+    folder = folder_to_resume(layers, options)
+    lost = lost_plugins(folder.plugins, plugins) if folder is not None else []
+    if not lost:
+        return ""
+    return f"\n  The run was made with plugins that are not there now: pip install {' '.join(lost)}"
+
+
+def _say_unused(resolved: ResolvedOptions[Any]) -> None:
+    if resolved.unused:
+        print(
+            f"not used by this run: {', '.join(resolved.unused)} (their components are not selected)",
+            file=sys.stderr,
+        )
+
+
+def _function(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,38 @@
+"""Public parts of a command of a plugin that trains: the loop around its steps, and what such steps are made of.
+
+A command describes its options as an ``OptionTree`` (``rlhf_core.config``) and its steps as a ``RunKind`` with a
+``Course``; ``drive`` gives it run folder, records, checkpoints, exact resume, evaluation, observers and exports.
+Importing this module imports torch.
+"""
+
+from .batch.metric import metric_values
+from .durable.faults import fault_point
+from .durable.run_folder import RunFolder
+from .learning.minibatches import normalizers_of
+from .learning.roles import schedule_of
+from .loop.course import Course, Export, FinishedStep, OwnRecord, RunKind
+from .loop.driver import drive
+from .loop.restore import restore_roles
+from .loop.resume import ResumePoint, ResumeRules
+from .loop.state import RunState
+from .rng import generator_of, seed_of
+
+__all__ = [
+    "Course",
+    "Export",
+    "FinishedStep",
+    "OwnRecord",
+    "ResumePoint",
+    "ResumeRules",
+    "RunFolder",
+    "RunKind",
+    "RunState",
+    "drive",
+    "fault_point",
+    "generator_of",
+    "metric_values",
+    "normalizers_of",
+    "restore_roles",
+    "schedule_of",
+    "seed_of",
+]

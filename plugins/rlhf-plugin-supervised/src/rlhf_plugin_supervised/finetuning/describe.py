@@ -1,0 +1,32 @@
+"""Description of what ``rlhf sft`` would do, for its ``--dry-run``. Loads neither weights nor data."""
+
+from __future__ import annotations
+
+from rlhf_core.config import ResolvedOptions
+from rlhf_core.plugins import Plugins
+
+from .options import SftOptions
+
+
+def describe(resolved: ResolvedOptions[SftOptions], plugins: Plugins) -> str:
+    """Return components, model, data and the size of an update, in lines."""
+    run = resolved.run
+    lines = ["components"]
+    for slot, selections in resolved.selections.items():
+        for selection in selections:
+            registered = selection.registered
+            lines.append(f"  {slot:26} {registered.qualified} ({registered.origin})")
+    lines += ["model", f"  {run.model.path}, {run.model.dtype}", "data"]
+    lines.append(f"  {'train':26} {', '.join(run.data.train)}")
+    if run.eval.data:
+        lines.append(f"  {'evaluation':26} {', '.join(run.eval.data)}")
+    steps = run.train.steps or f"{run.train.epochs} epoch(s) of the data"
+    lines += [
+        "one step",
+        f"  {run.train.batch_size} sequences of up to {run.data.max_length} tokens, {run.train.aggregation}",
+        f"  steps: {steps}",
+        "output",
+        f"  {run.output}",
+    ]
+    lines += [f"plugin that could not be loaded: {failure}" for failure in plugins.failed]
+    return "\n".join(lines)

@@ -1,0 +1,216 @@
+"""``rlhf sft`` as a user runs it: its numbers are those of a plain Transformers model, and it goes on after a kill."""
+
+import hashlib
+import json
+import math
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_cli.main import main
+from rlhf_core.testing.tiny import write_tiny_model
+
+from .forked_runs import metrics_without_times, run_in_a_fork
+
+QUIET = ["--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"]
+CONVERSATIONS = [
+    [
+        {"role": "user", "content": "one?"},
+        {"role": "assistant", "content": "1"},
+        {"role": "user", "content": "and two?"},
+        {"role": "assistant", "content": "22"},
+    ],
+    [{"role": "user", "content": "three?"}, {"role": "assistant", "content": "333"}],
+    [
+        {"role": "system", "content": "count"},
+        {"role": "user", "content": "four?"},
+        {"role": "assistant", "content": "4444"},
+    ],
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with ``model``, ``sums.jsonl`` (prompt, response) and ``chats.jsonl`` (messages)."""
+    write_tiny_model(tmp_path / "model", hidden_size=32, num_layers=2, num_heads=2)
+    sums = [{"prompt": f"{a}+{b}=", "response": f"{a + b:02d}"} for a in range(5) for b in range(5)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, sums)) + "\n")
+    chats = [json.dumps({"messages": messages}) for messages in CONVERSATIONS]
+    (tmp_path / "chats.jsonl").write_text("\n".join(chats) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def sft(*words):
+    return main(["sft", "--model", "model", *QUIET, *words])
+
+
+def records(output, kind):
+    text = Path(output, "metrics.jsonl").read_text()
+    return [line[kind] for line in map(json.loads, text.splitlines()) if kind in line]
+
+
+def steps(output):
+    return records(output, "metrics")
+
+
+def naive_loss(model, chats):
+    """Mean over the assistant's tokens of the negative log-likelihood, a conversation at a time, without packing.
+
+    The spans are found by hand: the tiny template writes ``<|role|>content`` and an end token behind each message.
+    """
+    tokenizer = AutoTokenizer.from_pretrained("model")
+    losses = []
+    for messages in chats:
+        ids, learned = [], []
+        for number, message in enumerate(messages):
+            shown = tokenizer.apply_chat_template(
+                messages[: number + 1], tokenize=True, return_dict=False
+            )
+            new = shown[len(ids) :]
+            if message["role"] == "assistant":
+                asked = tokenizer.apply_chat_template(
+                    messages[:number], tokenize=True, add_generation_prompt=True, return_dict=False
+                )
+                lead = len(asked) - len(ids)
+                body = tokenizer.encode(message["content"], add_special_tokens=False)
+                learned += [False] * lead + [True] * (len(body) + 1)
+                learned += [False] * (len(new) - lead - len(body) - 1)
+            else:
+                learned += [False] * len(new)
+            ids = shown
+        ids, learned = torch.tensor(ids), torch.tensor(learned)
+        logprobs = model(input_ids=ids[None]).logits[0].log_softmax(-1)
+        picked = logprobs[:-1].gather(1, ids[1:, None])[:, 0]
+        losses.append(-picked[learned[1:]])
+    return torch.cat(losses).mean()
+
+
+def test_loss_and_gradient_of_packed_conversations_are_those_of_a_plain_model(folder):
+    before = AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32)
+    code = sft(
+        *("--data", "chats.jsonl", "--data.messages_key", "messages", "--output", "run"),
+        *("--steps", "1", "--optim", "sgd", "--actor.sgd.lr", "1.0", "--actor.max_norm", "none"),
+        *("--actor.warmup_ratio", "0"),
+    )
+
+    assert code == 0
+    loss = naive_loss(before, CONVERSATIONS)
+    loss.backward()
+    assert steps("run")[0]["sft/nll"] == pytest.approx(loss.item(), abs=1e-6)
+    after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
+    for name, weight in before.named_parameters():
+        moved = weight.detach() - after[name].detach()
+        torch.testing.assert_close(moved, weight.grad, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_it_learns_answers_and_evaluates_them(folder):
+    code = sft(
+        *("--data", "sums.jsonl", "--eval.data", "sums.jsonl", "--output", "run"),
+        *("--train.epochs", "150", "--train.batch_size", "25", "--runtime.local.threads", "1"),
+        *("--actor.adam.lr", "0.01", "--actor.lr_schedule", "cosine"),
+    )
+
+    assert code == 0
+    first, last = records("run", "eval")
+    assert first["eval/nll"] > 3.0
+    assert last["eval/nll"] < 0.05
+    assert last["eval/perplexity"] == pytest.approx(math.exp(last["eval/nll"]))
+    tokenizer = AutoTokenizer.from_pretrained("run/model")
+    model = AutoModelForCausalLM.from_pretrained("run/model")
+    asked = tokenizer("3+4=", return_tensors="pt", add_special_tokens=False)["input_ids"]
+    said = model.generate(asked, max_new_tokens=3, do_sample=False)[0, asked.shape[1] :]
+    assert tokenizer.decode(said) == "07" + tokenizer.eos_token
+
+
+def test_epochs_count_every_row(folder):
+    assert sft("--data", "sums.jsonl", "--output", "run", "--train.batch_size", "8") == 0
+
+    found = steps("run")
+    assert len(found) == 4  # 25 rows
+    assert found[-1]["train/epoch"] == 1.0
+    # Each row is its prompt of 4 tokens, 2 digits and the end of the sequence.
+    assert [step["train/tokens"] for step in found] == [7 * 8, 7 * 8, 7 * 8, 7]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["train", "save", "export"])
+def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
+    words = [
+        *("sft", "--model", "model", "--data", "sums.jsonl", *QUIET, "--train.batch_size", "8"),
+        *("--train.epochs", "2", "--checkpoint.every", "2", "--actor.ema", "0.9"),
+        *("--eval.data", "sums.jsonl", "--eval.every", "3", "--runtime.local.threads", "1"),
+    ]
+    assert run_in_a_fork(folder, "whole", [*words, "--output", "whole"]) == 0
+    for step in {"train": range(1, 9), "save": range(2, 9, 2), "export": [8]}[phase]:
+        name = f"{phase}{step}"
+        killed = run_in_a_fork(folder, name, [*words, "--output", name], fault=f"{phase}:{step}")
+        assert os.WIFSIGNALED(killed)
+        assert os.WTERMSIG(killed) == signal.SIGKILL
+        assert run_in_a_fork(folder, name, [*words, "--output", name, "--resume", "auto"]) == 0
+
+        assert metrics_without_times(folder / name) == metrics_without_times(folder / "whole")
+        for model in ("model", "model_ema"):
+            assert digest(folder / name / model) == digest(folder / "whole" / model)
+
+
+def digest(model):
+    return hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_sigterm_saves_and_the_message_names_the_command(folder, capfd):
+    words = ["sft", "--model", "model", "--data", "sums.jsonl", "--output", "run"]
+
+    assert main([*words, "--steps", "3", "--train.batch_size", "8"]) == 0
+    said = capfd.readouterr().out
+    assert "loss" in said
+    assert "rlhf show" not in said
+    assert "Repeat it: rlhf sft -c THIS_FILE" in (folder / "run/config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "--data: expected data files; got none"),
+        (["--data", "gone.jsonl"], "--data gone.jsonl: there is no such file"),
+        (["--data", "chats.jsonl"], "chats.jsonl"),
+        (["--data", "sums.jsonl", "--data.max_length", "3"], "sums.jsonl"),
+        (["--data", "sums.jsonl", "--rollout.batch_size", "3"], "there is no such option"),
+        (
+            [
+                "--data",
+                "sums.jsonl",
+                "--data.max_length",
+                "99",
+                "--train.max_tokens_per_micro_batch",
+                "9",
+            ],
+            "a sequence has to fit into one pass",
+        ),
+        (
+            ["--data", "sums.jsonl", "--checkpoint.best_metric", "eval/nll"],
+            "none without --eval.data",
+        ),
+    ],
+)
+def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, message):
+    (folder / "model" / "model.safetensors").unlink()
+
+    assert sft(*words, "--output", "run") == 2
+    assert message in capfd.readouterr().err
+
+
+def test_help_check_and_dry_run(folder, capfd):
+    assert main(["sft", "--help"]) == 0
+    text = capfd.readouterr().out
+    assert text.startswith("Usage: rlhf sft [-c FILE.toml]")
+    assert "--data.messages_key" in text
+    assert sft("--data", "sums.jsonl", "--check") == 0
+    assert "The configuration is valid." in capfd.readouterr().out
+    assert sft("--data", "sums.jsonl", "--dry-run") == 0
+    assert "supervised" not in capfd.readouterr().err
