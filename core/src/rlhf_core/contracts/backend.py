@@ -71,6 +71,15 @@ class ValueObjective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceObjective:
+    """The objective of a policy that learns from answers of which some were preferred: preference loss + nll_coef * the
+    mean over chosen answers of their negative log-likelihood per token."""
+
+    loss: ComponentRef
+    nll_coef: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSpec:
     """One model of a run."""
 
@@ -82,7 +91,7 @@ class RoleSpec:
     dtype: str = "float32"
     trust_remote_code: bool = False
     head: Literal["lm", "value"] = "lm"
-    objective: PolicyObjective | ValueObjective | None = None
+    objective: PolicyObjective | ValueObjective | PreferenceObjective | None = None
     """None: the role is not trained, only read for log-probs, statistics or values."""
     optimizer: ComponentRef | None = None
     adapter: ComponentRef | None = None
@@ -105,6 +114,8 @@ class TrainBatch:
     """The sequences of one optimizer step and their per-action columns."""
 
     trajectories: TrajectoryColumns
+    """For a ``PreferenceObjective`` the rows are answers, whose reward is 1 for a chosen and 0 for a rejected one. The
+    two answers of a pair are neighbors, the chosen one first."""
     columns: Mapping[str, NDArray[np.float32]]
     """(sum of A,) each: ``advantages``, and those that a component needs of ``old_logprobs``, ``rollout_logprobs``,
     ``ref_logprobs``, ``teacher_logprobs``, ``returns`` and ``values``; and ``prepared/NAME`` for each column that the

@@ -17,12 +17,19 @@ Axes: ``B`` rows of a micro-batch, ``A`` actions of its longest row, ``M`` actio
 the teacher finds most probable.
 """
 
-from .built import BuiltPolicyObjective, BuiltValueObjective, build_objective
+from .built import (
+    BuiltObjective,
+    BuiltPolicyObjective,
+    BuiltPreferenceObjective,
+    BuiltValueObjective,
+    build_objective,
+)
 from .columns import ActionColumns
 from .components import BuiltTerm, PolicyComponents
 from .grid import ActionGrid
 from .metrics import mean_metric, read_metrics
 from .policy import policy_objective
+from .preference import preference_objective
 from .scores import ActionScores
 from .supervised import supervised_objective
 from .value import value_objective
@@ -31,13 +38,16 @@ __all__ = [
     "ActionColumns",
     "ActionGrid",
     "ActionScores",
+    "BuiltObjective",
     "BuiltPolicyObjective",
+    "BuiltPreferenceObjective",
     "BuiltTerm",
     "BuiltValueObjective",
     "PolicyComponents",
     "build_objective",
     "mean_metric",
     "policy_objective",
+    "preference_objective",
     "read_metrics",
     "supervised_objective",
     "value_objective",

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from jaxtyping import Float
 from torch import Tensor
 
 from ..batch.metric import Metrics
-from ..contracts.backend import Normalizers, PolicyObjective, StepPlan, ValueObjective
+from ..capabilities import UNPAIRED_ANSWERS
+from ..contracts.backend import (
+    Normalizers,
+    PolicyObjective,
+    PreferenceObjective,
+    StepPlan,
+    ValueObjective,
+)
+from ..contracts.preference import PreferenceLoss
 from ..plugins import Plugins
 from .columns import ActionColumns
 from .components import PolicyComponents
 from .grid import ActionGrid
 from .policy import policy_objective
+from .preference import preference_objective
 from .scores import ActionScores
 from .supervised import supervised_objective
 from .value import value_objective
@@ -29,6 +39,7 @@ class BuiltPolicyObjective:
     """
 
     components: PolicyComponents
+    rows_per_unit: int = 1
 
     def rollouts(
         self, scores: ActionScores, columns: ActionColumns, plan: StepPlan
@@ -48,6 +59,7 @@ class BuiltValueObjective:
     """The critic's objective."""
 
     objective: ValueObjective
+    rows_per_unit: int = 1
 
     def rollouts(
         self, values: Float[Tensor, " m"], columns: ActionColumns, plan: StepPlan
@@ -56,9 +68,35 @@ class BuiltValueObjective:
         return value_objective(self.objective, values, columns, plan)
 
 
+@dataclass(frozen=True, slots=True)
+class BuiltPreferenceObjective:
+    """The objective of a policy that learns from preferred answers."""
+
+    loss: PreferenceLoss
+    nll_coef: float
+    rows_per_unit: int
+    """Neighboring rows that a micro-batch has all of, or none: 2 for a loss on pairs."""
+
+    def rollouts(
+        self, scores: ActionScores, columns: ActionColumns, plan: StepPlan
+    ) -> tuple[Float[Tensor, ""], Metrics]:
+        """Return the part of rows of ``TrainBatch.trajectories``; see ``preference_objective``."""
+        return preference_objective(
+            self.loss,
+            scores,
+            columns,
+            plan,
+            rows_per_unit=self.rows_per_unit,
+            nll_coef=self.nll_coef,
+        )
+
+
+BuiltObjective: TypeAlias = BuiltPolicyObjective | BuiltValueObjective | BuiltPreferenceObjective
+
+
 def build_objective(
-    objective: PolicyObjective | ValueObjective, plugins: Plugins
-) -> BuiltPolicyObjective | BuiltValueObjective:
+    objective: PolicyObjective | ValueObjective | PreferenceObjective, plugins: Plugins
+) -> BuiltObjective:
     """Build the components that a role's objective (``RoleSpec.objective``) names.
 
     Raises:
@@ -67,4 +105,11 @@ def build_objective(
     """
     if isinstance(objective, ValueObjective):
         return BuiltValueObjective(objective)
+    if isinstance(objective, PreferenceObjective):
+        component = plugins.get(objective.loss.kind, objective.loss.name).component
+        return BuiltPreferenceObjective(
+            loss=plugins.build(objective.loss),
+            nll_coef=objective.nll_coef,
+            rows_per_unit=1 if UNPAIRED_ANSWERS in component.provides else 2,
+        )
     return BuiltPolicyObjective(PolicyComponents.build(objective, plugins))

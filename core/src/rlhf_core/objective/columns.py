@@ -26,6 +26,8 @@ class ActionColumns:
     flat: Mapping[str, Shaped[Tensor, "m ..."]]
     """Columns by their names in the batch; the teacher's most probable tokens are two columns (M, K)."""
     grid: ActionGrid
+    rewards: Float[Tensor, " b"] | None = None
+    """Reward of each row, as ``Trajectory.reward`` has it; None: the columns were made without a batch."""
 
     @classmethod
     def of(cls, batch: TrainBatch, rows: NDArray[np.int64], grid: ActionGrid) -> ActionColumns:
@@ -46,7 +48,8 @@ class ActionColumns:
         if batch.teacher_top is not None:
             ids = batch.teacher_top.token_ids[index].astype(np.int64)  # (M, K)
             flat[TEACHER_TOP_IDS] = torch.from_numpy(ids).to(device)
-        return cls(flat=flat, grid=grid)
+        rewards = torch.from_numpy(batch.trajectories.reward[rows]).to(device)
+        return cls(flat=flat, grid=grid, rewards=rewards)
 
     @property
     def teacher_top_ids(self) -> Int64[Tensor, "m k"] | None:

@@ -20,6 +20,7 @@ from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
     Metric,
     Metrics,
+    PreferenceObjective,
     RoleSpec,
     StepOutcome,
     StepPlan,
@@ -29,6 +30,7 @@ from rlhf_core.contracts import (
 from rlhf_core.objective import (
     ActionColumns,
     ActionScores,
+    BuiltObjective,
     BuiltPolicyObjective,
     BuiltValueObjective,
     read_metrics,
@@ -75,7 +77,7 @@ class DeepSpeedBackend(ScoringBackend):
         """Rank group whose ranks each compute a slice of the tokens of these rows."""
         self._training: Training | None = None
         self._scoring: Training | WholeScoring | SharedScoring | None = None
-        self._objective: BuiltPolicyObjective | BuiltValueObjective | None = None
+        self._objective: BuiltObjective | None = None
         self._offloading: Offloading | None = None
 
     def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
@@ -86,6 +88,12 @@ class DeepSpeedBackend(ScoringBackend):
                 name the other ranks.
             PluginError: the backend cannot use the architecture, the adapter or the optimizer.
         """
+        if isinstance(spec.objective, PreferenceObjective):
+            # Ranks deal out single rows, and the two answers of a pair have to stay together.
+            raise ConfigError(
+                "--backend deepspeed: expected an objective on rollouts; it cannot keep the answers of a pair on one "
+                "rank. Use --backend torch."
+            )
         self._spec = spec
         self._device = own_device(choose_device(self._config.device))
         self._ranks = join(self._device)

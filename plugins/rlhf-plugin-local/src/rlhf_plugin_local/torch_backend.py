@@ -23,6 +23,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.objective import (
     ActionColumns,
+    BuiltObjective,
     BuiltPolicyObjective,
     BuiltValueObjective,
     read_metrics,
@@ -53,7 +54,7 @@ class TorchBackend(ScoringBackend):
         self._config = config
         self._device = choose_device(config.device)
         self._updater: Updater | None = None
-        self._objective: BuiltPolicyObjective | BuiltValueObjective | None = None
+        self._objective: BuiltObjective | None = None
 
     def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
         """Load the model, make the optimizer.
@@ -84,7 +85,9 @@ class TorchBackend(ScoringBackend):
         trajectories = batch.trajectories
         seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
-        for rows in self._micro_batches(trajectories):
+        objective = self._objective
+        assert objective is not None
+        for rows in self._micro_batches(trajectories, objective.rows_per_unit):
             packed = self._packed(trajectories, rows)
             columns = ActionColumns.of(batch, rows, packed.grid)
             loss, metrics = self._loss(packed, columns, plan, seen, rows)
@@ -121,9 +124,15 @@ class TorchBackend(ScoringBackend):
         loss.backward()
         self._updater.collect()
 
-    def _micro_batches(self, batch: TrajectoryColumns) -> list[NDArray[np.int64]]:
-        limit = self._spec.max_tokens_per_micro_batch
-        return sharing_micro_batches(batch, limit, share_prompts=self._config.share_prompts)
+    def _micro_batches(
+        self, batch: TrajectoryColumns, rows_per_unit: int = 1
+    ) -> list[NDArray[np.int64]]:
+        return sharing_micro_batches(
+            batch,
+            self._spec.max_tokens_per_micro_batch,
+            share_prompts=self._config.share_prompts,
+            rows_per_unit=rows_per_unit,
+        )
 
     def _packed(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> PackedRows:
         # A prompt in sequences of different lengths is not the same to a model that looks at the length.

@@ -1,4 +1,4 @@
-"""Learning from examples: the command ``rlhf sft``, and losses that imitate responses or a teacher within a run."""
+"""Learning from examples: the commands ``rlhf sft`` and ``rlhf dpo``, and losses that imitate within other runs."""
 
 from typing import Any
 
@@ -14,11 +14,16 @@ def rlhf_policy_losses() -> list[Component[Any]]:
 
 @hookimpl
 def rlhf_commands() -> list[Component[Any]]:
-    """Return the ``sft`` command; its module is imported when the command runs."""
+    """Return the commands; their module is imported when one of them runs."""
     return [
         Component(
             name="sft",
-            factory="rlhf_plugin_supervised.finetuning.command:main",
+            factory="rlhf_plugin_supervised.training.command:sft",
             summary="Teach a model the answers in a data set (supervised fine-tuning).",
-        )
+        ),
+        Component(
+            name="dpo",
+            factory="rlhf_plugin_supervised.training.command:dpo",
+            summary="Teach a model which of two answers was preferred (DPO and its kin).",
+        ),
     ]

@@ -47,10 +47,16 @@ def is_worth_it(starts: NDArray[np.int64], batch: TrajectoryColumns) -> bool:
 
 
 def sharing_micro_batches(
-    batch: TrajectoryColumns, max_tokens: int, *, share_prompts: bool
+    batch: TrajectoryColumns, max_tokens: int, *, share_prompts: bool, rows_per_unit: int = 1
 ) -> list[NDArray[np.int64]]:
     """Return the row numbers of each micro-batch; rows of one prompt stay neighbors where the prompt is computed once,
-    and are dealt out by cost otherwise."""
+    and are dealt out by cost otherwise.
+
+    Args:
+        rows_per_unit: neighboring rows that come into one micro-batch, such as 2 for pairs.
+    """
     shares = share_prompts and is_worth_it(shared_starts(batch), batch)
     cut = micro_batches_in_order if shares else micro_batches
-    return cut(batch.num_tokens, max_tokens)
+    by_unit = batch.num_tokens.reshape(-1, rows_per_unit).sum(axis=1)  # tokens of each unit
+    within = np.arange(rows_per_unit)
+    return [(units[:, None] * rows_per_unit + within).ravel() for units in cut(by_unit, max_tokens)]

@@ -10,7 +10,7 @@ import torch
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import Optimizer, ParameterGroup, RoleSpec
-from rlhf_core.objective import BuiltPolicyObjective, BuiltValueObjective, build_objective
+from rlhf_core.objective import BuiltObjective, BuiltValueObjective, build_objective
 from rlhf_core.plugins import Plugins
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class TrainedParts(NamedTuple):
     """The components of a trained role."""
 
-    objective: BuiltPolicyObjective | BuiltValueObjective
+    objective: BuiltObjective
     optimizer: Optimizer
 
 

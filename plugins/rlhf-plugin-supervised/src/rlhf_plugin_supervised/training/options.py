@@ -1,13 +1,13 @@
-"""The options of ``rlhf sft``. Sections that it shares with ``rlhf train`` have the same names."""
+"""Options that the commands share. Sections that ``rlhf train`` has too have the same names there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pydantic import Field
 
 from rlhf_core import Config, ConfigError
-from rlhf_core.config import Labels, NamedPaths, OptionTree, RunOptions, Selections, Selector
+from rlhf_core.config import Labels, NamedPaths, RunOptions, Selections, Selector
 from rlhf_core.config.common import (
     ActorConfig,
     BackendSelection,
@@ -20,12 +20,10 @@ from rlhf_core.config.common import (
     ResumeConfig,
     RuntimeSelection,
 )
-from rlhf_core.contracts import Aggregation
-from rlhf_core.data import ConversationColumns, SequenceOptions
-from rlhf_core.plugins import Plugins
+from rlhf_core.data import SequenceOptions
 
 
-class SftData(ConversationColumns, SequenceOptions):
+class ExampleData(SequenceOptions):
     train: tuple[str, ...] = Field(
         (),
         description="JSONL, CSV or Parquet files, save_to_disk folders, or hub names (NAME or NAME:CONFIG)",
@@ -33,14 +31,13 @@ class SftData(ConversationColumns, SequenceOptions):
     shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
 
 
-class SftTraining(Config):
+class ExampleTraining(Config):
     steps: Positive | None = Field(
         None, description="optimizer updates; unset: as many as the epochs take"
     )
     epochs: Positive = Field(1, description="passes over the data, when steps is unset")
-    batch_size: Positive = Field(64, description="sequences per optimizer update")
-    aggregation: Aggregation = Field(
-        "token-mean", description="how token losses become one number, over the whole update"
+    batch_size: Positive = Field(
+        64, description="conversations, or pairs of answers, per optimizer update"
     )
     max_tokens_per_micro_batch: Positive = Field(
         16_384, description="packed tokens of one forward and backward pass"
@@ -50,7 +47,7 @@ class SftTraining(Config):
     )
 
 
-class SftEvaluation(EvalSchedule):
+class HeldOut(EvalSchedule):
     data: tuple[str, ...] = Field(
         (), description="held-out sets, as in data.train, with the same columns"
     )
@@ -59,16 +56,16 @@ class SftEvaluation(EvalSchedule):
     batch_size: Positive = Field(256, description="sequences of one pass over the model")
 
 
-class SftOptions(RunOptions):
-    """All options of ``rlhf sft`` but those of components."""
+class ExampleOptions(RunOptions):
+    """The options of a command but those of components. A command gives ``data`` its columns."""
 
     seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
-    output: str = Field("runs/sft", min_length=1, description="run folder")
+    output: str = Field("runs/run", min_length=1, description="run folder")
     model: ModelConfig
-    data: SftData = SftData()
-    train: SftTraining = SftTraining()
+    data: ExampleData = ExampleData()
+    train: ExampleTraining = ExampleTraining()
     actor: ActorConfig
-    eval: SftEvaluation = SftEvaluation()
+    eval: HeldOut = HeldOut()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     resume: ResumeConfig = ResumeConfig()
@@ -76,12 +73,33 @@ class SftOptions(RunOptions):
     runtime: RuntimeSelection
 
 
-def _check(run: SftOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
-    for problem in _problems(run, labels):
+SELECTORS = (
+    Selector("runtime.name", "rlhf_runtimes"),
+    Selector("backend.name", "rlhf_train_backends"),
+    Selector("actor.optim", "rlhf_optimizers"),
+    Selector("actor.adapter", "rlhf_model_adapters"),
+)
+
+
+def check(
+    run: ExampleOptions, selections: Selections, labels: Labels, evaluated: Sequence[str]
+) -> None:
+    """Refuse options that contradict each other.
+
+    Args:
+        evaluated: metrics that the command gives for held-out sets.
+
+    Raises:
+        ConfigError: names the options and what to change.
+    """
+    for problem in _problems(run, labels, evaluated):
         raise ConfigError(problem)
+    for path, reason in _without_effect(run):
+        if labels.is_typed(path):
+            raise ConfigError(f"{labels(path)} would change nothing: {reason}")
 
 
-def _problems(run: SftOptions, labels: Labels) -> Iterator[str]:
+def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> Iterator[str]:
     if not run.data.train:
         yield "--data: expected data files; got none. Add --data FILE.jsonl."
     if run.data.max_length > run.train.max_tokens_per_micro_batch:
@@ -91,7 +109,7 @@ def _problems(run: SftOptions, labels: Labels) -> Iterator[str]:
             "the length."
         )
     best = run.checkpoint.best_metric
-    names = [f"eval/{name}" for name in ("nll", "perplexity")] if run.eval.data else []
+    names = evaluated if run.eval.data else ()
     if best is not None and best not in names:
         yield (
             f"{labels('checkpoint.best_metric')} {best}: expected a metric that this run evaluates: "
@@ -99,28 +117,32 @@ def _problems(run: SftOptions, labels: Labels) -> Iterator[str]:
         )
 
 
-def _models(run: SftOptions) -> NamedPaths:
+def _without_effect(run: ExampleOptions) -> Iterator[tuple[str, str]]:
+    if not run.eval.data:
+        for name in ("every", "at_start", "batch_size"):
+            yield f"eval.{name}", "there is nothing to evaluate on. Add --eval.data FILE."
+    if run.checkpoint.best_metric is None:
+        yield (
+            "checkpoint.best_mode",
+            "no best checkpoint is kept. Set --checkpoint.best_metric too.",
+        )
+    if run.actor.lr_schedule == "constant":
+        yield (
+            "actor.min_lr_ratio",
+            "the learning rate is constant. Set --actor.lr_schedule too.",
+        )
+    if run.resume.checkpoint is None:
+        for name in ("strict", "damaged_records"):
+            yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
+    yield "log.samples", "there are no rollouts. Leave that option out."
+
+
+def models(run: ExampleOptions) -> NamedPaths:
+    """Yield the model."""
     yield "model.path", run.model.path
 
 
-def _data(run: SftOptions) -> NamedPaths:
+def data(run: ExampleOptions) -> NamedPaths:
+    """Yield the sets."""
     yield from (("data.train", source) for source in run.data.train)
     yield from (("eval.data", source) for source in run.eval.data)
-
-
-SFT = OptionTree(
-    command="sft",
-    purpose="Teaches a model the answers in a data set (supervised fine-tuning).",
-    example="--optim NAME",
-    model=SftOptions,
-    selectors=(
-        Selector("runtime.name", "rlhf_runtimes"),
-        Selector("backend.name", "rlhf_train_backends"),
-        Selector("actor.optim", "rlhf_optimizers"),
-        Selector("actor.adapter", "rlhf_model_adapters"),
-    ),
-    check=_check,
-    cautions=lambda run, selections, labels: (),
-    models=_models,
-    data=_data,
-)

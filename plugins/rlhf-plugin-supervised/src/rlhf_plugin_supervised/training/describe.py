@@ -1,16 +1,18 @@
-"""Description of what ``rlhf sft`` would do, for its ``--dry-run``. Loads neither weights nor data."""
+"""Description of what a run would do, for ``--dry-run``. Loads neither weights nor data."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.plugins import Plugins
 
-from .options import SftOptions
+from .options import ExampleOptions
 
 
-def describe(resolved: ResolvedOptions[SftOptions], plugins: Plugins) -> str:
+def describe(resolved: ResolvedOptions[Any], plugins: Plugins) -> str:
     """Return components, model, data and the size of an update, in lines."""
-    run = resolved.run
+    run: ExampleOptions = resolved.run
     lines = ["components"]
     for slot, selections in resolved.selections.items():
         for selection in selections:
@@ -23,7 +25,7 @@ def describe(resolved: ResolvedOptions[SftOptions], plugins: Plugins) -> str:
     steps = run.train.steps or f"{run.train.epochs} epoch(s) of the data"
     lines += [
         "one step",
-        f"  {run.train.batch_size} sequences of up to {run.data.max_length} tokens, {run.train.aggregation}",
+        f"  {run.train.batch_size} conversations or pairs, sequences of up to {run.data.max_length} tokens",
         f"  steps: {steps}",
         "output",
         f"  {run.output}",

@@ -1,0 +1,86 @@
+"""The policy's loss on the answers of one micro-batch, some of which were preferred.
+
+Axes: ``B`` rows, ``A`` actions of the longest row, ``M`` actions of all rows. A row is an answer beside its prompt.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..batch.metric import Metric, Metrics
+from ..contracts.backend import StepPlan
+from ..contracts.preference import AnswerLogprobs, PreferenceInputs, PreferenceLoss
+from ..errors import PluginError
+from .columns import ActionColumns
+from .reduction import LossParts, loss_metric
+from .scores import ActionScores
+
+
+def preference_objective(
+    loss: PreferenceLoss,
+    scores: ActionScores,
+    columns: ActionColumns,
+    plan: StepPlan,
+    *,
+    rows_per_unit: int,
+    nll_coef: float,
+) -> tuple[Float[Tensor, ""], Metrics]:
+    """Return this micro-batch's part of the update's loss, to be minimized, and its metrics.
+
+    ``loss = sum over units of l_u / U + nll_coef * sum over chosen answers y of (-log p(y | x) / |y|) / C``, with the
+    loss ``l`` of the component, the number ``U`` of units of the whole update, which is that of its rows divided by
+    ``rows_per_unit``, and the number ``C`` of its chosen answers. With pairs C is U.
+
+    Args:
+        scores: the policy's results (M,) for the answers' tokens, with gradients.
+        columns: ``ref_logprobs`` where the component needs them.
+        rows_per_unit: 2: rows are pairs, each in one micro-batch, the chosen answer first; 1: rows have no partner.
+        nll_coef: has to be 0 where rows have no partner.
+
+    Raises:
+        PluginError: a column is missing, or the batch does not say which answers were chosen.
+    """
+    if columns.rewards is None:
+        raise PluginError("a preference loss needs the rewards of the rows: 1 chosen, 0 rejected")
+    chosen = columns.rewards > 0.5  # (B,)
+    policy = _sums(columns.grid.pad(scores.logprobs), columns.grid.mask)  # (B,)
+    reference = columns.optional("ref_logprobs")
+    sums = None if reference is None else _sums(reference, columns.grid.mask)  # (B,)
+    lengths = columns.grid.mask.sum(dim=1)  # (B,)
+
+    def answers(rows: Bool[Tensor, " b"]) -> AnswerLogprobs:
+        return AnswerLogprobs(
+            policy=policy[rows],
+            reference=None if sums is None else sums[rows],
+            num_tokens=lengths[rows],
+        )
+
+    inputs = PreferenceInputs(chosen=answers(chosen), rejected=answers(~chosen))
+    result = loss(inputs)
+    units = plan.normalizers.num_sequences / rows_per_unit
+    first = result.loss.sum() / units
+    parts = LossParts(first, {"loss/preference": loss_metric(first)})
+    nll = -inputs.chosen.policy / inputs.chosen.num_tokens  # (C,), nats a token
+    if nll_coef:
+        parts.add("loss/nll", nll.sum() / units, nll_coef)
+    metrics: Metrics = {
+        "preference/chosen_nll": _mean(nll.detach()),
+        "preference/chosen_reward": _mean(result.chosen_rewards),
+        "preference/rejected_reward": _mean(result.rejected_rewards),
+    }
+    if rows_per_unit == 2:
+        margins = result.chosen_rewards - result.rejected_rewards  # (P,)
+        metrics["preference/margin"] = _mean(margins)
+        metrics["preference/accuracy"] = _mean((margins > 0).to(margins.dtype))
+    return parts.total, metrics | result.metrics | parts.metrics
+
+
+def _sums(logprobs: Float[Tensor, "b a"], mask: Bool[Tensor, "b a"]) -> Float[Tensor, " b"]:
+    """Return the log-prob of each row's whole answer."""
+    return torch.where(mask, logprobs, 0.0).sum(dim=1)
+
+
+def _mean(values: Float[Tensor, " n"]) -> Metric:
+    return Metric(values.sum(), len(values))

@@ -1,0 +1,279 @@
+"""The steps of a command that trains on examples: one optimizer update each, on the units whose turn it is."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core import NonFiniteError
+from rlhf_core.config import ResolvedOptions
+from rlhf_core.contracts import (
+    PolicyObjective,
+    PreferenceObjective,
+    RoleHandle,
+    RoleSpec,
+    RuntimeSpec,
+    StepPlan,
+    TrainBatch,
+    TrajectoryColumns,
+)
+from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
+from rlhf_core.plugins import Plugins
+from rlhf_core.runs import (
+    Export,
+    FinishedStep,
+    OwnRecord,
+    ResumePoint,
+    ResumeRules,
+    RunFolder,
+    RunKind,
+    RunState,
+    fault_point,
+    metric_values,
+    normalizers_of,
+    restore_roles,
+    schedule_of,
+    seed_of,
+)
+
+from .options import ExampleOptions
+from .order import UnitOrder
+
+log = logging.getLogger(__name__)
+
+POLICY = "policy"
+PATIENCE = 10
+"""Steps in a row with a gradient of exactly 0, before the run says that it learns nothing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ExampleState(RunState):
+    """The state between steps; the units of a step follow from its number."""
+
+    skipped_in_a_row: int = 0
+    """Updates in a row whose gradient was not finite."""
+    zero_in_a_row: int = 0
+    """Updates in a row whose gradient was exactly 0."""
+
+
+class Examples(Protocol):
+    """The rows of one command, and what it makes of them."""
+
+    rows: TrajectoryColumns
+    rows_per_unit: int
+    """1: each row is a unit; 2: neighbors are the answers of a pair."""
+
+    async def begin(self, policy: RoleHandle) -> None:
+        """Compute what has to be known of the policy before its first update. A resumed run asks before the checkpoint
+        is loaded, so the policy is the same one."""
+        ...
+
+    def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
+        """Return the data of an update on these rows."""
+        ...
+
+    async def evaluate(self, policy: RoleHandle) -> Mapping[str, float] | None:
+        """Return the metrics of the held-out sets; None without any."""
+        ...
+
+
+class ExampleCourse:
+    """See ``rlhf_core.runs.Course``."""
+
+    def __init__(
+        self,
+        resolved: ResolvedOptions[Any],
+        state: ExampleState,
+        folder: RunFolder,
+        examples: Examples,
+        policy: RoleHandle,
+    ) -> None:
+        self.state = state
+        self.records: Mapping[str, OwnRecord] = {}
+        self.saved_roles = {POLICY: policy}
+        self._resolved = resolved
+        self._run: ExampleOptions = resolved.run
+        self._folder = folder
+        self._examples = examples
+        self._order = order_of(self._run, examples)
+        self.total_steps = total_steps(self._run, examples)
+
+    @property
+    def exports(self) -> Sequence[Export]:
+        policy = self.saved_roles[POLICY]
+        plain = Export(role=policy, folder=self._folder.model)
+        if self._run.actor.ema is None:
+            return [plain]
+        return [plain, replace(plain, folder=self._folder.ema_model, ema=True)]
+
+    async def begin(
+        self, point: ResumePoint[Any] | None, begun: Mapping[str, Any], stack: AsyncExitStack
+    ) -> None:
+        await self._examples.begin(self.saved_roles[POLICY])
+        if point is not None:
+            await restore_roles(point, self._resolved, self.saved_roles)
+
+    async def step(self) -> FinishedStep:
+        """Do one update.
+
+        Raises:
+            NonFiniteError: too many updates in a row had a gradient that is not finite.
+        """
+        started = time.perf_counter()
+        batch = self._examples.batch(rows_of(self._order.units(self.state.step), self._examples))
+        rows = batch.trajectories
+        plan = StepPlan(
+            normalizers=normalizers_of(rows.num_actions, self._run.data.max_length), on_policy=True
+        )
+        fault_point("train", self.state.step + 1)
+        outcome = await self.saved_roles[POLICY].train_step(batch, plan)
+        values = metric_values(outcome.metrics)
+        values.pop("policy/approx_kl", None)  # 0 before each update, which is when it is measured
+        self.state.step += 1
+        values["train/epoch"] = self.state.step / self._order.updates_per_epoch
+        self._count_bad_updates(values)
+        seconds = time.perf_counter() - started
+        self.state.seconds += seconds
+        rate = int(rows.num_tokens.sum()) / seconds
+        timing = {"step_s": round(seconds, 6), "train_tokens_per_s": round(rate, 6)}
+        return FinishedStep(metrics=values, timing=timing)
+
+    def _count_bad_updates(self, values: Mapping[str, float]) -> None:
+        state = self.state
+        was_skipped = bool(values["train/skipped_updates"])
+        state.skipped_in_a_row = state.skipped_in_a_row + 1 if was_skipped else 0
+        if state.skipped_in_a_row >= self._run.train.max_skipped_updates:
+            raise NonFiniteError(
+                f"{state.skipped_in_a_row} updates in a row had a gradient that is not finite; the weights are those "
+                "of the last good update. Lower the learning rate, or look at the data."
+            )
+        state.zero_in_a_row = state.zero_in_a_row + 1 if values.get("policy/grad_norm") == 0 else 0
+        if state.zero_in_a_row == PATIENCE:
+            log.warning(
+                "the model learns nothing: each of its last %s steps, up to step %s, had a gradient of norm 0. An "
+                "adapter trains what the loss does not depend on, or the backend drops the gradient: ask it with "
+                "rlhf check %s",
+                PATIENCE,
+                state.step,
+                self._run.backend.name,
+            )
+
+    async def evaluate(self) -> Mapping[str, float] | None:
+        return await self._examples.evaluate(self.saved_roles[POLICY])
+
+
+def rows_of(units: NDArray[np.int64], examples: Examples) -> NDArray[np.int64]:
+    """Return the rows of some units."""
+    size = examples.rows_per_unit
+    return (units[:, None] * size + np.arange(size)).ravel()
+
+
+def order_of(run: ExampleOptions, examples: Examples) -> UnitOrder:
+    """Return the order of a run's units."""
+    num_units = len(examples.rows) // examples.rows_per_unit
+    return UnitOrder(num_units, run.train.batch_size, run.seed, shuffle=run.data.shuffle)
+
+
+def total_steps(run: ExampleOptions, examples: Examples) -> int:
+    """Return the number of updates of the whole run."""
+    return run.train.steps or run.train.epochs * order_of(run, examples).updates_per_epoch
+
+
+def passes(num_rows: int, batch_size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of each pass over a model that only computes."""
+    for first in range(0, num_rows, batch_size):
+        yield np.arange(first, min(first + batch_size, num_rows))
+
+
+async def logprobs_of(
+    rows: TrajectoryColumns, policy: RoleHandle, batch_size: int
+) -> NDArray[np.float32]:
+    """Return the log-prob of each learned token, (sum of A,), in nats."""
+    parts = [await policy.logprobs(rows.select(part)) for part in passes(len(rows), batch_size)]
+    return np.concatenate(parts)
+
+
+def renderer_of(run: ExampleOptions) -> tuple[TokenizerRenderer, int]:
+    """Return the renderer, and the token that goes behind texts which no chat template ends."""
+    model = run.model
+    trusted = model.trust_remote_code
+    tokenizer = load_tokenizer(model.tokenizer or model.path, trust_remote_code=trusted)
+    # A model may have several end-of-sequence tokens; a text to imitate ends with the tokenizer's own.
+    eos: int | None = tokenizer.eos_token_id
+    if eos is None:
+        eos = eos_token_ids(tokenizer, model.path, trust_remote_code=trusted)[0]
+    return TokenizerRenderer(tokenizer), eos
+
+
+def policy_spec(
+    resolved: ResolvedOptions[Any], objective: PolicyObjective | PreferenceObjective, updates: int
+) -> RoleSpec:
+    """Return the model that is trained."""
+    run: ExampleOptions = resolved.run
+    adapter = resolved.optional("actor.adapter")
+    return RoleSpec(
+        role=POLICY,
+        model_path=run.model.path,
+        tokenizer_path=run.model.tokenizer,
+        dtype=run.model.dtype,
+        trust_remote_code=run.model.trust_remote_code,
+        objective=objective,
+        optimizer=resolved.one("actor.optim").ref("rlhf_optimizers"),
+        adapter=adapter.ref("rlhf_model_adapters") if adapter else None,
+        schedule=schedule_of(run.actor, updates),
+        max_grad_norm=run.actor.max_norm,
+        ema_decay=run.actor.ema,
+        max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
+        seed=seed_of(run.seed, f"role/{POLICY}"),
+    )
+
+
+def kind_of(
+    load: Callable[[ResolvedOptions[Any]], Examples],
+    objective: Callable[[ResolvedOptions[Any]], PolicyObjective | PreferenceObjective],
+    *,
+    binding: Sequence[str] = (),
+) -> RunKind[Any, ExampleState]:
+    """Return the kind of run of a command.
+
+    Args:
+        load: reader of the command's rows, which is called before a model is loaded.
+        binding: options, beside those of every command, that a resumed run may not change.
+    """
+
+    async def open_course(
+        resolved: ResolvedOptions[Any],
+        plugins: Plugins,
+        folder: RunFolder,
+        state: ExampleState,
+        stack: AsyncExitStack,
+    ) -> ExampleCourse:
+        examples = load(resolved)
+        updates = total_steps(resolved.run, examples)
+        spec = RuntimeSpec(
+            roles={POLICY: policy_spec(resolved, objective(resolved), updates)},
+            backend=resolved.one("backend.name").ref("rlhf_train_backends"),
+        )
+        selected = resolved.one("runtime.name")
+        runtime = selected.registered.build(selected.options)
+        stack.push_async_callback(runtime.close)
+        placement = await runtime.start(spec, plugins)
+        return ExampleCourse(resolved, state, folder, examples, placement.roles[POLICY])
+
+    return RunKind(
+        initial_state=lambda run: ExampleState(),
+        resuming=ResumeRules(
+            state=ExampleState,
+            binding=("seed", "model", "data", "train.batch_size", "actor.optim", *binding),
+            records=(),
+            check_books=lambda folder, state, records: None,
+        ),
+        open=open_course,
+    )

@@ -1,0 +1,141 @@
+"""``rlhf dpo``: pairs of answers to one prompt, of which one was preferred."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlhf_core.config import ResolvedOptions
+from rlhf_core.contracts import (
+    AnswerLogprobs,
+    PreferenceInputs,
+    PreferenceLoss,
+    PreferenceObjective,
+    RoleHandle,
+    RunResult,
+    TrainBatch,
+    TrajectoryColumns,
+)
+from rlhf_core.data import load_pairs
+from rlhf_core.plugins import Plugins
+from rlhf_core.runs import drive
+
+from .course import kind_of, logprobs_of, renderer_of
+from .dpo_options import DpoOptions
+
+
+class Pairs:
+    """See ``course.Examples``: two neighboring rows are the answers of a pair, the chosen one first.
+
+    The reference is the policy before its first update. Its log-probs of all rows are computed once, when a process
+    starts, so no second model is in memory.
+
+    Args:
+        has_reference: False: the loss does not look at a reference.
+    """
+
+    rows_per_unit = 2
+
+    def __init__(
+        self,
+        rows: TrajectoryColumns,
+        held_out: TrajectoryColumns | None,
+        loss: PreferenceLoss,
+        *,
+        has_reference: bool,
+        eval_batch_size: int,
+    ) -> None:
+        self.rows = rows
+        self._held_out = held_out
+        self._loss = loss
+        self._has_reference = has_reference
+        self._eval_batch_size = eval_batch_size
+        self._reference: NDArray[np.float32] | None = None
+        """(sum of A,) of ``rows``."""
+        self._held_out_reference: NDArray[np.float32] | None = None
+
+    async def begin(self, policy: RoleHandle) -> None:
+        """Compute the reference's log-probs, by the policy that has not learned yet."""
+        if not self._has_reference:
+            return
+        self._reference = await logprobs_of(self.rows, policy, self._eval_batch_size)
+        if self._held_out is not None:
+            self._held_out_reference = await logprobs_of(
+                self._held_out, policy, self._eval_batch_size
+            )
+
+    def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
+        columns = {}
+        if self._reference is not None:
+            columns["ref_logprobs"] = self._reference[self.rows.action_index(rows)]
+        return TrainBatch(trajectories=self.rows.select(rows), columns=columns)
+
+    async def evaluate(self, policy: RoleHandle) -> Mapping[str, float] | None:
+        """Return the mean loss of the pairs held out, how often the chosen answer's implicit reward is the higher one,
+        and by how much on average."""
+        if self._held_out is None:
+            return None
+        logprobs = await logprobs_of(self._held_out, policy, self._eval_batch_size)
+        policy_sums = _sums(self._held_out, logprobs)  # (B,)
+        reference = self._held_out_reference
+        reference_sums = None if reference is None else _sums(self._held_out, reference)
+        num_tokens = torch.from_numpy(self._held_out.num_actions)
+
+        def answers(first: int) -> AnswerLogprobs:
+            rows = slice(first, None, 2)
+            return AnswerLogprobs(
+                policy=policy_sums[rows],
+                reference=None if reference_sums is None else reference_sums[rows],
+                num_tokens=num_tokens[rows],
+            )
+
+        result = self._loss(PreferenceInputs(chosen=answers(0), rejected=answers(1)))
+        margins = result.chosen_rewards - result.rejected_rewards  # (P,)
+        return {
+            "eval/loss": float(result.loss.mean()),
+            "eval/accuracy": float((margins > 0).double().mean()),
+            "eval/margin": float(margins.mean()),
+        }
+
+
+def _sums(rows: TrajectoryColumns, logprobs: NDArray[np.float32]) -> torch.Tensor:
+    """Return the log-prob of each row's whole answer, (B,)."""
+    return torch.from_numpy(np.add.reduceat(logprobs, rows.action_offsets[:-1]))
+
+
+def _load(resolved: ResolvedOptions[Any]) -> Pairs:
+    run: DpoOptions = resolved.run
+    renderer, eos = renderer_of(run)
+
+    def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
+        return load_pairs(sets, run.data, run.data, renderer, eos=eos, option=option).columns
+
+    loss = resolved.one("preference.loss")
+    held_out = rows("eval.data", run.eval.data) if run.eval.data else None
+    return Pairs(
+        rows("data.train", run.data.train),
+        held_out,
+        loss.registered.build(loss.options),
+        has_reference="ref_logprobs" in loss.needs,
+        eval_batch_size=run.eval.batch_size,
+    )
+
+
+def _objective(resolved: ResolvedOptions[Any]) -> PreferenceObjective:
+    return PreferenceObjective(
+        loss=resolved.one("preference.loss").ref("rlhf_preference_losses"),
+        nll_coef=resolved.run.preference.nll_coef,
+    )
+
+
+def run(resolved: ResolvedOptions[DpoOptions], plugins: Plugins) -> RunResult:
+    """Run a whole training on preferences and return how it ended.
+
+    Raises:
+        RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
+    """
+    return drive(kind_of(_load, _objective, binding=("preference",)), resolved, plugins)

@@ -1,0 +1,84 @@
+"""``rlhf sft``: conversations whose assistant's turns are imitated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.config import ResolvedOptions
+from rlhf_core.contracts import (
+    ComponentRef,
+    PolicyObjective,
+    RoleHandle,
+    RunResult,
+    TrainBatch,
+    TrajectoryColumns,
+)
+from rlhf_core.data import load_conversations
+from rlhf_core.plugins import Plugins
+from rlhf_core.runs import drive
+
+from .course import kind_of, logprobs_of, renderer_of
+from .sft_options import SftOptions
+
+
+class Conversations:
+    """See ``course.Examples``: each row is a conversation, or a text of continued pre-training."""
+
+    rows_per_unit = 1
+
+    def __init__(
+        self, rows: TrajectoryColumns, held_out: TrajectoryColumns | None, eval_batch_size: int
+    ) -> None:
+        self.rows = rows
+        self._held_out = held_out
+        self._eval_batch_size = eval_batch_size
+
+    async def begin(self, policy: RoleHandle) -> None:
+        """Nothing has to be known of the policy."""
+
+    def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
+        part = self.rows.select(rows)
+        # Every objective on rollouts has this column; the loss of given responses reads nothing of it.
+        ones = np.ones(int(part.num_actions.sum()), dtype=np.float32)
+        return TrainBatch(trajectories=part, columns={"advantages": ones})
+
+    async def evaluate(self, policy: RoleHandle) -> Mapping[str, float] | None:
+        """Return the mean negative log-likelihood of the learned tokens held out, in nats, and its exponential."""
+        if self._held_out is None:
+            return None
+        logprobs = await logprobs_of(self._held_out, policy, self._eval_batch_size)
+        nll = -float(logprobs.mean(dtype=np.float64))
+        return {"eval/nll": nll, "eval/perplexity": math.exp(min(nll, 700.0))}
+
+
+def _load(resolved: ResolvedOptions[Any]) -> Conversations:
+    run: SftOptions = resolved.run
+    renderer, eos = renderer_of(run)
+
+    def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
+        found = load_conversations(sets, run.data, run.data, renderer, eos=eos, option=option)
+        return found.columns
+
+    held_out = rows("eval.data", run.eval.data) if run.eval.data else None
+    return Conversations(rows("data.train", run.data.train), held_out, run.eval.batch_size)
+
+
+def _objective(resolved: ResolvedOptions[Any]) -> PolicyObjective:
+    return PolicyObjective(
+        loss=ComponentRef(kind="rlhf_policy_losses", name="supervised:sft"),
+        aggregation=resolved.run.train.aggregation,
+    )
+
+
+def run(resolved: ResolvedOptions[SftOptions], plugins: Plugins) -> RunResult:
+    """Run a whole fine-tuning and return how it ended.
+
+    Raises:
+        RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
+    """
+    return drive(kind_of(_load, _objective), resolved, plugins)
