@@ -19,7 +19,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.testing.tiny import FAMILIES
 from rlhf_torch.rows.packed_rows import pack_rows
-from rlhf_torch.rows.prompt_sharing import prompt_lengths, shared_starts
+from rlhf_torch.rows.prompt_sharing import prompt_lengths, shared_starts, sharing_micro_batches
 
 CPU = torch.device("cpu")
 
@@ -218,3 +218,16 @@ def test_equal_steps_are_equal_to_the_bit(start, make_spec, models, batch, plan)
         backend.train_step(batch, plan)
         digests.append(backend.checksum())
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("share_prompts", [False, True])
+@pytest.mark.parametrize("max_tokens", [20, 45, 1000])
+def test_rows_of_a_unit_come_into_one_micro_batch(batch, share_prompts, max_tokens):
+    cut = sharing_micro_batches(batch, max_tokens, share_prompts=share_prompts, rows_per_unit=2)
+
+    assert sorted(np.concatenate(cut).tolist()) == list(range(len(batch)))
+    for rows in cut:
+        pairs = rows.reshape(-1, 2)
+        assert (pairs[:, 0] % 2 == 0).all()
+        assert (pairs[:, 1] == pairs[:, 0] + 1).all()
+        assert batch.num_tokens[rows].sum() <= max_tokens or len(rows) == 2

@@ -1,0 +1,183 @@
+"""The loss on answers some of which were preferred."""
+
+import inspect
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_core import Component, PluginError, Registered
+from rlhf_core.batch.metric import merge_metrics, metric_values
+from rlhf_core.capabilities import UNPAIRED_ANSWERS
+from rlhf_core.contracts import (
+    ComponentRef,
+    Normalizers,
+    PreferenceObjective,
+    PreferenceResult,
+    StepPlan,
+)
+from rlhf_core.objective import ActionColumns, ActionGrid, ActionScores, build_objective
+from rlhf_core.objective.preference import preference_objective
+from rlhf_core.plugins import empty
+
+LENGTHS = (2, 1, 3, 2)
+"""Actions of the rows: chosen, rejected, chosen, rejected."""
+
+
+class Logistic:
+    """-log sigmoid of the difference of the log-ratios, whose reward is half the log-ratio."""
+
+    def __call__(self, inputs):
+        chosen, rejected = inputs.chosen.log_ratio, inputs.rejected.log_ratio
+        return PreferenceResult(
+            loss=-torch.nn.functional.logsigmoid(chosen - rejected),
+            chosen_rewards=chosen.detach() / 2,
+            rejected_rewards=rejected.detach() / 2,
+        )
+
+
+class EachAnswer:
+    """The mean log-prob of a token, with the sign of the label; takes answers without a partner."""
+
+    def __call__(self, inputs):
+        chosen, rejected = inputs.chosen, inputs.rejected
+        parts = -chosen.policy / chosen.num_tokens, rejected.policy / rejected.num_tokens
+        return PreferenceResult(
+            loss=torch.cat(parts),
+            chosen_rewards=chosen.policy.detach(),
+            rejected_rewards=rejected.policy.detach(),
+        )
+
+
+@pytest.fixture
+def build():
+    plugins = empty()
+    registry = plugins.registries["rlhf_preference_losses"]
+    for component in (
+        Component(name="logistic", factory=lambda config: Logistic()),
+        Component(
+            name="each",
+            factory=lambda config: EachAnswer(),
+            provides=frozenset({UNPAIRED_ANSWERS}),
+        ),
+    ):
+        registry.add(Registered(component, "test"))
+
+    def of(name, nll_coef=0.0):
+        ref = ComponentRef(kind="rlhf_preference_losses", name=f"test:{name}")
+        return build_objective(PreferenceObjective(loss=ref, nll_coef=nll_coef), plugins)
+
+    return of
+
+
+@pytest.fixture
+def logprobs():
+    return torch.tensor([-0.5, -1.0, -2.0, -0.1, -0.2, -0.3, -1.5, -0.25]).double().requires_grad_()
+
+
+REFERENCE = torch.tensor([-0.4, -1.1, -1.0, -0.2, -0.2, -0.2, -1.0, -0.5]).double()
+
+
+def part(logprobs, rows, *, reference=REFERENCE, rewards=(1.0, 0.0, 1.0, 0.0)):
+    """Scores and columns of some rows."""
+    starts = np.cumsum([0, *LENGTHS])
+    index = torch.from_numpy(np.concatenate([np.arange(starts[r], starts[r + 1]) for r in rows]))
+    grid = ActionGrid.of(np.array(LENGTHS)[list(rows)], torch.device("cpu"))
+    mine = logprobs[index]
+    flat = {} if reference is None else {"ref_logprobs": reference[index]}
+    given = None if rewards is None else torch.tensor(rewards)[list(rows)]
+    scores = ActionScores(logprobs=mine, entropies=torch.zeros_like(mine))
+    return scores, ActionColumns(flat=flat, grid=grid, rewards=given)
+
+
+PLAN = StepPlan(normalizers=Normalizers(num_actions=8, num_sequences=4, max_actions=9))
+
+
+def by_hand(logprobs, nll_coef=0.0):
+    ends = np.cumsum([0, *LENGTHS])
+    sums = [logprobs[a:b].sum() for a, b in itertools.pairwise(ends)]
+    refs = [REFERENCE[a:b].sum() for a, b in itertools.pairwise(ends)]
+    total = 0.0
+    for chosen, rejected in ((0, 1), (2, 3)):
+        z = (sums[chosen] - refs[chosen]) - (sums[rejected] - refs[rejected])
+        total = total + torch.log1p(torch.exp(-z)) / 2
+        total = total + nll_coef * (-sums[chosen] / LENGTHS[chosen]) / 2
+    return total
+
+
+@pytest.mark.parametrize("nll_coef", [0.0, 0.3])
+def test_it_is_the_mean_over_pairs(build, logprobs, nll_coef):
+    loss, metrics = build("logistic", nll_coef).rollouts(*part(logprobs, range(4)), PLAN)
+    (slope,) = torch.autograd.grad(loss, logprobs)
+
+    expected = by_hand(logprobs, nll_coef)
+    (wanted,) = torch.autograd.grad(expected, logprobs)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(slope, wanted)
+    values = metric_values(merge_metrics([metrics]))
+    # Log-ratios: 0.0 and -1.0, then 0.0 and -0.25; rewards are half of them.
+    assert values["preference/margin"] == pytest.approx((0.5 + 0.125) / 2)
+    assert values["preference/accuracy"] == 1.0
+    assert values["preference/chosen_nll"] == pytest.approx((1.5 / 2 + 0.6 / 3) / 2)
+    assert ("loss/nll" in values) == (nll_coef > 0)
+
+
+def test_it_does_not_depend_on_the_micro_batches(build, logprobs):
+    objective = build("logistic", 0.3)
+    whole, metrics = objective.rollouts(*part(logprobs, range(4)), PLAN)
+
+    parts = [objective.rollouts(*part(logprobs, rows), PLAN) for rows in ((0, 1), (2, 3))]
+
+    torch.testing.assert_close(sum(loss for loss, _ in parts), whole)
+    together = metric_values(merge_metrics([metrics for _, metrics in parts]))
+    assert together == pytest.approx(metric_values(merge_metrics([metrics])))
+
+
+def test_chosen_and_rejected_are_told_by_their_reward(build, logprobs):
+    objective = build("logistic")
+    right, _ = objective.rollouts(*part(logprobs, range(4)), PLAN)
+    swapped, _ = objective.rollouts(*part(logprobs, range(4), rewards=(0.0, 1.0, 0.0, 1.0)), PLAN)
+
+    # With z the log-ratio of the two, log(1 + exp(-z)) and log(1 + exp(z)) differ by z.
+    torch.testing.assert_close(swapped - right, torch.tensor((1.0 + 0.25) / 2).double())
+
+
+def test_answers_without_a_partner_are_units_of_their_own(build, logprobs):
+    objective = build("each")
+    rows = part(logprobs, (0, 1, 3), rewards=(1.0, 0.0, 0.0, 0.0))
+    plan = StepPlan(normalizers=Normalizers(num_actions=5, num_sequences=3, max_actions=9))
+
+    loss, metrics = objective.rollouts(*rows, plan)
+
+    expected = (1.5 / 2 - 2.0 / 1 - 1.75 / 2) / 3
+    assert loss.item() == pytest.approx(expected)
+    assert objective.rows_per_unit == 1
+    assert "preference/accuracy" not in metrics
+
+
+def test_a_loss_whose_reference_is_missing_says_so(build, logprobs):
+    with pytest.raises(PluginError, match="expected log-probs under the reference, got None"):
+        build("logistic").rollouts(*part(logprobs, range(4), reference=None), PLAN)
+
+
+def test_rows_without_rewards_are_refused(build, logprobs):
+    with pytest.raises(PluginError, match="needs the rewards of the rows"):
+        build("logistic").rollouts(*part(logprobs, range(4), rewards=None), PLAN)
+
+
+def test_padding_has_no_effect(build, logprobs):
+    """The column of the shorter row is padded with whatever the grid pads with; the sums leave it out."""
+    scores, columns = part(logprobs, range(4))
+    spoiled = SimpleNamespace(**{name: getattr(columns, name) for name in ("flat", "rewards")})
+    spoiled.grid = columns.grid
+    spoiled.optional = lambda name: torch.where(
+        columns.grid.mask, columns.padded(name), float("nan")
+    )
+
+    loss, _ = inspect.unwrap(preference_objective)(
+        Logistic(), scores, spoiled, PLAN, rows_per_unit=2, nll_coef=0.0
+    )
+
+    torch.testing.assert_close(loss, by_hand(logprobs))

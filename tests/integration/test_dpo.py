@@ -1,0 +1,172 @@
+"""``rlhf dpo`` as a user runs it: its numbers are those of two plain Transformers models, and it goes on after a kill."""
+
+import hashlib
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_cli.main import main
+from rlhf_core.testing.tiny import write_tiny_model
+
+from .forked_runs import metrics_without_times, run_in_a_fork
+
+QUIET = ["--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"]
+PAIRS = [
+    {"prompt": f"{a}+{b}=", "chosen": f"{a + b:02d}", "rejected": f"{a + b + 1}?"}
+    for a in range(4)
+    for b in range(4)
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with ``model`` and ``pairs.jsonl`` (prompt, chosen, rejected)."""
+    write_tiny_model(tmp_path / "model", hidden_size=32, num_layers=2, num_heads=2)
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def dpo(*words):
+    return main(["dpo", "--model", "model", "--data", "pairs.jsonl", *QUIET, *words])
+
+
+def records(output, kind):
+    text = Path(output, "metrics.jsonl").read_text()
+    return [line[kind] for line in map(json.loads, text.splitlines()) if kind in line]
+
+
+def answer_logprob(model, tokenizer, prompt, answer):
+    """Log-prob of an answer and its end of sequence, without packing."""
+    asked = tokenizer.encode(prompt, add_special_tokens=False)
+    said = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
+    ids = torch.tensor([*asked, *said])
+    logprobs = model(input_ids=ids[None]).logits[0].log_softmax(-1)
+    return logprobs[len(asked) - 1 : -1].gather(1, ids[len(asked) :, None]).sum()
+
+
+def naive_loss(model, reference, pairs, beta):
+    tokenizer = AutoTokenizer.from_pretrained("model")
+    losses = []
+    for pair in pairs:
+        ratios = []
+        for key in ("chosen", "rejected"):
+            with torch.no_grad():
+                under_reference = answer_logprob(reference, tokenizer, pair["prompt"], pair[key])
+            mine = answer_logprob(model, tokenizer, pair["prompt"], pair[key])
+            ratios.append(mine - under_reference)
+        losses.append(-torch.nn.functional.logsigmoid(beta * (ratios[0] - ratios[1])))
+    return torch.stack(losses).mean()
+
+
+def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(folder):
+    """In the first update policy and reference agree, so the second one shows that the reference is the start."""
+    code = dpo(
+        *("--steps", "2", "--output", "run", "--train.batch_size", "16", "--optim", "sgd"),
+        *("--actor.sgd.lr", "1.0", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
+        *("--preference.dpo.beta", "0.3", "--train.max_tokens_per_micro_batch", "40"),
+        *("--data.max_length", "40"),
+    )
+
+    assert code == 0
+    reference = AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32)
+    found = records("run", "metrics")
+    for step in range(2):
+        loss = naive_loss(model, reference, PAIRS, 0.3)
+        model.zero_grad()
+        loss.backward()
+        assert found[step]["loss/preference"] == pytest.approx(loss.item(), abs=1e-6)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= weight.grad
+    after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(after[name], weight, atol=2e-6, rtol=1e-5)
+    assert found[0]["preference/margin"] == pytest.approx(0.0, abs=1e-6)
+    assert found[1]["preference/margin"] > 0.0
+
+
+@pytest.mark.slow
+def test_margins_grow_and_held_out_pairs_are_told_apart(folder):
+    code = dpo(
+        *("--eval.data", "pairs.jsonl", "--output", "run", "--train.epochs", "20"),
+        *("--train.batch_size", "8", "--actor.adam.lr", "0.003", "--runtime.local.threads", "1"),
+    )
+
+    assert code == 0
+    first, last = records("run", "eval")
+    assert first["eval/loss"] == pytest.approx(0.6931, abs=1e-3)
+    assert first["eval/margin"] == pytest.approx(0.0, abs=1e-5)
+    assert last["eval/accuracy"] == 1.0
+    assert last["eval/margin"] > 1.0
+    assert last["eval/loss"] < 0.4
+
+
+def test_a_loss_without_a_reference_and_the_likelihood_beside_it(folder):
+    words = ["--preference.loss", "simpo", "--preference.nll_coef", "0.5", "--steps", "2"]
+
+    assert dpo(*words, "--output", "run") == 0
+
+    found = records("run", "metrics")[0]
+    assert found["loss/nll"] == pytest.approx(found["preference/chosen_nll"], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["train", "save"])
+def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
+    words = [
+        *("dpo", "--model", "model", "--data", "pairs.jsonl", *QUIET, "--train.batch_size", "5"),
+        *("--train.epochs", "2", "--checkpoint.every", "2", "--runtime.local.threads", "1"),
+        *("--eval.data", "pairs.jsonl", "--eval.every", "3", "--actor.adam.lr", "0.01"),
+    ]
+    assert run_in_a_fork(folder, "whole", [*words, "--output", "whole"]) == 0
+    for step in {"train": (1, 2, 5, 8), "save": (2, 8)}[phase]:
+        name = f"{phase}{step}"
+        killed = run_in_a_fork(folder, name, [*words, "--output", name], fault=f"{phase}:{step}")
+        assert os.WIFSIGNALED(killed)
+        assert os.WTERMSIG(killed) == signal.SIGKILL
+        assert run_in_a_fork(folder, name, [*words, "--output", name, "--resume", "auto"]) == 0
+
+        assert metrics_without_times(folder / name) == metrics_without_times(folder / "whole")
+        assert digest(folder / name) == digest(folder / "whole")
+
+
+def digest(run):
+    return hashlib.sha256((run / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--preference.loss", "kto"],
+            "kto: it learns from single answers, and rlhf dpo reads pairs",
+        ),
+        (["--preference.loss", "nothing"], "nothing"),
+        (["--data.chosen_key", "best"], "pairs.jsonl"),
+        (["--loss", "ppo"], "there is no such option"),
+        (["--preference.dpo.beta", "-1"], "a value above 0"),
+        (["--log.samples", "3"], "would change nothing: there are no rollouts"),
+    ],
+)
+def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, message):
+    (folder / "model" / "model.safetensors").unlink()
+
+    assert dpo(*words, "--output", "run") == 2
+    assert message in capfd.readouterr().err
+
+
+def test_pairs_of_equal_answers_are_bad_rows(folder, capfd):
+    same = [*PAIRS, {"prompt": "1+1=", "chosen": "02", "rejected": "02"}]
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, same)) + "\n")
+
+    assert dpo("--output", "run") == 2
+    said = capfd.readouterr().err
+    assert "pairs.jsonl:17" in said
+    assert "the preferred answer and the other are the same" in said
