@@ -1,4 +1,4 @@
-"""``rlhf dpo`` as a user runs it: its numbers are those of two plain Transformers models, and it goes on after a kill."""
+"""``rlhf dpo`` as a user runs it: its numbers are those of plain Transformers models, and it goes on after a kill."""
 
 import hashlib
 import json
