@@ -28,7 +28,7 @@ from .course import kind_of, logprobs_of, renderer_of
 from .dpo_options import DpoOptions
 
 
-class Pairs:
+class PreferredAnswers:
     """See ``course.Examples``: two neighboring rows are the answers of a pair, the chosen one first.
 
     The reference is the policy before its first update. Its log-probs of all rows are computed once, when a process
@@ -107,7 +107,7 @@ def _sums(rows: TrajectoryColumns, logprobs: NDArray[np.float32]) -> torch.Tenso
     return torch.from_numpy(np.add.reduceat(logprobs, rows.action_offsets[:-1]))
 
 
-def _load(resolved: ResolvedOptions[Any]) -> Pairs:
+def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers:
     run: DpoOptions = resolved.run
     renderer, eos = renderer_of(run)
 
@@ -116,7 +116,7 @@ def _load(resolved: ResolvedOptions[Any]) -> Pairs:
 
     loss = resolved.one("preference.loss")
     held_out = rows("eval.data", run.eval.data) if run.eval.data else None
-    return Pairs(
+    return PreferredAnswers(
         rows("data.train", run.data.train),
         held_out,
         loss.registered.build(loss.options),

@@ -26,7 +26,7 @@ from .course import kind_of, logprobs_of, renderer_of
 from .sft_options import SftOptions
 
 
-class Conversations:
+class ImitatedRows:
     """See ``course.Examples``: each row is a conversation, or a text of continued pre-training."""
 
     rows_per_unit = 1
@@ -56,7 +56,7 @@ class Conversations:
         return {"eval/nll": nll, "eval/perplexity": math.exp(min(nll, 700.0))}
 
 
-def _load(resolved: ResolvedOptions[Any]) -> Conversations:
+def _load(resolved: ResolvedOptions[Any]) -> ImitatedRows:
     run: SftOptions = resolved.run
     renderer, eos = renderer_of(run)
 
@@ -65,7 +65,7 @@ def _load(resolved: ResolvedOptions[Any]) -> Conversations:
         return found.columns
 
     held_out = rows("eval.data", run.eval.data) if run.eval.data else None
-    return Conversations(rows("data.train", run.data.train), held_out, run.eval.batch_size)
+    return ImitatedRows(rows("data.train", run.data.train), held_out, run.eval.batch_size)
 
 
 def _objective(resolved: ResolvedOptions[Any]) -> PolicyObjective:
