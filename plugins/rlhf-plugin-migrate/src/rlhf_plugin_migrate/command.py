@@ -1,0 +1,232 @@
+"""The command ``rlhf migrate``: it reads the input, writes the configurations and prints the reports."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from rlhf_core import ConfigError
+from rlhf_core import plugins as plugin_loader
+
+from .document import Report, report_of
+from .migration import Migrate, Migration, migrated
+from .openrlhf import programs
+from .shell.launchers import launches_of
+from .shell.script import Command, commands
+from .trl import grpo
+
+_STDIN = "-"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"rlhf migrate: {message}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run of another framework that is to be migrated."""
+
+    migrate: Migrate
+    origin: str
+    framework: str
+
+
+@dataclass(slots=True)
+class Jobs:
+    """Everything that was found in the input."""
+
+    runs: list[Job] = field(default_factory=list)
+    """Runs that become configurations."""
+    commands: list[tuple[str, Report]] = field(default_factory=list)
+    """Command lines that replace a program, with their reports."""
+    refused: list[str] = field(default_factory=list)
+    """A message for each program without a counterpart."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's flags."""
+    own = _Parser(
+        prog="rlhf migrate",
+        description="Turn the launch of another framework into a configuration for rlhf train -c, and report what "
+        "became of each of its options. Nothing of the input is run.",
+        epilog="rlhf migrate [OPTIONS] -- python3 -m openrlhf.cli.train_ppo_ray --flag ... takes a command line.",
+        allow_abbrev=False,
+    )
+    own.add_argument(
+        "input",
+        nargs="?",
+        help=f"shell script with OpenRLHF commands, or YAML file of TRL; {_STDIN}: standard input",
+    )
+    own.add_argument(
+        "--from",
+        dest="framework",
+        choices=("openrlhf", "trl"),
+        default="openrlhf",
+        help="framework of the input (openrlhf)",
+    )
+    own.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help="TOML file to write, which must not be there yet; unset: standard output. Several commands become "
+        "NAME-1.toml, NAME-2.toml",
+    )
+    own.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="value of a shell variable that the script does not set",
+    )
+    own.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        help="TRL: number of processes that accelerate starts, which is in no YAML file (1)",
+    )
+    own.add_argument(
+        "--strict", action="store_true", help="exit with 1 if anything has no equivalent"
+    )
+    return own
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the configurations and return the exit code.
+
+    The code is 0; 1 if ``rlhf train`` would refuse a configuration or, with ``--strict``, if something has no
+    equivalent; 2 if a command has no counterpart.
+
+    Raises:
+        ConfigError: a flag is wrong, or the input cannot be read or has no command of OpenRLHF.
+    """
+    words = list(arguments)
+    line = words[words.index("--") + 1 :] if "--" in words else None
+    own = parser().parse_args(words[: words.index("--")] if line is not None else words)
+    if (own.input is None) == (line is None):
+        raise ConfigError(
+            "rlhf migrate: expected a file, - for standard input, or a command line behind --, and one of them only"
+        )
+    if own.framework == "trl":
+        jobs = Jobs(runs=[_trl_job(own.input, own.processes)])
+    else:
+        jobs = _openrlhf_jobs(own.input, line, _variables(own.set))
+    outputs = _outputs(own.output, len(jobs.runs))
+    plugins = plugin_loader.load()
+    done = [
+        migrated(job.migrate, _adapter(output), job.origin, job.framework, plugins)
+        for job, output in zip(jobs.runs, outputs, strict=True)
+    ]
+    _write(done, outputs)
+    for text, report in jobs.commands:
+        print(text)
+        print("\n".join(report.lines()), file=sys.stderr)
+    for message in jobs.refused:
+        print(f"error: {message}", file=sys.stderr)
+    if jobs.refused:
+        return 2
+    reports = [each.report for each in done] + [report for _, report in jobs.commands]
+    incomplete = own.strict and not all(report.is_complete for report in reports)
+    return int(incomplete or any(report.refusal for report in reports))
+
+
+def _openrlhf_jobs(path: str | None, line: Sequence[str] | None, variables: dict[str, str]) -> Jobs:
+    """Return the programs of OpenRLHF that a script or a command line starts."""
+    if line is not None:
+        found = [Command(tuple(line), 1)]
+    else:
+        folder = Path.cwd() if path == _STDIN else Path(os.path.abspath(str(path))).parent
+        found = commands(_read(path), variables, folder)
+    launches = launches_of(found)
+    if not launches:
+        raise ConfigError(
+            "rlhf migrate: expected a command with openrlhf.cli.NAME, such as python3 -m openrlhf.cli.train_ppo_ray; "
+            f"there is none in {'the command line' if line is not None else path}"
+        )
+    jobs = Jobs()
+    for launch in launches:
+        where = "the command line" if line is not None else f"{path}, line {launch.line}"
+        origin = f"{launch.program} of OpenRLHF, {where}"
+        answer = programs.answer(launch)
+        if isinstance(answer, str):
+            jobs.refused.append(answer)
+        elif isinstance(answer, programs.CommandLine):
+            jobs.commands.append((answer.text, report_of(answer.outcome, origin)))
+        else:
+            migrate = functools.partial(answer, launch)
+            jobs.runs.append(Job(migrate=migrate, origin=origin, framework="OpenRLHF"))
+    return jobs
+
+
+def _trl_job(path: str, processes: int) -> Job:
+    if processes < 1:
+        raise ConfigError(f"--processes {processes}: expected 1 or more")
+    return Job(
+        migrate=functools.partial(grpo.migrate, grpo.read(_read(path), path), processes),
+        origin=f"GRPO of TRL, {path}",
+        framework="TRL",
+    )
+
+
+def _variables(texts: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (equals and name.isidentifier()):
+            raise ConfigError(f"--set {text}: expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _read(path: str | None) -> str:
+    try:
+        return sys.stdin.read() if path == _STDIN else Path(str(path)).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"rlhf migrate: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"rlhf migrate: {path}: expected text in UTF-8") from error
+
+
+def _outputs(output: Path | None, number: int) -> list[Path | None]:
+    if output is None or number == 1:
+        return [output] * number
+    return [output.with_stem(f"{output.stem}-{index}") for index in range(1, number + 1)]
+
+
+def _adapter(output: Path | None) -> str:
+    return str(output.with_name(f"{output.stem}_reward.py")) if output else "migrated_reward.py"
+
+
+def _write(done: Sequence[Migration], outputs: Sequence[Path | None]) -> None:
+    """Write all files, or none if one of them is there already, and print the reports.
+
+    Raises:
+        ConfigError: a file is there already or cannot be written.
+    """
+    texts: dict[Path, str] = {}
+    for each, output in zip(done, outputs, strict=True):
+        if output is not None:
+            texts[output] = each.text
+            texts |= {Path(path): text for path, text in each.files.items()}
+    if there := [path for path in texts if path.exists()]:
+        raise ConfigError(f"-o: {there[0]} is there already; choose another name or remove it")
+    for path, text in texts.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"-o {path}: cannot write it: {error.strerror}") from error
+    for each, output in zip(done, outputs, strict=True):
+        if output is None:
+            print(each.text, end="")
+            for name in each.files:
+                print(f"note: {name} is written with -o FILE only", file=sys.stderr)
+        print("\n".join(each.report.lines()), file=sys.stderr)
+    for path in texts:
+        print(f"written: {path}", file=sys.stderr)

@@ -1,0 +1,57 @@
+"""Programs of OpenRLHF: the function that migrates each, the command that replaces it, or why there is neither yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..shell.launchers import Launch
+from ..table.outcome import Outcome, Row, Status
+from . import serve_rm, train_ppo_ray
+
+Program = Callable[[Launch, str], Outcome]
+"""Function from a launch, and the path of the file with reward functions, to an outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A command that replaces a program, where there is no configuration to write."""
+
+    text: str
+    outcome: Outcome
+
+
+def _reinforcement(launch: Launch, adapter: str) -> Outcome:
+    outcome = train_ppo_ray.migrate(launch.words, adapter)
+    if launch.unresolved:
+        outcome.warnings.append(
+            f"only a shell could work out {', '.join(launch.unresolved)}: replace it, or give its value with --set"
+        )
+    if launch.launcher:
+        text = "rlhf train -c FILE; on a Ray cluster examples/cluster/submit.sh -c FILE"
+        outcome.others.append(Row(f"{launch.launcher} ...", Status.NOTHING, text))
+    return outcome
+
+
+_PROGRAMS: dict[str, Program] = {"train_ppo_ray": _reinforcement}
+
+_WITHOUT_TARGET = {
+    "train_sft": "rlhf sft",
+    "train_rm": "rlhf rm",
+    "train_dpo": "rlhf dpo",
+    "lora_combiner": "rlhf merge",
+}
+"""Program -> the command that it would become, which is not there yet."""
+
+
+def answer(launch: Launch) -> Program | CommandLine | str:
+    """Return the function that migrates a program, the command that replaces it, or a message that there is neither."""
+    name, where = launch.program, f"line {launch.line}: {launch.program}"
+    if name in _PROGRAMS:
+        return _PROGRAMS[name]
+    if name == "serve_rm":
+        return CommandLine(*serve_rm.migrate(launch.words))
+    if name in _WITHOUT_TARGET:
+        return f"{where} has no counterpart yet: {_WITHOUT_TARGET[name]} does not exist"
+    known = ", ".join([*_PROGRAMS, "serve_rm"])
+    return f"{where}: OpenRLHF has no such program, or none that is known here. Known: {known}"

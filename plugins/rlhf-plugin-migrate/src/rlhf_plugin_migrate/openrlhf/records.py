@@ -1,0 +1,84 @@
+"""Rules of evaluation, checkpoints and logs."""
+
+from __future__ import annotations
+
+from ..table.outcome import Outcome
+from ..table.source import Source
+
+_EVAL = ("dataset", "steps", "split", "temperature", "n_samples_per_prompt")
+
+
+def set_evaluation(source: Source, out: Outcome) -> None:
+    """Set the held-out sets. OpenRLHF evaluates only with a set and a number of steps."""
+    every = source.whole("eval.steps")
+    if not source.given("eval.dataset") or every <= 0:
+        why = "OpenRLHF evaluates only with both --eval.dataset and --eval.steps"
+        for name in (*(f"eval.{name}" for name in _EVAL), "ckpt.best_metric_key"):
+            out.nothing(name, why)
+        return
+    sets = [name.strip() for name in source.text("eval.dataset").split(",")]
+    out.set("eval.data", [f"{set_name(name)}={name}" for name in sets], "eval.dataset")
+    out.set("eval.every", every, "eval.steps")
+    out.set("eval.split", source.text("eval.split"), "eval.split")
+    out.set("eval.temperatures", [source.number("eval.temperature")], "eval.temperature")
+    out.set(
+        "eval.n_samples", source.whole("eval.n_samples_per_prompt"), "eval.n_samples_per_prompt"
+    )
+    out.set("eval.at_start", False, "eval.steps")
+    out.differs("eval.steps", "there is an evaluation after the last step, too")
+    out.differs("eval.dataset", "metrics are by set and not by the column datasource")
+    _set_best(source, out, sets[0])
+
+
+def _set_best(source: Source, out: Outcome, first: str) -> None:
+    """Set the metric of the best checkpoint. OpenRLHF's pass1 is the mean reward of the samples."""
+    flag = "ckpt.best_metric_key"
+    key = source.text(flag)
+    temperature = source.number("eval.temperature")
+    metric = f"eval/{set_name(first)}/T{temperature:g}/reward"
+    if key == "none":
+        out.nothing(flag, "no best checkpoint is kept")
+        return
+    out.set("checkpoint.best_metric", metric, flag, comment="OpenRLHF's pass1 is the mean reward")
+    if key and not key.endswith("_pass1"):
+        out.differs(
+            flag,
+            f"{key} has no counterpart of this name; rlhf show or metrics.jsonl lists the metrics",
+        )
+
+
+def set_name(path: str) -> str:
+    """Return a short name for a held-out set: the last part of its path, without an ending."""
+    last = path.partition("@")[0].rstrip("/").rpartition("/")[2]
+    return last.partition(".")[0] or "held_out"
+
+
+def set_files(source: Source, out: Outcome) -> None:
+    """Set the run folder and the checkpoints."""
+    folder = "ckpt.output_dir"
+    if source.given(folder):
+        out.set("output", source.text(folder).rstrip("/"), folder)
+        out.differs(
+            folder, "it is the run folder: the model is in model/, beside checkpoints and metrics"
+        )
+    if source.given("ckpt.path"):
+        out.differs("ckpt.path", "checkpoints are in checkpoints/ of the run folder")
+    every = source.whole("ckpt.save_steps")
+    out.set("checkpoint.every", max(every, 0), "ckpt.save_steps")
+    if source.flag("ckpt.save_hf"):
+        out.set("checkpoint.export", True, "ckpt.save_hf")
+        out.differs("ckpt.save_hf", "a Transformers folder is written once, at the end")
+    if source.flag("ckpt.load_enable"):
+        out.set("resume.checkpoint", "auto", "ckpt.load_enable")
+        out.differs("ckpt.load_enable", "checkpoints of OpenRLHF cannot be read")
+
+
+def set_logs(source: Source, out: Outcome) -> None:
+    """Set what is recorded."""
+    if source.whole("logger.logging_steps") != 1:
+        out.differs("logger.logging_steps", "every step is recorded")
+    else:
+        out.nothing("logger.logging_steps", "every step is recorded")
+    if source.given("logger.tensorboard_dir"):
+        out.set("log.tensorboard", True, "logger.tensorboard_dir")
+        out.differs("logger.tensorboard_dir", "events are in the run folder")

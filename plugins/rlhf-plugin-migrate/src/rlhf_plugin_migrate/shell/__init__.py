@@ -1,0 +1,1 @@
+"""Shell scripts as commands: quoting, variables and launchers. Nothing is run."""

@@ -1,0 +1,54 @@
+"""The module of OpenRLHF that a command starts, whatever launches it: python, deepspeed, torchrun, ray job submit."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .script import Command
+
+_MODULE = re.compile(r"openrlhf\.cli\.(\w+)")
+_FILE = re.compile(r"(?:.*/)?openrlhf/cli/(\w+)\.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of a program of OpenRLHF."""
+
+    program: str
+    """Its name, such as ``train_ppo_ray``."""
+    words: tuple[str, ...]
+    """The words after it: its flags."""
+    launcher: str
+    """The words before it, as one line."""
+    line: int
+    """Line of the script on which the command begins."""
+    unresolved: tuple[str, ...] = ()
+    """Expansions that only the shell could work out."""
+
+
+def launch_of(command: Command) -> Launch | None:
+    """Return the start of OpenRLHF's program in a command, or None if there is none."""
+    for index, word in enumerate(command.words):
+        found = _MODULE.fullmatch(word) or _FILE.fullmatch(word)
+        if found:
+            before = command.words[:index]
+            return Launch(
+                program=found[1],
+                words=command.words[index + 1 :],
+                launcher=shlex.join([*command.environment, *before]),
+                line=command.line,
+                unresolved=tuple(
+                    part
+                    for part in dict.fromkeys(command.unresolved)
+                    if any(part in word for word in command.words[index + 1 :])
+                ),
+            )
+    return None
+
+
+def launches_of(commands: Sequence[Command]) -> list[Launch]:
+    """Return all starts of OpenRLHF's programs, in order."""
+    return [launch for command in commands if (launch := launch_of(command))]

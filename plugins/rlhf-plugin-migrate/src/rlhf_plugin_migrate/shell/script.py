@@ -1,0 +1,382 @@
+"""Commands of a shell script, as bash would split them into words. No command is run and no file is read.
+
+The part of the language that launch scripts use is understood: quotes, line continuations, comments, variables, arrays,
+here-documents of ``read``, ``bash -c``, and three substitutions that tell a place (``dirname "$0"``, ``pwd``,
+``cd X && pwd``). Conditions and loops are not decided: the commands of all branches count. Anything else that only a
+shell could work out, such as ``$(date)``, stays in the word as it is written, and is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlhf_core import ConfigError
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_ASSIGNMENT = re.compile(rf"({_NAME})(\+?)=(.*)", re.DOTALL)
+_BRACED = re.compile(rf"({_NAME})(?:\[[@*]\])?(?::?-(.*))?", re.DOTALL)
+_ENDS_WORD = " \t\n;&|<>()"
+_DECLARES = {"export", "readonly", "local", "declare", "typeset"}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "\\": "\\", "'": "'", '"': '"'}
+_CD_PWD = re.compile(r"cd\s+(\S+)\s*(?:&&|;)\s*pwd(?:\s+-P)?")
+_SHELLS = {"bash", "sh", "zsh"}
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One simple command."""
+
+    words: tuple[str, ...]
+    """Words after quoting and expansion; assignments before the command are not among them."""
+    line: int
+    """Line of the script on which the command begins."""
+    environment: tuple[str, ...] = ()
+    """Assignments before the command, such as ``CUDA_VISIBLE_DEVICES=0``."""
+    unresolved: tuple[str, ...] = ()
+    """Expansions that were left in the words, such as ``$HOME``."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """The command that is being read."""
+
+    line: int = 1
+    words: list[str] = field(default_factory=list)
+    here: str | None = None
+    unresolved: list[str] = field(default_factory=list)
+
+
+def commands(text: str, variables: Mapping[str, str], folder: Path) -> list[Command]:
+    """Return the commands of a script in order, those of ``bash -c`` in place of it.
+
+    Args:
+        variables: values of variables before the first line.
+        folder: folder of the script, for ``dirname "$0"``.
+
+    Raises:
+        ConfigError: a quote, bracket or here-document does not end.
+    """
+    values = {name: [value] for name, value in variables.items()}
+    return list(_Reader(text, values, folder, depth=0).read())
+
+
+class _Reader:
+    """One pass over a text, in which assignments take effect as they are met."""
+
+    def __init__(
+        self, text: str, variables: dict[str, list[str]], folder: Path, *, depth: int, line: int = 1
+    ) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self.at = 0
+        self.line = line
+        self.variables = variables
+        self.folder = folder
+        self.depth = depth
+        self.word: str | None = None
+        self.command = _Pending(line=line)
+        self.documents: list[tuple[str, bool]] = []
+
+    def read(self) -> Iterator[Command]:
+        while self.at < len(self.text):
+            character = self._next()
+            if character == "\n":
+                self._end_word()
+                self._read_documents()
+                yield from self._end_command()
+            elif character in " \t":
+                self._end_word()
+            elif character in ";|&()":
+                yield from self._separate(character)
+            elif character in "<>":
+                self._redirect(character)
+            elif character == "#" and self.word is None:
+                self._skip_to_newline()
+            else:
+                self._part(character)
+        self._end_word()
+        yield from self._end_command()
+
+    def _separate(self, character: str) -> Iterator[Command]:
+        if character == "(" and self.word is not None and self.word.endswith("="):
+            self._array(self.word.rstrip("+="), appends=self.word.endswith("+="))
+        elif character == "&" and self._peek() == ">":
+            self._end_word()
+            self._redirect(self._next())
+        else:
+            self._end_word()
+            yield from self._end_command()
+
+    # Words.
+
+    def _part(self, character: str) -> None:
+        """Read one more part of the current word: an unquoted character, a quotation or an expansion."""
+        if character == "\\":
+            following = self._next()
+            self._add("" if following == "\n" else following, begins=following != "\n")
+        elif character == "'":
+            self._add(self._until("'"))
+        elif character == '"':
+            self._quoted('"')
+        elif character == "$" and self._peek() == "'":
+            self._next()
+            self._add(self._ansi())
+        elif character == "$" or character == "`":
+            self._add_split(self._expansion(character))
+        else:
+            self._add(character)
+
+    def _quoted(self, end: str | None) -> None:
+        """Read up to the closing ``end``, or to the end of the text: variables count, spaces and quotes do not."""
+        self._add("")
+        while end is not None or self.at < len(self.text):
+            character = self._next()
+            if character == end:
+                return
+            if character == "\\" and self._peek() in f"$`\\\n{end or ''}":
+                following = self._next()
+                self._add("" if following == "\n" else following)
+            elif character in "$`":
+                self._add(" ".join(self._expansion(character)))
+            else:
+                self._add(character)
+
+    def _ansi(self) -> str:
+        found = ""
+        while (character := self._next()) != "'":
+            if character == "\\":
+                following = self._next()
+                found += _ESCAPES.get(following, "\\" + following)
+            else:
+                found += character
+        return found
+
+    def _array(self, name: str, *, appends: bool) -> None:
+        """Read ``NAME=( ... )``, in which newlines only separate words."""
+        outer, self.word, self.command = self.command, None, _Pending(line=self.line)
+        while (character := self._next()) != ")":
+            if character in " \t\n":
+                self._end_word()
+            elif character == "#" and self.word is None:
+                self._skip_to_newline()
+            else:
+                self._part(character)
+        self._end_word()
+        before = self.variables.get(name, []) if appends else []
+        self.variables[name] = [*before, *self.command.words]
+        outer.unresolved += self.command.unresolved
+        self.command = outer
+
+    # Expansions.
+
+    def _expansion(self, character: str) -> list[str]:
+        """Return the values of the expansion that ``$`` or a backquote begins."""
+        if character == "`":
+            return [self._substituted(self._until("`"), "`")]
+        if self._peek() == "(":
+            self._next()
+            return [self._substituted(self._balanced("(", ")"), "$(")]
+        if self._peek() == "{":
+            self._next()
+            return self._braced(self._balanced("{", "}"))
+        found = re.compile(rf"{_NAME}|[0-9@*#?$!-]").match(self.text, self.at)
+        if found is None:
+            return ["$"]
+        self.at = found.end()
+        return self._variable(found[0], f"${found[0]}")
+
+    def _braced(self, inside: str) -> list[str]:
+        written = f"${{{inside}}}"
+        found = _BRACED.fullmatch(inside)
+        if found is None:
+            return self._variable(inside, written)
+        name, default = found[1], found[2]
+        if default is not None and name not in self.variables:
+            words = next(self._inner(f": {default}"), None)
+            return list(words.words[1:]) if words else [""]
+        return self._variable(name, written)
+
+    def _variable(self, name: str, written: str) -> list[str]:
+        if name in self.variables:
+            return self.variables[name]
+        if name == "0":
+            return [str(self.folder / "script.sh")]
+        return [self._keep(written)]
+
+    def _substituted(self, inside: str, opening: str) -> str:
+        """Return what a substitution prints, if that is known without running it: the place of the script."""
+        inner = next(self._inner(inside.strip()), None)
+        words = inner.words if inner else ()
+        if words == ("pwd",):
+            return os.getcwd()
+        if len(words) == 2 and words[0] == "dirname":
+            return os.path.dirname(words[1])
+        moved = _CD_PWD.fullmatch(inside.strip())
+        if moved and len(words) == 2 and "$" not in words[1]:
+            return os.path.normpath(os.path.join(os.getcwd(), words[1]))
+        return self._keep(f"{opening}{inside}{'`' if opening == '`' else ')'}")
+
+    def _keep(self, written: str) -> str:
+        self.command.unresolved.append(written)
+        return written
+
+    def _inner(self, text: str) -> Iterator[Command]:
+        if self.depth == _MAX_DEPTH:
+            raise ConfigError(
+                f"line {self.line}: commands within commands, deeper than {_MAX_DEPTH}"
+            )
+        return _Reader(
+            text, self.variables, self.folder, depth=self.depth + 1, line=self.command.line
+        ).read()
+
+    # Commands.
+
+    def _end_word(self) -> None:
+        if self.word is not None:
+            if not self.command.words:
+                self.command.line = self.line
+            self.command.words.append(self.word)
+        self.word = None
+
+    def _end_command(self) -> Iterator[Command]:
+        done, self.command = self.command, _Pending(line=self.line)
+        words = done.words
+        assigned: list[str] = []
+        declares = bool(words) and words[0] in _DECLARES
+        if declares:
+            words = [word for word in words[1:] if not word.startswith("-")]
+        while words and (found := _ASSIGNMENT.fullmatch(words[0])):
+            assigned.append(words[0])
+            before = "".join(self.variables.get(found[1], [])) if found[2] else ""
+            self.variables[found[1]] = [before + found[3]]
+            words = words[1:]
+        if not words or declares:
+            return
+        if words[0] == "read" and done.here is not None:
+            self.variables[words[-1]] = [done.here]
+        inner = self._script_of(words)
+        if inner is not None:
+            yield from self._inner(inner)
+        else:
+            yield Command(tuple(words), done.line, tuple(assigned), tuple(done.unresolved))
+
+    @staticmethod
+    def _script_of(words: list[str]) -> str | None:
+        """Return the text that ``bash -c TEXT`` runs, wherever in the words a shell is called."""
+        for index, word in enumerate(words[:-2]):
+            if os.path.basename(word) in _SHELLS and words[index + 1] in ("-c", "-lc", "-ic"):
+                return words[index + 2]
+        return None
+
+    # Redirections and here-documents.
+
+    def _redirect(self, character: str) -> None:
+        """Leave out a redirection with its target; note a here-document, whose text begins on the next line."""
+        if self.word is not None and self.word.isdigit():
+            self.word = None
+        self._end_word()
+        if character == "<" and self._peek() == "<":
+            self._next()
+            if self._peek() == "-":
+                self._next()
+            mark = self._target()
+            self.documents.append((mark.strip("'\"\\"), mark[:1] not in "'\"\\"))
+            return
+        while self._peek() in (">", "&", "|"):
+            self._next()
+        self._target()
+
+    def _target(self) -> str:
+        found = re.compile(r"[ \t]*((?:\$\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^\s;&|<>()])*)").match(
+            self.text, self.at
+        )
+        assert found is not None, "every part of the expression may be empty"
+        self.at = found.end()
+        return found[1]
+
+    def _read_documents(self) -> None:
+        for mark, expands in self.documents:
+            lines: list[str] = []
+            while True:
+                if self.at >= len(self.text):
+                    raise ConfigError(
+                        f"line {self.command.line}: expected a line {mark!r} at the end of <<{mark}"
+                    )
+                end = self.text.find("\n", self.at)
+                end = len(self.text) if end < 0 else end
+                line = self.text[self.at : end]
+                self.at = min(end + 1, len(self.text))
+                self.line += 1
+                if line.strip() == mark:
+                    break
+                lines.append(line)
+            text = "\n".join(lines)
+            self.command.here = self._expanded(text) if expands else text
+        self.documents.clear()
+
+    def _expanded(self, text: str) -> str:
+        inner = _Reader(text, self.variables, self.folder, depth=self.depth + 1, line=self.line)
+        inner._quoted(None)
+        self.command.unresolved += inner.command.unresolved
+        return inner.word or ""
+
+    # Characters.
+
+    def _next(self) -> str:
+        if self.at >= len(self.text):
+            raise ConfigError(
+                f"the command that begins on line {self.command.line} does not end: a quote, a bracket or a backslash "
+                "is open at the end of the text"
+            )
+        character = self.text[self.at]
+        self.at += 1
+        self.line += character == "\n"
+        return character
+
+    def _peek(self) -> str:
+        return self.text[self.at : self.at + 1]
+
+    def _until(self, end: str) -> str:
+        found = ""
+        while (character := self._next()) != end:
+            found += character
+        return found
+
+    def _balanced(self, opening: str, closing: str) -> str:
+        found, depth = "", 1
+        while True:
+            character = self._next()
+            depth += (character == opening) - (character == closing)
+            if depth == 0:
+                return found
+            found += character
+
+    def _skip_to_newline(self) -> None:
+        end = self.text.find("\n", self.at)
+        self.at = len(self.text) if end < 0 else end
+
+    def _add(self, text: str, *, begins: bool = True) -> None:
+        if begins or self.word is not None:
+            self.word = (self.word or "") + text
+
+    def _add_split(self, values: list[str]) -> None:
+        """Add an unquoted expansion, which bash splits into words at white space, but not in an assignment."""
+        text, before = " ".join(values), self.command.words
+        assigns = not before or before[0] in _DECLARES
+        if text in self.command.unresolved or (
+            assigns and self.word and _ASSIGNMENT.fullmatch(self.word)
+        ):
+            self._add(text)
+            return
+        if text[:1].isspace():
+            self._end_word()
+        for index, part in enumerate(text.split()):
+            if index:
+                self._end_word()
+            self._add(part)
+        if text[-1:].isspace():
+            self._end_word()

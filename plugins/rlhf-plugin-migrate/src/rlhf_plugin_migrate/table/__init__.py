@@ -1,0 +1,1 @@
+"""Tables of another framework's options: their kinds, their defaults, and what becomes of each."""

@@ -1,0 +1,42 @@
+"""Kinds of values, as another framework's command line reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Value = bool | int | float | str | list[int] | list[float] | list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How many words an option takes, and how they are read."""
+
+    name: str
+    """For messages, such as ``a number``."""
+    read: Callable[[Sequence[str]], Value]
+    """Value of the words. Raises ValueError for words of another kind."""
+    least: int = 1
+    """Smallest number of words."""
+    most: int | None = 1
+    """Largest number of words; None: all up to the next flag."""
+
+
+SWITCH = Kind("nothing", lambda words: True, least=0, most=0)
+WHOLE = Kind("a whole number", lambda words: int(words[0]))
+NUMBER = Kind("a number", lambda words: float(words[0]))
+TEXT = Kind("a text", lambda words: words[0])
+PAIR = Kind("two numbers", lambda words: [float(word) for word in words], least=2, most=2)
+NUMBERS = Kind("one number or more", lambda words: [float(word) for word in words], most=None)
+TEXTS = Kind("texts", lambda words: list(words), least=0, most=None)
+
+
+def choice(*names: str) -> Kind:
+    """Return the kind of one of several words."""
+
+    def read(words: Sequence[str]) -> str:
+        if words[0] not in names:
+            raise ValueError(words[0])
+        return words[0]
+
+    return Kind(f"one of {', '.join(names)}", read)

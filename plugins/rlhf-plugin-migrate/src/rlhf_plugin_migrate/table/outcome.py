@@ -1,0 +1,180 @@
+"""Outcome of a migration: options with their values and comments, and a row for everything that was in the input."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+from .entries import Missing, Nothing, Rule, To
+from .kinds import Value
+from .source import Source, Written
+
+
+class Status(IntEnum):
+    """What became of an option; of several, the largest counts."""
+
+    NOTHING = 0
+    """It needs no counterpart."""
+    MAPPED = 1
+    """It has a counterpart of the same meaning."""
+    DIFFERS = 2
+    """It has a counterpart of another meaning."""
+    MISSING = 3
+    """It has no counterpart."""
+    UNKNOWN = 4
+    """The other framework does not have it, or its value cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the report."""
+
+    what: str
+    """The option as it was written."""
+    status: Status
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option of the configuration."""
+
+    value: Value
+    sources: tuple[str, ...]
+    """Names of the options that it comes from; none for what holds for every run of the other framework."""
+    comment: str = ""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the rules of a table have found."""
+
+    source: Source
+    settings: dict[str, Setting] = field(default_factory=dict)
+    """By path."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Text of each file that the configuration needs beside it, by the file's path."""
+    notes: dict[str, list[tuple[Status, str]]] = field(default_factory=dict)
+    """What the rules say of an option, by its name."""
+    others: list[Row] = field(default_factory=list)
+    """Rows for what is in the input besides options, such as a launcher."""
+    warnings: list[str] = field(default_factory=list)
+    """What is to be known of the whole run."""
+
+    def set(self, path: str, value: Value, *sources: str, comment: str = "") -> None:
+        """Set an option of the configuration. Where two rules set the same, the later one wins."""
+        self.settings[path] = Setting(value, sources, comment)
+
+    def nothing(self, name: str, why: str) -> None:
+        """Note that an option needs no counterpart."""
+        self.notes.setdefault(name, []).append((Status.NOTHING, why))
+
+    def differs(self, name: str, how: str) -> None:
+        """Note that an option's counterpart differs."""
+        self.notes.setdefault(name, []).append((Status.DIFFERS, how))
+
+    def missing(self, name: str, why: str) -> None:
+        """Note that an option has no counterpart."""
+        self.notes.setdefault(name, []).append((Status.MISSING, why))
+
+    def apply_plain_entries(self) -> None:
+        """Do what the entries of the table say by themselves: those with a counterpart, and those without one."""
+        for name, entry in self.source.entries.items():
+            fate, value = entry.fate, self.source.value(name)
+            if isinstance(fate, To) and (self.source.given(name) or not fate.if_given):
+                if value is not None:
+                    self.set(fate.option, fate.convert(value), name)
+                if fate.differs and self.source.given(name):
+                    self.differs(name, fate.differs)
+            elif isinstance(fate, Nothing) and self.source.given(name):
+                self.nothing(name, fate.why)
+            elif isinstance(fate, Missing) and self.source.given(name):
+                if value in fate.off:
+                    self.nothing(name, "it is off, as here")
+                else:
+                    self.missing(name, fate.why)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield a row for everything that was written in the input, in order."""
+        yield from self.others
+        for written in self.source.written:
+            if written.problem:
+                yield Row(written.text, Status.UNKNOWN, written.problem)
+            else:
+                yield self._row(written)
+
+    def default_rows(self) -> Iterator[Row]:
+        """Yield a row for each default of the other framework that has no counterpart of the same meaning."""
+        for name, notes in self.notes.items():
+            status, text = max(notes)
+            if not self.source.given(name) and status > Status.MAPPED:
+                value = self.source.value(name)
+                yield Row(f"{self.source.spelled(name)} {value}", status, text)
+
+    def _row(self, written: Written) -> Row:
+        found = [self._said_of(name) for name in written.names]
+        texts = dict.fromkeys(text for _, text in found if text)
+        return Row(written.text, max(status for status, _ in found), "; ".join(texts))
+
+    def _said_of(self, name: str) -> tuple[Status, str]:
+        set_here = [
+            f"{path} = {shown(setting.value)}"
+            for path, setting in self.settings.items()
+            if name in setting.sources
+        ]
+        notes = self.notes.get(name, [])
+        assert set_here or notes, f"no rule says what becomes of {name}"
+        status = max([Status.MAPPED] * bool(set_here) + [status for status, _ in notes])
+        return status, "; ".join([*set_here, *(text for _, text in notes)])
+
+
+def shown(value: Value) -> str:
+    """Return a value as TOML has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(shown(entry) for entry in value)}]"
+    if isinstance(value, str):
+        return quoted(value)
+    return repr(value)
+
+
+def quoted(text: str) -> str:
+    """Return a text as a basic string of TOML."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    special = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    return (
+        '"'
+        + "".join(
+            special.get(letter, letter if letter.isprintable() else f"\\u{ord(letter):04x}")
+            for letter in escaped
+        )
+        + '"'
+    )
+
+
+def nearest(name: str, names: Iterator[str]) -> str:
+    """Return the known name that is most like ``name``, as a remark; empty if none is."""
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def as_default(setting: Setting, framework: str) -> Setting:
+    """Return a setting whose comment says that it is the framework's default."""
+    said = f"{framework}'s default"
+    return replace(setting, comment=f"{said}; {setting.comment}" if setting.comment else said)
+
+
+__all__ = [
+    "Outcome",
+    "Row",
+    "Rule",
+    "Setting",
+    "Status",
+    "as_default",
+    "nearest",
+    "quoted",
+    "shown",
+]

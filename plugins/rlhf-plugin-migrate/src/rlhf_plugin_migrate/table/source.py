@@ -1,0 +1,79 @@
+"""Values of the other framework's options: those that were written, and the defaults of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from .entries import Entry
+from .kinds import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An option as somebody wrote it."""
+
+    text: str
+    """The flag or key with its value, as in the input."""
+    names: tuple[str, ...]
+    """Entries that it sets; several for a flag that was later split in two. None: it is unknown, or its value is."""
+    problem: str = ""
+    """Why it sets nothing."""
+
+
+class Source:
+    """The options of one run of the other framework."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        given: Mapping[str, Value],
+        written: Sequence[Written],
+        spelling: str = "--{}",
+    ) -> None:
+        """Create the options.
+
+        Args:
+            entries: table of the framework, by name.
+            given: values that the input sets, by name.
+            written: everything that stands in the input, in order.
+            spelling: how a name is written.
+        """
+        self.entries = entries
+        self.written = tuple(written)
+        self._given = dict(given)
+        self._spelling = spelling
+
+    def given(self, *names: str) -> bool:
+        """Return True if the input sets any of the options."""
+        return any(name in self._given for name in names)
+
+    def spelled(self, name: str) -> str:
+        """Return an option's name as the other framework's users write it."""
+        return self._spelling.format(name)
+
+    def value(self, name: str) -> Value:
+        """Return the value that the other framework would work with."""
+        return self._given.get(name, self.entries[name].default)
+
+    def flag(self, name: str) -> bool:
+        """Return the value of a switch."""
+        return bool(self.value(name))
+
+    def whole(self, name: str) -> int:
+        """Return the value of an option that is a whole number and never unset."""
+        return int(cast(int, self.value(name)))
+
+    def number(self, name: str) -> float:
+        """Return the value of an option that is a number and never unset."""
+        return float(cast(float, self.value(name)))
+
+    def text(self, name: str) -> str:
+        """Return the value of an option as text; empty when it is unset."""
+        value = self.value(name)
+        return "" if value is None else str(value)
+
+    def numbers(self, name: str) -> list[float]:
+        """Return the value of an option that is a list of numbers; empty when it is unset."""
+        return [float(value) for value in cast(list[float], self.value(name) or [])]

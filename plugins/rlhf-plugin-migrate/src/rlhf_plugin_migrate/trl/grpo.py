@@ -1,0 +1,61 @@
+"""Migration of a YAML file for TRL's GRPO: the table's plain entries, then the rules by which keys act together."""
+
+from __future__ import annotations
+
+from rlhf_core import ConfigError
+
+from ..table.outcome import Outcome
+from ..table.source import Source
+from . import grpo_algorithm, grpo_rewards, grpo_sizes
+from .grpo_keys import KEYS
+from .yaml_file import read_keys
+
+_ONLY_SFT = {
+    "packing", "packing_strategy", "completion_only_loss", "assistant_only_loss", "dataset_text_field", "max_length",
+    "eval_packing", "padding_free", "truncation_mode",
+}  # fmt: skip
+
+
+def read(text: str, name: str) -> Source:
+    """Return the options of a YAML file for GRPO.
+
+    Raises:
+        ConfigError: the text is not such a file.
+    """
+    source = read_keys(text, name, KEYS)
+    unknown = {written.text.partition(":")[0] for written in source.written if not written.names}
+    if unknown & _ONLY_SFT and not source.given("reward_funcs", "num_generations", "beta"):
+        raise ConfigError(
+            f"rlhf migrate: {name} is a file for TRL's SFT ({', '.join(sorted(unknown & _ONLY_SFT))}), which has no "
+            "counterpart yet: rlhf sft does not exist"
+        )
+    return source
+
+
+def migrate(source: Source, processes: int, adapter: str) -> Outcome:
+    """Return the configuration that a file for GRPO means.
+
+    Args:
+        processes: number of processes that accelerate starts.
+        adapter: path of the file that calls the user's reward functions, if it is needed.
+    """
+    out = Outcome(source)
+    out.apply_plain_entries()
+    if not source.given("model_name_or_path"):
+        out.warnings.append("model_name_or_path is missing: the configuration needs model.path")
+    if processes == 1 and not source.given("deepspeed", "fsdp"):
+        out.warnings.append("one process is assumed; --processes says how many accelerate starts")
+    backend = grpo_sizes.set_components(source, out, processes)
+    grpo_sizes.set_computing(source, out, backend)
+    grpo_sizes.set_batches(source, out, processes)
+    grpo_sizes.set_records(source, out, processes)
+    grpo_sizes.set_data(source, out)
+    grpo_algorithm.set_optimizer(source, out)
+    grpo_algorithm.set_schedule(source, out)
+    grpo_algorithm.set_advantage(source, out)
+    grpo_algorithm.set_loss(source, out)
+    grpo_algorithm.set_kl(source, out)
+    grpo_algorithm.set_entropy(source, out)
+    grpo_algorithm.set_correction(source, out)
+    grpo_rewards.set_rewards(source, out, adapter)
+    return out
