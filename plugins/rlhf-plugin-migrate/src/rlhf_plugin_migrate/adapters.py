@@ -49,6 +49,7 @@ def number(value):
 _TRL = '''\
 """Reward functions of TRL's kind, called with lists as TRL calls them. Written by `rlhf migrate`; edit it at will."""
 
+import functools
 import importlib
 import os
 import sys
@@ -56,10 +57,15 @@ import sys
 PROMPT_KEY = {prompt_key!r}
 
 
-def called(path, prompts, responses, rows):
+@functools.cache
+def imported(path):
     sys.path.insert(0, os.getcwd())
     module, _, name = path.rpartition(".")
-    function = getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(module), name)
+
+
+def called(path, prompts, responses, rows):
+    function = imported(path)
     chat = bool(rows) and isinstance(rows[0][PROMPT_KEY], list)
     completions = [[{{"role": "assistant", "content": text}}] if chat else text for text in responses]
     columns = {{key: [row[key] for row in rows] for key in rows[0] if key != PROMPT_KEY}}

@@ -17,7 +17,7 @@ from rlhf_core import plugins as plugin_loader
 from .document import Report, report_of
 from .migration import Migrate, Migration, migrated
 from .openrlhf import programs
-from .shell.launchers import launches_of
+from .shell.launchers import launch_of, launches_of
 from .shell.script import Command, commands
 from .trl import grpo
 
@@ -56,13 +56,14 @@ def parser() -> argparse.ArgumentParser:
         prog="rlhf migrate",
         description="Turn the launch of another framework into a configuration for rlhf train -c, and report what "
         "became of each of its options. Nothing of the input is run.",
-        epilog="rlhf migrate [OPTIONS] -- python3 -m openrlhf.cli.train_ppo_ray --flag ... takes a command line.",
+        usage="rlhf migrate [OPTIONS] FILE, or rlhf migrate [OPTIONS] -- python3 -m openrlhf.cli.train_ppo_ray ...",
         allow_abbrev=False,
     )
     own.add_argument(
         "input",
-        nargs="?",
-        help=f"shell script with OpenRLHF commands, or YAML file of TRL; {_STDIN}: standard input",
+        nargs=argparse.REMAINDER,
+        help=f"shell script with OpenRLHF commands, or YAML file of TRL; {_STDIN}: standard input; or a whole command "
+        "line of OpenRLHF behind --",
     )
     own.add_argument(
         "--from",
@@ -106,17 +107,27 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: a flag is wrong, or the input cannot be read or has no command of OpenRLHF.
     """
-    words = list(arguments)
-    line = words[words.index("--") + 1 :] if "--" in words else None
-    own = parser().parse_args(words[: words.index("--")] if line is not None else words)
-    if (own.input is None) == (line is None):
+    own = parser().parse_args(list(arguments))
+    line, variables = Command(tuple(own.input), line=1), _variables(own.set)
+    if launch_of(line) is None and own.input[1:]:
+        # Everything from the file's name on: flags may follow it.
+        own = parser().parse_args([*own.input[1:], own.input[0]], own)
+        variables = _variables(own.set)
+    if not own.input:
         raise ConfigError(
-            "rlhf migrate: expected a file, - for standard input, or a command line behind --, and one of them only"
+            "rlhf migrate: expected a file, - for standard input, or a command line behind --; got nothing"
         )
-    if own.framework == "trl":
-        jobs = Jobs(runs=[_trl_job(own.input, own.processes)])
+    if launch_of(line) is not None:
+        jobs = _openrlhf_jobs([line], "the command line")
+    elif len(own.input) > 1:
+        raise ConfigError(
+            "rlhf migrate: expected one file, or a command line with openrlhf.cli.NAME, such as python3 -m "
+            f"openrlhf.cli.train_ppo_ray; got {' '.join(own.input)}"
+        )
+    elif own.framework == "trl":
+        jobs = Jobs(runs=[_trl_job(own.input[0], own.processes)])
     else:
-        jobs = _openrlhf_jobs(own.input, line, _variables(own.set))
+        jobs = _openrlhf_jobs(_script(own.input[0], variables), own.input[0])
     outputs = _outputs(own.output, len(jobs.runs))
     plugins = plugin_loader.load()
     done = [
@@ -136,23 +147,26 @@ def main(arguments: Sequence[str]) -> int:
     return int(incomplete or any(report.refusal for report in reports))
 
 
-def _openrlhf_jobs(path: str | None, line: Sequence[str] | None, variables: dict[str, str]) -> Jobs:
-    """Return the programs of OpenRLHF that a script or a command line starts."""
-    if line is not None:
-        found = [Command(tuple(line), 1)]
-    else:
-        folder = Path.cwd() if path == _STDIN else Path(os.path.abspath(str(path))).parent
-        found = commands(_read(path), variables, folder)
+def _script(path: str, variables: dict[str, str]) -> list[Command]:
+    folder = Path.cwd() if path == _STDIN else Path(os.path.abspath(path)).parent
+    return commands(_read(path), variables, folder)
+
+
+def _openrlhf_jobs(found: Sequence[Command], name: str) -> Jobs:
+    """Return the programs of OpenRLHF that commands start.
+
+    Args:
+        name: the input, in words.
+    """
     launches = launches_of(found)
     if not launches:
         raise ConfigError(
             "rlhf migrate: expected a command with openrlhf.cli.NAME, such as python3 -m openrlhf.cli.train_ppo_ray; "
-            f"there is none in {'the command line' if line is not None else path}"
+            f"there is none among the {len(found)} commands of {name}"
         )
     jobs = Jobs()
     for launch in launches:
-        where = "the command line" if line is not None else f"{path}, line {launch.line}"
-        origin = f"{launch.program} of OpenRLHF, {where}"
+        origin = f"{launch.program} of OpenRLHF, {name}, line {launch.line}"
         answer = programs.answer(launch)
         if isinstance(answer, str):
             jobs.refused.append(answer)
@@ -184,9 +198,9 @@ def _variables(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _read(path: str | None) -> str:
+def _read(path: str) -> str:
     try:
-        return sys.stdin.read() if path == _STDIN else Path(str(path)).read_text(encoding="utf-8")
+        return sys.stdin.read() if path == _STDIN else Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"rlhf migrate: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -142,8 +142,12 @@ def set_correction(source: Source, out: Outcome) -> None:
     if source.flag(_ENABLE):
         level, mode = _OLD_TYPES[source.text(_TYPE)]
         gate, deciding = "ratio", [_ENABLE, _TYPE]
+    for name in {_LEVEL, _MODE, _GATE, _TYPE} - set(deciding):
+        out.nothing(
+            name, f"{' and '.join(f'--{other}' for other in deciding)} say which correction it is"
+        )
     if level == "off":
-        for name in (_LEVEL, _MODE, _GATE, _THRESHOLD, _TYPE):
+        for name in (*deciding, _THRESHOLD):
             out.nothing(name, "the correction is off")
         return
     if source.text("actor.policy_loss_type") == "gspo":

@@ -31,8 +31,7 @@ def set_data(source: Source, out: Outcome) -> None:
             f"{', '.join(unread)}: only JSONL, CSV, Parquet and saved folders are read",
         )
     if source.given("data.prompt_probs"):
-        shares = [float(share) for share in source.text("data.prompt_probs").split(",")]
-        out.set("data.probabilities", shares, "data.prompt_probs")
+        out.set("data.probabilities", source.value("data.prompt_probs"), "data.prompt_probs")
         out.differs(
             "data.prompt_probs",
             "an epoch ends before a row would come twice; OpenRLHF repeats rows of the smaller sets until all are used",

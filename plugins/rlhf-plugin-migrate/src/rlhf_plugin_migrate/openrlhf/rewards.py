@@ -23,7 +23,7 @@ def set_reward(source: Source, out: Outcome, adapter: str) -> None:
         _set_agent(source, out)
     elif source.given(_REMOTE):
         urls = source.text(_REMOTE).split(",")
-        name = f"{adapter}:{OPENRLHF_NAME}" if urls[0].endswith(".py") else "http"
+        name = OPENRLHF_NAME if urls[0].endswith(".py") else "http"
         if urls[0].endswith(".py"):
             _set_function(source, out, urls[0], adapter)
         else:
@@ -46,11 +46,11 @@ def _set_agent(source: Source, out: Outcome) -> None:
     path = source.text(_AGENT)
     out.set("rollout.executor", "multi_turn", _AGENT)
     comment = "write this class: docs/writing-an-environment.md"
-    out.set("rollout.environment", f"{path}:Environment", _AGENT, comment=comment)
+    out.set("rollout.environment", f"{path}:AgentEnvironment", _AGENT, comment=comment)
     out.missing(
         _AGENT,
-        "an AgentExecutor cannot be used as it is. Its AgentInstance becomes a class Environment with reset and step; "
-        "each turn keeps its own reward, tokens stay as they were sampled",
+        "an AgentExecutor cannot be used as it is. Its AgentInstance becomes a class AgentEnvironment with reset and "
+        "step, in which each turn keeps its own reward",
     )
     out.nothing("data.label_key", "an environment gets the whole row of its task")
     for name in (_REMOTE, _MODEL):
@@ -98,7 +98,7 @@ def _set_model(source: Source, out: Outcome) -> None:
         )
     if source.flag("reward.normalize_enable"):
         out.set("reward.reward_model.normalize", "model", "reward.normalize_enable")
-    out.nothing("data.label_key", "a reward model reads no label; the row keeps all columns")
+    out.nothing("data.label_key", "a reward model reads no label")
 
 
 def _note_unread(source: Source, out: Outcome, name: str) -> None:

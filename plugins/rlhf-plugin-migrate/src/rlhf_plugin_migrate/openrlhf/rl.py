@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..table.entries import Entry, Fate, Rule, To
-from ..table.kinds import NUMBER, NUMBERS, PAIR, SWITCH, TEXT, TEXTS, WHOLE, Kind, Value, choice
+from ..table.kinds import (
+    NUMBER,
+    NUMBERS,
+    PAIR,
+    SHARES,
+    SWITCH,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    Kind,
+    Value,
+    choice,
+)
 from . import reasons as why
 
 _Line = tuple[str, Kind, Value, Fate, *tuple[str, ...]]
@@ -184,7 +196,7 @@ _TRAIN: tuple[_Line, ...] = (
 
 _DATA_AND_FILES: tuple[_Line, ...] = (
     ("data.prompt_dataset", TEXT, None, Rule("data.train"), "prompt_data"),
-    ("data.prompt_probs", TEXT, None, Rule("data.probabilities"), "prompt_data_probs"),
+    ("data.prompt_probs", SHARES, None, Rule("data.probabilities"), "prompt_data_probs"),
     ("data.prompt_split", TEXT, "train", To("data.split"), "prompt_split"),
     ("data.input_key", TEXT, "input", Rule("data.prompt_key", "data.template"), "input_key"),
     ("data.label_key", TEXT, None, Rule("reward.http.label_key"), "label_key"),

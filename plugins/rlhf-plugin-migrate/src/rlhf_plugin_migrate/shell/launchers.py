@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .script import Command
 
 _MODULE = re.compile(r"openrlhf\.cli\.(\w+)")
+_SECRETS = re.compile(r"(--runtime-env-json|[A-Za-z_]\w*)=.*", re.DOTALL)
 _FILE = re.compile(r"(?:.*/)?openrlhf/cli/(\w+)\.py")
 
 
@@ -22,7 +22,7 @@ class Launch:
     words: tuple[str, ...]
     """The words after it: its flags."""
     launcher: str
-    """The words before it, as one line."""
+    """The words before it as one line, without the values of variables."""
     line: int
     """Line of the script on which the command begins."""
     unresolved: tuple[str, ...] = ()
@@ -34,11 +34,13 @@ def launch_of(command: Command) -> Launch | None:
     for index, word in enumerate(command.words):
         found = _MODULE.fullmatch(word) or _FILE.fullmatch(word)
         if found:
-            before = command.words[:index]
+            # Variables may hold keys of services, which are nobody's business in a configuration.
+            before = [_SECRETS.sub(r"\1=...", word) for word in command.environment]
+            before += [_SECRETS.sub(r"\1=...", word) for word in command.words[:index]]
             return Launch(
                 program=found[1],
                 words=command.words[index + 1 :],
-                launcher=shlex.join([*command.environment, *before]),
+                launcher=" ".join(before),
                 line=command.line,
                 unresolved=tuple(
                     part

@@ -19,7 +19,7 @@ from rlhf_core import ConfigError
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})(\+?)=(.*)", re.DOTALL)
 _BRACED = re.compile(rf"({_NAME})(?:\[[@*]\])?(?::?-(.*))?", re.DOTALL)
-_ENDS_WORD = " \t\n;&|<>()"
+_ALL_WORDS = re.compile(rf"\{{{_NAME}\[@\]\}}")
 _DECLARES = {"export", "readonly", "local", "declare", "typeset"}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "\\": "\\", "'": "'", '"': '"'}
 _CD_PWD = re.compile(r"cd\s+(\S+)\s*(?:&&|;)\s*pwd(?:\s+-P)?")
@@ -141,9 +141,18 @@ class _Reader:
                 following = self._next()
                 self._add("" if following == "\n" else following)
             elif character in "$`":
-                self._add(" ".join(self._expansion(character)))
+                separate = _ALL_WORDS.match(self.text, self.at) is not None
+                values = self._expansion(character)
+                self._add_quoted(values if separate else [" ".join(values)])
             else:
                 self._add(character)
+
+    def _add_quoted(self, values: list[str]) -> None:
+        """Add the words of a quoted expansion: several for an array with ``@``."""
+        for index, value in enumerate(values):
+            if index:
+                self._end_word()
+            self._add(value)
 
     def _ansi(self) -> str:
         found = ""

@@ -28,6 +28,10 @@ NUMBER = Kind("a number", lambda words: float(words[0]))
 TEXT = Kind("a text", lambda words: words[0])
 PAIR = Kind("two numbers", lambda words: [float(word) for word in words], least=2, most=2)
 NUMBERS = Kind("one number or more", lambda words: [float(word) for word in words], most=None)
+SHARES = Kind(
+    "numbers with commas between them",
+    lambda words: [float(share) for share in words[0].split(",")],
+)
 TEXTS = Kind("texts", lambda words: list(words), least=0, most=None)
 
 

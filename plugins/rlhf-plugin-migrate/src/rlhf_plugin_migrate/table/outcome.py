@@ -125,6 +125,10 @@ class Outcome:
             if name in setting.sources
         ]
         notes = self.notes.get(name, [])
+        said = [note for note in notes if note[0] > Status.NOTHING]
+        if set_here or said:
+            # A rule may say that nothing is to be set before another one sets something.
+            notes = said
         assert set_here or notes, f"no rule says what becomes of {name}"
         status = max([Status.MAPPED] * bool(set_here) + [status for status, _ in notes])
         return status, "; ".join([*set_here, *(text for _, text in notes)])

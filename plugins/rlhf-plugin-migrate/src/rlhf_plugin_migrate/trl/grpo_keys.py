@@ -66,7 +66,7 @@ _GRPO: tuple[_Line, ...] = (
     ("min_p", NUMBER, None, To("rollout.min_p")),
     ("repetition_penalty", NUMBER, 1.0,
      Missing("a penalty would make the sampler's log-probs differ from the model's", off=(1.0,))),
-    ("beta", NUMBER, 0.0, Rule("algo.kl.coef", "algo.kl.mode", "algo.kl.estimator", "algo.kl.tail")),
+    ("beta", NUMBER, 0.0, Rule("algo.kl.coef", "algo.kl.mode", "algo.kl.estimator")),
     ("use_bias_correction_kl", SWITCH, True, Rule("algo.kl.unbiased_gradient")),
     ("epsilon", NUMBER, 0.2, Rule(*_CLIP)),
     ("epsilon_high", NUMBER, None, Rule(*_CLIP)),

@@ -1,0 +1,117 @@
+"""A folder with everything that the example commands name: a tiny model, rows, a reward function, an environment."""
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.main import main
+from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_plugin_migrate.openrlhf.train_ppo_ray import migrate as migrate_flags
+
+COMMANDS = Path(__file__).parent / "commands"
+
+REWARD = """
+class Tensor(float):
+    def item(self):
+        return float(self)
+
+
+def reward_func(queries, prompts, labels):
+    found = [float(label in query[len(prompt):]) for query, prompt, label in zip(queries, prompts, labels)]
+    return {"rewards": [Tensor(found[0])], "scores": found, "extra_logs": {"length": Tensor(len(queries[0]))}}
+"""
+
+AGENT = """
+from rlhf_core.contracts import Observation, StepResult
+
+
+class AgentEnvironment:
+    def __init__(self, config):
+        pass
+
+    async def reset(self, task, seed):
+        return Observation()
+
+    async def step(self, action):
+        return StepResult(reward=1.0, done=True)
+
+    async def close(self):
+        pass
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    code: int
+    config: dict
+    report: str
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("migrate") / "model")
+
+
+@pytest.fixture
+def workspace(tmp_path, tiny_model, monkeypatch):
+    """The folder, as the current one; gives the shell variables that the example commands use."""
+    rows = [
+        {
+            "prompt": f"{n} + 1 =",
+            "question": f"{n} + 1?",
+            "answer": str(n + 1),
+            "messages": [{"role": "user", "content": f"{n} + 1?"}],
+        }
+        for n in range(40)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "reward_func.py").write_text(REWARD)
+    (tmp_path / "agent_func.py").write_text(AGENT)
+    monkeypatch.chdir(tmp_path)
+    return {
+        "MODEL": str(tiny_model),
+        "REWARD_MODEL": str(tiny_model),
+        "DATA": "rows.jsonl",
+        "REWARD": "reward_func.py",
+        "AGENT": "agent_func.py",
+    }
+
+
+@pytest.fixture
+def run(capsys, tmp_path):
+    """Run ``rlhf migrate`` with an output file; gives the exit code, the configuration and the report."""
+
+    def call(*words, output="run.toml"):
+        code = main(["migrate", *(["-o", output] if output else []), *map(str, words)])
+        printed = capsys.readouterr()
+        written = Path(output) if output else None
+        config = tomllib.loads(written.read_text()) if written and written.exists() else {}
+        return Migrated(code, config, printed.err + printed.out)
+
+    return call
+
+
+@pytest.fixture
+def example(run, workspace):
+    """Migrate one of the example commands, with the folder's files in place of its own."""
+
+    def call(name, *flags, output="run.toml"):
+        variables = [word for pair in workspace.items() for word in ("--set", "=".join(pair))]
+        return run(COMMANDS / name, *variables, *flags, output=output)
+
+    return call
+
+
+@pytest.fixture
+def outcome():
+    """Settings of a command line, as values by path, and its rows by what was written."""
+
+    def call(text):
+        found = migrate_flags(text.split(), "reward.py")
+        settings = {path: setting.value for path, setting in found.settings.items()}
+        return settings, {row.what: row for row in found.rows()}
+
+    return call

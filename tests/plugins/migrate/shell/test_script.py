@@ -1,0 +1,103 @@
+"""Scripts as bash splits them; a slow test asks bash itself."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.deadlines import HANG_S
+
+from rlhf_core import ConfigError
+from rlhf_plugin_migrate.shell.script import commands
+
+FOLDER = Path("/scripts/here")
+
+
+def words(text, **variables):
+    return [list(command.words) for command in commands(text, variables, FOLDER)]
+
+
+SCRIPTS = {
+    "plain": "show a b  c",
+    "continuation": "show a \\\n  b\\\nc",
+    "comment": "show a # b\n# show c\nshow d#e",
+    "quotes": """X=1; show 'a $X b' "c \\"d\\" $X" e'f'"g" '' """,
+    "ansi": "show $'User: {}\\nAssistant: '",
+    "variables": 'X=1; Y="two words"; show $X ${X}y "$Y" $Y $X$X',
+    "empty": 'X=; show a $X b "$X" c',
+    "default": 'show ${NOT_SET:-a b} "${NOT_SET:-c d}" ${X-e}',
+    "array": 'X=1; A=(a \'b c\'\n # comment\n  $X d)\nshow ${A[@]} "e" "${A[@]}" "<${A[*]}>"',
+    "append": "A=(a); A+=(b c); X=1; X+=2; show ${A[@]} $X",
+    "separators": "show a; show b && show c\nshow e | cat; show g & wait",
+    "redirections": "show a 2> /dev/null; show b < /dev/null 2>&1; cat /dev/null &>> /dev/null; show c",
+    "here_document": "X=1\nread -r -d '' TEXT <<EOF\nfirst \\\n second \"$X\"\nEOF\nshow $TEXT",
+    "quoted_here_document": "read -r -d '' TEXT <<'EOF'\nfirst $X\nEOF\nshow \"$TEXT\"",
+    "export": "export X=1 Y=2; readonly Z='a b'; show $X $Y \"$Z\"",
+    "nested": """X=1; bash -c "show $X 'a b' && show c" """,
+    "escapes": "show a\\ b \\$X \\\\",
+    "equals": "HOME_=1; show --flag=$HOME_ --x='a b'",
+    "pwd": "show $(pwd) `pwd` $(cd .. && pwd)",
+}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash to compare with")
+@pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)
+def test_words_are_those_of_bash(text, tmp_path, monkeypatch):
+    """``show`` prints its words; what runs it is bash itself."""
+    monkeypatch.chdir(tmp_path)
+    prelude = "show() { printf '<%s>' \"$@\"; echo; }; export -f show\n"
+    run = subprocess.run(
+        ["bash", "-c", prelude + text],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    ours = [command[1:] for command in words(text) if command[0] == "show"]
+    shown = "".join("".join(f"<{word}>" for word in command) + "\n" for command in ours)
+
+    assert shown == run.stdout
+    assert "<" in shown
+
+
+def test_variables_of_the_caller_are_known():
+    assert words("show $MODEL", MODEL="a") == [["show", "a"]]
+
+
+def test_the_script_knows_its_folder():
+    script = 'D="$(dirname "$0")"; W=$(cd "$D/../.." && pwd); show $D $W'
+
+    assert words(script) == [["show", "/scripts/here", "/"]]
+
+
+def test_what_only_a_shell_knows_stays_and_is_named():
+    (command,) = commands("show $(date +%s) ${UNKNOWN} $1 x", {}, FOLDER)
+
+    assert command.words == ("show", "$(date +%s)", "${UNKNOWN}", "$1", "x")
+    assert command.unresolved == ("$(date +%s)", "${UNKNOWN}", "$1")
+
+
+def test_assignments_before_a_command_are_apart():
+    (command,) = commands("A=1 B=2 show c", {}, FOLDER)
+
+    assert (command.environment, command.words) == (("A=1", "B=2"), ("show", "c"))
+
+
+def test_a_command_knows_its_line():
+    lines = [command.line for command in commands("# one\nshow a \\\n b\n\nshow c\n", {}, FOLDER)]
+
+    assert lines == [2, 5]
+
+
+@pytest.mark.parametrize(
+    "text", ["show 'a", 'show "a', "show $(a", "A=(a b", "show ${A", "read X <<EOF\nno end"]
+)
+def test_what_does_not_end_is_refused(text):
+    with pytest.raises(ConfigError):
+        commands(text, {}, FOLDER)
+
+
+def test_a_loop_of_substitutions_ends():
+    with pytest.raises(ConfigError, match="deeper than"):
+        commands('bash -c "$X"', {"X": 'bash -c "$X"'}, FOLDER)

@@ -1,0 +1,158 @@
+"""The command as it is typed: its inputs, what it writes, what it exits with and what it refuses."""
+
+import io
+import sys
+import tomllib
+
+import pytest
+
+LINE = (
+    "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path m --data.prompt_dataset d.jsonl "
+    "--vllm.num_engines 1 --reward.remote_url http://127.0.0.1:5000/get_reward"
+).split()
+
+
+def test_a_command_line_is_read_behind_two_dashes(run, workspace):
+    migrated = run("--", *LINE)
+
+    assert migrated.code == 0
+    assert migrated.config["model"] == {"path": "m", "dtype": "bfloat16"}
+
+
+def test_standard_input_and_output(run, workspace, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(" ".join(LINE)))
+
+    migrated = run("-", output=None)
+
+    assert migrated.code == 0
+    assert 'path = "m"' in migrated.report
+    assert not list(tmp_path.glob("*.toml"))
+
+
+def test_the_output_on_standard_output_is_toml(workspace, capsys):
+    from rlhf_cli.main import main
+
+    main(["migrate", "--", *LINE])
+
+    assert tomllib.loads(capsys.readouterr().out)["runtime"]["name"] == "ray"
+
+
+def test_several_commands_become_several_files(run, workspace, tmp_path):
+    other = " ".join(LINE).replace("path m", "path n")
+    (tmp_path / "two.sh").write_text(f"{' '.join(LINE)}\n{other}\n")
+
+    migrated = run("two.sh", output="both.toml")
+
+    assert migrated.code == 0
+    paths = [
+        tomllib.loads((tmp_path / f"both-{n}.toml").read_text())["model"]["path"] for n in (1, 2)
+    ]
+    assert paths == ["m", "n"]
+
+
+def test_nothing_is_overwritten_and_nothing_is_written_in_part(run, workspace, tmp_path):
+    (tmp_path / "run_reward.py").write_text("mine")
+    line = [word.replace("http://127.0.0.1:5000/get_reward", "f.py") for word in LINE]
+
+    migrated = run("--", *line)
+
+    assert migrated.code == 2
+    assert "run_reward.py is there already" in migrated.report
+    assert not (tmp_path / "run.toml").exists()
+    assert (tmp_path / "run_reward.py").read_text() == "mine"
+
+
+def test_strict_fails_for_what_has_no_equivalent(run, workspace):
+    assert run("--strict", "--", *LINE).code == 0
+    assert run("--strict", "--", *LINE, "--ds.lora.rank", "8", output="a.toml").code == 1
+    assert run("--", *LINE, "--ds.lora.rank", "8", output="b.toml").code == 0
+
+
+def test_an_unknown_flag_is_reported_with_the_nearest_one(run, workspace):
+    migrated = run("--strict", "--", *LINE, "--actor.eps_clp", "0.3")
+
+    assert migrated.code == 1
+    assert "Did you mean --actor.eps_clip?" in migrated.report
+
+
+def test_a_value_that_cannot_be_read_is_reported_and_left_out(run, workspace, tmp_path):
+    (tmp_path / "run.sh").write_text(f"{' '.join(LINE)} --rollout.batch_size $BATCH")
+
+    migrated = run("run.sh")
+
+    assert "expected a whole number, got $BATCH" in migrated.report
+    assert "--set" in migrated.report
+    assert run("run.sh", "--set", "BATCH=32", output="b.toml").config["rollout"]["batch_size"] == 32
+
+
+def test_a_configuration_that_rlhf_train_refuses_says_so(run, workspace):
+    """OpenRLHF corrects truncated samples by log-probs of another distribution; here the two are refused together."""
+    words = ["--rollout.top_p", "0.9", "--algo.advantage.is_correction_level", "token"]
+
+    migrated = run("--", *LINE, *words)
+
+    assert migrated.code == 1
+    assert "rlhf train refuses this configuration" in migrated.report
+    assert migrated.config["rollout"]["top_p"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("program", "target"),
+    [
+        ("train_sft", "rlhf sft"),
+        ("train_rm", "rlhf rm"),
+        ("train_dpo", "rlhf dpo"),
+        ("lora_combiner", "rlhf merge"),
+    ],
+)
+def test_a_program_without_a_counterpart_is_refused(run, workspace, program, target):
+    migrated = run("--", "deepspeed", "--module", f"openrlhf.cli.{program}", "--adam.lr", "1e-5")
+
+    assert migrated.code == 2
+    assert f"{target} does not exist" in migrated.report
+
+
+def test_programs_with_a_counterpart_are_written_beside_one_without(run, workspace, tmp_path):
+    (tmp_path / "both.sh").write_text(
+        f"deepspeed --module openrlhf.cli.train_sft\n{' '.join(LINE)}\n"
+    )
+
+    migrated = run("both.sh")
+
+    assert migrated.code == 2
+    assert migrated.config["model"]["path"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "expected a file"),
+        (["a.sh", "b.sh"], "expected one file"),
+        (["nowhere.sh"], "cannot read nowhere.sh"),
+        (
+            ["--", "python", "train.py"],
+            "expected one file, or a command line with openrlhf.cli.NAME",
+        ),
+        (["empty.sh"], "none among the 1 commands of empty.sh"),
+        (["--set", "X", "--", *LINE], "expected NAME=VALUE"),
+        (["--from", "verl", "x"], "invalid choice"),
+        (["--from", "trl", "--processes", "0", "x.yaml"], "expected 1 or more"),
+    ],
+)
+def test_bad_input_is_an_error_with_a_reason(run, workspace, tmp_path, words, expected):
+    (tmp_path / "empty.sh").write_text("echo nothing\n")
+
+    migrated = run(*words)
+
+    assert migrated.code == 2
+    assert expected in migrated.report
+
+
+def test_every_word_of_the_input_is_in_the_report(run, workspace):
+    migrated = run(
+        "--", "CUDA_VISIBLE_DEVICES=0", "torchrun", "--nproc_per_node", "2", "-m", *LINE[2:]
+    )
+
+    flat = " ".join(migrated.report.split())
+    for word in ("CUDA_VISIBLE_DEVICES=...", "torchrun --nproc_per_node 2 -m", *LINE[3:]):
+        assert word in flat
