@@ -6,10 +6,19 @@ import tomllib
 
 import pytest
 
-LINE = (
-    "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path m --data.prompt_dataset d.jsonl "
-    "--vllm.num_engines 1 --reward.remote_url http://127.0.0.1:5000/get_reward"
-).split()
+LINE = [
+    "python3",
+    "-m",
+    "openrlhf.cli.train_ppo_ray",
+    "--actor.model_name_or_path",
+    "m",
+    "--data.prompt_dataset",
+    "d.jsonl",
+    "--vllm.num_engines",
+    "1",
+    "--reward.remote_url",
+    "http://127.0.0.1:5000/get_reward",
+]
 
 
 def test_a_command_line_is_read_behind_two_dashes(run, workspace):

@@ -1,4 +1,4 @@
-"""The commands of OpenRLHF's README and example scripts, with tiny files in place of theirs: ``rlhf train`` takes them."""
+"""The commands of OpenRLHF's README and example scripts, with tiny files in place of theirs, for ``rlhf train``."""
 
 import importlib.util
 import subprocess

@@ -1,0 +1,82 @@
+"""The text of a configuration: TOML that reads back to the settings, with comments and the report."""
+
+import tomllib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_plugin_migrate.document import Report, toml
+from rlhf_plugin_migrate.table.outcome import Row, Setting, Status, shown
+
+EMPTY = Report(origin="here", rows=(), defaults=(), warnings=())
+
+
+@given(
+    st.one_of(
+        st.text(st.characters(exclude_categories=("Cs",), max_codepoint=0xFFFF)),
+        st.booleans(),
+        st.integers(-(2**62), 2**62),
+        st.floats(allow_nan=False),
+        st.lists(st.text(st.sampled_from("a\"\\'\n\t#"))),
+    )
+)
+def test_values_read_back(value):
+    assert tomllib.loads(f"x = {shown(value)}")["x"] == value
+
+
+def test_sections_come_in_the_order_of_our_examples():
+    settings = {
+        path: Setting(1, ())
+        for path in (
+            "train.steps",
+            "actor.adam.lr",
+            "seed",
+            "runtime.ray.ranks.policy",
+            "model.path",
+            "algo.kl.coef",
+        )
+    }
+
+    text = toml(settings, EMPTY, "head")
+
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    sections = [line for line in lines if line.startswith("[")]
+    assert lines[0] == "seed = 1"
+    assert sections == ["[model]", "[runtime.ray.ranks]", "[algo.kl]", "[actor.adam]", "[train]"]
+    assert tomllib.loads(text)["actor"]["adam"]["lr"] == 1
+
+
+def test_a_comment_stands_beside_its_option_if_there_is_room():
+    settings = {
+        "train.steps": Setting(1, (), "short"),
+        "train.epochs": Setting(2, (), "long " * 40),
+    }
+
+    lines = toml(settings, EMPTY, "head").splitlines()
+
+    assert "steps = 1  # short" in lines
+    assert lines[lines.index("epochs = 2") - 1].startswith("# long")
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_report_has_all_rows_and_is_a_comment():
+    rows = tuple(Row(f"--{status.name}", status, "because\nof this") for status in Status)
+    report = Report(
+        origin="here",
+        rows=rows,
+        defaults=(Row("--x 1", Status.DIFFERS, "why"),),
+        warnings=("careful",),
+        refusal="no",
+    )
+
+    text = toml({"seed": Setting(1, ())}, report, "head")
+
+    assert tomllib.loads(text) == {"seed": 1}
+    for word in (*(f"--{status.name}" for status in Status), "--x 1", "careful", "refuses"):
+        assert word in text
+
+
+def test_a_report_is_complete_without_missing_and_unknown_options():
+    for status in Status:
+        report = Report(origin="", rows=(Row("x", status, "y"),), defaults=(), warnings=())
+        assert report.is_complete == (status not in (Status.MISSING, Status.UNKNOWN))

@@ -1,0 +1,49 @@
+"""Which settings are stated, and the check by the rules of ``rlhf train``."""
+
+import pytest
+
+from rlhf_core import plugins as plugin_loader
+from rlhf_plugin_migrate.migration import worth_stating
+from rlhf_plugin_migrate.openrlhf.train_ppo_ray import migrate
+from rlhf_plugin_migrate.ours import OurDefaults
+
+
+@pytest.fixture(scope="module")
+def ours():
+    return OurDefaults(plugin_loader.load())
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "is_default"),
+    [
+        ("seed", 42, True),
+        ("rollout.n_samples_per_prompt", 8, True),
+        ("rollout.n_samples_per_prompt", 1, False),
+        ("algo.loss.policy", "ppo", True),
+        ("actor.adam.betas", [0.9, 0.95], True),
+        ("algo.loss.gspo.clip_high", 0.2, False),
+        ("algo.loss.ppo.dual_clip", "none", True),
+        ("reward.use", ["a"], False),
+        ("model.path", "m", False),
+        ("runtime.ray.ranks.policy", 1, False),
+    ],
+)
+def test_our_defaults_are_known(ours, path, value, is_default):
+    assert ours.has(path, value) is is_default
+
+
+def test_a_written_option_is_stated_even_if_it_is_our_default(ours):
+    settings = worth_stating(
+        migrate(["--actor.eps_clip", "0.2", "--seed", "42"], "r.py"), "OpenRLHF", ours
+    )
+
+    assert settings["algo.loss.ppo.clip_high"].value == 0.2
+    assert settings["seed"].value == 42
+
+
+def test_a_default_is_stated_only_where_ours_differs(ours):
+    settings = worth_stating(migrate([], "r.py"), "OpenRLHF", ours)
+
+    assert "algo.loss.ppo.clip_high" not in settings
+    assert settings["critic.adam.lr"].comment == "OpenRLHF's default"
+    assert settings["algo.advantage.gae.lambda_"].value == 1.0

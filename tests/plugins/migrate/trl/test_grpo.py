@@ -1,0 +1,204 @@
+"""A YAML file of TRL for GRPO becomes a configuration that ``rlhf train`` takes."""
+
+import importlib.util
+import sys
+
+import pytest
+
+from rlhf_cli.main import main
+from rlhf_plugin_migrate.table.outcome import Status
+from rlhf_plugin_migrate.trl.grpo import migrate, read
+
+FILE = """
+model_name_or_path: {model}
+dtype: bfloat16
+dataset_name: rows.jsonl
+reward_funcs: [accuracy_reward, think_format_reward, my_rewards.short]
+reward_weights: [1.0, 0.2, 0.1]
+learning_rate: 2e-6
+per_device_train_batch_size: 8
+gradient_accumulation_steps: 4
+steps_per_generation: 8
+num_generations: 8
+max_completion_length: 1024
+use_vllm: true
+vllm_gpu_memory_utilization: 0.3
+beta: 0.04
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+max_steps: 200
+save_steps: 50
+logging_steps: 1
+report_to: [wandb, tensorboard]
+output_dir: runs/grpo
+epsilon_high: 0.28
+"""
+
+
+@pytest.fixture
+def grpo():
+    """Settings and rows of a text."""
+
+    def call(text, processes=1):
+        out = migrate(read(text, "x.yaml"), processes, "r.py")
+        settings = {path: setting.value for path, setting in out.settings.items()}
+        return settings, {row.what: row for row in out.rows()}
+
+    return call
+
+
+@pytest.fixture
+def written(run, workspace, tmp_path):
+    (tmp_path / "grpo.yaml").write_text(FILE.format(model=workspace["MODEL"]))
+    return run("grpo.yaml", "--from", "trl", "--processes", "4")
+
+
+def test_rlhf_train_accepts_the_result(written, capsys):
+    assert written.code == 0, written.report
+    assert main(["train", "-c", "run.toml", "--check"]) == 0, capsys.readouterr().err
+    assert main(["train", "-c", "run.toml", "--dry-run"]) == 0, capsys.readouterr().err
+
+
+def test_batches_are_those_of_all_processes(written):
+    config = written.config
+
+    # 8 a device x 4 processes x 8 steps a generation = 256 completions, in groups of 8; an update has 8 x 4 x 4.
+    assert config["rollout"]["batch_size"] == 32
+    assert config["train"]["batch_size"] == 128
+    # TRL counts updates, of which a generation has two.
+    assert config["train"]["steps"] == 100
+    assert config["checkpoint"]["every"] == 25
+    assert config["runtime"]["ray"] == {"engines": 4, "ranks": {"policy": 4, "reference": 4}}
+
+
+def test_the_algorithm_is_trls(written):
+    algo = written.config["algo"]
+
+    assert algo["loss"]["aggregation"] == "token-mean"
+    assert algo["loss"]["ppo"] == {"clip_high": 0.28}
+    assert algo["kl"] == {
+        "coef": 0.04,
+        "mode": "loss",
+        "estimator": "k3",
+        "unbiased_gradient": True,
+    }
+    assert algo["correction"] == {"kind": "mis", "mis": {"high": 3.0}}
+    assert algo["advantage"]["estimator"] == "group_norm"
+    assert written.config["actor"]["adam"] == {"lr": 2e-6, "betas": [0.9, 0.999]}
+    assert written.config["actor"]["min_lr_ratio"] == 0.0
+
+
+def test_rewards_have_counterparts_and_weights(written):
+    reward = written.config["reward"]
+
+    assert reward["use"] == ["math", "regex", "run_reward.py:short"]
+    assert (reward["regex"]["weight"], reward["short"]["weight"]) == (0.2, 0.1)
+    assert "there is no logger for wandb" in written.report
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_the_written_function_calls_the_users_as_trl_does(written, tmp_path, monkeypatch, chat):
+    text = "completion[0]['content']" if chat else "completion"
+    (tmp_path / "my_rewards.py").write_text(
+        "def short(prompts, completions, answer, **kwargs):\n"
+        f"    return [None if right == 'x' else len({text}) for completion, right in zip(completions, answer)]\n"
+    )
+    monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec = importlib.util.spec_from_file_location("run_reward", tmp_path / "run_reward.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    prompt = [{"role": "user", "content": "q"}] if chat else "q"
+    rows = [{"prompt": prompt, "answer": "2"}, {"prompt": prompt, "answer": "x"}]
+
+    assert module.short(["q", "q"], ["four", "b"], rows) == [4.0, 0.0]
+
+
+def test_the_format_of_thoughts_is_that_of_trl(grpo):
+    import regex
+
+    pattern = grpo("reward_funcs: [think_format_reward]")[0]["reward.regex.pattern"]
+
+    assert regex.fullmatch(pattern, "<think>\nyes\n</think>\nanswer")
+    for text in ("answer", "<think>a<think>b</think>c", "x<think>a</think>b"):
+        assert not regex.fullmatch(pattern, text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "policy", "aggregation"),
+    [
+        ("dapo", "token", "ppo", "token-mean"),
+        ("grpo", "token", "ppo", "seq-mean-token-mean"),
+        ("dr_grpo", "token", "ppo", "seq-mean-token-sum-norm"),
+        ("grpo", "sequence", "gspo", "seq-mean-token-mean"),
+        ("cispo", "token", "cispo", "token-mean"),
+        ("sapo", "token", "sapo", "seq-mean-token-mean"),
+    ],
+)
+def test_loss_types(grpo, kind, level, policy, aggregation):
+    settings, _ = grpo(f"loss_type: {kind}\nimportance_sampling_level: {level}\nepsilon_high: 3.0")
+
+    assert settings["algo.loss.policy"] == policy
+    assert settings["algo.loss.aggregation"] == aggregation
+    if kind == "cispo":
+        assert settings["algo.loss.cispo.clip_high"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "level"),
+    [
+        ("token_truncate", "tis", None),
+        ("sequence_mask", "mis", None),
+        ("token_mask", "importance", "token"),
+        ("sequence_truncate", "importance", "sequence"),
+    ],
+)
+def test_corrections(grpo, mode, kind, level):
+    settings, _ = grpo(f"use_vllm: true\nvllm_importance_sampling_mode: {mode}")
+
+    assert settings["algo.correction.kind"] == kind
+    assert settings.get("algo.correction.importance.level") == level
+
+
+def test_one_process_without_vllm_is_local(grpo):
+    settings, _ = grpo("num_generations: 4")
+
+    assert settings["backend.name"] == "torch"
+    assert "engine.name" not in settings
+    assert "algo.correction.kind" not in settings
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [("group", "group_norm"), ("true", "group_norm"), ("false", "dr_grpo"), ("none", "dr_grpo")],
+)
+def test_scales_of_rewards(grpo, value, name):
+    assert grpo(f"scale_rewards: {value}")[0]["algo.advantage.estimator"] == name
+
+
+def test_numbers_that_yaml_reads_as_text_are_numbers(grpo):
+    assert grpo("learning_rate: 1e-6")[0]["actor.adam.lr"] == 1e-6
+
+
+def test_unknown_keys_and_values_are_reported(grpo):
+    _, rows = grpo("num_generation: 8\nbeta: much\nuse_vllm: 'yes'")
+
+    assert "Did you mean num_generations?" in rows["num_generation: 8"].text
+    assert rows["beta: much"].status is rows["use_vllm: yes"].status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("packing: true\nmax_length: 1024", "a file for TRL's SFT"),
+        ("a: [", "not valid YAML"),
+        ("- a", "expected keys with values"),
+    ],
+)
+def test_other_files_are_refused(run, workspace, tmp_path, text, expected):
+    (tmp_path / "x.yaml").write_text(text)
+
+    migrated = run("x.yaml", "--from", "trl")
+
+    assert migrated.code == 2
+    assert expected in migrated.report
