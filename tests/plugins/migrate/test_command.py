@@ -7,17 +7,11 @@ import tomllib
 import pytest
 
 LINE = [
-    "python3",
-    "-m",
-    "openrlhf.cli.train_ppo_ray",
-    "--actor.model_name_or_path",
-    "m",
-    "--data.prompt_dataset",
-    "d.jsonl",
-    "--vllm.num_engines",
-    "1",
-    "--reward.remote_url",
-    "http://127.0.0.1:5000/get_reward",
+    *("python3", "-m", "openrlhf.cli.train_ppo_ray"),
+    *("--actor.model_name_or_path", "m"),
+    *("--data.prompt_dataset", "d.jsonl"),
+    *("--vllm.num_engines", "1"),
+    *("--reward.remote_url", "http://127.0.0.1:5000/get_reward"),
 ]
 
 

@@ -5,10 +5,10 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_plugin_migrate.document import Report, toml
-from rlhf_plugin_migrate.table.outcome import Row, Setting, Status, shown
+from rlhf_plugin_migrate.document import MigrationReport, toml
+from rlhf_plugin_migrate.table.outcome import OptionSetting, ReportRow, Status, shown
 
-EMPTY = Report(origin="here", rows=(), defaults=(), warnings=())
+EMPTY = MigrationReport(origin="here", rows=(), defaults=(), warnings=())
 
 
 @given(
@@ -26,7 +26,7 @@ def test_values_read_back(value):
 
 def test_sections_come_in_the_order_of_our_examples():
     settings = {
-        path: Setting(1, ())
+        path: OptionSetting(1, ())
         for path in (
             "train.steps",
             "actor.adam.lr",
@@ -48,8 +48,8 @@ def test_sections_come_in_the_order_of_our_examples():
 
 def test_a_comment_stands_beside_its_option_if_there_is_room():
     settings = {
-        "train.steps": Setting(1, (), "short"),
-        "train.epochs": Setting(2, (), "long " * 40),
+        "train.steps": OptionSetting(1, (), "short"),
+        "train.epochs": OptionSetting(2, (), "long " * 40),
     }
 
     lines = toml(settings, EMPTY, "head").splitlines()
@@ -60,16 +60,16 @@ def test_a_comment_stands_beside_its_option_if_there_is_room():
 
 
 def test_the_report_has_all_rows_and_is_a_comment():
-    rows = tuple(Row(f"--{status.name}", status, "because\nof this") for status in Status)
-    report = Report(
+    rows = tuple(ReportRow(f"--{status.name}", status, "because\nof this") for status in Status)
+    report = MigrationReport(
         origin="here",
         rows=rows,
-        defaults=(Row("--x 1", Status.DIFFERS, "why"),),
+        defaults=(ReportRow("--x 1", Status.DIFFERS, "why"),),
         warnings=("careful",),
         refusal="no",
     )
 
-    text = toml({"seed": Setting(1, ())}, report, "head")
+    text = toml({"seed": OptionSetting(1, ())}, report, "head")
 
     assert tomllib.loads(text) == {"seed": 1}
     for word in (*(f"--{status.name}" for status in Status), "--x 1", "careful", "refuses"):
@@ -78,5 +78,7 @@ def test_the_report_has_all_rows_and_is_a_comment():
 
 def test_a_report_is_complete_without_missing_and_unknown_options():
     for status in Status:
-        report = Report(origin="", rows=(Row("x", status, "y"),), defaults=(), warnings=())
+        report = MigrationReport(
+            origin="", rows=(ReportRow("x", status, "y"),), defaults=(), warnings=()
+        )
         assert report.is_complete == (status not in (Status.MISSING, Status.UNKNOWN))

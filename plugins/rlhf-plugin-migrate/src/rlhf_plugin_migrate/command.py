@@ -14,7 +14,7 @@ from typing import NoReturn
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 
-from .document import Report, report_of
+from .document import MigrationReport, report_of
 from .migration import Migrate, Migration, migrated
 from .openrlhf import programs
 from .shell.launchers import launch_of, launches_of
@@ -44,7 +44,7 @@ class Jobs:
 
     runs: list[Job] = field(default_factory=list)
     """Runs that become configurations."""
-    commands: list[tuple[str, Report]] = field(default_factory=list)
+    commands: list[tuple[str, MigrationReport]] = field(default_factory=list)
     """Command lines that replace a program, with their reports."""
     refused: list[str] = field(default_factory=list)
     """A message for each program without a counterpart."""

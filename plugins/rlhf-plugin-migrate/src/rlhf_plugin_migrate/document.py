@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .table.outcome import Outcome, Row, Setting, Status, shown
+from .table.outcome import OptionSetting, Outcome, ReportRow, Status, shown
 
 WIDTH = 120
 
@@ -26,17 +26,17 @@ _TITLES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class MigrationReport:
     """Everything that is said of a migration besides its configuration."""
 
     origin: str
     """The input, in words."""
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
     """A row for everything that was written in the input."""
-    defaults: tuple[Row, ...]
+    defaults: tuple[ReportRow, ...]
     """A row for each default of the other framework without a counterpart of the same meaning."""
     warnings: tuple[str, ...]
-    """What is to be known of the whole run."""
+    """Facts about the whole run."""
     refusal: str = ""
     """Why ``rlhf train`` would refuse the configuration; empty if it would not."""
 
@@ -65,14 +65,14 @@ class Report:
         yield from _block("Defaults without an equivalent", self.defaults)
 
 
-def report_of(outcome: Outcome, origin: str, refusal: str = "") -> Report:
+def report_of(outcome: Outcome, origin: str, refusal: str = "") -> MigrationReport:
     """Return the report of an outcome.
 
     Args:
         origin: the input, in words.
         refusal: why ``rlhf train`` would refuse the configuration.
     """
-    return Report(
+    return MigrationReport(
         origin=origin,
         rows=tuple(outcome.rows()),
         defaults=tuple(outcome.default_rows()),
@@ -81,7 +81,7 @@ def report_of(outcome: Outcome, origin: str, refusal: str = "") -> Report:
     )
 
 
-def _block(title: str, rows: Sequence[Row]) -> Iterator[str]:
+def _block(title: str, rows: Sequence[ReportRow]) -> Iterator[str]:
     if rows:
         yield ""
         yield f"{title}:"
@@ -96,7 +96,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
     )
 
 
-def toml(settings: Mapping[str, Setting], report: Report, head: str) -> str:
+def toml(settings: Mapping[str, OptionSetting], report: MigrationReport, head: str) -> str:
     """Return the configuration with comments, and the report as comments at its end."""
     lines = [f"# {line}" for line in _wrapped(head, "")]
     for section in sorted({_section(path) for path in settings}, key=_rank):
@@ -123,7 +123,7 @@ def _rank(section: str) -> tuple[int, str]:
     return place, section
 
 
-def _line(path: str, setting: Setting) -> list[str]:
+def _line(path: str, setting: OptionSetting) -> list[str]:
     line = f"{path.rpartition('.')[2]} = {shown(setting.value)}"
     if not setting.comment:
         return [line]

@@ -11,9 +11,9 @@ from rlhf_cli.runs import read_run
 from rlhf_core import RLHFError
 from rlhf_core.plugins import Plugins
 
-from .document import Report, report_of, toml
+from .document import MigrationReport, report_of, toml
 from .ours import OurDefaults
-from .table.outcome import Outcome, Setting, as_default
+from .table.outcome import OptionSetting, Outcome, as_default
 
 Migrate = Callable[[str], Outcome]
 """Function from the path of the file with reward functions, if one is needed, to an outcome."""
@@ -25,7 +25,7 @@ class Migration:
 
     text: str
     """The configuration, with the report at its end."""
-    report: Report
+    report: MigrationReport
     files: dict[str, str]
     """Text of each further file, by its path."""
 
@@ -47,9 +47,9 @@ def migrated(
     return Migration(text=toml(settings, report, head), report=report, files=outcome.files)
 
 
-def worth_stating(outcome: Outcome, framework: str, ours: OurDefaults) -> dict[str, Setting]:
+def worth_stating(outcome: Outcome, framework: str, ours: OurDefaults) -> dict[str, OptionSetting]:
     """Return the settings without those that nobody wrote and that are defaults here, too."""
-    found: dict[str, Setting] = {}
+    found: dict[str, OptionSetting] = {}
     for path, setting in outcome.settings.items():
         written = outcome.source.given(*setting.sources)
         if written or not setting.sources:
@@ -69,7 +69,7 @@ def refusal(migrate: Migrate, plugins: Plugins) -> str:
         for path, text in outcome.files.items():
             Path(path).write_text(text, encoding="utf-8")
         file = Path(folder, "run.toml")
-        report = Report(origin="", rows=(), defaults=(), warnings=())
+        report = MigrationReport(origin="", rows=(), defaults=(), warnings=())
         file.write_text(toml(outcome.settings, report, ""), encoding="utf-8")
         try:
             read_run(["-c", str(file)], plugins)

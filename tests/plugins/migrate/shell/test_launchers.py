@@ -20,7 +20,7 @@ def launches(text):
         "deepspeed --include localhost:0,1 --module openrlhf.cli.train_ppo_ray",
         "torchrun --nproc_per_node 8 -m openrlhf.cli.train_ppo_ray",
         "torchrun /opt/openrlhf/cli/train_ppo_ray.py",
-        "ray job submit --address=http://a:8265 --runtime-env-json='{\"x\": 1}' -- python3 -m openrlhf.cli.train_ppo_ray",
+        "ray job submit --runtime-env-json='{\"x\": 1}' -- python3 -m openrlhf.cli.train_ppo_ray",
         "nohup env A=1 python -m openrlhf.cli.train_ppo_ray",
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..table.outcome import Outcome
-from ..table.source import Source
+from ..table.source import SourceOptions
 
 _WHITENED = ("gae", "reinforce", "reinforce_baseline")
 _DISCOUNTED = ("gae", "reinforce")
@@ -21,17 +21,17 @@ _OLD_TYPES = {
 """Correction of OpenRLHF up to 0.11.0 -> level and mode of today; the gate is the ratio."""
 
 
-def has_critic(source: Source) -> bool:
+def has_critic(source: SourceOptions) -> bool:
     """Return True if the estimator has a critic: OpenRLHF builds none for the others, whatever else is set."""
     return source.text("algo.advantage.estimator") == "gae"
 
 
-def has_reference(source: Source) -> bool:
+def has_reference(source: SourceOptions) -> bool:
     """Return True if a reference model is built: OpenRLHF builds none with a coefficient of 0."""
     return source.number("algo.kl.init_coef") > 0
 
 
-def set_advantage(source: Source, out: Outcome) -> None:
+def set_advantage(source: SourceOptions, out: Outcome) -> None:
     """Set the estimator with discount, lambda and whitening."""
     name = source.text("algo.advantage.estimator")
     section = f"algo.advantage.{name}"
@@ -56,7 +56,7 @@ def set_advantage(source: Source, out: Outcome) -> None:
         out.nothing("algo.advantage.no_std_norm", f"{name} does not whiten, in OpenRLHF neither")
 
 
-def set_loss(source: Source, out: Outcome) -> None:
+def set_loss(source: SourceOptions, out: Outcome) -> None:
     """Set the policy loss with its bounds, its aggregation and the entropy bonus."""
     loss = source.text("actor.policy_loss_type")
     out.set("algo.loss.policy", loss, "actor.policy_loss_type")
@@ -78,7 +78,7 @@ def set_loss(source: Source, out: Outcome) -> None:
     out.set("algo.loss.entropy_coef", entropy or 0.0, "actor.entropy_coef")
 
 
-def _set_aggregation(source: Source, out: Outcome, loss: str) -> None:
+def _set_aggregation(source: SourceOptions, out: Outcome, loss: str) -> None:
     mode = source.text("actor.loss_agg_mode")
     if loss == "gspo":
         if mode != "seq-mean-token-mean" and source.given("actor.loss_agg_mode"):
@@ -101,7 +101,7 @@ def _set_aggregation(source: Source, out: Outcome, loss: str) -> None:
         )
 
 
-def set_kl(source: Source, out: Outcome) -> None:
+def set_kl(source: SourceOptions, out: Outcome) -> None:
     """Set the KL penalty: its place, its estimator and its controller."""
     coef = source.number("algo.kl.init_coef")
     out.set("algo.kl.coef", coef, "algo.kl.init_coef")
@@ -135,7 +135,7 @@ def set_kl(source: Source, out: Outcome) -> None:
         out.nothing("algo.kl.horizon", "the coefficient is fixed without --algo.kl.target")
 
 
-def set_correction(source: Source, out: Outcome) -> None:
+def set_correction(source: SourceOptions, out: Outcome) -> None:
     """Set the importance-sampling correction from the four flags of today, or from those of 0.11.0 and before."""
     level, mode, gate = source.text(_LEVEL), source.text(_MODE), source.text(_GATE)
     deciding = [_LEVEL, _MODE, _GATE]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ..table.entries import Entry
+from ..table.entries import OptionEntry
 from ..table.kinds import Value
 from ..table.outcome import nearest
-from ..table.source import Source, Written
+from ..table.source import SourceOptions, Written
 
 _FLAG = re.compile(r"--[A-Za-z_]")
 _SECRET = {"logger.wandb.key"}
 
 
-def read_flags(words: Sequence[str], entries: Mapping[str, Entry]) -> Source:
+def read_flags(words: Sequence[str], entries: Mapping[str, OptionEntry]) -> SourceOptions:
     """Return the options that the words of a command line set. What cannot be read is kept with the reason."""
     names = _names(entries)
     given: dict[str, Value] = {}
@@ -31,10 +31,10 @@ def read_flags(words: Sequence[str], entries: Mapping[str, Entry]) -> Source:
         else:
             shown = f"{flag} ..." if _SECRET & set(known) else text
             written.append(_read(shown, values, [entries[name] for name in known], given))
-    return Source(entries, given, written)
+    return SourceOptions(entries, given, written)
 
 
-def _names(entries: Mapping[str, Entry]) -> dict[str, tuple[str, ...]]:
+def _names(entries: Mapping[str, OptionEntry]) -> dict[str, tuple[str, ...]]:
     """Return the entries that each spelling sets. A flat flag may have become several."""
     found: dict[str, tuple[str, ...]] = {}
     for entry in entries.values():
@@ -65,7 +65,7 @@ def _split(words: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _read(
-    text: str, words: Sequence[str], entries: Sequence[Entry], given: dict[str, Value]
+    text: str, words: Sequence[str], entries: Sequence[OptionEntry], given: dict[str, Value]
 ) -> Written:
     """Put the value into ``given`` and return how it was written, or why it could not be read."""
     names = tuple(entry.name for entry in entries)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from ..table.outcome import Outcome
-from ..table.source import Source
+from ..table.source import SourceOptions
 
 _MICRO_BATCH = "train.max_tokens_per_micro_batch"
 _OLD_LENGTH = 1024
 """Default of both lengths up to OpenRLHF 0.9."""
 
 
-def longest(source: Source) -> int:
+def longest(source: SourceOptions) -> int:
     """Return the number of tokens of prompt and response together."""
     if source.given("prompt_max_len", "generate_max_len") and not source.given("data.max_len"):
         return _old(source, "prompt_max_len") + _old(source, "generate_max_len")
     return source.whole("data.max_len")
 
 
-def set_lengths(source: Source, out: Outcome) -> None:
+def set_lengths(source: SourceOptions, out: Outcome) -> None:
     """Set the longest prompt, response and sequence.
 
     OpenRLHF has a limit for prompt and response together (``data.max_len``) and perhaps one for the response. A prompt
@@ -47,11 +47,11 @@ def set_lengths(source: Source, out: Outcome) -> None:
     )
 
 
-def _old(source: Source, name: str) -> int:
+def _old(source: SourceOptions, name: str) -> int:
     return source.whole(name) if source.given(name) else _OLD_LENGTH
 
 
-def set_micro_batches(source: Source, out: Outcome) -> None:
+def set_micro_batches(source: SourceOptions, out: Outcome) -> None:
     """Set the number of packed tokens in a micro-batch, on which memory depends and no result."""
     whole = longest(source)
     if source.flag("train.dynamic_batch_enable"):
@@ -81,7 +81,7 @@ def set_micro_batches(source: Source, out: Outcome) -> None:
             out.nothing(name, "OpenRLHF reads it only with --train.dynamic_batch_enable")
 
 
-def set_batch(source: Source, out: Outcome) -> None:
+def set_batch(source: SourceOptions, out: Outcome) -> None:
     """Set the number of responses per update: the largest that divides a rollout batch, up to OpenRLHF's."""
     sequences = source.whole("rollout.batch_size") * source.whole("rollout.n_samples_per_prompt")
     wanted = source.whole("train.batch_size")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..table.outcome import Outcome
-from ..table.source import Source
+from ..table.source import SourceOptions
 from .algorithm import has_critic
 
 _SCHEDULES = {
@@ -17,7 +17,7 @@ _SCHEDULES = {
 """Name of a schedule in Transformers -> ours, and its floor where it is not an option."""
 
 
-def set_optimizers(source: Source, out: Outcome) -> None:
+def set_optimizers(source: SourceOptions, out: Outcome) -> None:
     """Set optimizer and schedule of the policy, and of the critic if there is one."""
     for role in ("actor", "critic") if has_critic(source) else ("actor",):
         _set_optimizer(source, out, role)
@@ -29,7 +29,7 @@ def set_optimizers(source: Source, out: Outcome) -> None:
                 out.nothing(name, f"{estimator} has no critic, in OpenRLHF neither")
 
 
-def _set_optimizer(source: Source, out: Outcome, role: str) -> None:
+def _set_optimizer(source: SourceOptions, out: Outcome, role: str) -> None:
     name = source.text(f"{role}.optim")
     out.set(f"{role}.optim", name, f"{role}.optim")
     if name == "adam":
@@ -55,7 +55,7 @@ def _set_optimizer(source: Source, out: Outcome, role: str) -> None:
     out.set(f"{role}.max_norm", norm if norm else "none", f"{role}.max_norm")
 
 
-def _set_schedule(source: Source, out: Outcome, role: str) -> None:
+def _set_schedule(source: SourceOptions, out: Outcome, role: str) -> None:
     flag, floor_flag = f"{role}.lr_scheduler", f"{role}.min_lr_ratio"
     name = source.text(flag)
     if name not in _SCHEDULES:
@@ -83,7 +83,7 @@ def _set_schedule(source: Source, out: Outcome, role: str) -> None:
         out.nothing(floor_flag, f"OpenRLHF reads it only with cosine_with_min_lr, not with {name}")
 
 
-def set_critic(source: Source, out: Outcome) -> None:
+def set_critic(source: SourceOptions, out: Outcome) -> None:
     """Set the critic's model, its clip range and the steps in which it is trained alone."""
     if not has_critic(source):
         return
@@ -109,7 +109,7 @@ def set_critic(source: Source, out: Outcome) -> None:
         )
 
 
-def set_average(source: Source, out: Outcome) -> None:
+def set_average(source: SourceOptions, out: Outcome) -> None:
     """Set the averaged policy."""
     if source.flag("train.enable_ema"):
         out.set("actor.ema", source.number("train.ema_beta"), "train.enable_ema", "train.ema_beta")

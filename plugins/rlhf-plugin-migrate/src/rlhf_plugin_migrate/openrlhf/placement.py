@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ..table.outcome import Outcome
-from ..table.source import Source
+from ..table.source import SourceOptions
 from .algorithm import has_critic, has_reference
 
 _ROLES = {"actor": "policy", "critic": "critic", "ref": "reference"}
 
 
-def set_components(source: Source, out: Outcome) -> None:
+def set_components(source: SourceOptions, out: Outcome) -> None:
     """Set runtime, engine and backend, which OpenRLHF gives no choice of, and the weights' type."""
     out.set("runtime.name", "ray")
     out.set("engine.name", "vllm")
@@ -35,7 +35,7 @@ def set_components(source: Source, out: Outcome) -> None:
         out.nothing("ds.zpg", "1 is off")
 
 
-def set_ranks(source: Source, out: Outcome) -> None:
+def set_ranks(source: SourceOptions, out: Outcome) -> None:
     """Set the number of processes of each role: nodes times GPUs per node."""
     roles = {"actor": True, "critic": has_critic(source), "ref": has_reference(source)}
     for role, is_built in roles.items():
@@ -60,7 +60,7 @@ def set_ranks(source: Source, out: Outcome) -> None:
             out.nothing(name, "there is no reward model to place")
 
 
-def set_colocation(source: Source, out: Outcome) -> None:
+def set_colocation(source: SourceOptions, out: Outcome) -> None:
     """Set which roles and engines share GPUs, and the number of engines with their GPUs."""
     engines = source.whole("vllm.num_engines") if source.given("vllm.num_engines") else 1
     if not source.given("vllm.num_engines"):
@@ -87,10 +87,7 @@ def set_colocation(source: Source, out: Outcome) -> None:
         )
     else:
         out.set("runtime.ray.engines", engines, "vllm.num_engines")
-        sources = ("vllm.tensor_parallel_size",)
-        out.set("engine.vllm.args.tensor_parallel_size", width, *sources)
-        if width > 1:
-            out.set("runtime.ray.gpus_per.engine", width, *sources)
+        _set_width(out, width)
     share = source.number("vllm.gpu_memory_utilization")
     comment = ""
     if hybrid and source.flag("vllm.enable_sleep"):
@@ -99,7 +96,16 @@ def set_colocation(source: Source, out: Outcome) -> None:
     out.set("engine.vllm.memory_share", share, "vllm.gpu_memory_utilization", comment=comment)
 
 
-def _set_colocate(source: Source, out: Outcome) -> None:
+def _set_width(out: Outcome, width: int) -> None:
+    flag = "vllm.tensor_parallel_size"
+    if width > 1:
+        out.set("engine.vllm.args.tensor_parallel_size", width, flag)
+        out.set("runtime.ray.gpus_per.engine", width, flag)
+    else:
+        out.nothing(flag, "an engine has one GPU unless more are asked for")
+
+
+def _set_colocate(source: SourceOptions, out: Outcome) -> None:
     out.nothing("train.colocate_critic_reward", "the reward model is not a role on the cluster")
     if source.flag("train.colocate_all") and not source.flag("train.async_enable"):
         out.nothing("train.colocate_all", "the default: all roles and the engines share GPUs")
@@ -117,7 +123,7 @@ def _set_colocate(source: Source, out: Outcome) -> None:
     out.set("runtime.ray.colocate", list(sets), *flags, comment=comment)
 
 
-def set_async(source: Source, out: Outcome) -> None:
+def set_async(source: SourceOptions, out: Outcome) -> None:
     """Set by how many versions generation may run ahead of training."""
     ahead = source.flag("train.async_enable")
     if not ahead:
@@ -141,7 +147,7 @@ def set_async(source: Source, out: Outcome) -> None:
     _set_oversampling(source, out)
 
 
-def _set_oversampling(source: Source, out: Outcome) -> None:
+def _set_oversampling(source: SourceOptions, out: Outcome) -> None:
     flag = "rollout.vllm_generate_batch_size"
     if not source.given(flag):
         return

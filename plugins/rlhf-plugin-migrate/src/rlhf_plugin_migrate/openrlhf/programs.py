@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..shell.launchers import Launch
-from ..table.outcome import Outcome, Row, Status
+from ..table.outcome import Outcome, ReportRow, Status
 from . import serve_rm, train_ppo_ray
 
 Program = Callable[[Launch, str], Outcome]
@@ -29,7 +29,7 @@ def _reinforcement(launch: Launch, adapter: str) -> Outcome:
         )
     if launch.launcher:
         text = "rlhf train -c FILE; on a Ray cluster examples/cluster/submit.sh -c FILE"
-        outcome.others.append(Row(f"{launch.launcher} ...", Status.NOTHING, text))
+        outcome.others.append(ReportRow(f"{launch.launcher} ...", Status.NOTHING, text))
     return outcome
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import string
 
 from ..table.outcome import Outcome
-from ..table.source import Source
+from ..table.source import SourceOptions
 
 _ALL = 1e8
 """OpenRLHF's number of samples for all of them."""
 _NOT_READ = (".arrow", ".py")
 
 
-def set_data(source: Source, out: Outcome) -> None:
+def set_data(source: SourceOptions, out: Outcome) -> None:
     """Set the sets of prompts and their shares."""
     sets = [name.strip() for name in source.text("data.prompt_dataset").split(",") if name.strip()]
     if not sets:
@@ -51,7 +51,7 @@ def set_data(source: Source, out: Outcome) -> None:
         out.missing("data.image_key", "images are not supported yet")
 
 
-def set_prompt(source: Source, out: Outcome) -> None:
+def set_prompt(source: SourceOptions, out: Outcome) -> None:
     """Set the column of the prompt, and the template that is put around it."""
     key, template = source.text("data.input_key"), source.text("data.input_template")
     if source.flag("data.apply_chat_template"):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..table.outcome import Outcome
-from ..table.source import Source
+from ..table.source import SourceOptions
 
 _EVAL = ("dataset", "steps", "split", "temperature", "n_samples_per_prompt")
 
 
-def set_evaluation(source: Source, out: Outcome) -> None:
+def set_evaluation(source: SourceOptions, out: Outcome) -> None:
     """Set the held-out sets. OpenRLHF evaluates only with a set and a number of steps."""
     every = source.whole("eval.steps")
     if not source.given("eval.dataset") or every <= 0:
@@ -30,7 +30,7 @@ def set_evaluation(source: Source, out: Outcome) -> None:
     _set_best(source, out, sets[0])
 
 
-def _set_best(source: Source, out: Outcome, first: str) -> None:
+def _set_best(source: SourceOptions, out: Outcome, first: str) -> None:
     """Set the metric of the best checkpoint. OpenRLHF's pass1 is the mean reward of the samples."""
     flag = "ckpt.best_metric_key"
     key = source.text(flag)
@@ -53,7 +53,7 @@ def set_name(path: str) -> str:
     return last.partition(".")[0] or "held_out"
 
 
-def set_files(source: Source, out: Outcome) -> None:
+def set_files(source: SourceOptions, out: Outcome) -> None:
     """Set the run folder and the checkpoints."""
     folder = "ckpt.output_dir"
     if source.given(folder):
@@ -73,7 +73,7 @@ def set_files(source: Source, out: Outcome) -> None:
         out.differs("ckpt.load_enable", "checkpoints of OpenRLHF cannot be read")
 
 
-def set_logs(source: Source, out: Outcome) -> None:
+def set_logs(source: SourceOptions, out: Outcome) -> None:
     """Set what is recorded."""
     if source.whole("logger.logging_steps") != 1:
         out.differs("logger.logging_steps", "every step is recorded")

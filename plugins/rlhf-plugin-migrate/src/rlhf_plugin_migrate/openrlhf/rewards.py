@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..adapters import OPENRLHF_NAME, openrlhf_reward
 from ..table.outcome import Outcome
-from ..table.source import Source
+from ..table.source import SourceOptions
 from .lengths import longest
 
 _WITHOUT_BASELINE = ("gae", "reinforce")
@@ -12,7 +12,7 @@ _REMOTE, _MODEL, _AGENT = "reward.remote_url", "reward.model_name_or_path", "tra
 _REFILLS = 100
 
 
-def set_reward(source: Source, out: Outcome, adapter: str) -> None:
+def set_reward(source: SourceOptions, out: Outcome, adapter: str) -> None:
     """Set the reward. OpenRLHF takes an agent before a URL or a function, and these before a model.
 
     Args:
@@ -42,7 +42,7 @@ def set_reward(source: Source, out: Outcome, adapter: str) -> None:
     _set_filter(source, out, name)
 
 
-def _set_agent(source: Source, out: Outcome) -> None:
+def _set_agent(source: SourceOptions, out: Outcome) -> None:
     path = source.text(_AGENT)
     out.set("rollout.executor", "multi_turn", _AGENT)
     comment = "write this class: docs/writing-an-environment.md"
@@ -57,19 +57,19 @@ def _set_agent(source: Source, out: Outcome) -> None:
         out.nothing(name, "OpenRLHF does not use it with --train.agent_func_path")
 
 
-def _set_function(source: Source, out: Outcome, path: str, adapter: str) -> None:
+def _set_function(source: SourceOptions, out: Outcome, path: str, adapter: str) -> None:
     label_key = source.text("data.label_key") or None
     out.files[adapter] = openrlhf_reward(path, label_key)
     out.set("reward.use", [f"{adapter}:{OPENRLHF_NAME}"], _REMOTE)
     out.differs(
         _REMOTE,
-        f"{adapter} calls reward_func of {path} as OpenRLHF does, but its query has no special tokens; an exception ends "
-        "the run (on_error), which OpenRLHF only logs",
+        f"{adapter} calls reward_func of {path} as OpenRLHF does, but its query has no special tokens; an exception "
+        "ends the run (on_error), which OpenRLHF only logs",
     )
     out.nothing("data.label_key", f"it is in {adapter}")
 
 
-def _set_servers(source: Source, out: Outcome, urls: list[str]) -> None:
+def _set_servers(source: SourceOptions, out: Outcome, urls: list[str]) -> None:
     out.set("reward.use", ["http"], _REMOTE)
     out.set("reward.http.urls", list(urls), _REMOTE)
     comment = "as OpenRLHF; more are quicker if the server takes several"
@@ -84,7 +84,7 @@ def _set_servers(source: Source, out: Outcome, urls: list[str]) -> None:
         out.set("reward.http.label_key", source.text("data.label_key"), "data.label_key")
 
 
-def _set_model(source: Source, out: Outcome) -> None:
+def _set_model(source: SourceOptions, out: Outcome) -> None:
     paths = source.text(_MODEL).split(",")
     out.set("reward.use", ["reward_model"], _MODEL)
     out.set("reward.reward_model.path", paths[0], _MODEL)
@@ -101,7 +101,7 @@ def _set_model(source: Source, out: Outcome) -> None:
     out.nothing("data.label_key", "a reward model reads no label")
 
 
-def _note_unread(source: Source, out: Outcome, name: str) -> None:
+def _note_unread(source: SourceOptions, out: Outcome, name: str) -> None:
     if name != "reward_model":
         out.nothing("reward.normalize_enable", "only scores of a local reward model are normalized")
         out.nothing("ds.value_head_prefix", "there is no local reward model")
@@ -113,7 +113,7 @@ def _note_unread(source: Source, out: Outcome, name: str) -> None:
         )
 
 
-def _set_shapers(source: Source, out: Outcome) -> None:
+def _set_shapers(source: SourceOptions, out: Outcome) -> None:
     shapers: dict[str, str] = {}
     buffer = source.value("reward.overlong_buffer_len")
     if buffer is not None:
@@ -146,7 +146,7 @@ def _set_shapers(source: Source, out: Outcome) -> None:
         out.set("reward.shapers", list(shapers), *shapers.values())
 
 
-def _clips(source: Source, out: Outcome) -> bool:
+def _clips(source: SourceOptions, out: Outcome) -> bool:
     """Set the clip of rewards. OpenRLHF clips after the baseline, so the two agree where the estimator has none."""
     flag = "reward.clip_range"
     low, high = source.numbers(flag)
@@ -164,7 +164,7 @@ def _clips(source: Source, out: Outcome) -> bool:
     return True
 
 
-def _set_filter(source: Source, out: Outcome, name: str) -> None:
+def _set_filter(source: SourceOptions, out: Outcome, name: str) -> None:
     flag, bounds = "algo.dynamic_filtering_enable", "algo.dynamic_filtering_range"
     if not source.flag(flag):
         out.nothing(bounds, "the filter is off")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..table.entries import Entry, Fate, Rule, To
+from ..table.entries import Fate, OptionEntry, Rule, To
 from ..table.kinds import (
     NUMBER,
     NUMBERS,
@@ -273,7 +273,7 @@ def _trained(role: str, lr: float, flat_lr: str) -> tuple[_Line, ...]:
 # fmt: on
 
 
-def _entries() -> Iterator[Entry]:
+def _entries() -> Iterator[OptionEntry]:
     for part in (
         _ACTOR,
         _trained("actor", 1e-6, "actor_learning_rate"),
@@ -287,7 +287,7 @@ def _entries() -> Iterator[Entry]:
         _REMOVED,
     ):
         for name, kind, default, fate, *old in part:
-            yield Entry(name, kind, default, fate, tuple(old))
+            yield OptionEntry(name, kind, default, fate, tuple(old))
 
 
 FLAGS = {entry.name: entry for entry in _entries()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ..table.entries import Entry, Nothing, Rule, To
+from ..table.entries import Nothing, OptionEntry, Rule, To
 from ..table.kinds import SWITCH, TEXT, WHOLE, choice
 from ..table.outcome import Outcome
 from . import reasons as why
@@ -13,22 +13,22 @@ from .command_line import read_flags
 
 _MODEL = "MODEL"
 _ENTRIES = (
-    Entry("reward.model_name_or_path", TEXT, None, To(_MODEL), ("reward_pretrain",)),
-    Entry("reward.normalize_enable", SWITCH, False, Rule("--normalize"), ("normalize_reward",)),
-    Entry("ds.value_head_prefix", TEXT, "score", To("--head", if_given=True), ("value_head_prefix",)),
-    Entry(
+    OptionEntry("reward.model_name_or_path", TEXT, None, To(_MODEL), ("reward_pretrain",)),
+    OptionEntry("reward.normalize_enable", SWITCH, False, Rule("--normalize"), ("normalize_reward",)),
+    OptionEntry("ds.value_head_prefix", TEXT, "score", To("--head", if_given=True), ("value_head_prefix",)),
+    OptionEntry(
         "data.max_len", WHOLE, 2048, To("--max-length", differs="--overlong says what is cut"), ("max_len",)
     ),
-    Entry("port", WHOLE, 5000, To("--port")),
-    Entry("host", TEXT, "0.0.0.0", To("--host", differs="requests need a token, RLHF_REWARD_TOKEN")),
-    Entry("ds.param_dtype", choice("bf16", "fp16"), "bf16", Rule("--dtype"), ("param_dtype",)),
-    Entry("batch_size", WHOLE, None, Rule("--batch-tokens")),
-    Entry("ds.packing_samples", SWITCH, False, Nothing("the scores do not depend on it"), ("packing_samples",)),
-    Entry("ds.attn_implementation", TEXT, "flash_attention_2", why.ATTENTION, ("attn_implementation",)),
-    Entry("ds.experts_implementation", TEXT, None, why.EXPERTS),
-    Entry("ds.load_in_4bit", SWITCH, False, why.QUANTIZED, ("load_in_4bit",)),
-    Entry("data.disable_fast_tokenizer", SWITCH, False, why.SLOW_TOKENIZER, ("disable_fast_tokenizer",)),
-    Entry("use_ms", SWITCH, False, why.MODELSCOPE),
+    OptionEntry("port", WHOLE, 5000, To("--port")),
+    OptionEntry("host", TEXT, "0.0.0.0", To("--host", differs="requests need a token, RLHF_REWARD_TOKEN")),
+    OptionEntry("ds.param_dtype", choice("bf16", "fp16"), "bf16", Rule("--dtype"), ("param_dtype",)),
+    OptionEntry("batch_size", WHOLE, None, Rule("--batch-tokens")),
+    OptionEntry("ds.packing_samples", SWITCH, False, Nothing("the scores do not depend on it"), ("packing_samples",)),
+    OptionEntry("ds.attn_implementation", TEXT, "flash_attention_2", why.ATTENTION, ("attn_implementation",)),
+    OptionEntry("ds.experts_implementation", TEXT, None, why.EXPERTS),
+    OptionEntry("ds.load_in_4bit", SWITCH, False, why.QUANTIZED, ("load_in_4bit",)),
+    OptionEntry("data.disable_fast_tokenizer", SWITCH, False, why.SLOW_TOKENIZER, ("disable_fast_tokenizer",)),
+    OptionEntry("use_ms", SWITCH, False, why.MODELSCOPE),
 )  # fmt: skip
 
 FLAGS = {entry.name: entry for entry in _ENTRIES}

@@ -17,7 +17,7 @@ class To:
     convert: Callable[[Value], Value] = lambda value: value
     """Value of the counterpart."""
     differs: str = ""
-    """How the counterpart differs nevertheless."""
+    """Difference of the counterpart nevertheless; empty if there is none."""
     if_given: bool = False
     """True for what changes no result: the other framework's default is not written out."""
 
@@ -54,7 +54,7 @@ Fate = To | Rule | Nothing | Missing
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OptionEntry:
     """One option of the other framework."""
 
     name: str

@@ -10,7 +10,7 @@ Value = bool | int | float | str | list[int] | list[float] | list[str] | None
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How many words an option takes, and how they are read."""
+    """Number of words that an option takes, and how they are read."""
 
     name: str
     """For messages, such as ``a number``."""

@@ -9,11 +9,11 @@ from enum import IntEnum
 
 from .entries import Missing, Nothing, Rule, To
 from .kinds import Value
-from .source import Source, Written
+from .source import SourceOptions, Written
 
 
 class Status(IntEnum):
-    """What became of an option; of several, the largest counts."""
+    """Fate of an option as it was written; of several, the largest counts."""
 
     NOTHING = 0
     """It needs no counterpart."""
@@ -28,7 +28,7 @@ class Status(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """One line of the report."""
 
     what: str
@@ -38,7 +38,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class OptionSetting:
     """One option of the configuration."""
 
     value: Value
@@ -49,23 +49,23 @@ class Setting:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the rules of a table have found."""
+    """Options that the rules of a table have set, and notes on those of the other framework."""
 
-    source: Source
-    settings: dict[str, Setting] = field(default_factory=dict)
+    source: SourceOptions
+    settings: dict[str, OptionSetting] = field(default_factory=dict)
     """By path."""
     files: dict[str, str] = field(default_factory=dict)
     """Text of each file that the configuration needs beside it, by the file's path."""
     notes: dict[str, list[tuple[Status, str]]] = field(default_factory=dict)
-    """What the rules say of an option, by its name."""
-    others: list[Row] = field(default_factory=list)
+    """Notes on an option, by its name."""
+    others: list[ReportRow] = field(default_factory=list)
     """Rows for what is in the input besides options, such as a launcher."""
     warnings: list[str] = field(default_factory=list)
-    """What is to be known of the whole run."""
+    """Facts about the whole run."""
 
     def set(self, path: str, value: Value, *sources: str, comment: str = "") -> None:
         """Set an option of the configuration. Where two rules set the same, the later one wins."""
-        self.settings[path] = Setting(value, sources, comment)
+        self.settings[path] = OptionSetting(value, sources, comment)
 
     def nothing(self, name: str, why: str) -> None:
         """Note that an option needs no counterpart."""
@@ -96,27 +96,27 @@ class Outcome:
                 else:
                     self.missing(name, fate.why)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ReportRow]:
         """Yield a row for everything that was written in the input, in order."""
         yield from self.others
         for written in self.source.written:
             if written.problem:
-                yield Row(written.text, Status.UNKNOWN, written.problem)
+                yield ReportRow(written.text, Status.UNKNOWN, written.problem)
             else:
                 yield self._row(written)
 
-    def default_rows(self) -> Iterator[Row]:
+    def default_rows(self) -> Iterator[ReportRow]:
         """Yield a row for each default of the other framework that has no counterpart of the same meaning."""
         for name, notes in self.notes.items():
             status, text = max(notes)
             if not self.source.given(name) and status > Status.MAPPED:
                 value = self.source.value(name)
-                yield Row(f"{self.source.spelled(name)} {value}", status, text)
+                yield ReportRow(f"{self.source.spelled(name)} {value}", status, text)
 
-    def _row(self, written: Written) -> Row:
+    def _row(self, written: Written) -> ReportRow:
         found = [self._said_of(name) for name in written.names]
         texts = dict.fromkeys(text for _, text in found if text)
-        return Row(written.text, max(status for status, _ in found), "; ".join(texts))
+        return ReportRow(written.text, max(status for status, _ in found), "; ".join(texts))
 
     def _said_of(self, name: str) -> tuple[Status, str]:
         set_here = [
@@ -165,17 +165,17 @@ def nearest(name: str, names: Iterator[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def as_default(setting: Setting, framework: str) -> Setting:
+def as_default(setting: OptionSetting, framework: str) -> OptionSetting:
     """Return a setting whose comment says that it is the framework's default."""
     said = f"{framework}'s default"
     return replace(setting, comment=f"{said}; {setting.comment}" if setting.comment else said)
 
 
 __all__ = [
+    "OptionSetting",
     "Outcome",
-    "Row",
+    "ReportRow",
     "Rule",
-    "Setting",
     "Status",
     "as_default",
     "nearest",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from .entries import Entry
+from .entries import OptionEntry
 from .kinds import Value
 
 
@@ -22,12 +22,12 @@ class Written:
     """Why it sets nothing."""
 
 
-class Source:
+class SourceOptions:
     """The options of one run of the other framework."""
 
     def __init__(
         self,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, OptionEntry],
         given: Mapping[str, Value],
         written: Sequence[Written],
         spelling: str = "--{}",

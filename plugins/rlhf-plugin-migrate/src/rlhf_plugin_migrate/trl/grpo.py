@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlhf_core import ConfigError
 
 from ..table.outcome import Outcome
-from ..table.source import Source
+from ..table.source import SourceOptions
 from . import grpo_algorithm, grpo_rewards, grpo_sizes
 from .grpo_keys import KEYS
 from .yaml_file import read_keys
@@ -16,7 +16,7 @@ _ONLY_SFT = {
 }  # fmt: skip
 
 
-def read(text: str, name: str) -> Source:
+def read(text: str, name: str) -> SourceOptions:
     """Return the options of a YAML file for GRPO.
 
     Raises:
@@ -32,7 +32,7 @@ def read(text: str, name: str) -> Source:
     return source
 
 
-def migrate(source: Source, processes: int, adapter: str) -> Outcome:
+def migrate(source: SourceOptions, processes: int, adapter: str) -> Outcome:
     """Return the configuration that a file for GRPO means.
 
     Args:

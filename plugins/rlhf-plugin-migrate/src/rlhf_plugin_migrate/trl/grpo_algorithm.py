@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..table.outcome import Outcome
-from ..table.source import Source
+from ..table.source import SourceOptions
 
 _ADAM = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "adamw_apex_fused", "adamw_anyprecision")
 _SCHEDULES = {
@@ -29,7 +29,7 @@ _OTHER_LOSSES = ("cispo", "sapo", "vespo", "luspo")
 _VESPO = ("k_pos", "lambda_pos", "k_neg", "lambda_neg")
 
 
-def set_optimizer(source: Source, out: Outcome) -> None:
+def set_optimizer(source: SourceOptions, out: Outcome) -> None:
     """Set the optimizer."""
     name = source.text("optim")
     ours = (
@@ -56,7 +56,7 @@ def set_optimizer(source: Source, out: Outcome) -> None:
     out.set(f"actor.{ours}.eps", source.number("adam_epsilon"), "adam_epsilon")
 
 
-def set_schedule(source: Source, out: Outcome) -> None:
+def set_schedule(source: SourceOptions, out: Outcome) -> None:
     """Set the schedule of the learning rate."""
     name = source.text("lr_scheduler_type")
     if name not in _SCHEDULES:
@@ -83,7 +83,7 @@ def set_schedule(source: Source, out: Outcome) -> None:
     _set_warmup(source, out, name)
 
 
-def _set_warmup(source: Source, out: Outcome, name: str) -> None:
+def _set_warmup(source: SourceOptions, out: Outcome, name: str) -> None:
     key = "warmup_ratio" if source.given("warmup_ratio") else "warmup_steps"
     out.nothing("warmup_steps" if key == "warmup_ratio" else "warmup_ratio", f"{key} is read")
     value, total = source.number(key), source.whole("max_steps")
@@ -104,7 +104,7 @@ def _set_warmup(source: Source, out: Outcome, name: str) -> None:
         out.set("actor.warmup_ratio", 0.0 if name == "constant" else value, key)
 
 
-def set_advantage(source: Source, out: Outcome) -> None:
+def set_advantage(source: SourceOptions, out: Outcome) -> None:
     """Set the estimator: GRPO with or without the group's standard deviation, or GDPO."""
     scale = source.text("scale_rewards").lower()
     scale = {"true": "group", "false": "none"}.get(scale, scale)
@@ -123,7 +123,7 @@ def set_advantage(source: Source, out: Outcome) -> None:
         )
 
 
-def set_loss(source: Source, out: Outcome) -> None:
+def set_loss(source: SourceOptions, out: Outcome) -> None:
     """Set the policy loss with its bounds and its aggregation."""
     kind = source.text("loss_type")
     by_sequence = source.text("importance_sampling_level") == "sequence"
@@ -160,7 +160,7 @@ def set_loss(source: Source, out: Outcome) -> None:
             out.nothing(key, f"the loss is {loss}")
 
 
-def _set_bounds(source: Source, out: Outcome, loss: str) -> None:
+def _set_bounds(source: SourceOptions, out: Outcome, loss: str) -> None:
     low = source.number("epsilon")
     key = "epsilon_high" if source.value("epsilon_high") is not None else "epsilon"
     high = source.number(key)
@@ -181,7 +181,7 @@ def _set_bounds(source: Source, out: Outcome, loss: str) -> None:
         out.nothing("epsilon_high", "unset: it is epsilon")
 
 
-def set_kl(source: Source, out: Outcome) -> None:
+def set_kl(source: SourceOptions, out: Outcome) -> None:
     """Set the KL penalty, which TRL adds to the loss."""
     coef = source.number("beta")
     out.set("algo.kl.coef", coef, "beta")
@@ -199,7 +199,7 @@ def set_kl(source: Source, out: Outcome) -> None:
         )
 
 
-def set_entropy(source: Source, out: Outcome) -> None:
+def set_entropy(source: SourceOptions, out: Outcome) -> None:
     """Set the target of an adapted entropy bonus."""
     if source.flag("use_adaptive_entropy"):
         out.set(
@@ -214,7 +214,7 @@ def set_entropy(source: Source, out: Outcome) -> None:
             out.nothing(key, "the entropy bonus is fixed")
 
 
-def set_correction(source: Source, out: Outcome) -> None:
+def set_correction(source: SourceOptions, out: Outcome) -> None:
     """Set the correction between vLLM and the trainer, which TRL makes by default."""
     prefix = "vllm_importance_sampling"
     keys = [f"{prefix}_{name}" for name in ("correction", "mode", "clip_max", "clip_min", "cap")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..table.entries import Entry, Fate, Missing, Nothing, Rule, To
+from ..table.entries import Fate, Missing, Nothing, OptionEntry, Rule, To
 from ..table.kinds import NUMBER, SWITCH, TEXT, WHOLE, Kind, Value, choice
 
 _Line = tuple[str, Kind, Value, Fate]
@@ -110,7 +110,8 @@ _GRPO: tuple[_Line, ...] = (
     ("vllm_model_impl", TEXT, "vllm", Missing("set it with engine.vllm.args.model_impl", off=("vllm",))),
     ("sync_ref_model", SWITCH, False, _REFERENCE),
     ("reward_weights", TEXT, None, Rule()),
-    ("router_aux_loss_coef", NUMBER, None, Missing("there is no balancing loss for mixtures of experts", off=(0.0, None))),
+    ("router_aux_loss_coef", NUMBER, None,
+     Missing("there is no balancing loss for mixtures of experts", off=(0.0, None))),
     ("trust_remote_code", SWITCH, False, To("model.trust_remote_code")),
     ("cast_lm_head_to_fp32", SWITCH, False, Nothing("log-probs are computed from float32 logits")),
     ("max_tool_calling_iterations", WHOLE, None, Missing("tools are an environment here: --env", off=(None,))),
@@ -231,13 +232,13 @@ _GROUPS: tuple[tuple[Fate, str], ...] = (
 """Keys with one fate, whatever their values; their defaults are not needed."""
 
 
-def _entries() -> Iterator[Entry]:
+def _entries() -> Iterator[OptionEntry]:
     for part in (_GRPO, _SCRIPT, _TRAINER_KEYS):
         for name, kind, default, fate in part:
-            yield Entry(name, kind, default, fate)
+            yield OptionEntry(name, kind, default, fate)
     for fate, names in _GROUPS:
         for name in names.split():
-            yield Entry(name, TEXT, None, fate)
+            yield OptionEntry(name, TEXT, None, fate)
 
 
 KEYS = {entry.name: entry for entry in _entries()}

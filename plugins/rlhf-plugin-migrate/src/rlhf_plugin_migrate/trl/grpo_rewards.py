@@ -5,13 +5,13 @@ from __future__ import annotations
 from ..adapters import trl_rewards
 from ..table.kinds import Value
 from ..table.outcome import Outcome
-from ..table.source import Source
+from ..table.source import SourceOptions
 
 _PROMPT_KEY = "prompt"
 _THINK = r"(?s)^<think>(?!.*<think>)(.*?)</think>.*$"
 
 
-def set_rewards(source: Source, out: Outcome, adapter: str) -> None:
+def set_rewards(source: SourceOptions, out: Outcome, adapter: str) -> None:
     """Set the rewards with their weights, the model first, as TRL adds them.
 
     Args:

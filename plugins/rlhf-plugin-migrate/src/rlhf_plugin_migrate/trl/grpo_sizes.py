@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 
 from ..table.outcome import Outcome
-from ..table.source import Source
+from ..table.source import SourceOptions
 
 _MICRO_BATCH = "train.max_tokens_per_micro_batch"
 _PROMPT_TOKENS = 1024
 """Our default for the longest prompt; TRL has no limit."""
 
 
-def set_components(source: Source, out: Outcome, processes: int) -> str:
+def set_components(source: SourceOptions, out: Outcome, processes: int) -> str:
     """Set runtime, engine and backend, and return the backend's name."""
     backend = "deepspeed" if processes > 1 else "torch"
     out.set("backend.name", backend)
@@ -37,7 +37,7 @@ def set_components(source: Source, out: Outcome, processes: int) -> str:
     return backend
 
 
-def _set_engines(source: Source, out: Outcome, processes: int) -> None:
+def _set_engines(source: SourceOptions, out: Outcome, processes: int) -> None:
     width = source.whole("vllm_tensor_parallel_size")
     if source.text("vllm_mode") == "server":
         out.set("runtime.name", "ray")
@@ -67,7 +67,7 @@ def _set_engines(source: Source, out: Outcome, processes: int) -> None:
         out.nothing("vllm_tensor_parallel_size", "1 is the default")
 
 
-def set_computing(source: Source, out: Outcome, backend: str) -> None:
+def set_computing(source: SourceOptions, out: Outcome, backend: str) -> None:
     """Set the weights' type and how passes are computed."""
     dtype = source.text("dtype")
     known = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32", "fp32": "float32"}
@@ -82,13 +82,13 @@ def set_computing(source: Source, out: Outcome, backend: str) -> None:
     out.set(f"backend.{backend}.compile", source.flag("torch_compile"), "torch_compile")
 
 
-def global_batch(source: Source, processes: int) -> int:
+def global_batch(source: SourceOptions, processes: int) -> int:
     """Return the number of completions of an optimizer step."""
     per_step = source.whole("per_device_train_batch_size") * processes
     return per_step * source.whole("gradient_accumulation_steps")
 
 
-def generation_batch(source: Source, processes: int) -> int:
+def generation_batch(source: SourceOptions, processes: int) -> int:
     """Return the number of completions that are generated together."""
     per_device = source.whole("per_device_train_batch_size") * processes
     if source.given("generation_batch_size"):
@@ -98,13 +98,13 @@ def generation_batch(source: Source, processes: int) -> int:
     return global_batch(source, processes)
 
 
-def updates_per_step(source: Source, processes: int) -> int:
+def updates_per_step(source: SourceOptions, processes: int) -> int:
     """Return the number of TRL's steps, which are updates, in a step here, which is a rollout batch."""
     minibatches = max(generation_batch(source, processes) // global_batch(source, processes), 1)
     return minibatches * source.whole("num_iterations")
 
 
-def set_batches(source: Source, out: Outcome, processes: int) -> None:
+def set_batches(source: SourceOptions, out: Outcome, processes: int) -> None:
     """Set prompts per rollout batch, completions per update, and how long to train."""
     generated, updated = generation_batch(source, processes), global_batch(source, processes)
     group = source.whole("num_generations")
@@ -132,7 +132,7 @@ def set_batches(source: Source, out: Outcome, processes: int) -> None:
     _set_duration(source, out, updates_per_step(source, processes))
 
 
-def _set_duration(source: Source, out: Outcome, updates: int) -> None:
+def _set_duration(source: SourceOptions, out: Outcome, updates: int) -> None:
     steps = source.whole("max_steps")
     if steps > 0:
         out.set(
@@ -150,7 +150,7 @@ def _set_duration(source: Source, out: Outcome, updates: int) -> None:
         out.differs("num_train_epochs", "epochs are whole here")
 
 
-def set_records(source: Source, out: Outcome, processes: int) -> None:
+def set_records(source: SourceOptions, out: Outcome, processes: int) -> None:
     """Set evaluation, checkpoints and logs. TRL's steps are updates, ours are rollout batches."""
     updates = updates_per_step(source, processes)
     strategy = source.text("save_strategy")
@@ -174,7 +174,7 @@ def set_records(source: Source, out: Outcome, processes: int) -> None:
     out.set("log.tensorboard", True, "report_to")
 
 
-def _set_evaluation(source: Source, out: Outcome, updates: int) -> None:
+def _set_evaluation(source: SourceOptions, out: Outcome, updates: int) -> None:
     keys = (
         "eval_strategy",
         "eval_steps",
@@ -210,7 +210,7 @@ def _set_evaluation(source: Source, out: Outcome, updates: int) -> None:
     out.set("eval.temperatures", [source.number("temperature")], "temperature")
 
 
-def _sets(source: Source) -> Iterator[str]:
+def _sets(source: SourceOptions) -> Iterator[str]:
     """Yield the names of the sets."""
     mixture = source.value("datasets")
     if isinstance(mixture, list):
@@ -223,7 +223,7 @@ def _sets(source: Source) -> Iterator[str]:
         yield source.text("dataset_name") + (f":{name}" if name else "")
 
 
-def set_data(source: Source, out: Outcome) -> None:
+def set_data(source: SourceOptions, out: Outcome) -> None:
     """Set the sets of prompts."""
     sets = list(_sets(source))
     key = "datasets" if source.given("datasets") else "dataset_name"
@@ -231,10 +231,11 @@ def set_data(source: Source, out: Outcome) -> None:
         out.set("data.train", list(sets), key, "dataset_config")
     else:
         out.warnings.append("dataset_name is missing: the configuration needs data.train")
+        out.nothing("dataset_config", "there is no dataset_name")
     if source.given("datasets"):
         out.differs(
             "datasets",
-            "of each set the path and the name are kept; one data.split holds for all, and data_files are named in data.train",
+            "path and name of each set are kept; data.split holds for all, and single files are named in data.train",
         )
         out.nothing("dataset_name", "TRL reads datasets instead")
         out.nothing("dataset_config", "TRL reads datasets instead")

@@ -8,15 +8,15 @@ import yaml
 
 from rlhf_core import ConfigError
 
-from ..table.entries import Entry
+from ..table.entries import OptionEntry
 from ..table.kinds import SWITCH, TEXT, Value
 from ..table.outcome import nearest
-from ..table.source import Source, Written
+from ..table.source import SourceOptions, Written
 
 _SECRET = {"hub_token"}
 
 
-def read_keys(text: str, name: str, entries: Mapping[str, Entry]) -> Source:
+def read_keys(text: str, name: str, entries: Mapping[str, OptionEntry]) -> SourceOptions:
     """Return the options of a file. What cannot be read is kept with the reason.
 
     Raises:
@@ -43,10 +43,10 @@ def read_keys(text: str, name: str, entries: Mapping[str, Entry]) -> Source:
         except (ValueError, TypeError):
             problem = f"expected {entries[key].kind.name}, got {value!r}; TRL's default is assumed"
             written.append(Written(line, (key,), problem))
-    return Source(entries, given, written, spelling="{}")
+    return SourceOptions(entries, given, written, spelling="{}")
 
 
-def _converted(value: object, entry: Entry) -> Value:
+def _converted(value: object, entry: OptionEntry) -> Value:
     """Return a value as its kind. YAML 1.1 reads ``1e-6`` as text, which TRL's parser turns into a number, too."""
     if value is None or (entry.kind is TEXT and not isinstance(value, str)):
         return value  # type: ignore[return-value]  # lists and tables are read by the rules
