@@ -37,7 +37,8 @@ def test_ppo_with_a_reward_model_on_shared_gpus(example, workspace):
         "engines": 8,
         "ranks": {"policy": 8, "critic": 8, "reference": 8},
     }
-    assert config["critic"]["path"] == workspace["REWARD_MODEL"]
+    # OpenRLHF starts the critic from the reward model, which has no output head and could not be loaded as one.
+    assert "path" not in config["critic"]
     assert config["critic"]["adam"]["lr"] == 9e-6
     assert config["reward"]["reward_model"] == {
         "path": workspace["REWARD_MODEL"],

@@ -34,7 +34,7 @@ class MigrationReport:
     rows: tuple[ReportRow, ...]
     """A row for everything that was written in the input."""
     defaults: tuple[ReportRow, ...]
-    """A row for each default of the other framework without a counterpart of the same meaning."""
+    """A row for each default of the other framework that has no counterpart of the same meaning."""
     warnings: tuple[str, ...]
     """Facts about the whole run."""
     refusal: str = ""
@@ -62,7 +62,7 @@ class MigrationReport:
             yield from _wrapped(f"! rlhf train refuses this configuration: {self.refusal}", "  ")
         for status, title in _TITLES.items():
             yield from _block(title, [row for row in self.rows if row.status is status])
-        yield from _block("Defaults without an equivalent", self.defaults)
+        yield from _block("Defaults that differ", self.defaults)
 
 
 def report_of(outcome: Outcome, origin: str, refusal: str = "") -> MigrationReport:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rlhf_plugin_migrate.openrlhf.train_ppo_ray import migrate
 from rlhf_plugin_migrate.table.outcome import Status
 
 
@@ -70,17 +71,20 @@ def test_steps_for_the_critic_alone_count_from_zero(outcome, steps, ours):
     assert settings["critic.warmup_steps"] == ours
 
 
-@pytest.mark.parametrize(
-    ("flags", "path"),
-    [
-        ("--critic.model_name_or_path c --reward.model_name_or_path r", "c"),
-        ("--reward.model_name_or_path r,s", "r"),
-        ("--reward.model_name_or_path r --reward.remote_url f.py", None),
-        ("", None),
-    ],
-)
-def test_the_critic_starts_from_openrlhfs_model(outcome, flags, path):
-    assert outcome(flags)[0].get("critic.path") == path
+def test_a_critic_is_not_started_from_a_reward_model():
+    """It is loaded as a whole language model, which a reward model is not."""
+    out = migrate(["--reward.model_name_or_path", "r"], "reward.py")
+
+    assert "critic.path" not in out.settings
+    (row,) = (row for row in out.default_rows() if "critic.model_name_or_path" in row.what)
+    assert "it starts from the policy here" in row.text
+
+
+def test_a_critic_of_ones_own_is_kept(outcome):
+    settings, rows = outcome("--critic.model_name_or_path c --reward.model_name_or_path r")
+
+    assert settings["critic.path"] == "c"
+    assert rows["--critic.model_name_or_path c"].status is Status.DIFFERS
 
 
 def test_an_average_only_with_its_switch(outcome):

@@ -160,6 +160,33 @@ def test_corrections(grpo, mode, kind, level):
     assert settings.get("algo.correction.importance.level") == level
 
 
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("adamw_torch", "adam"),
+        ("paged_adamw_8bit", "adam8bit"),
+        ("sgd", "sgd"),
+        ("lion_8bit", None),
+    ],
+)
+def test_optimizers(grpo, name, ours):
+    settings, rows = grpo(f"optim: {name}\nlearning_rate: 1e-5")
+
+    assert settings["actor.optim"] == (ours or "adam")
+    assert settings[f"actor.{ours or 'adam'}.lr"] == 1e-5
+    assert (rows[f"optim: {name}"].status is Status.MISSING) is (ours is None)
+    assert settings.get("actor.adam8bit.paged", False) is name.startswith("paged_")
+
+
+@pytest.mark.parametrize(
+    ("text", "every"), [("eval_steps: 40", 40), ("logging_steps: 5", 5), ("", 10)]
+)
+def test_evaluations_are_as_often_as_those_of_the_trainer(grpo, text, every):
+    settings, _ = grpo(f"dataset_name: a\neval_strategy: steps\n{text}")
+
+    assert settings["eval.every"] == every
+
+
 def test_one_process_without_vllm_is_local(grpo):
     settings, _ = grpo("num_generations: 4")
 

@@ -87,16 +87,19 @@ def set_critic(source: SourceOptions, out: Outcome) -> None:
     """Set the critic's model, its clip range and the steps in which it is trained alone."""
     if not has_critic(source):
         return
-    path = source.text("critic.model_name_or_path")
-    reward_model = source.text("reward.model_name_or_path").split(",")[0]
+    flag = "critic.model_name_or_path"
+    path = source.text(flag)
     if path:
-        out.set("critic.path", path, "critic.model_name_or_path")
-    elif reward_model and not source.given("reward.remote_url", "train.agent_func_path"):
-        comment = "OpenRLHF starts the critic from the reward model; its head starts anew here"
-        out.set("critic.path", reward_model, "reward.model_name_or_path", comment=comment)
+        out.set("critic.path", path, flag)
         out.differs(
-            "reward.model_name_or_path",
-            "the critic's value head does not start from its score head",
+            flag,
+            "it has to be a whole language model; a reward model, which has no output head, is refused",
+        )
+    elif source.text("reward.model_name_or_path") and not source.given(
+        "reward.remote_url", "train.agent_func_path"
+    ):
+        out.differs(
+            flag, "OpenRLHF starts the critic from the reward model; it starts from the policy here"
         )
     out.set("critic.value_clip", source.number("critic.value_clip"), "critic.value_clip")
     # Its steps count from 0 and train the policy above N: N + 1 steps for the critic alone.

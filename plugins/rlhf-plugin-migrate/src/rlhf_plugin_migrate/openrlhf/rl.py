@@ -104,7 +104,7 @@ _OTHER_ROLES: tuple[_Line, ...] = (
     ("reward.stop_properly_penalty_coef", NUMBER, None, Rule("reward.shapers", "reward.stop_properly.coef"),
      "stop_properly_penalty_coef"),
     ("reward.model_name_or_path", TEXT, None,
-     Rule("reward.use", "reward.reward_model.path", "critic.path"), "reward_pretrain"),
+     Rule("reward.use", "reward.reward_model.path"), "reward_pretrain"),
     ("reward.remote_url", TEXT, None, _REWARD, "remote_rm_url"),
     ("reward.offload", SWITCH, False, why.OFFLOADED_REWARD, "ref_reward_offload"),
 )

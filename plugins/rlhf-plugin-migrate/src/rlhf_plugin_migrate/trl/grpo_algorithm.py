@@ -5,7 +5,18 @@ from __future__ import annotations
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
 
-_ADAM = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "adamw_apex_fused", "adamw_anyprecision")
+_OPTIMIZERS = {
+    "adamw_torch_fused": "adam",
+    "adamw_torch": "adam",
+    "adamw_apex_fused": "adam",
+    "adamw_anyprecision": "adam",
+    "adamw_32bit": "adam",
+    "adamw_bnb_8bit": "adam8bit",
+    "adamw_8bit": "adam8bit",
+    "sgd": "sgd",
+}
+"""Optimizer of Transformers, without ``paged_`` -> ours."""
+
 _SCHEDULES = {
     "linear": ("linear", 0.0),
     "cosine": ("cosine", 0.0),
@@ -32,19 +43,13 @@ _VESPO = ("k_pos", "lambda_pos", "k_neg", "lambda_neg")
 def set_optimizer(source: SourceOptions, out: Outcome) -> None:
     """Set the optimizer."""
     name = source.text("optim")
-    ours = (
-        "adam"
-        if name in _ADAM
-        else "adam8bit"
-        if "8bit" in name
-        else "sgd"
-        if name == "sgd"
-        else ""
-    )
+    ours = _OPTIMIZERS.get(name.removeprefix("paged_"), "")
     if not ours:
         ours = "adam"
         out.missing("optim", f"there is no {name}: adam, adam8bit, muon and sgd are; adam is set")
     out.set("actor.optim", ours, "optim")
+    if ours == "adam8bit" and name.startswith("paged_"):
+        out.set("actor.adam8bit.paged", True, "optim")
     out.set(f"actor.{ours}.lr", source.number("learning_rate"), "learning_rate")
     out.set(f"actor.{ours}.weight_decay", source.number("weight_decay"), "weight_decay")
     if ours == "sgd":
@@ -133,11 +138,6 @@ def set_loss(source: SourceOptions, out: Outcome) -> None:
     if kind == "bnpo":
         out.differs(
             "loss_type", "a token counts the same in all micro-batches of an update, as in dapo"
-        )
-    if kind == "dr_grpo":
-        out.differs(
-            "loss_type",
-            "the constant length is that of the framework's aggregation, not max_completion_length",
         )
     if kind == "vespo" or kind == "sapo":
         for key in ("epsilon", "epsilon_high"):

@@ -147,7 +147,7 @@ _TRAINER_KEYS: tuple[_Line, ...] = (
     ("lr_scheduler_kwargs", TEXT, None, Rule("actor.min_lr_ratio")),
     ("warmup_steps", NUMBER, 0.0, Rule("actor.warmup_ratio")),
     ("warmup_ratio", NUMBER, None, Rule("actor.warmup_ratio")),
-    ("optim", TEXT, "adamw_torch_fused", Rule("actor.optim")),
+    ("optim", TEXT, "adamw_torch_fused", Rule("actor.optim", "actor.adam8bit.paged")),
     ("weight_decay", NUMBER, 0.0, Rule(*(f"actor.{name}.weight_decay" for name in ("adam", "adam8bit", "sgd")))),
     ("adam_beta1", NUMBER, 0.9, Rule("actor.adam.betas", "actor.adam8bit.betas")),
     ("adam_beta2", NUMBER, 0.999, Rule("actor.adam.betas", "actor.adam8bit.betas")),
@@ -162,6 +162,7 @@ _TRAINER_KEYS: tuple[_Line, ...] = (
     ("use_liger_kernel", SWITCH, False, Missing("there are no Liger kernels; logits are computed in chunks")),
     ("eval_strategy", TEXT, "no", _EVAL),
     ("eval_steps", NUMBER, None, _EVAL),
+    ("logging_steps", NUMBER, 10.0, _RECORDS),
     ("eval_on_start", SWITCH, False, _EVAL),
     ("num_generations_eval", WHOLE, None, _EVAL),
     ("save_strategy", TEXT, "steps", Rule("checkpoint.every")),
@@ -199,7 +200,7 @@ _GROUPS: tuple[tuple[Fate, str], ...] = (
     (_REFERENCE_DETAIL, "ref_model_mixup_alpha ref_model_sync_steps"),
     (
         _RECORDS,
-        "log_completions log_multimodal num_completions_to_print log_unique_prompts logging_strategy logging_steps "
+        "log_completions log_multimodal num_completions_to_print log_unique_prompts logging_strategy "
         "logging_first_step log_on_each_node logging_nan_inf_filter include_num_input_tokens_seen log_level "
         "log_level_replica disable_tqdm run_name project trackio_space_id trackio_bucket_id "
         "trackio_static_space_id logging_dir",

@@ -195,7 +195,8 @@ def _set_evaluation(source: SourceOptions, out: Outcome, updates: int) -> None:
     else:
         out.set("eval.data", [f"test={sets[0]}"], "eval_strategy")
         out.set("eval.split", source.text("dataset_test_split"), "dataset_test_split")
-    steps = source.number("eval_steps") if source.given("eval_steps") else 500.0
+    # Without a number of its own the Trainer evaluates as often as it logs.
+    steps = source.number("eval_steps" if source.given("eval_steps") else "logging_steps")
     if source.text("eval_strategy") == "epoch":
         out.differs(
             "eval_strategy",
