@@ -5,6 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.deadlines import HANG_S
 
 from rlhf_core import ConfigError
@@ -78,6 +80,28 @@ def test_what_only_a_shell_knows_stays_and_is_named():
     assert command.unresolved == ("$(date +%s)", "${UNKNOWN}", "$1")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=$UNKNOWN/a; show $A",
+        "A=(x $UNKNOWN/a); show ${A[@]}",
+        "show ${B:-$UNKNOWN/a}",
+        'bash -c "show $UNKNOWN/a"',
+        "read -r -d '' A <<EOF\n$UNKNOWN/a \\\nEOF\nshow $A",
+    ],
+)
+def test_what_a_variable_took_from_the_shell_is_named_where_it_is_used(text):
+    found = commands(text, {}, FOLDER)
+
+    assert found[-1].words[0] == "show"
+    assert found[-1].words[-1] == "$UNKNOWN/a"
+    assert found[-1].unresolved == ("$UNKNOWN",)
+
+
+def test_a_place_that_is_not_known_is_not_made_up():
+    assert words('D=$(dirname "$UNKNOWN/x"); show $D/y') == [["show", '$(dirname "$UNKNOWN/x")/y']]
+
+
 def test_assignments_before_a_command_are_apart():
     (command,) = commands("A=1 B=2 show c", {}, FOLDER)
 
@@ -96,6 +120,14 @@ def test_a_command_knows_its_line():
 def test_what_does_not_end_is_refused(text):
     with pytest.raises(ConfigError):
         commands(text, {}, FOLDER)
+
+
+@given(st.text(st.sampled_from("ab=$(){}[]@'\"`\\\n \t;&|<>#-:0é"), max_size=40))
+def test_any_text_is_read_or_refused(text):
+    try:
+        commands(text, {"a": "x y"}, FOLDER)
+    except ConfigError:
+        return
 
 
 def test_a_loop_of_substitutions_ends():

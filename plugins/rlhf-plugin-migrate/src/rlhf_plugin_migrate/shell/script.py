@@ -48,7 +48,6 @@ class _Pending:
     line: int = 1
     words: list[str] = field(default_factory=list)
     here: str | None = None
-    unresolved: list[str] = field(default_factory=list)
 
 
 def commands(text: str, variables: Mapping[str, str], folder: Path) -> list[Command]:
@@ -62,20 +61,28 @@ def commands(text: str, variables: Mapping[str, str], folder: Path) -> list[Comm
         ConfigError: a quote, bracket or here-document does not end.
     """
     values = {name: [value] for name, value in variables.items()}
-    return list(_Reader(text, values, folder, depth=0).read())
+    return list(_Reader(text, _Shell(values, folder)).read())
+
+
+@dataclass(slots=True)
+class _Shell:
+    """What the commands of a script share, those within commands included."""
+
+    variables: dict[str, list[str]]
+    folder: Path
+    unresolved: dict[str, None] = field(default_factory=dict)
+    """Expansions that were left as they are written, in order."""
 
 
 class _Reader:
     """One pass over a text, in which assignments take effect as they are met."""
 
-    def __init__(
-        self, text: str, variables: dict[str, list[str]], folder: Path, *, depth: int, line: int = 1
-    ) -> None:
+    def __init__(self, text: str, shell: _Shell, *, depth: int = 0, line: int = 1) -> None:
         self.text = text.replace("\r\n", "\n")
         self.at = 0
         self.line = line
-        self.variables = variables
-        self.folder = folder
+        self.shell = shell
+        self.variables = shell.variables
         self.depth = depth
         self.word: str | None = None
         self.command = _Pending(line=line)
@@ -177,7 +184,6 @@ class _Reader:
         self._end_word()
         before = self.variables.get(name, []) if appends else []
         self.variables[name] = [*before, *self.command.words]
-        outer.unresolved += self.command.unresolved
         self.command = outer
 
     # Expansions.
@@ -213,7 +219,7 @@ class _Reader:
         if name in self.variables:
             return self.variables[name]
         if name == "0":
-            return [str(self.folder / "script.sh")]
+            return [str(self.shell.folder / "script.sh")]
         return [self._keep(written)]
 
     def _substituted(self, inside: str, opening: str) -> str:
@@ -222,15 +228,15 @@ class _Reader:
         words = inner.words if inner else ()
         if words == ("pwd",):
             return os.getcwd()
-        if len(words) == 2 and words[0] == "dirname":
+        known = len(words) == 2 and "$" not in words[1]
+        if known and words[0] == "dirname":
             return os.path.dirname(words[1])
-        moved = _CD_PWD.fullmatch(inside.strip())
-        if moved and len(words) == 2 and "$" not in words[1]:
+        if known and _CD_PWD.fullmatch(inside.strip()):
             return os.path.normpath(os.path.join(os.getcwd(), words[1]))
         return self._keep(f"{opening}{inside}{'`' if opening == '`' else ')'}")
 
     def _keep(self, written: str) -> str:
-        self.command.unresolved.append(written)
+        self.shell.unresolved[written] = None
         return written
 
     def _inner(self, text: str) -> Iterator[Command]:
@@ -238,9 +244,7 @@ class _Reader:
             raise ConfigError(
                 f"line {self.line}: commands within commands, deeper than {_MAX_DEPTH}"
             )
-        return _Reader(
-            text, self.variables, self.folder, depth=self.depth + 1, line=self.command.line
-        ).read()
+        return _Reader(text, self.shell, depth=self.depth + 1, line=self.command.line).read()
 
     # Commands.
 
@@ -271,7 +275,8 @@ class _Reader:
         if inner is not None:
             yield from self._inner(inner)
         else:
-            yield Command(tuple(words), done.line, tuple(assigned), tuple(done.unresolved))
+            left = (part for part in self.shell.unresolved if any(part in word for word in words))
+            yield Command(tuple(words), done.line, tuple(assigned), tuple(left))
 
     @staticmethod
     def _script_of(words: list[str]) -> str | None:
@@ -323,14 +328,14 @@ class _Reader:
                 if line.strip() == mark:
                     break
                 lines.append(line)
-            text = "\n".join(lines)
-            self.command.here = self._expanded(text) if expands else text
+            # ``read`` leaves white space at both ends out.
+            text = "".join(f"{line}\n" for line in lines)
+            self.command.here = (self._expanded(text) if expands else text).strip()
         self.documents.clear()
 
     def _expanded(self, text: str) -> str:
-        inner = _Reader(text, self.variables, self.folder, depth=self.depth + 1, line=self.line)
+        inner = _Reader(text, self.shell, depth=self.depth + 1, line=self.line)
         inner._quoted(None)
-        self.command.unresolved += inner.command.unresolved
         return inner.word or ""
 
     # Characters.
@@ -376,7 +381,7 @@ class _Reader:
         """Add an unquoted expansion, which bash splits into words at white space, but not in an assignment."""
         text, before = " ".join(values), self.command.words
         assigns = not before or before[0] in _DECLARES
-        if text in self.command.unresolved or (
+        if text in self.shell.unresolved or (
             assigns and self.word and _ASSIGNMENT.fullmatch(self.word)
         ):
             self._add(text)

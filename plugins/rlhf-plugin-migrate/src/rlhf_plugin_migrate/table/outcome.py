@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from .entries import Missing, Nothing, Rule, To
+from .entries import Missing, Nothing, To
 from .kinds import Value
 from .source import SourceOptions, Written
 
@@ -152,7 +152,7 @@ def quoted(text: str) -> str:
     return (
         '"'
         + "".join(
-            special.get(letter, letter if letter.isprintable() else f"\\u{ord(letter):04x}")
+            special.get(letter, letter if letter.isprintable() else f"\\U{ord(letter):08x}")
             for letter in escaped
         )
         + '"'
@@ -169,16 +169,3 @@ def as_default(setting: OptionSetting, framework: str) -> OptionSetting:
     """Return a setting whose comment says that it is the framework's default."""
     said = f"{framework}'s default"
     return replace(setting, comment=f"{said}; {setting.comment}" if setting.comment else said)
-
-
-__all__ = [
-    "OptionSetting",
-    "Outcome",
-    "ReportRow",
-    "Rule",
-    "Status",
-    "as_default",
-    "nearest",
-    "quoted",
-    "shown",
-]
