@@ -151,6 +151,18 @@ def test_bad_input_is_an_error_with_a_reason(run, workspace, tmp_path, words, ex
     assert expected in migrated.report
 
 
+def test_flags_that_bash_passes_to_nobody_are_reported(run, workspace, tmp_path):
+    """A comment between continued lines ends the command."""
+    text = f"set -x\n{' '.join(LINE)} \\\n   # --train.seed 1 \\\n   --train.seed 2\n"
+    (tmp_path / "run.sh").write_text(text)
+
+    migrated = run("run.sh")
+
+    assert "seed" not in migrated.config
+    assert "line 4: --train.seed 2 belongs to no command" in migrated.report
+    assert "not looked at: set" in migrated.report
+
+
 def test_every_word_of_the_input_is_in_the_report(run, workspace):
     migrated = run(
         "--", "CUDA_VISIBLE_DEVICES=0", "torchrun", "--nproc_per_node", "2", "-m", *LINE[2:]

@@ -6,7 +6,7 @@ import argparse
 import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -48,6 +48,8 @@ class Jobs:
     """Command lines that replace a program, with their reports."""
     refused: list[str] = field(default_factory=list)
     """A message for each program without a counterpart."""
+    remarks: list[str] = field(default_factory=list)
+    """Lines on what else is in the input."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -138,6 +140,8 @@ def main(arguments: Sequence[str]) -> int:
     for text, report in jobs.commands:
         print(text)
         print("\n".join(report.lines()), file=sys.stderr)
+    for remark in jobs.remarks:
+        print(remark, file=sys.stderr)
     for message in jobs.refused:
         print(f"error: {message}", file=sys.stderr)
     if jobs.refused:
@@ -164,7 +168,7 @@ def _openrlhf_jobs(found: Sequence[Command], name: str) -> Jobs:
             "rlhf migrate: expected a command with openrlhf.cli.NAME, such as python3 -m openrlhf.cli.train_ppo_ray; "
             f"there is none among the {len(found)} commands of {name}"
         )
-    jobs = Jobs()
+    jobs = Jobs(remarks=list(_remarks(found)))
     for launch in launches:
         origin = f"{launch.program} of OpenRLHF, {name}, line {launch.line}"
         answer = programs.answer(launch)
@@ -176,6 +180,22 @@ def _openrlhf_jobs(found: Sequence[Command], name: str) -> Jobs:
             migrate = functools.partial(answer, launch)
             jobs.runs.append(Job(migrate=migrate, origin=origin, framework="OpenRLHF"))
     return jobs
+
+
+def _remarks(found: Sequence[Command]) -> Iterator[str]:
+    """Yield a line for flags that bash passes to nobody, and one that names all commands that are not OpenRLHF's."""
+    others = [command for command in found if launch_of(command) is None]
+    for command in others:
+        if command.words[0].startswith("--"):
+            yield (
+                f"warning: line {command.line}: {' '.join(command.words)} belongs to no command: a comment or a "
+                "missing backslash ends the command before it, for bash as well"
+            )
+    names = dict.fromkeys(
+        command.words[0] for command in others if not command.words[0].startswith("--")
+    )
+    if names:
+        yield f"not looked at: {', '.join(names)}"
 
 
 def _trl_job(path: str, processes: int) -> Job:

@@ -66,7 +66,7 @@ def commands(text: str, variables: Mapping[str, str], folder: Path) -> list[Comm
 
 @dataclass(slots=True)
 class _Shell:
-    """What the commands of a script share, those within commands included."""
+    """State that all commands of a script share, those within commands included."""
 
     variables: dict[str, list[str]]
     folder: Path
