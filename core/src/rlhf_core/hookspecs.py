@@ -34,6 +34,7 @@ COMPONENT_HOOKS: Mapping[str, str] = {
     "rlhf_engines": "engine",
     "rlhf_train_backends": "training backend",
     "rlhf_runtimes": "runtime",
+    "rlhf_loggers": "logger",
     "rlhf_commands": "command",
 }
 """Component hook -> name of its kind in messages."""
@@ -116,6 +117,11 @@ def rlhf_train_backends() -> Components:
 @hookspec
 def rlhf_runtimes() -> Components:
     """Return runtimes (``contracts.Runtime``), chosen with ``--runtime``."""
+
+
+@hookspec
+def rlhf_loggers() -> Components:
+    """Return loggers (``contracts.Logger``), chosen with ``--log.to``, several at once."""
 
 
 @hookspec

@@ -41,10 +41,10 @@ from .executor import Generator, Renderer, RolloutContext, RolloutExecutor
 from .group import FinishedGroup, GroupPlayer, GroupSettings
 from .layout import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
 from .learner import Learner, LearnOutcome, LearnRequest
+from .logger import Logger
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .model_adapter import ModelAdapter
 from .optimizer import NamedParameters, Optimizer, ParameterGroup, norm_parameters
-from .preference import AnswerLogprobs, PreferenceInputs, PreferenceLoss, PreferenceResult
 from .reward import (
     Reward,
     RewardRequest,
@@ -91,6 +91,7 @@ __all__ = [
     "LearnRequest",
     "Learner",
     "LinkedEngine",
+    "Logger",
     "LossInputs",
     "LossTerm",
     "Message",

@@ -1,6 +1,6 @@
-"""Observers of a run: progress line, TensorBoard events, learning curve and closing summary.
+"""Observers of a run: progress line, TensorBoard events, learning curve and closing summary. Loggers: W&B, trackio, MLflow.
 
-The hooks pass each event on to the observers of the current run. A failure of one observer does not affect the others:
+The observer hooks pass each event on to the observers of the current run. A failure of one observer does not affect the others:
 a full disk that stops TensorBoard does not stop the progress line.
 """
 
@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core import hookimpl
+from rlhf_core import Component, hookimpl
+
+from .config import MlflowConfig, TrackioConfig, WandbConfig
 
 if TYPE_CHECKING:
     from rlhf_core.contracts import RunInfo, RunResult
@@ -20,6 +22,33 @@ log = logging.getLogger(__name__)
 
 _observers: list[object] = []
 """Observers of the run in this process. The list is global because hooks are functions of a module."""
+
+
+@hookimpl
+def rlhf_loggers() -> list[Component[Any]]:
+    return [
+        Component(
+            name="wandb",
+            factory="rlhf_plugin_loggers.wandb_logger:WandbLogger",
+            config=WandbConfig,
+            summary="Weights & Biases, on its servers or as files for wandb sync",
+            extra="wandb",
+        ),
+        Component(
+            name="trackio",
+            factory="rlhf_plugin_loggers.trackio_logger:TrackioLogger",
+            config=TrackioConfig,
+            summary="trackio, on this machine, in a Hugging Face Space or on a server of yours",
+            extra="trackio",
+        ),
+        Component(
+            name="mlflow",
+            factory="rlhf_plugin_loggers.mlflow_logger:MlflowLogger",
+            config=MlflowConfig,
+            summary="MLflow, on a tracking server or in a database file",
+            extra="mlflow",
+        ),
+    ]
 
 
 @hookimpl

@@ -68,6 +68,11 @@ def _without_effect(
     if run.resume.checkpoint is None:
         for name in ("strict", "damaged_records"):
             yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
+    if not selections["log.to"]:
+        for name in ("samples_every", "wait_s"):
+            yield f"log.{name}", "the run has no logger. Add --log.to NAME."
+    if not run.log.samples:
+        yield "log.samples_every", "no samples are kept. Set --log.samples too."
     yield from _rollouts_without_effect(run, selections, labels)
     yield from _error_values_without_effect(selections)
 

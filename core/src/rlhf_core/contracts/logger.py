@@ -1,0 +1,53 @@
+"""Loggers, which copy what a run measures to a service or a store outside of the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ..observer import RolloutSample, RunInfo, RunResult
+
+
+class Logger(Protocol):
+    """Copies one run to another place. The factory is called in the driver as ``factory(config)``.
+
+    The factory starts nothing and contacts nobody, since ``--check`` calls it too. It raises ``ConfigError`` for what is
+    missing before the first step, such as a key in the environment: no option holds a key, because options are
+    recorded and logged.
+
+    The methods are called in order, on a thread that belongs to this logger alone, so a slow one does not delay the run.
+    An exception in one of them is logged and switches the logger off; no other method is called after it. The run never
+    waits for a logger but at its end, for ``log.wait_s`` at most. What a kill loses is lost there too: ``metrics.jsonl``
+    has it.
+    """
+
+    def start(self, run: RunInfo) -> None:
+        """Begin a run, or go on with the one that an earlier process began in the folder ``run.output``.
+
+        What identifies the run there is kept in that folder. Steps after ``run.start_step`` may have been logged
+        already by a process that was killed; they come again, with equal values but for times.
+
+        Args:
+            run: ``config`` has no credentials in its URLs.
+        """
+        ...
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log a step's metrics, or those of an evaluation after it.
+
+        Args:
+            step: never falls within one process; an evaluation has the step after which it was made, 0 before the
+                first.
+            metrics: names such as ``reward/mean``, ``timing/step_s`` and ``eval/test/T0/pass@1``. Values may be NaN or
+                infinite.
+        """
+        ...
+
+    def log_samples(self, step: int, samples: Sequence[RolloutSample]) -> None:
+        """Log a few rollouts of a step, before the step's metrics; called every ``log.samples_every`` steps."""
+        ...
+
+    def finish(self, result: RunResult) -> None:
+        """Record how the run ended, and send what is left."""
+        ...

@@ -1,0 +1,85 @@
+"""Options of the loggers, under the names that the libraries have for them. None holds a key: keys come from the
+environment."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rlhf_core import Config
+
+_USER_OF_URL = re.compile(r"://[^/@\s]+@")
+
+
+class WandbConfig(Config):
+    """Which run of Weights & Biases, and how it is sent."""
+
+    project: str | None = Field(None, description="none: WANDB_PROJECT, else rlhf")
+    entity: str | None = Field(None, description="user or team; none: WANDB_ENTITY, else your own")
+    name: str | None = Field(None, description="of the run; none: that of the run folder")
+    group: str | None = Field(None, description="by which the site groups runs")
+    tags: tuple[str, ...] = Field((), description="words to find the run by")
+    mode: Literal["online", "offline"] | None = Field(
+        None,
+        description="offline: write files into the run folder, for wandb sync; none: WANDB_MODE, else online",
+    )
+
+
+class TrackioConfig(Config):
+    """Which run of trackio, and where it is kept."""
+
+    project: str = Field("rlhf", min_length=1, description="project, a file of its own in TRACKIO_DIR")
+    name: str | None = Field(
+        None,
+        description="of the run, by which it is found again after a resume, so no other run of the project may have "
+        "it; none: that of the run folder with a random end",
+    )
+    group: str | None = Field(None, description="by which the dashboard groups runs")
+    space_id: str | None = Field(
+        None, description="Hugging Face Space to send the run to; none: TRACKIO_SPACE_ID, else local"
+    )
+    private: bool = Field(True, description="make a new Space private")
+    server_url: str | None = Field(
+        None, description="trackio server of your own; its token is TRACKIO_WRITE_TOKEN"
+    )
+
+    @field_validator("server_url")
+    @classmethod
+    def _holds_no_token(cls, url: str | None) -> str | None:
+        if url is not None and "write_token=" in url:
+            raise ValueError(
+                "the URL has a write_token, which would be recorded with the options; leave it out and set "
+                "TRACKIO_WRITE_TOKEN"
+            )
+        return url
+
+    @model_validator(mode="after")
+    def _goes_to_one_place(self) -> TrackioConfig:
+        if self.space_id is not None and self.server_url is not None:
+            raise ValueError("space_id and server_url are two places; leave one of them out")
+        return self
+
+
+class MlflowConfig(Config):
+    """Which run of MLflow, and where it is kept."""
+
+    tracking_uri: str | None = Field(
+        None,
+        description="server or database; none: MLFLOW_TRACKING_URI, else mlflow.db in the current folder",
+    )
+    experiment_name: str | None = Field(
+        None, description="experiment; none: MLFLOW_EXPERIMENT_NAME, else rlhf"
+    )
+    run_name: str | None = Field(None, description="of the run; none: that of the run folder")
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _holds_no_password(cls, uri: str | None) -> str | None:
+        if uri is not None and _USER_OF_URL.search(uri):
+            raise ValueError(
+                "the URI has a user or password, which would be recorded with the options; leave them out and set "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
+        return uri

@@ -1,0 +1,72 @@
+"""trackio: metrics by step, tables of samples, the configuration, and an alert that says how the run ended.
+
+trackio finds a run again by its name, which is therefore unique by default. It keeps all rows that it gets: of a step
+that was done twice, because its process was killed, both.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from .config import TrackioConfig
+from .remembered import remember, remembered
+from .sample_table import COLUMNS, rows
+
+if TYPE_CHECKING:
+    from trackio import Run as TrackioRun
+
+    from rlhf_core.contracts import RolloutSample, RunInfo, RunResult
+
+LEVELS = {"finished": "info", "interrupted": "warn", "failed": "error"}
+"""Level of the closing alert by the run's status."""
+
+
+class TrackioLogger:
+    """A run of ``trackio``."""
+
+    def __init__(self, config: TrackioConfig) -> None:
+        self.config = config
+        self._run: TrackioRun | None = None
+
+    def start(self, run: RunInfo) -> None:
+        import trackio
+
+        options = self.config
+        name = remembered(run.output, "trackio")
+        resume = "never" if name is None else "allow"
+        if name is None:
+            name = options.name or f"{run.output.resolve().name}-{secrets.token_hex(3)}"
+            remember(run.output, "trackio", name)
+        self._run = trackio.init(
+            project=options.project,
+            name=name,
+            group=options.group,
+            resume=resume,
+            config=dict(run.config),
+            space_id=options.space_id,
+            private=options.private,
+            server_url=options.server_url,
+            embed=False,
+        )
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        assert self._run is not None
+        self._run.log(dict(metrics), step=step)
+
+    def log_samples(self, step: int, samples: Sequence[RolloutSample]) -> None:
+        import trackio
+
+        assert self._run is not None
+        table = trackio.Table(columns=list(COLUMNS), data=rows(step, samples))
+        self._run.log({"samples": table}, step=step)
+
+    def finish(self, result: RunResult) -> None:
+        import trackio
+
+        assert self._run is not None
+        level = trackio.AlertLevel(LEVELS[result.status])
+        text = result.message or None
+        self._run.alert(f"run {result.status}", text, level=level, step=result.steps)
+        self._run.finish()

@@ -1,0 +1,111 @@
+"""Weights & Biases: metrics over the run's own steps, tables of samples, the configuration, and how the run ended.
+
+W&B's own step only rises, so that a resumed run, which does some steps again, would lose these. Rows are therefore
+logged without it and carry ``step``, which is the x axis of every chart. A step that was done twice has two rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlhf_core import ConfigError
+
+from .config import WandbConfig
+from .remembered import remember, remembered
+from .sample_table import COLUMNS, rows
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from wandb import Run as WandbRun
+    from wandb import Settings as WandbSettings
+
+    from rlhf_core.contracts import RolloutSample, RunInfo, RunResult
+
+log = logging.getLogger(__name__)
+
+EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
+"""Those of ``rlhf train``. W&B shows a run with another one than 0 as failed; ``status`` has the word."""
+
+
+class WandbLogger:
+    """A run of ``wandb``, whose files are in ``RUN/wandb``."""
+
+    def __init__(self, config: WandbConfig) -> None:
+        self.config = config
+        mode = config.mode or os.environ.get("WANDB_MODE", "online")
+        if mode == "online" and not _has_credentials():
+            raise ConfigError(
+                "--log.to wandb: expected a key in the environment, and WANDB_API_KEY is not set. Set it, run wandb "
+                "login, or write files alone with --log.wandb.mode offline."
+            )
+        self._run: WandbRun | None = None
+
+    def start(self, run: RunInfo) -> None:
+        import wandb
+
+        identity = remembered(run.output, "wandb")
+        if identity is None:
+            identity = secrets.token_hex(4)
+            remember(run.output, "wandb", identity)
+        options = self.config
+        self._run = wandb.init(
+            id=identity,
+            resume="allow",
+            project=options.project or os.environ.get("WANDB_PROJECT", "rlhf"),
+            entity=options.entity,
+            name=options.name or run.output.resolve().name,
+            group=options.group,
+            tags=options.tags,
+            mode=options.mode,
+            config=dict(run.config),
+            allow_val_change=True,
+            dir=run.output,
+            reinit="create_new",
+            settings=_settings(wandb, run),
+        )
+        self._run.define_metric("*", step_metric="step")
+        self._run.summary.update({"status": "running", "message": ""})
+        log.info("wandb: %s", self._run.url or f"files in {self._run.dir}")
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        assert self._run is not None
+        self._run.log({"step": step, **metrics})
+
+    def log_samples(self, step: int, samples: Sequence[RolloutSample]) -> None:
+        import wandb
+
+        assert self._run is not None
+        table = wandb.Table(columns=list(COLUMNS), data=rows(step, samples))
+        self._run.log({"step": step, "samples": table})
+
+    def finish(self, result: RunResult) -> None:
+        assert self._run is not None
+        self._run.summary.update({"status": result.status, "message": result.message})
+        self._run.finish(exit_code=EXIT_CODES[result.status])
+
+
+def _has_credentials() -> bool:
+    """Return whether wandb has a place from which it could take a key; the key itself is for wandb to read."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    written_by_login = [os.environ.get("NETRC", "~/.netrc"), "~/_netrc"]
+    return any(Path(name).expanduser().is_file() for name in written_by_login)
+
+
+def _settings(wandb: ModuleType, run: RunInfo) -> WandbSettings:
+    settings: WandbSettings = wandb.Settings(
+        # Progress and run.log are the run's own; wandb would write between them, and into stdout of all threads.
+        silent=True,
+        console="off",
+        # A question for a key, on a terminal, would wait for the user while the run is training.
+        login_timeout=1.0,
+        # Also at the interpreter's end, where wandb waits once more; 0 would mean for ever.
+        finish_timeout=max(1.0, run.config["log"]["wait_s"]),
+    )
+    return settings
