@@ -1,8 +1,13 @@
-"""A clock that is moved by hand, and run folders with a past."""
+"""A clock that is moved by hand, run folders with a past, and loggers that cannot leave this machine."""
 
 import json
+import shutil
+import socket
+import sys
 
 import pytest
+from tests.core.loop.small_run import SmallRun, write_small_run
+from tests.plugins.loggers.places import ENVIRONMENT, NAMES, UNSET, Place
 
 from rlhf_core.contracts import RunInfo
 
@@ -60,3 +65,66 @@ def write_metrics(tmp_path):
         return output
 
     return write
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment_of_libraries(tmp_path_factory):
+    """Variables that the libraries read once, when they are imported; and no wandb process after the last test."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        for name in UNSET:
+            patch.delenv(name, raising=False)
+        patch.setenv("TRACKIO_DIR", str(tmp_path_factory.mktemp("trackio")))
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+        if "wandb" in sys.modules:
+            sys.modules["wandb"].teardown()
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Refuse connections that leave this machine; a test that tries fails, also where a logger swallows the error."""
+    tried = []
+    connect, look_up = socket.socket.connect, socket.getaddrinfo
+
+    def is_here(host):
+        return host in (None, "", "localhost", "::1") or str(host).startswith("127.")
+
+    def guarded_connect(self, address):
+        if self.family != socket.AF_UNIX and not is_here(address[0]):
+            tried.append(address)
+            raise OSError(f"tests use no network: {address}")
+        return connect(self, address)
+
+    def guarded_look_up(host, *arguments, **keywords):
+        if not is_here(host.decode() if isinstance(host, bytes) else host):
+            tried.append(host)
+            raise socket.gaierror(f"tests use no network: {host}")
+        return look_up(host, *arguments, **keywords)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded_connect)
+    monkeypatch.setattr(socket, "getaddrinfo", guarded_look_up)
+    yield
+    assert tried == []
+
+
+@pytest.fixture(scope="session")
+def small_run_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small_run")
+    write_small_run(folder)
+    return folder
+
+
+@pytest.fixture
+def small_run(small_run_files, tmp_path, monkeypatch):
+    """Runs without a model, in a folder of their own, which is the current directory."""
+    shutil.copytree(small_run_files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return SmallRun(tmp_path)
+
+
+@pytest.fixture(params=NAMES)
+def place(request, tmp_path):
+    """Each of the loggers, writing into this test's own folder."""
+    return Place(request.param, tmp_path)
