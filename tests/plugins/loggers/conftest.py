@@ -124,7 +124,30 @@ def small_run(small_run_files, tmp_path, monkeypatch):
     return SmallRun(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory):
+    """A database of MLflow without runs, which takes seconds to make."""
+    from mlflow import MlflowClient
+
+    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{file}").search_experiments()
+    return file
+
+
+@pytest.fixture
+def place_of(request, tmp_path, monkeypatch):
+    """Make the place of a logger in this test's own folder, which is the current directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(name):
+        if name == "mlflow":
+            shutil.copy(request.getfixturevalue("empty_database"), tmp_path / "mlflow.db")
+        return Place(name, tmp_path)
+
+    return make
+
+
 @pytest.fixture(params=NAMES)
-def place(request, tmp_path):
-    """Each of the loggers, writing into this test's own folder."""
-    return Place(request.param, tmp_path)
+def place(request, place_of):
+    """Each of the loggers."""
+    return place_of(request.param)

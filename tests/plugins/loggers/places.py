@@ -13,6 +13,9 @@ from tests.core.loop.small_run import SmallRun
 from tests.deadlines import HANG_S
 from tests.plugins.loggers.read_back import Logged, read_mlflow, read_trackio, read_wandb
 
+from rlhf_core.contracts import RunInfo, RunResult
+from rlhf_core.plugins import load
+
 NAMES = ("wandb", "trackio", "mlflow")
 
 NO_SERVER = "http://127.0.0.1:9"
@@ -68,17 +71,38 @@ class Place:
         """Options of a run that logs here alone, and samples every second step."""
         return {"log": {"to": [self.name], self.name: self.options, "samples_every": 2}}
 
-    def read(self, output: Path) -> Logged:
-        """What the run in the folder ``output`` has logged; of trackio and MLflow, all runs of the test."""
+    def read(self, output: Path, *, ended: bool = True) -> Logged:
+        """What the run in the folder ``output`` has logged; of trackio and MLflow, all runs of the test.
+
+        Args:
+            ended: the run was told its end, other than one that was killed.
+        """
         if self.name == "wandb":
-            return read_wandb(output)
+            return read_wandb(output, ended=ended)
         if self.name == "trackio":
             return read_trackio(Path(os.environ["TRACKIO_DIR"]), self.project)
         return read_mlflow(self.options["tracking_uri"])
 
+    def made(self, **options: Any) -> Any:
+        """The logger by itself, as a run would build it, with further options."""
+        registered = load("").get("rlhf_loggers", self.name)
+        return registered.build(registered.validate(self.options | options))
+
     def metric(self, name: str) -> str:
         """The name under which a metric stands there."""
         return name.replace("@", "_at_") if self.name == "mlflow" else name
+
+
+def run_info(output: Path, start_step: int = 0, **config: Any) -> RunInfo:
+    """What a logger is told of a run in the folder ``output``, which is made."""
+    output.mkdir(exist_ok=True)
+    config = {"log": {"wait_s": HANG_S}, **config}
+    return RunInfo(output=output, config=config, total_steps=9, start_step=start_step)
+
+
+def end(status: str = "finished", steps: int = 1) -> RunResult:
+    """The end of a run."""
+    return RunResult(status=status, steps=steps, seconds=1.0)
 
 
 def run_until_killed(folder: Path, name: str, event: str, logged_step: int) -> None:
@@ -87,8 +111,8 @@ def run_until_killed(folder: Path, name: str, event: str, logged_step: int) -> N
 
     def is_logged() -> bool:
         try:
-            rows = place.read(folder / "run").rows
-        except (OSError, ValueError, sqlite3.Error):  # nothing is there yet
+            rows = place.read(folder / "run", ended=False).rows
+        except (OSError, ValueError, sqlite3.Error):  # its files are not there yet
             return False
         return any(step == logged_step and "reward/mean" in metrics for step, metrics in rows)
 

@@ -6,10 +6,13 @@ import json
 import math
 import sqlite3
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.deadlines import HANG_S
 
 Row = tuple[int, dict[str, float]]
 
@@ -35,12 +38,27 @@ class Logged:
         return [(step, metrics[name]) for step, metrics in self.rows if name in metrics]
 
 
-def read_wandb(output: Path) -> Logged:
-    """Read the offline files of a run folder."""
+def read_wandb(output: Path, *, ended: bool = True) -> Logged:
+    """Read the offline files of a run folder.
+
+    Args:
+        ended: the newest file has an end, which is waited for.
+    """
     found = Logged()
-    for file in sorted(output.glob("wandb/*-run-*/run-*.wandb")):
+    files = sorted(output.glob("wandb/*-run-*/run-*.wandb"))
+    if ended:
+        wait_for_end(files[-1])
+    for file in files:
         _read_wandb_file(file, found)
     return found
+
+
+def wait_for_end(file: Path) -> None:
+    """Wait for a ``.wandb`` file to be complete: wandb-core goes on writing it when ``finish`` has returned."""
+    give_up = time.monotonic() + HANG_S
+    while not any(record.WhichOneof("record_type") == "exit" for record in wandb_records(file)):
+        assert time.monotonic() < give_up, f"{file} has no end"
+        time.sleep(0.02)
 
 
 def _read_wandb_file(file: Path, found: Logged) -> None:

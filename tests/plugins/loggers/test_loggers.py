@@ -3,16 +3,19 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from math import inf, nan
 from pathlib import Path
 
 import pytest
 from tests.deadlines import HANG_S
 from tests.plugins.loggers import places
+from tests.plugins.loggers.places import end, run_info
 from tests.plugins.loggers.read_back import same
 
-from rlhf_core import RolloutError
-from rlhf_core.contracts import RolloutSample, RunInfo, RunResult
+from rlhf_cli.main import main
+from rlhf_core import RolloutError, component
+from rlhf_core.contracts import RolloutSample
 from rlhf_core.loop.loggers import build_loggers
 from rlhf_core.plugins import load
 
@@ -37,27 +40,6 @@ def written(small_run):
     for line in small_run.lines():
         timing = {f"timing/{name}": value for name, value in line.get("timing", {}).items()}
         yield line["step"], line["eval"] if "eval" in line else line["metrics"] | timing
-
-
-def made(place, **options):
-    """The logger by itself, as a run would build it."""
-    registered = load("").get("rlhf_loggers", place.name)
-    return registered.build(registered.validate(place.options | options))
-
-
-def info(folder, start_step=0, **config):
-    folder.mkdir(exist_ok=True)
-    config = {"log": {"wait_s": 60.0}, **config}
-    return RunInfo(output=folder, config=config, total_steps=9, start_step=start_step)
-
-
-def logged_steps(place, folder, steps, *, start_step=0, value=1.0, status="finished"):
-    """Log ``steps`` in a run folder; no status: without an end."""
-    logger = made(place)
-    logger.start(info(folder, start_step))
-    for step in steps:
-        logger.log_metrics(step, {"reward/mean": value})
-    logger.finish(RunResult(status=status, steps=max(steps), seconds=1.0))
 
 
 def test_every_metric_is_there_with_its_step_and_its_name(small_run, place):
@@ -148,7 +130,7 @@ def test_a_killed_run_goes_on_as_the_same_run(small_run, place):
     )
     assert killed.returncode == -9, killed.stderr
     output = small_run.folder / "run"
-    before = place.read(output)
+    before = place.read(output, ended=False)
     assert [step for step, _ in before.values("reward/mean")] == [1, 2, 3]
 
     small_run(place.log, RESUMED, {"train": {"steps": 5}})
@@ -163,23 +145,28 @@ def test_a_killed_run_goes_on_as_the_same_run(small_run, place):
     assert after.status == STATUSES[place.name]["finished"]
 
 
-def test_a_process_that_is_killed_before_it_logs_leaves_no_second_run(place, tmp_path):
-    first, second = made(place), made(place)
-    first.start(info(tmp_path / "run"))
-    first.finish(RunResult(status="failed", steps=0, seconds=0.0))
+def test_a_start_without_a_step_leaves_no_run_of_its_own(place, tmp_path):
+    for steps in ([], [1, 2]):
+        logger = place.made()
+        logger.start(run_info(tmp_path / "run"))
+        for step in steps:
+            logger.log_metrics(step, {"reward/mean": 1.0})
+        logger.finish(end())
 
-    second.start(info(tmp_path / "run"))
-    second.log_metrics(1, {"reward/mean": 1.0})
-    second.finish(RunResult(status="finished", steps=1, seconds=1.0))
-
-    assert len(place.read(tmp_path / "run").runs) == 1
+    found = place.read(tmp_path / "run")
+    assert len(found.runs) == 1
+    assert found.values("reward/mean") == [(1, 1.0), (2, 1.0)]
 
 
 def test_runs_of_two_folders_are_two_runs(place, tmp_path):
     for name in ("first", "second"):
-        logged_steps(place, tmp_path / name, [1, 2])
+        logger = place.made()
+        logger.start(run_info(tmp_path / name))
+        logger.log_metrics(1, {"reward/mean": 1.0})
+        logger.finish(end())
 
-    identities = [(tmp_path / name / "loggers" / place.name).read_text() for name in ("first", "second")]
+    folders = [tmp_path / name / "loggers" for name in ("first", "second")]
+    identities = [(folder / place.name).read_text() for folder in folders]
     assert len(set(identities)) == 2
     found = [run for name in ("first", "second") for run in place.read(tmp_path / name).runs]
     assert len(set(found)) == 2
@@ -187,11 +174,11 @@ def test_runs_of_two_folders_are_two_runs(place, tmp_path):
 
 def test_values_that_are_not_finite_are_logged_too(place, tmp_path):
     metrics = {"a": nan, "b": inf, "c": -inf, "d": 1e300, "e": -5e-324}
-    logger = made(place)
-    logger.start(info(tmp_path / "run"))
+    logger = place.made()
+    logger.start(run_info(tmp_path / "run"))
     logger.log_metrics(1, metrics)
     logger.log_metrics(2, {"a": 0.5})
-    logger.finish(RunResult(status="finished", steps=2, seconds=1.0))
+    logger.finish(end())
 
     found = place.read(tmp_path / "run")
     if place.name == "mlflow":  # its database has no infinity
@@ -208,11 +195,11 @@ def test_texts_of_samples_come_back_as_they_are(place, tmp_path):
         RolloutSample(uid=f"0.{n}.0.0", prompt=text, response=text[::-1], reward=0.5, truncated=True)
         for n, text in enumerate(texts)
     ]
-    logger = made(place)
-    logger.start(info(tmp_path / "run"))
+    logger = place.made()
+    logger.start(run_info(tmp_path / "run"))
     logger.log_samples(7, samples)
     logger.log_metrics(7, {"reward/mean": 0.5})
-    logger.finish(RunResult(status="finished", steps=7, seconds=1.0))
+    logger.finish(end())
 
     (table,) = place.read(tmp_path / "run").tables.values()
     assert [row[2:4] for row in table] == [[text, text[::-1]] for text in texts]
@@ -253,8 +240,8 @@ def test_a_logger_whose_folder_cannot_be_written_does_not_end_the_run(small_run,
     assert f"logger loggers:{place.name} failed in start and is switched off" in caplog.text
 
 
-def test_several_loggers_get_the_same_run(small_run, tmp_path):
-    all_places = [places.Place(name, tmp_path) for name in places.NAMES]
+def test_several_loggers_get_the_same_run(small_run, place_of):
+    all_places = [place_of(name) for name in places.NAMES]
     sections = {place.name: place.options for place in all_places}
 
     small_run({"log": {"to": list(places.NAMES), **sections}})
@@ -262,6 +249,26 @@ def test_several_loggers_get_the_same_run(small_run, tmp_path):
     rewards = [place.read(small_run.folder / "run").values("reward/mean") for place in all_places]
     assert rewards[0] == rewards[1] == rewards[2]
     assert len(rewards[0]) == 3
+
+
+def test_a_missing_library_is_an_error_of_check(small_run, place, monkeypatch, capsys):
+    installed = component.version
+
+    def version(name):
+        if name.startswith(place.name):
+            raise PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(component, "version", version)
+    flags = ["--model", "model", "--data", "rows.jsonl", "--reward", "letters.py:score"]
+    (small_run.folder / "letters.py").write_text("def score(response):\n    return 1.0\n")
+
+    code = main(["train", "--check", *flags, "--log.to", place.name])
+
+    assert code == 1
+    said = capsys.readouterr().err
+    assert f"loggers:{place.name} needs {place.name}" in said
+    assert f"pip install 'rlhf-plugin-loggers[{place.name}]'" in said
 
 
 def test_building_a_logger_touches_nothing(small_run, place):

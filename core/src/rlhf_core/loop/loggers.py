@@ -149,11 +149,12 @@ class LoggerThread:
             try:
                 getattr(self._logger, method)(*arguments)
             except Exception:
-                log.exception(
-                    "logger %s failed in %s and is switched off for the rest of this run",
-                    self.name,
-                    method,
-                )
+                if not self._off.is_set():  # else the run has ended, and nobody waits for it any more
+                    log.exception(
+                        "logger %s failed in %s and is switched off for the rest of this run",
+                        self.name,
+                        method,
+                    )
                 self._off.set()
 
 

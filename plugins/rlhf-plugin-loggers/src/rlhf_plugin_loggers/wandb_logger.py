@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 """Those of ``rlhf train``. W&B shows a run with another one than 0 as failed; ``status`` has the word."""
+START_S = 30.0
+"""Time that W&B's servers have to answer at the start of a run."""
 
 
 class WandbLogger:
@@ -71,7 +73,7 @@ class WandbLogger:
         )
         self._run.define_metric("*", step_metric="step")
         self._run.summary.update({"status": "running", "message": ""})
-        log.info("wandb: %s", self._run.url or f"files in {self._run.dir}")
+        log.info("wandb: %s", f"files in {self._run.dir}" if self._run.offline else self._run.url)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         assert self._run is not None
@@ -105,6 +107,8 @@ def _settings(wandb: ModuleType, run: RunInfo) -> WandbSettings:
         console="off",
         # A question for a key, on a terminal, would wait for the user while the run is training.
         login_timeout=1.0,
+        # The interpreter's end waits for a server that does not answer as long as the start does.
+        init_timeout=START_S,
         # Also at the interpreter's end, where wandb waits once more; 0 would mean for ever.
         finish_timeout=max(1.0, run.config["log"]["wait_s"]),
     )

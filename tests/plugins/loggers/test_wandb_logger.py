@@ -1,0 +1,104 @@
+"""What is W&B's own: its x axis, its options, and where its key comes from."""
+
+import pytest
+from tests.plugins.loggers.places import end, run_info
+from tests.plugins.loggers.read_back import wait_for_end, wandb_records
+
+from rlhf_core import ConfigError
+from rlhf_plugin_loggers.config import WandbConfig
+from rlhf_plugin_loggers.wandb_logger import WandbLogger
+
+ONLINE = WandbConfig(mode="online")
+
+
+@pytest.fixture
+def logged(place_of, tmp_path):
+    """Log two steps with further options; return all records."""
+
+    def log(**options):
+        logger = place_of("wandb").made(**options)
+        logger.start(run_info(tmp_path / "run", seed=7))
+        for step in (1, 2):
+            logger.log_metrics(step, {"reward/mean": 0.5})
+        logger.finish(end())
+        return records_of(tmp_path / "run")
+
+    return log
+
+
+def records_of(output):
+    (file,) = (output / "wandb").glob("offline-run-*/*.wandb")
+    wait_for_end(file)
+    return list(wandb_records(file))
+
+
+def of_kind(records, kind):
+    return [getattr(record, kind) for record in records if record.WhichOneof("record_type") == kind]
+
+
+def test_every_chart_is_over_the_steps_of_the_run(logged):
+    """By W&B's own step, rows of a step that is done again would be refused."""
+    (metric,) = of_kind(logged(), "metric")
+
+    assert (metric.glob_name, metric.step_metric) == ("*", "step")
+
+
+def test_options_are_those_of_the_run_there(logged):
+    records = logged(project="p", entity="team", name="n", group="g", tags=["a", "b"])
+
+    run = of_kind(records, "run")[0]
+    assert (run.project, run.entity, run.display_name, run.run_group) == ("p", "team", "n", "g")
+    assert list(run.tags) == ["a", "b"]
+
+
+def test_a_run_is_called_like_its_folder(logged):
+    assert of_kind(logged(), "run")[0].display_name == "run"
+
+
+def test_the_project_is_that_of_the_environment_or_rlhf(logged, monkeypatch):
+    monkeypatch.setenv("WANDB_PROJECT", "from_environment")
+
+    assert of_kind(logged(project=None), "run")[0].project == "from_environment"
+
+
+@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("failed", 1), ("interrupted", 130)])
+def test_the_exit_code_is_that_of_the_command(place_of, tmp_path, status, code):
+    logger = place_of("wandb").made()
+    logger.start(run_info(tmp_path / "run"))
+    logger.finish(end(status))
+
+    ends = of_kind(records_of(tmp_path / "run"), "exit")
+    assert [ended.exit_code for ended in ends] == [code]
+
+
+def test_without_a_key_the_run_is_refused_before_it_starts():
+    with pytest.raises(ConfigError, match=r"WANDB_API_KEY is not set.*--log\.wandb\.mode offline"):
+        WandbLogger(ONLINE)
+
+
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
+def test_who_sends_nothing_needs_no_key(monkeypatch, mode):
+    monkeypatch.setenv("WANDB_MODE", mode)
+
+    WandbLogger(WandbConfig())
+
+
+def test_the_option_for_the_mode_is_above_the_environment(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+    with pytest.raises(ConfigError):
+        WandbLogger(ONLINE)
+
+
+@pytest.mark.parametrize("name", ["WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"])
+def test_a_key_comes_from_the_environment(monkeypatch, name):
+    monkeypatch.setenv(name, "x" * 40)
+
+    WandbLogger(ONLINE)
+
+
+def test_a_key_comes_from_wandb_login(monkeypatch, tmp_path):
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password x\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+    WandbLogger(ONLINE)
