@@ -116,6 +116,7 @@ COMPONENTS = {
         component("picky", needs={"kl_in_loss"}),
     ],
     "rlhf_model_adapters": [component("thin")],
+    "rlhf_loggers": [component("notebook", config=Pattern)],
 }
 
 DEFAULTS = {

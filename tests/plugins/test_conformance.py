@@ -125,8 +125,15 @@ OPTIONS: dict[str, dict[str, object]] = {"rewards:regex": {"pattern": r"\d+"}}
 """Of components with required options; those without an entry are tested by their own tests alone."""
 
 
-OWN_TESTS = {"vllm:vllm", "deepspeed:deepspeed"}
-"""They start processes: tests/plugins/vllm/test_contract.py and tests/plugins/deepspeed run the checks on them."""
+OWN_TESTS = {
+    "vllm:vllm",
+    "deepspeed:deepspeed",
+    "loggers:wandb",
+    "loggers:trackio",
+    "loggers:mlflow",
+}
+"""They start processes, or write outside of a run's folder: tests/plugins/vllm/test_contract.py,
+tests/plugins/loggers/test_contract.py and tests/plugins/deepspeed run the checks on them."""
 
 
 def _subjects():

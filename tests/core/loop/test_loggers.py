@@ -44,7 +44,10 @@ class Kept:
         self._actions.get(method, lambda: None)()
 
 
-def failing(error=OSError("no space left on device")):
+FULL = OSError("no space left on device")
+
+
+def failing(error=FULL):
     def fail():
         raise error
 

@@ -1,16 +1,20 @@
 """Components that break one promise each, of kinds whose bugs tests/mutants does not cover, and what catches them."""
 
+import threading
 from dataclasses import replace
+from math import isfinite
 
 import numpy as np
 import pytest
 import torch
 
+from rlhf_core import Component, Config
 from rlhf_core.contracts import Metric, ParameterGroup, RewardResult
 from rlhf_core.testing.conformance import run_checks
 
 SHAPERS, FILTERS = "rlhf_reward_shapers", "rlhf_sample_filters"
 OPTIMIZERS, REWARDS = "rlhf_optimizers", "rlhf_rewards"
+LOGGERS = "rlhf_loggers"
 
 
 def caught_by(hook, make):
@@ -258,3 +262,101 @@ def test_a_right_reward_passes_also_where_it_gives_up_on_a_sample():
 )
 def test_a_wrong_reward_is_caught(wrong, check):
     assert check in caught_by(REWARDS, wrong)
+
+
+class PlainLogger:
+    """Keeps lines in a file of the run folder."""
+
+    def start(self, run):
+        self.file = run.output / "lines.txt"
+        self.add(f"start {run.start_step}")
+
+    def log_metrics(self, step, metrics):
+        self.add(f"{step} {sorted(metrics.items())}")
+
+    def log_samples(self, step, samples):
+        self.add(f"{step} {[sample.response for sample in samples]}")
+
+    def finish(self, result):
+        self.add(result.status)
+
+    def add(self, line):
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+class RoundsToIntegers(PlainLogger):
+    def log_metrics(self, step, metrics):
+        super().log_metrics(step, {name: int(value) for name, value in metrics.items()})
+
+
+class EachStepOnce(PlainLogger):
+    last = -1
+
+    def log_metrics(self, step, metrics):
+        assert step > self.last, "steps have to rise"
+        self.last = step
+        super().log_metrics(step, metrics)
+
+
+class KnowsTwoEnds(PlainLogger):
+    def finish(self, result):
+        self.add({"finished": "0", "failed": "1"}[result.status])
+
+
+class NewFileOnly(PlainLogger):
+    def start(self, run):
+        (run.output / "lines.txt").open("x").close()
+        super().start(run)
+
+
+class LeavesOut(PlainLogger):
+    """Removes what is not finite from the metrics of everybody."""
+
+    def log_metrics(self, step, metrics):
+        for name in [name for name, value in metrics.items() if not isfinite(value)]:
+            del metrics[name]
+
+
+class TakesOutput(PlainLogger):
+    def start(self, run):
+        super().start(run)
+        run.config.pop("output")
+
+
+class StartsAtOnce(PlainLogger):
+    """Sends from a thread that begins with the object."""
+
+    def __init__(self):
+        self.stop = threading.Event()
+        threading.Thread(target=self.stop.wait, args=(5.0,), daemon=True).start()
+
+
+class WithKey(Config):
+    api_key: str = ""
+
+
+def test_a_right_logger_passes():
+    assert caught_by(LOGGERS, PlainLogger) == set()
+
+
+@pytest.mark.parametrize(
+    ("logger", "check"),
+    [
+        (RoundsToIntegers, "check_a_whole_run_is_taken"),
+        (EachStepOnce, "check_a_whole_run_is_taken"),
+        (KnowsTwoEnds, "check_every_end_is_taken"),
+        (NewFileOnly, "check_an_ended_run_goes_on"),
+        (LeavesOut, "check_inputs_stay_as_they_are"),
+        (TakesOutput, "check_inputs_stay_as_they_are"),
+        (StartsAtOnce, "check_making_one_starts_nothing"),
+    ],
+)
+def test_a_wrong_logger_is_caught(logger, check):
+    assert check in caught_by(LOGGERS, logger)
+
+
+def test_a_key_among_the_options_of_a_logger_is_caught():
+    with_key = Component(name="keyed", factory=lambda config: PlainLogger(), config=WithKey)
+
+    assert caught_by(LOGGERS, with_key) == {"check_no_option_holds_a_secret"}

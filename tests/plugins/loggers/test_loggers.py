@@ -192,7 +192,9 @@ def test_values_that_are_not_finite_are_logged_too(place, tmp_path):
 def test_texts_of_samples_come_back_as_they_are(place, tmp_path):
     texts = ["", "two\nlines", "“quotes” \\ % ☃ 🙂", "<b>&amp;</b>", "x" * 10_000]
     samples = [
-        RolloutSample(uid=f"0.{n}.0.0", prompt=text, response=text[::-1], reward=0.5, truncated=True)
+        RolloutSample(
+            uid=f"0.{n}.0.0", prompt=text, response=text[::-1], reward=0.5, truncated=True
+        )
         for n, text in enumerate(texts)
     ]
     logger = place.made()
@@ -223,7 +225,9 @@ def test_no_key_is_written_anywhere(small_run, place, monkeypatch):
 
 def test_no_logger_has_an_option_for_a_key():
     options = {
-        name for entry in load("").registries["rlhf_loggers"] for name in entry.component.config.model_fields
+        name
+        for entry in load("").registries["rlhf_loggers"]
+        for name in entry.component.config.model_fields
     }
 
     assert {"project", "tracking_uri"} <= options

@@ -11,7 +11,11 @@ import pytest
 from tests.deadlines import HANG_S
 
 ROOT = Path(__file__).parents[3]
-LOCATION = {"wandb": "WANDB_BASE_URL", "trackio": "TRACKIO_SERVER_URL", "mlflow": "MLFLOW_TRACKING_URI"}
+LOCATION = {
+    "wandb": "WANDB_BASE_URL",
+    "trackio": "TRACKIO_SERVER_URL",
+    "mlflow": "MLFLOW_TRACKING_URI",
+}
 """Environment variable with the URL of a logger's server."""
 
 RUN = """

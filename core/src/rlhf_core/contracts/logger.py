@@ -12,14 +12,13 @@ if TYPE_CHECKING:
 class Logger(Protocol):
     """Copies one run to another place. The factory is called in the driver as ``factory(config)``.
 
-    The factory starts nothing and contacts nobody, since ``--check`` calls it too. It raises ``ConfigError`` for what is
-    missing before the first step, such as a key in the environment: no option holds a key, because options are
+    The factory starts nothing and contacts nobody, since ``--check`` calls it too. It raises ``ConfigError`` for what
+    is missing before the first step, such as a key in the environment: no option holds a key, because options are
     recorded and logged.
 
-    The methods are called in order, on a thread that belongs to this logger alone, so a slow one does not delay the run.
-    An exception in one of them is logged and switches the logger off; no other method is called after it. The run never
-    waits for a logger but at its end, for ``log.wait_s`` at most. What a kill loses is lost there too: ``metrics.jsonl``
-    has it.
+    The methods are called in order, on a thread that belongs to this logger alone, so a slow one delays no step. An
+    exception in one of them is logged and switches the logger off; no other method is called after it. The run waits
+    for its loggers at its end alone, for ``log.wait_s`` at most.
     """
 
     def start(self, run: RunInfo) -> None:

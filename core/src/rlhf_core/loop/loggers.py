@@ -91,8 +91,8 @@ class Loggers:
         for line in self._lines:
             if not line.ended(max(0.0, give_up - time.monotonic())):
                 log.warning(
-                    "logger %s is still sending %g s after the end of the run, and is left alone; --log.wait_s sets how "
-                    "long it may take",
+                    "logger %s is still sending %g s after the end of the run, and is left alone; --log.wait_s sets "
+                    "how long it may take",
                     line.name,
                     self._wait_s,
                 )
@@ -149,7 +149,9 @@ class LoggerThread:
             try:
                 getattr(self._logger, method)(*arguments)
             except Exception:
-                if not self._off.is_set():  # else the run has ended, and nobody waits for it any more
+                if (
+                    not self._off.is_set()
+                ):  # else the run has ended, and nobody waits for it any more
                     log.exception(
                         "logger %s failed in %s and is switched off for the rest of this run",
                         self.name,

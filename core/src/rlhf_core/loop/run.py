@@ -179,9 +179,7 @@ class _Run:
             RolloutSample(**{name: sample[name] for name in RolloutSample.__dataclass_fields__})
             for sample in result.samples
         ]
-        self.plugins.observe(
-            "rlhf_rollout_end", step=step, samples=samples, metrics=result.metrics
-        )
+        self.plugins.observe("rlhf_rollout_end", step=step, samples=samples, metrics=result.metrics)
         self.loggers.log_samples(step, samples)
         self.metrics.write(
             {

@@ -1,7 +1,7 @@
-"""Observers of a run: progress line, TensorBoard events, learning curve and closing summary. Loggers: W&B, trackio, MLflow.
+"""Observers of a run (progress line, TensorBoard events, learning curve, closing summary), and loggers to other places.
 
-The observer hooks pass each event on to the observers of the current run. A failure of one observer does not affect the others:
-a full disk that stops TensorBoard does not stop the progress line.
+The observer hooks pass each event on to the observers of the current run. A failure of one observer does not affect the
+others: a full disk that stops TensorBoard does not stop the progress line. Loggers are components: the core calls them.
 """
 
 from __future__ import annotations

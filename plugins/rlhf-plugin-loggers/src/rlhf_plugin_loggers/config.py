@@ -14,7 +14,7 @@ _USER_OF_URL = re.compile(r"://[^/@\s]+@")
 
 
 class WandbConfig(Config):
-    """Which run of Weights & Biases, and how it is sent."""
+    """Names of a run at Weights & Biases, and the way it goes there."""
 
     project: str | None = Field(None, description="none: WANDB_PROJECT, else rlhf")
     entity: str | None = Field(None, description="user or team; none: WANDB_ENTITY, else your own")
@@ -28,9 +28,11 @@ class WandbConfig(Config):
 
 
 class TrackioConfig(Config):
-    """Which run of trackio, and where it is kept."""
+    """Names of a run in trackio, and the place where trackio keeps it."""
 
-    project: str = Field("rlhf", min_length=1, description="project, a file of its own in TRACKIO_DIR")
+    project: str = Field(
+        "rlhf", min_length=1, description="project, a file of its own in TRACKIO_DIR"
+    )
     name: str | None = Field(
         None,
         description="of the run, by which it is found again after a resume, so no other run of the project may have "
@@ -38,7 +40,8 @@ class TrackioConfig(Config):
     )
     group: str | None = Field(None, description="by which the dashboard groups runs")
     space_id: str | None = Field(
-        None, description="Hugging Face Space to send the run to; none: TRACKIO_SPACE_ID, else local"
+        None,
+        description="Hugging Face Space to send the run to; none: TRACKIO_SPACE_ID, else local",
     )
     private: bool = Field(True, description="make a new Space private")
     server_url: str | None = Field(
@@ -63,7 +66,7 @@ class TrackioConfig(Config):
 
 
 class MlflowConfig(Config):
-    """Which run of MLflow, and where it is kept."""
+    """Names of a run in MLflow, and the place where MLflow keeps it."""
 
     tracking_uri: str | None = Field(
         None,

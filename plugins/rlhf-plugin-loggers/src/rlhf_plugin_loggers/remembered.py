@@ -1,4 +1,4 @@
-"""What identifies a run at a service, kept in the run folder, so that a resumed run goes on there."""
+"""Identity of a run at a service, kept in the run folder, so that a resumed run goes on there."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from .remembered import remember, remembered
 from .sample_table import COLUMNS, rows
 
 if TYPE_CHECKING:
-    from trackio import Run as TrackioRun
+    from trackio.run import Run as TrackioRun
 
     from rlhf_core.contracts import RolloutSample, RunInfo, RunResult
 

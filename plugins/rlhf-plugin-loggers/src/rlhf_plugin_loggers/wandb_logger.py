@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
-"""Those of ``rlhf train``. W&B shows a run with another one than 0 as failed; ``status`` has the word."""
+"""Exit codes of ``rlhf train``. W&B shows a run with another one than 0 as failed; ``status`` has the word."""
 START_S = 30.0
 """Time that W&B's servers have to answer at the start of a run."""
 

@@ -65,6 +65,12 @@ NO_EFFECT = {
         ["--resume.damaged_records", "set-aside"],
         "Add --resume",
     ),
+    "tables for no logger": (["--log.samples_every", "5"], "Add --log.to NAME"),
+    "wait for no logger": (["--log.wait_s", "5"], "Add --log.to NAME"),
+    "tables without samples": (
+        ["--log.to", "notebook", "--log.samples", "0", "--log.samples_every", "5"],
+        "Set --log.samples too",
+    ),
     "updates in flight of nothing": (
         ["--rollout.in_flight_updates"],
         "nothing is in flight when weights change",

@@ -25,6 +25,7 @@ _MODULES: Mapping[str, str] = MappingProxyType(
         "rlhf_rollout_executors": "executors",
         "rlhf_engines": "engines",
         "rlhf_train_backends": "backends",
+        "rlhf_loggers": "loggers",
     }
 )
 
