@@ -67,19 +67,28 @@ def write_metrics(tmp_path):
     return write
 
 
-@pytest.fixture(scope="session", autouse=True)
-def environment_of_libraries(tmp_path_factory):
-    """Variables that the libraries read once, when they are imported; and no wandb process after the last test."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
-        for name in UNSET:
-            patch.delenv(name, raising=False)
-        patch.setenv("TRACKIO_DIR", str(tmp_path_factory.mktemp("trackio")))
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        yield
-        if "wandb" in sys.modules:
-            sys.modules["wandb"].teardown()
+@pytest.fixture(scope="session")
+def trackio_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("trackio")
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch, tmp_path_factory, trackio_folder):
+    """No key, no way out, and folders of the tests' own. trackio looks at TRACKIO_DIR once, when it is imported."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    for name in UNSET:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TRACKIO_DIR", str(trackio_folder))
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_wandb_process():
+    """End wandb-core after the last test of a file."""
+    yield
+    if "wandb" in sys.modules:
+        sys.modules["wandb"].teardown()
 
 
 @pytest.fixture(autouse=True)
@@ -127,10 +136,12 @@ def small_run(small_run_files, tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory):
     """A database of MLflow without runs, which takes seconds to make."""
-    from mlflow import MlflowClient
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+        from mlflow import MlflowClient
 
-    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(f"sqlite:///{file}").search_experiments()
+        file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+        MlflowClient(f"sqlite:///{file}").search_experiments()
     return file
 
 

@@ -23,7 +23,7 @@ def plugins():
 
 
 def test_every_hook_is_declared_by_the_core(plugins):
-    assert len(plugins.manager.get_hookcallers(rlhf_plugin_loggers)) == 5
+    assert len(plugins.manager.get_hookcallers(rlhf_plugin_loggers)) == 6
 
 
 def test_a_whole_run_is_shown_and_leaves_its_files(plugins, run_info, write_metrics, capsys):
@@ -101,7 +101,7 @@ def test_auto_is_plain_where_there_is_no_terminal(plugins, run_info, capsys):
 
 
 def test_the_plugin_itself_imports_nothing_heavy():
-    heavy = "{'torch', 'rich', 'matplotlib', 'tensorboard'}"
+    heavy = "{'torch', 'rich', 'matplotlib', 'tensorboard', 'wandb', 'trackio', 'mlflow'}"
     code = f"import rlhf_plugin_loggers, sys; print({heavy} & sys.modules.keys())"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

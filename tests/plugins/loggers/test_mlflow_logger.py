@@ -1,7 +1,6 @@
 """What is MLflow's own: names and numbers that it takes, parameters that cannot change, requests of limited size."""
 
 import pytest
-from mlflow import MlflowClient
 from pydantic import ValidationError
 from tests.plugins.loggers.places import end, run_info
 
@@ -15,6 +14,8 @@ def place(place_of):
 
 
 def only_run(place):
+    from mlflow import MlflowClient
+
     client = MlflowClient(place.options["tracking_uri"])
     experiments = [e for e in client.search_experiments() if e.name != "Default"]
     assert len(experiments) == 1

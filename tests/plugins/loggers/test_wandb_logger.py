@@ -4,6 +4,7 @@ import pytest
 from tests.plugins.loggers.places import end, run_info
 from tests.plugins.loggers.read_back import wait_for_end, wandb_records
 
+from rlhf_cli.main import main
 from rlhf_core import ConfigError
 from rlhf_plugin_loggers.config import WandbConfig
 from rlhf_plugin_loggers.wandb_logger import WandbLogger
@@ -74,6 +75,24 @@ def test_the_exit_code_is_that_of_the_command(place_of, tmp_path, status, code):
 def test_without_a_key_the_run_is_refused_before_it_starts():
     with pytest.raises(ConfigError, match=r"WANDB_API_KEY is not set.*--log\.wandb\.mode offline"):
         WandbLogger(ONLINE)
+
+
+FLAGS = ["--model", "model", "--data", "rows.jsonl", "--reward", "letters.py:score"]
+
+
+@pytest.mark.parametrize(
+    ("switch", "code", "said"),
+    [
+        ("--check", 2, "error: --log.to wandb: expected a key in the environment"),
+        ("--dry-run", 0, "not ready to run: --log.to wandb: expected a key in the environment"),
+    ],
+)
+def test_a_missing_key_is_said_before_anything_is_loaded(small_run, capsys, switch, code, said):
+    (small_run.folder / "letters.py").write_text("def score(response):\n    return 1.0\n")
+
+    assert main(["train", switch, *FLAGS, "--log.to", "wandb"]) == code
+
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", ["offline", "disabled"])
