@@ -168,6 +168,16 @@ def test_a_logger_that_fails_is_switched_off_and_the_run_goes_on(small_run, kept
     assert "OSError: no space left on device" in log
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_an_exception_that_would_end_a_program_ends_the_logger_alone(tmp_path, caplog, error):
+    logger = Kept({"start": failing(error)})
+
+    whole_run(loggers_of(logger), tmp_path)
+
+    assert brief(logger) == [("start",)]
+    assert "logger test:0 failed in start and is switched off" in caplog.text
+
+
 def test_a_logger_that_fails_leaves_the_others_alone(tmp_path):
     broken, whole = Kept({"start": failing()}), Kept()
 

@@ -103,7 +103,22 @@ def test_a_resumed_run_runs_again_until_its_end(place, tmp_path):
     assert only_run(place)[1].info.status == "FINISHED"
 
 
+def test_a_uri_of_the_environment_may_hold_a_password_and_is_not_written_down(
+    place, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", place.options["tracking_uri"])
+    logger = place.made(tracking_uri=None)
+    with caplog.at_level("INFO"):
+        logger.start(run_info(tmp_path / "run"))
+        logger.finish(end())
+
+    assert len(place.read(tmp_path / "run").runs) == 1
+    ours = [r.getMessage() for r in caplog.records if r.name.startswith("rlhf_plugin_loggers")]
+    assert len(ours) == 1
+    assert "mlflow.db" not in ours[0]
+
+
 def test_a_password_in_an_option_is_refused():
-    with pytest.raises(ValidationError, match="set MLFLOW_TRACKING_USERNAME"):
+    with pytest.raises(ValidationError, match="set MLFLOW_TRACKING_URI instead"):
         MlflowConfig(tracking_uri="https://me:secret@host/mlflow")
     assert MlflowConfig(tracking_uri="https://host/m@x").tracking_uri == "https://host/m@x"

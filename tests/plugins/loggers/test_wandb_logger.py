@@ -95,6 +95,16 @@ def test_a_missing_key_is_said_before_anything_is_loaded(small_run, capsys, swit
     assert said in capsys.readouterr().err
 
 
+def test_a_disabled_run_writes_nothing(place_of, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    logger = place_of("wandb").made(mode=None)
+    logger.start(run_info(tmp_path / "run"))
+    logger.log_metrics(1, {"reward/mean": 0.5})
+    logger.finish(end())
+
+    assert not (tmp_path / "run" / "wandb").exists()
+
+
 @pytest.mark.parametrize("mode", ["offline", "disabled"])
 def test_who_sends_nothing_needs_no_key(monkeypatch, mode):
     monkeypatch.setenv("WANDB_MODE", mode)
@@ -117,7 +127,25 @@ def test_a_key_comes_from_the_environment(monkeypatch, name):
 
 
 def test_a_key_comes_from_wandb_login(monkeypatch, tmp_path):
-    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password x\n")
+    (tmp_path / "netrc").write_text("machine my.server login user password x\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_BASE_URL", "https://my.server")
 
     WandbLogger(ONLINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("machine other.server login user password x\n", "WANDB_API_KEY is not set"),
+        ("machine my.server word\n", "netrc cannot be read"),
+    ],
+)
+def test_a_login_elsewhere_is_no_key(monkeypatch, tmp_path, text, part):
+    """wandb would ask for a key on the terminal, while the run is training."""
+    (tmp_path / "netrc").write_text(text)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_BASE_URL", "https://my.server")
+
+    with pytest.raises(ConfigError, match=part):
+        WandbLogger(ONLINE)

@@ -48,7 +48,7 @@ class Loggers:
     """All loggers of a run, seen from the loop. No method but ``wait`` blocks, and none raises."""
 
     def __init__(self, loggers: Mapping[str, Logger], *, samples_every: int, wait_s: float) -> None:
-        self._lines = [LoggerThread(name, logger) for name, logger in loggers.items()]
+        self._threads = [LoggerThread(name, logger) for name, logger in loggers.items()]
         self._samples_every = samples_every
         self._wait_s = wait_s
 
@@ -66,8 +66,8 @@ class Loggers:
     def start(self, run: RunInfo) -> None:
         """Start the threads, and tell the loggers of the run."""
         run = replace(run, config=without_credentials(run.config))
-        for line in self._lines:
-            line.begin()
+        for thread in self._threads:
+            thread.begin()
         self._tell("start", run)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -82,24 +82,24 @@ class Loggers:
     def finish(self, result: RunResult) -> None:
         """Tell the loggers how the run ended; it may have ended before ``start``."""
         self._tell("finish", result)
-        for line in self._lines:
-            line.end()
+        for thread in self._threads:
+            thread.end()
 
     def wait(self) -> None:
         """Wait until the loggers have worked through what they were told, but not longer than ``wait_s`` for all."""
         give_up = time.monotonic() + self._wait_s
-        for line in self._lines:
-            if not line.ended(max(0.0, give_up - time.monotonic())):
+        for thread in self._threads:
+            if not thread.ended(max(0.0, give_up - time.monotonic())):
                 log.warning(
                     "logger %s is still sending %g s after the end of the run, and is left alone; --log.wait_s sets "
                     "how long it may take",
-                    line.name,
+                    thread.name,
                     self._wait_s,
                 )
 
     def _tell(self, method: str, *arguments: Any) -> None:
-        for line in self._lines:
-            line.tell(method, *arguments)
+        for thread in self._threads:
+            thread.tell(method, *arguments)
 
 
 class LoggerThread:
@@ -148,10 +148,9 @@ class LoggerThread:
             method, arguments = call
             try:
                 getattr(self._logger, method)(*arguments)
-            except Exception:
-                if (
-                    not self._off.is_set()
-                ):  # else the run has ended, and nobody waits for it any more
+            except BaseException:  # wandb raises KeyboardInterrupt here, too, when its input ends
+                # After the end of the run, when nobody waits for the logger any more, its errors are nobody's either.
+                if not self._off.is_set():
                     log.exception(
                         "logger %s failed in %s and is switched off for the rest of this run",
                         self.name,

@@ -82,7 +82,7 @@ class MlflowConfig(Config):
     def _holds_no_password(cls, uri: str | None) -> str | None:
         if uri is not None and _USER_OF_URL.search(uri):
             raise ValueError(
-                "the URI has a user or password, which would be recorded with the options; leave them out and set "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+                "the URI has a user or password, which would be recorded with the options; set MLFLOW_TRACKING_URI "
+                "instead, or leave them out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
             )
         return uri

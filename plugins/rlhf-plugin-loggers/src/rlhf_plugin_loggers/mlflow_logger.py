@@ -56,7 +56,8 @@ class MlflowLogger:
             remember(run.output, "mlflow", self._run_id)
             self._log_params(client, run.config)
         client.log_dict(self._run_id, dict(run.config), "config.json")
-        log.info("mlflow: run %s of %s", self._run_id, client.tracking_uri)
+        # Without the URI, which has a password in it where MLFLOW_TRACKING_URI is that of a database server.
+        log.info("mlflow: run %s", self._run_id)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         from mlflow.entities import Metric

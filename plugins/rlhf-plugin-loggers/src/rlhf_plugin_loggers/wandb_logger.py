@@ -10,8 +10,10 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from netrc import NetrcParseError, netrc
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from rlhf_core import ConfigError
 
@@ -40,8 +42,9 @@ class WandbLogger:
 
     def __init__(self, config: WandbConfig) -> None:
         self.config = config
-        mode = config.mode or os.environ.get("WANDB_MODE", "online")
-        if mode == "online" and not _has_credentials():
+        # Any: the environment may have any word, and wandb says which ones there are.
+        self._mode: Any = config.mode or os.environ.get("WANDB_MODE", "online")
+        if self._mode == "online" and not _has_credentials():
             raise ConfigError(
                 "--log.to wandb: expected a key in the environment, and WANDB_API_KEY is not set. Set it, run wandb "
                 "login, or write files alone with --log.wandb.mode offline."
@@ -64,13 +67,15 @@ class WandbLogger:
             name=options.name or run.output.resolve().name,
             group=options.group,
             tags=options.tags,
-            mode=options.mode,
+            mode=self._mode,
             config=dict(run.config),
             allow_val_change=True,
             dir=run.output,
             reinit="create_new",
             settings=_settings(wandb, run),
         )
+        if self._run.disabled and self._mode != "disabled":
+            raise RuntimeError("wandb found no key for its server, and logs nothing")
         self._run.define_metric("*", step_metric="step")
         self._run.summary.update({"status": "running", "message": ""})
         log.info("wandb: %s", f"files in {self._run.dir}" if self._run.offline else self._run.url)
@@ -93,11 +98,23 @@ class WandbLogger:
 
 
 def _has_credentials() -> bool:
-    """Return whether wandb has a place from which it could take a key; the key itself is for wandb to read."""
+    """Return whether wandb will find a key. Without one it would ask the terminal, while the run is training."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     written_by_login = [os.environ.get("NETRC", "~/.netrc"), "~/_netrc"]
-    return any(Path(name).expanduser().is_file() for name in written_by_login)
+    files = [path for name in written_by_login if (path := Path(name).expanduser()).is_file()]
+    return any(_has_entry(file) for file in files)
+
+
+def _has_entry(file: Path) -> bool:
+    """Return whether a netrc file has an entry for W&B's server."""
+    import wandb
+
+    server = os.environ.get("WANDB_BASE_URL") or wandb.setup().settings.base_url
+    try:
+        return netrc(file).authenticators(urlsplit(server).hostname or "") is not None
+    except NetrcParseError as error:
+        raise ConfigError(f"--log.to wandb: {file} cannot be read: {error}") from error
 
 
 def _settings(wandb: ModuleType, run: RunInfo) -> WandbSettings:
@@ -105,7 +122,7 @@ def _settings(wandb: ModuleType, run: RunInfo) -> WandbSettings:
         # Progress and run.log are the run's own; wandb would write between them, and into stdout of all threads.
         silent=True,
         console="off",
-        # A question for a key, on a terminal, would wait for the user while the run is training.
+        # Should wandb ask the terminal for a key after all, the run is not to wait for an answer.
         login_timeout=1.0,
         # The interpreter's end waits for a server that does not answer as long as the start does.
         init_timeout=START_S,
