@@ -37,14 +37,22 @@ from .engine import (
     WeightSync,
 )
 from .environment import Action, Environment, Observation, StepResult
-from .executor import Generator, Renderer, RolloutContext, RolloutExecutor
-from .group import FinishedGroup, GroupPlayer, GroupSettings
+from .executor import (
+    FinishedGroup,
+    Generator,
+    GroupPlayer,
+    GroupSettings,
+    Renderer,
+    RolloutContext,
+    RolloutExecutor,
+)
 from .layout import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
 from .learner import Learner, LearnOutcome, LearnRequest
 from .logger import Logger
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .model_adapter import ModelAdapter
 from .optimizer import NamedParameters, Optimizer, ParameterGroup, norm_parameters
+from .preference import AnswerLogprobs, PreferenceInputs, PreferenceLoss, PreferenceResult
 from .reward import (
     Reward,
     RewardRequest,

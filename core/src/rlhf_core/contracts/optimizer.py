@@ -1,7 +1,8 @@
 """Optimizers: parameter groups from named parameters, then a torch optimizer.
 
-The gain of a norm is a row of factors, one for each channel, and has two axes where each head has factors of its own
-(Cohere's norms of queries and keys). Whether a parameter is a matrix is therefore decided by the module that owns it.
+Parameters come with their names, and with the knowledge which of them are gains of norms. The gain of a norm is a row
+of factors, one for each channel, and has two axes where each head has factors of its own (Cohere's norms of queries and
+keys). Whether a parameter is a matrix is therefore decided by the module that owns it.
 """
 
 from __future__ import annotations

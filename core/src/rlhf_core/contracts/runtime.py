@@ -21,8 +21,7 @@ from .backend import (
     TrainBatch,
 )
 from .engine import Engine, EngineSpec, WeightSource
-from .executor import RolloutExecutor
-from .group import GroupPlayer
+from .executor import GroupPlayer, RolloutExecutor
 from .layout import ProcessLayout
 from .learner import Learner
 

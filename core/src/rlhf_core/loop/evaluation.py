@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch.trajectory_columns import TrajectoryColumns
-from ..contracts.executor import RolloutContext, RolloutExecutor
-from ..contracts.group import GroupPlayer
+from ..contracts.executor import GroupPlayer, RolloutContext, RolloutExecutor
 from ..rng import eval_seed
 from ..rollouts.cursor import Tasks
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests

@@ -11,8 +11,14 @@ from functools import partial
 from ..batch.task import Task, Uid
 from ..batch.trajectory import Trajectory
 from ..batch.trajectory_columns import TrajectoryColumns
-from ..contracts.executor import Renderer, RolloutContext, RolloutExecutor
-from ..contracts.group import FinishedGroup, GroupSettings, SeedOf
+from ..contracts.executor import (
+    FinishedGroup,
+    GroupSettings,
+    Renderer,
+    RolloutContext,
+    RolloutExecutor,
+    SeedOf,
+)
 from ..contracts.reward import RewardRequest
 from ..errors import RolloutError
 from ..rewards.panel import SampleScore

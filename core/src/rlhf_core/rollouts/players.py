@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..batch.task import Task, Uid
 from ..batch.trajectory import Trajectory
-from ..contracts.group import FinishedGroup, GroupPlayer
+from ..contracts.executor import FinishedGroup, GroupPlayer
 from ..durable.faults import fault_point
 from .episodes import EpisodeRunner
 from .reward_queue import RewardQueue

@@ -15,7 +15,7 @@ from ..batch.metric import Metric, Metrics, merge_metrics
 from ..batch.task import Task
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.engine import Engine
-from ..contracts.group import FinishedGroup, GroupPlayer
+from ..contracts.executor import FinishedGroup, GroupPlayer
 from ..contracts.reward import RewardShaper, RolloutInfo, SampleFilter
 from ..durable.ledger import Ledger, groups_of
 from .batch_metrics import batch_metrics

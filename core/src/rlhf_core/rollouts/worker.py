@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING
 from ..batch.task import Task
 from ..component import ComponentRef
 from ..contracts.environment import Environment
-from ..contracts.executor import Generator, Renderer, RolloutContext, RolloutExecutor
-from ..contracts.group import FinishedGroup, GroupSettings
+from ..contracts.executor import (
+    FinishedGroup,
+    Generator,
+    GroupSettings,
+    Renderer,
+    RolloutContext,
+    RolloutExecutor,
+)
 from ..contracts.reward import RewardRequest
 from ..contracts.runtime import RolloutSpec
 from ..plugins import Plugins
