@@ -15,7 +15,7 @@ _FAILED = pytest.StashKey[bool]()
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_of_a_terminal():
-    """A job in the background ignores SIGINT and one under nohup SIGHUP; tests of both start from a terminal's state."""
+    """A job in the background ignores SIGINT, and one under nohup SIGHUP; tests start as in a terminal."""
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     for number, handler in usual.items():
         if signal.getsignal(number) == signal.SIG_IGN:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from rlhf_core import ConfigError, UnknownComponent
+from rlhf_core import ConfigError, RLHFError, UnknownComponent
 from rlhf_core.config import (
     Layer,
     OptionTree,
@@ -29,6 +29,7 @@ from rlhf_core.config import (
     resolve_options,
 )
 from rlhf_core.contracts import RunResult
+from rlhf_core.loop.loggers import build_loggers
 from rlhf_core.plugins import Plugins
 
 RunT = TypeVar("RunT", bound=RunOptions)
@@ -88,9 +89,15 @@ def execute(command: TrainingCommand[RunT], words: Sequence[str], plugins: Plugi
         print(_function(command.describe)(resolved, plugins))
         for problem in path_problems(resolved, layers, command.options):
             print(f"not ready to run: {problem}", file=sys.stderr)
+        try:
+            build_loggers(resolved)
+        except RLHFError as error:
+            print(f"not ready to run: {error}", file=sys.stderr)
         return 0
     check_paths(resolved, layers, command.options)
     if arguments.check:
+        # A logger that lacks its library or its key is found here, and not when the run starts on a cluster.
+        build_loggers(resolved)
         for caution in resolved.cautions:
             print(f"warning: {caution}", file=sys.stderr)
         print("The configuration is valid.")

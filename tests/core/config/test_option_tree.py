@@ -111,7 +111,7 @@ def test_help_has_its_name_its_sections_and_its_components(layers, plugins):
     text = render_help(layers(), plugins, 100, TEACH)
 
     assert text.startswith("Usage: rlhf teach [-c FILE.toml]")
-    assert "Teaches a model. Options come from" in text
+    assert "Teaches a model.\nOptions come from" in text
     assert "rlhf teach --teach.optim NAME --help" in text
     assert "--teach.plain.lr" in text
     assert "--rollout." not in text

@@ -1,4 +1,4 @@
-"""A parameter group is described in a line; what is a matrix is decided by the module that owns a parameter."""
+"""Parameter groups, and what is a matrix: decided by the module that owns a parameter, where the backend says so."""
 
 import torch
 from torch import nn

@@ -78,6 +78,13 @@ class LogConfig(Config):
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
     curve: bool = Field(True, description="draw learning_curve.png at the end")
     samples: NotNegative = Field(4, description="sample rollouts to keep per step, for rlhf show")
+    to: tuple[str, ...] = Field((), description="loggers, which copy the run to other places")
+    samples_every: NotNegative = Field(
+        10, description="steps between the tables of samples that loggers get; 0: none"
+    )
+    wait_s: float = Field(
+        60.0, ge=0.0, description="wait at the end of the run for loggers that are still sending"
+    )
 
 
 class ResumeConfig(Config):

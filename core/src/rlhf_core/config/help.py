@@ -23,7 +23,8 @@ from .train import TRAIN
 _USAGE = """\
 Usage: rlhf {command} [-c FILE.toml]... [--OPTION VALUE]...
 
-{purpose} Options come from the files in order, then from the command line; the same paths in both.
+{purpose}
+Options come from the files in order, then from the command line; the same paths in both.
 A list takes several words, 'none' unsets an option that may be unset, a flag without a value means true.
 The options of a component appear here once it is selected: rlhf {command} {example} --help
 

@@ -280,53 +280,6 @@ class EvalConfig(EvalSchedule):
     pass_threshold: float = Field(1.0, description="a sample passes if its reward is at least this")
 
 
-class CheckpointConfig(Config):
-    every: NotNegative = Field(0, description="steps between checkpoints; 0: only at the end")
-    keep: Positive = Field(
-        2, description="newest checkpoints to keep; the best one is kept besides"
-    )
-    best_metric: str | None = Field(
-        None, description="evaluation metric to keep the best checkpoint of"
-    )
-    best_mode: Literal["max", "min"] = Field(
-        "max", description="whether the best is the largest or the smallest"
-    )
-    export: bool = Field(True, description="write a Transformers folder at the end")
-
-
-class LogConfig(Config):
-    progress: Literal["auto", "live", "plain", "off"] = Field(
-        "auto", description="auto: live on a terminal, else plain"
-    )
-    tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
-    curve: bool = Field(True, description="draw learning_curve.png at the end")
-    samples: NotNegative = Field(4, description="sample rollouts to keep per step, for rlhf show")
-    to: tuple[str, ...] = Field((), description="loggers, which copy the run to other places")
-    samples_every: NotNegative = Field(
-        10, description="steps between the tables of samples that loggers get; 0: none"
-    )
-    wait_s: float = Field(
-        60.0, ge=0.0, description="wait at the end of the run for loggers that are still sending"
-    )
-
-
-class ResumeConfig(Config):
-    checkpoint: str | None = Field(
-        None,
-        description="auto: the newest valid checkpoint in the run folder; or a checkpoint's path",
-    )
-    strict: bool = Field(
-        False,
-        description="refuse a checkpoint that was made with other plugins, plugin files or libraries, instead of "
-        "reporting them",
-    )
-    damaged_records: Literal["refuse", "set-aside"] = Field(
-        "refuse",
-        description="when metrics.jsonl, samples.jsonl or ledger.jsonl has lost or changed lines that the checkpoint "
-        "knows: do not go on, or rename the file to NAME.damaged and begin a new one",
-    )
-
-
 class EngineSelection(Config):
     name: str = Field(description="who generates")
 

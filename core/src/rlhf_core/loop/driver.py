@@ -26,6 +26,7 @@ from ..observer import RolloutSample, RunInfo, RunResult
 from ..plugins import Plugins
 from .course import Course, FinishedStep, OwnRecord, RunKind
 from .interrupts import Interrupts
+from .loggers import Loggers
 from .resume import ResumePoint, StateT, find_resume_point
 
 log = logging.getLogger(__name__)
@@ -49,12 +50,17 @@ def drive(
     with claim(folder, resume=resume), run_log(folder.log, plugins) as notes:
         for caution in resolved.cautions:
             log.warning("%s", caution)
+        loggers = Loggers.of(resolved)
         point = find_resume_point(resolved, folder, kind.resuming)
         if point is not None:
             strict = resolved.run.resume.strict
             now = record_of(plugins)
             report_changes(point.made_with, now, checkpoint=point.path, strict=strict)
-        return asyncio.run(_Run(kind, resolved, plugins, folder, point, notes).main())
+        try:
+            return asyncio.run(_Run(kind, resolved, plugins, folder, point, notes, loggers).main())
+        finally:
+            # Outside of the event loop, so that Ctrl-C ends the wait.
+            loggers.wait()
 
 
 class _Run(Generic[RunT, StateT]):
@@ -68,6 +74,7 @@ class _Run(Generic[RunT, StateT]):
         folder: RunFolder,
         point: ResumePoint[StateT] | None,
         notes: Notes,
+        loggers: Loggers,
     ) -> None:
         self.kind = kind
         self.resolved = resolved
@@ -76,6 +83,7 @@ class _Run(Generic[RunT, StateT]):
         self.folder = folder
         self.point = point
         self.notes = notes
+        self.loggers = loggers
         self.state = point.state if point else kind.initial_state(resolved.run)
         self.started = time.perf_counter()
 
@@ -91,23 +99,23 @@ class _Run(Generic[RunT, StateT]):
             raise
         finally:
             if result is not None:
+                self.loggers.finish(result)
                 self.plugins.observe("rlhf_run_end", result=result)
 
     async def _train(self, stack: AsyncExitStack) -> RunResult:
         interrupts = stack.enter_context(Interrupts())
         course = await self._begin(stack)
         self._write_header()
-        self.plugins.observe(
-            "rlhf_run_start",
-            run=RunInfo(
-                output=self.folder.root,
-                config=self.resolved.tree,
-                command=self.resolved.command,
-                total_steps=course.total_steps,
-                start_step=self.state.step,
-                notes=self.notes.taken(),
-            ),
+        info = RunInfo(
+            output=self.folder.root,
+            config=self.resolved.tree,
+            command=self.resolved.command,
+            total_steps=course.total_steps,
+            start_step=self.state.step,
+            notes=self.notes.taken(),
         )
+        self.plugins.observe("rlhf_run_start", run=info)
+        self.loggers.start(info)
         if self.state.step == 0 and self.config.eval.at_start:
             await self._evaluate(course)
         while self.state.step < course.total_steps:
@@ -171,21 +179,19 @@ class _Run(Generic[RunT, StateT]):
             f"timing/{name}": value for name, value in result.timing.items()
         }
         self.plugins.observe("rlhf_step_end", step=step, metrics=flat)
+        self.loggers.log_metrics(step, flat)
 
     def _record_samples(
         self, step: int, samples: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]
     ) -> None:
         for sample in samples:
             self.samples.write({"step": step, **sample})
-        self.plugins.observe(
-            "rlhf_rollout_end",
-            step=step,
-            samples=[
-                RolloutSample(**{name: sample[name] for name in RolloutSample.__dataclass_fields__})
-                for sample in samples
-            ],
-            metrics=metrics,
-        )
+        shown = [
+            RolloutSample(**{name: sample[name] for name in RolloutSample.__dataclass_fields__})
+            for sample in samples
+        ]
+        self.plugins.observe("rlhf_rollout_end", step=step, samples=shown, metrics=metrics)
+        self.loggers.log_samples(step, shown)
 
     async def _evaluate(self, course: Course) -> bool:
         """Evaluate, record the results, and return whether this is the best model so far."""
@@ -195,6 +201,7 @@ class _Run(Generic[RunT, StateT]):
         record = {"step": self.state.step, "time_s": round(self.state.seconds, 6), "eval": values}
         self.metrics.write(record)
         self.plugins.observe("rlhf_eval_end", step=self.state.step, metrics=values)
+        self.loggers.log_metrics(self.state.step, values)
         return self._is_best(values)
 
     def _is_best(self, values: Mapping[str, float]) -> bool:

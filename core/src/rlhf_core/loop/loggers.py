@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..config.resolved import Resolved
+from ..config.resolved import ResolvedOptions
 from ..contracts.logger import Logger
 from ..observer import RolloutSample, RunInfo, RunResult
 
@@ -31,7 +31,7 @@ Call = tuple[str, tuple[Any, ...]]
 """Name of a method of ``Logger``, and its arguments."""
 
 
-def build_loggers(resolved: Resolved) -> Mapping[str, Logger]:
+def build_loggers(resolved: ResolvedOptions[Any]) -> Mapping[str, Logger]:
     """Return the run's loggers by their qualified names, none of them started.
 
     Raises:
@@ -40,7 +40,7 @@ def build_loggers(resolved: Resolved) -> Mapping[str, Logger]:
     """
     return {
         selection.registered.qualified: selection.registered.build(selection.options)
-        for selection in resolved.selections["log.to"]
+        for selection in resolved.selections.get("log.to", ())
     }
 
 
@@ -53,7 +53,7 @@ class Loggers:
         self._wait_s = wait_s
 
     @classmethod
-    def of(cls, resolved: Resolved) -> Loggers:
+    def of(cls, resolved: ResolvedOptions[Any]) -> Loggers:
         """Return the loggers that a configuration names, with its ``log`` options.
 
         Raises:

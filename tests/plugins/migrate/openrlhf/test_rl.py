@@ -8,7 +8,7 @@ import pytest
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.config.run import RunConfig
 from rlhf_core.config.sections import options_of
-from rlhf_core.config.selectors import SLOTS
+from rlhf_core.config.train import SLOTS
 from rlhf_plugin_migrate.openrlhf import serve_rm
 from rlhf_plugin_migrate.openrlhf.programs import _WITHOUT_TARGET
 from rlhf_plugin_migrate.openrlhf.rl import FLAGS

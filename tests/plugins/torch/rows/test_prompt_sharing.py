@@ -222,7 +222,9 @@ def test_equal_steps_are_equal_to_the_bit(start, make_spec, models, batch, plan)
 
 @pytest.mark.parametrize("share_prompts", [False, True])
 @pytest.mark.parametrize("max_tokens", [20, 45, 1000])
-def test_rows_of_a_unit_come_into_one_micro_batch(batch, share_prompts, max_tokens):
+def test_rows_of_a_unit_come_into_one_micro_batch(share_prompts, max_tokens):
+    batch = grouped()
+
     cut = sharing_micro_batches(batch, max_tokens, share_prompts=share_prompts, rows_per_unit=2)
 
     assert sorted(np.concatenate(cut).tolist()) == list(range(len(batch)))

@@ -78,6 +78,7 @@ SELECTORS = (
     Selector("backend.name", "rlhf_train_backends"),
     Selector("actor.optim", "rlhf_optimizers"),
     Selector("actor.adapter", "rlhf_model_adapters"),
+    Selector("log.to", "rlhf_loggers", many=True),
 )
 
 
@@ -94,7 +95,7 @@ def check(
     """
     for problem in _problems(run, labels, evaluated):
         raise ConfigError(problem)
-    for path, reason in _without_effect(run):
+    for path, reason in _without_effect(run, has_loggers=bool(selections["log.to"])):
         if labels.is_typed(path):
             raise ConfigError(f"{labels(path)} would change nothing: {reason}")
 
@@ -117,7 +118,7 @@ def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> 
         )
 
 
-def _without_effect(run: ExampleOptions) -> Iterator[tuple[str, str]]:
+def _without_effect(run: ExampleOptions, *, has_loggers: bool) -> Iterator[tuple[str, str]]:
     if not run.eval.data:
         for name in ("every", "at_start", "batch_size"):
             yield f"eval.{name}", "there is nothing to evaluate on. Add --eval.data FILE."
@@ -134,7 +135,10 @@ def _without_effect(run: ExampleOptions) -> Iterator[tuple[str, str]]:
     if run.resume.checkpoint is None:
         for name in ("strict", "damaged_records"):
             yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
-    yield "log.samples", "there are no rollouts. Leave that option out."
+    for name in ("samples", "samples_every"):
+        yield f"log.{name}", "there are no rollouts. Leave that option out."
+    if not has_loggers:
+        yield "log.wait_s", "the run has no logger. Add --log.to NAME."
 
 
 def models(run: ExampleOptions) -> NamedPaths:
