@@ -110,6 +110,16 @@ def run_in_a_fork(workspace: Path, name: str, words: list[str], *, fault: str = 
     return os.waitpid(child, 0)[1]
 
 
+QUIET = ("--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false")
+"""Flags of a run whose observers write nothing."""
+
+
+def records(run: Path, kind: str) -> list[dict]:
+    """The entries ``metrics`` or ``eval`` of a run's records, in their order."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line[kind] for line in lines if kind in line]
+
+
 def metrics_without_times(run: Path) -> list[dict]:
     lines = (run / "metrics.jsonl").read_text().splitlines()
     drop = ("time_s", "timing")
@@ -117,7 +127,9 @@ def metrics_without_times(run: Path) -> list[dict]:
 
 
 def weights_digest(run: Path) -> dict[str, str]:
+    """Digest of the exported model, and of its average where there is one."""
     return {
         name: hashlib.sha256((run / name / "model.safetensors").read_bytes()).hexdigest()
         for name in ("model", "model_ema")
+        if (run / name).exists()
     }

@@ -1,6 +1,5 @@
 """``rlhf dpo`` as a user runs it: its numbers are those of plain Transformers models, and it goes on after a kill."""
 
-import hashlib
 import json
 import os
 import signal
@@ -13,9 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_cli.main import main
 from rlhf_core.testing.tiny import write_tiny_model
 
-from .forked_runs import metrics_without_times, run_in_a_fork
+from .forked_runs import QUIET, metrics_without_times, records, run_in_a_fork, weights_digest
 
-QUIET = ["--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"]
 PAIRS = [
     {"prompt": f"{a}+{b}=", "chosen": f"{a + b:02d}", "rejected": f"{a + b + 1}?"}
     for a in range(4)
@@ -34,11 +32,6 @@ def folder(tmp_path, monkeypatch):
 
 def dpo(*words):
     return main(["dpo", "--model", "model", "--data", "pairs.jsonl", *QUIET, *words])
-
-
-def records(output, kind):
-    text = Path(output, "metrics.jsonl").read_text()
-    return [line[kind] for line in map(json.loads, text.splitlines()) if kind in line]
 
 
 def answer_logprob(model, tokenizer, prompt, answer):
@@ -76,7 +69,7 @@ def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(folder):
     assert code == 0
     reference = AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32)
     model = AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32)
-    found = records("run", "metrics")
+    found = records(Path("run"), "metrics")
     for step in range(2):
         loss = naive_loss(model, reference, PAIRS, 0.3)
         model.zero_grad()
@@ -100,7 +93,7 @@ def test_margins_grow_and_held_out_pairs_are_told_apart(folder):
     )
 
     assert code == 0
-    first, last = records("run", "eval")
+    first, last = records(Path("run"), "eval")
     assert first["eval/loss"] == pytest.approx(0.6931, abs=1e-3)
     assert first["eval/margin"] == pytest.approx(0.0, abs=1e-5)
     assert last["eval/accuracy"] == 1.0
@@ -113,7 +106,7 @@ def test_a_loss_without_a_reference_and_the_likelihood_beside_it(folder):
 
     assert dpo(*words, "--output", "run") == 0
 
-    found = records("run", "metrics")[0]
+    found = records(Path("run"), "metrics")[0]
     assert found["loss/nll"] == pytest.approx(found["preference/chosen_nll"], rel=1e-5)
 
 
@@ -134,11 +127,7 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         assert run_in_a_fork(folder, name, [*words, "--output", name, "--resume", "auto"]) == 0
 
         assert metrics_without_times(folder / name) == metrics_without_times(folder / "whole")
-        assert digest(folder / name) == digest(folder / "whole")
-
-
-def digest(run):
-    return hashlib.sha256((run / "model" / "model.safetensors").read_bytes()).hexdigest()
+        assert weights_digest(folder / name) == weights_digest(folder / "whole")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""TRL's step of supervised fine-tuning, for ``sft_step.py``: prints one line of JSON with the seconds of each step.
+
+Run in a process of its own: TRL brings its own trainer stack. On a GPU the model is in bfloat16, attention is torch's,
+and the optimizer is torch's fused AdamW.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from typing import Any
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--tokens", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--micro-batch", type=int, required=True)
+    arguments = parser.parse_args()
+    print("TRL " + json.dumps(measured(arguments)), flush=True)
+
+
+def measured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the wall seconds of each step, and the peak memory in GiB."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoTokenizer, TrainerCallback
+    from trl import SFTConfig, SFTTrainer
+
+    seconds: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.started = now(torch)
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            seconds.append(now(torch) - self.started)
+
+    on_gpu = torch.cuda.is_available()
+    with open(arguments.data, encoding="utf-8") as file:
+        rows = Dataset.from_list([json.loads(line) for line in file])
+    trainer = SFTTrainer(
+        model=arguments.model,
+        args=SFTConfig(
+            output_dir=tempfile.mkdtemp(),
+            max_length=arguments.tokens,
+            per_device_train_batch_size=arguments.micro_batch,
+            gradient_accumulation_steps=arguments.rows // arguments.micro_batch,
+            max_steps=arguments.steps,
+            learning_rate=1e-5,
+            optim="adamw_torch_fused",
+            bf16=on_gpu,
+            use_cpu=not on_gpu,
+            gradient_checkpointing=False,
+            logging_steps=1000,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            model_init_kwargs={"dtype": "bfloat16" if on_gpu else "float32"},
+        ),
+        train_dataset=rows,
+        processing_class=AutoTokenizer.from_pretrained(arguments.model),
+        callbacks=[Clock()],
+    )
+    trainer.train()
+    peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
+    return {"step_s": seconds, "peak_gib": peak}
+
+
+def now(torch: Any) -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+if __name__ == "__main__":
+    main()

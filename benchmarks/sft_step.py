@@ -1,0 +1,151 @@
+"""A step of supervised fine-tuning beside TRL's, on the same rows, one after the other on the same machine.
+
+    python benchmarks/sft_step.py --shape 0.5b --peer --json result.json
+    python benchmarks/sft_step.py --shape tiny --rows 16 --tokens 128 --rounds 2 --peer
+
+Random weights of a published shape; rows of plain text of one length, so neither side pads. Each side runs in processes
+of its own, in turns; the first steps of each process are left out (compilation). The limit is the time of the matrix
+products alone: 6 FLOP for each parameter and token, and 12 D for each layer and pair of tokens of causal attention, at
+the dense bfloat16 rate of the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import string
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+DENSE_BF16_FLOPS = {"H200": 989e12, "H100": 989e12}
+"""NVIDIA's data sheets, without sparsity."""
+LEFT_OUT = 3
+"""Steps at the start of each process that are not counted."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--shape", default="0.5b")
+    parser.add_argument("--rows", type=int, default=64, help="rows of a step")
+    parser.add_argument("--tokens", type=int, default=1024, help="tokens of a row")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=2, help="processes of each side")
+    parser.add_argument("--peer", action="store_true", help="measure TRL too")
+    parser.add_argument("--peer-micro-batch", type=int, nargs="+", default=[8])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("options", nargs="*", help="NAME=VALUE: options of rlhf sft")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = measure(arguments, Path(folder))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run both sides in turns; print and return seconds, ratio and share of the limit."""
+    model = folder / "model"
+    code = f"import shapes, pathlib; shapes.write_model({arguments.shape!r}, pathlib.Path({str(model)!r}))"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=HERE)
+    data = folder / "rows.jsonl"
+    draw = random.Random(0)
+    # A text gets a token for its end, so it is one character shorter than its row.
+    texts = (
+        "".join(draw.choices(string.ascii_lowercase, k=arguments.tokens - 1))
+        for _ in range(arguments.rows * arguments.steps)
+    )
+    data.write_text("\n".join(json.dumps({"text": text}) for text in texts) + "\n")
+    ours: list[float] = []
+    theirs: dict[int, list[float]] = {size: [] for size in arguments.peer_micro_batch}
+    memory: dict[str, float] = {}
+    for round_ in range(arguments.rounds):
+        seconds, memory["ours"] = run_ours(arguments, model, data, folder / f"run{round_}")
+        ours += seconds
+        for size in arguments.peer_micro_batch if arguments.peer else ():
+            words = [f"--{name}={getattr(arguments, name)}" for name in ("rows", "tokens", "steps")]
+            command = [sys.executable, str(HERE / "peer_trl_sft.py"), f"--model={model}"]
+            command += [f"--data={data}", f"--micro-batch={size}", *words]
+            found = read(command, "TRL ")
+            theirs[size] += found["step_s"][LEFT_OUT:]
+            memory[f"TRL, {size} rows"] = found["peak_gib"]
+    report = {"shape": arguments.shape, "gpu": gpu(), "memory_gib": memory}
+    report["ours_s"] = statistics.median(ours)
+    report["trl_s"] = {size: statistics.median(found) for size, found in theirs.items() if found}
+    tokens = arguments.rows * arguments.tokens
+    print(f"{report['gpu']}, {arguments.shape}, {arguments.rows} x {arguments.tokens} tokens")
+    print(f"  ours       {report['ours_s']:8.4f} s   {tokens / report['ours_s']:9.0f} tokens/s")
+    limit = limit_s(model, arguments.rows, arguments.tokens, report["gpu"])
+    if limit is not None:
+        report["limit_s"] = limit
+        print(f"  limit      {limit:8.4f} s   ours is at {limit / report['ours_s']:.0%} of it")
+    for size, seconds in report["trl_s"].items():
+        print(f"  TRL ({size:2})   {seconds:8.4f} s   {seconds / report['ours_s']:.2f} x ours")
+    print(f"  peak memory, GiB: {memory}", flush=True)
+    return report
+
+
+def run_ours(
+    arguments: argparse.Namespace, model: Path, data: Path, output: Path
+) -> tuple[list[float], float]:
+    """Return the seconds of each counted step of ``rlhf sft``, and its peak memory in GiB."""
+    on_gpu = gpu() is not None
+    words = ["--model", str(model), "--data", str(data), "--data.text_key", "text"]
+    words += ["--data.max_length", str(arguments.tokens), "--output", str(output)]
+    words += ["--train.batch_size", str(arguments.rows), "--steps", str(arguments.steps)]
+    words += ["--checkpoint.export", "false", "--log.tensorboard", "false", "--log.curve", "false"]
+    words += ["--log.progress", "off", "--actor.adam.lr", "1e-5"]
+    if on_gpu:
+        words += ["--model.dtype", "bfloat16", "--backend.torch.compile", "true"]
+    for option in arguments.options:
+        name, _, value = option.partition("=")
+        words += [f"--{name}", value]
+    code = (
+        "import sys, torch\nfrom rlhf_cli.main import main\ncode = main(['sft', *sys.argv[1:]])\n"
+        "peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0\n"
+        "print('PEAK ' + str(peak)); sys.exit(code)"
+    )
+    peak = read([sys.executable, "-c", code, *words], "PEAK ")
+    lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
+    return [line["timing"]["step_s"] for line in lines if "timing" in line][LEFT_OUT:], peak
+
+
+def read(command: list[str], marker: str) -> Any:
+    """Return what a process prints behind the marker."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        if line.startswith(marker) and done.returncode == 0:
+            return json.loads(line.removeprefix(marker))
+    raise SystemExit(f"{command[:3]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+
+
+def gpu() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def limit_s(model: Path, rows: int, tokens: int, name: str | None) -> float | None:
+    """Return the seconds of a step's matrix products at the GPU's dense bfloat16 rate; None for other GPUs."""
+    rate = next((rate for key, rate in DENSE_BF16_FLOPS.items() if key in (name or "")), None)
+    if rate is None:
+        return None
+    config = json.loads((model / "config.json").read_text())
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    inner, vocabulary = config["intermediate_size"], config["vocab_size"]
+    head = hidden // config["num_attention_heads"]
+    attention = 2 * hidden * hidden + 2 * hidden * head * config["num_key_value_heads"]
+    # The embedding is a table, and the head a product, whether they share weights or not.
+    weights = layers * (attention + 3 * hidden * inner) + hidden * vocabulary
+    pairs = tokens * tokens / 2
+    return rows * (6 * weights * tokens + 12 * layers * hidden * pairs) / rate
+
+
+if __name__ == "__main__":
+    main()
