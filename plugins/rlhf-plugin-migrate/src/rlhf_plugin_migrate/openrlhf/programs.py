@@ -35,13 +35,13 @@ def _reinforcement(launch: Launch, adapter: str) -> Outcome:
 
 _PROGRAMS: dict[str, Program] = {"train_ppo_ray": _reinforcement}
 
-_WITHOUT_TARGET = {
-    "train_sft": "rlhf sft",
-    "train_rm": "rlhf rm",
-    "train_dpo": "rlhf dpo",
-    "lora_combiner": "rlhf merge",
+NOT_MIGRATED = {
+    "train_sft": "rlhf sft is its counterpart, docs/supervised.md",
+    "train_rm": "rlhf rm, its counterpart, is not there yet either",
+    "train_dpo": "rlhf dpo is its counterpart, docs/supervised.md",
+    "lora_combiner": "rlhf merge, its counterpart, is not there yet either",
 }
-"""Program -> the command that it would become, which is not there yet."""
+"""Program whose flags have no table yet -> what there is of its counterpart."""
 
 
 def answer(launch: Launch) -> Program | CommandLine | str:
@@ -51,7 +51,7 @@ def answer(launch: Launch) -> Program | CommandLine | str:
         return _PROGRAMS[name]
     if name == "serve_rm":
         return CommandLine(*serve_rm.migrate(launch.words))
-    if name in _WITHOUT_TARGET:
-        return f"{where} has no counterpart yet: {_WITHOUT_TARGET[name]} does not exist"
+    if name in NOT_MIGRATED:
+        return f"{where}: its flags cannot be migrated yet; {NOT_MIGRATED[name]}"
     known = ", ".join([*_PROGRAMS, "serve_rm"])
     return f"{where}: OpenRLHF has no such program, or none that is known here. Known: {known}"

@@ -26,8 +26,8 @@ def read(text: str, name: str) -> SourceOptions:
     unknown = {written.text.partition(":")[0] for written in source.written if not written.names}
     if unknown & _ONLY_SFT and not source.given("reward_funcs", "num_generations", "beta"):
         raise ConfigError(
-            f"rlhf migrate: {name} is a file for TRL's SFT ({', '.join(sorted(unknown & _ONLY_SFT))}), which has no "
-            "counterpart yet: rlhf sft does not exist"
+            f"rlhf migrate: {name} is a file for TRL's SFT ({', '.join(sorted(unknown & _ONLY_SFT))}), which cannot "
+            "be migrated yet; rlhf sft is its counterpart, docs/supervised.md"
         )
     return source
 
