@@ -21,6 +21,8 @@ class UnitOrder:
         self._batch_size = batch_size
         self._seed = seed
         self._shuffle = shuffle
+        self._order: tuple[int, NDArray[np.int64]] | None = None
+        """The epoch of the last update, and the units in its order."""
 
     @property
     def updates_per_epoch(self) -> int:
@@ -33,6 +35,9 @@ class UnitOrder:
         return np.sort(self._epoch(epoch)[first : first + self._batch_size])
 
     def _epoch(self, epoch: int) -> NDArray[np.int64]:
-        if not self._shuffle:
-            return np.arange(self._num_units)
-        return generator_of(self._seed, "examples", epoch).permutation(self._num_units)
+        if self._order is None or self._order[0] != epoch:
+            units = np.arange(self._num_units)
+            if self._shuffle:
+                units = generator_of(self._seed, "examples", epoch).permutation(self._num_units)
+            self._order = epoch, units
+        return self._order[1]
