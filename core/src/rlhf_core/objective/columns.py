@@ -27,7 +27,7 @@ class ActionColumns:
     """Columns by their names in the batch; the teacher's most probable tokens are two columns (M, K)."""
     grid: ActionGrid
     rewards: Float[Tensor, " b"] | None = None
-    """Reward of each row, as ``Trajectory.reward`` has it; None: the columns were made without a batch."""
+    """Reward of each row, on the host, as ``Trajectory.reward`` has it; None: the columns were made without a batch."""
 
     @classmethod
     def of(cls, batch: TrainBatch, rows: NDArray[np.int64], grid: ActionGrid) -> ActionColumns:
@@ -48,7 +48,7 @@ class ActionColumns:
         if batch.teacher_top is not None:
             ids = batch.teacher_top.token_ids[index].astype(np.int64)  # (M, K)
             flat[TEACHER_TOP_IDS] = torch.from_numpy(ids).to(device)
-        rewards = torch.from_numpy(batch.trajectories.reward[rows]).to(device)
+        rewards = torch.from_numpy(batch.trajectories.reward[rows])
         return cls(flat=flat, grid=grid, rewards=rewards)
 
     @property

@@ -44,13 +44,16 @@ def preference_objective(
     """
     if columns.rewards is None:
         raise PluginError("a preference loss needs the rewards of the rows: 1 chosen, 0 rejected")
-    chosen = columns.rewards > 0.5  # (B,)
+    chosen = (
+        columns.rewards > 0.5
+    )  # (B,), on the host, which knows the sizes without waiting for the device
     policy = _sums(columns.grid.pad(scores.logprobs), columns.grid.mask)  # (B,)
     reference = columns.optional("ref_logprobs")
     sums = None if reference is None else _sums(reference, columns.grid.mask)  # (B,)
     lengths = columns.grid.mask.sum(dim=1)  # (B,)
 
-    def answers(rows: Bool[Tensor, " b"]) -> AnswerLogprobs:
+    def answers(kind: Bool[Tensor, " b"]) -> AnswerLogprobs:
+        rows = kind.nonzero()[:, 0].to(policy.device)
         return AnswerLogprobs(
             policy=policy[rows],
             reference=None if sums is None else sums[rows],
