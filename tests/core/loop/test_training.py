@@ -6,6 +6,7 @@ import pytest
 
 from rlhf_core import CheckpointError
 from rlhf_core.config.common import ActorConfig
+from rlhf_core.config.layers import lookup
 from rlhf_core.durable.appending import Extent
 from rlhf_core.durable.run_folder import RunFolder
 from rlhf_core.loop.state import LoopState
@@ -57,7 +58,6 @@ def test_books_that_do_not_balance_name_the_group(small_run):
 
 def test_options_that_bind_exist(small_run):
     with small_run.configured() as (resolved, _):
-        for path in BINDING:
-            value = resolved.tree
-            for key in path.split("."):
-                value = value[key]
+        missing = [path for path in BINDING if lookup(resolved.tree, path) is None]
+
+    assert missing == []
