@@ -3,6 +3,7 @@
 Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.steps", "10"])], plugins)``
 """
 
+from .checks.effects import refuse_typed, schedule_without_effect, shared_without_effect
 from .common import RunOptions
 from .files import read_toml, write_toml
 from .flags import parse_flags
@@ -35,8 +36,11 @@ __all__ = [
     "parse_flags",
     "path_problems",
     "read_toml",
+    "refuse_typed",
     "render_help",
     "resolve",
     "resolve_options",
+    "schedule_without_effect",
+    "shared_without_effect",
     "write_toml",
 ]

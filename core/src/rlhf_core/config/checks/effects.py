@@ -5,9 +5,10 @@ Only the command line is checked. In a file an option may wait for the run that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ...errors import ConfigError
+from ..common import RunOptions, TrainedRole
 from ..problems import Labels
 from ..resolved import Selections
 from ..run import EvalConfig, RunConfig, SupervisedConfig
@@ -20,9 +21,45 @@ def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
     Raises:
         ConfigError: names the option and what would make it count.
     """
-    for path, reason in _without_effect(run, selections, labels):
+    refuse_typed(_without_effect(run, selections, labels), labels)
+
+
+def refuse_typed(without_effect: Iterable[tuple[str, str]], labels: Labels) -> None:
+    """Refuse the first option that changes nothing and was typed for this run.
+
+    Args:
+        without_effect: paths of options, each with the reason.
+
+    Raises:
+        ConfigError: names the option and the reason.
+    """
+    for path, reason in without_effect:
         if labels.is_typed(path):
             raise ConfigError(f"{labels(path)} would change nothing: {reason}")
+
+
+def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[tuple[str, str]]:
+    """Yield each option of the sections that every command has, if the rest of them switches it off, and the reason."""
+    if run.checkpoint.best_metric is None:
+        yield (
+            "checkpoint.best_mode",
+            "no best checkpoint is kept. Set --checkpoint.best_metric too.",
+        )
+    if run.resume.checkpoint is None:
+        for name in ("strict", "damaged_records"):
+            yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
+    if not selections["log.to"]:
+        for name in ("samples_every", "wait_s"):
+            yield f"log.{name}", "the run has no logger. Add --log.to NAME."
+
+
+def schedule_without_effect(role: str, options: TrainedRole) -> Iterator[tuple[str, str]]:
+    """Yield the options of a trained role's learning-rate schedule that change nothing, and the reason."""
+    if options.lr_schedule == "constant":
+        yield (
+            f"{role}.min_lr_ratio",
+            f"the learning rate is constant. Set --{role}.lr_schedule too.",
+        )
 
 
 def _without_effect(
@@ -54,23 +91,9 @@ def _without_effect(
             )
     if not run.eval.data:
         yield "eval.split", "it is the split of --eval.data, which is not given."
-    if run.checkpoint.best_metric is None:
-        yield (
-            "checkpoint.best_mode",
-            "no best checkpoint is kept. Set --checkpoint.best_metric too.",
-        )
-    for role, schedule in (("actor", run.actor.lr_schedule), ("critic", run.critic.lr_schedule)):
-        if schedule == "constant":
-            yield (
-                f"{role}.min_lr_ratio",
-                f"the learning rate is constant. Set --{role}.lr_schedule too.",
-            )
-    if run.resume.checkpoint is None:
-        for name in ("strict", "damaged_records"):
-            yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
-    if not selections["log.to"]:
-        for name in ("samples_every", "wait_s"):
-            yield f"log.{name}", "the run has no logger. Add --log.to NAME."
+    yield from shared_without_effect(run, selections)
+    yield from schedule_without_effect("actor", run.actor)
+    yield from schedule_without_effect("critic", run.critic)
     if not run.log.samples:
         yield "log.samples_every", "no samples are kept. Set --log.samples too."
     yield from _rollouts_without_effect(run, selections, labels)

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 from pydantic import Field
 
 from rlhf_core import Config, ConfigError
-from rlhf_core.config import Labels, NamedPaths, RunOptions, Selections, Selector
+from rlhf_core.config import (
+    Labels,
+    NamedPaths,
+    RunOptions,
+    Selections,
+    Selector,
+    refuse_typed,
+    schedule_without_effect,
+    shared_without_effect,
+)
 from rlhf_core.config.common import (
     ActorConfig,
     BackendSelection,
@@ -95,9 +104,7 @@ def check(
     """
     for problem in _problems(run, labels, evaluated):
         raise ConfigError(problem)
-    for path, reason in _without_effect(run, has_loggers=bool(selections["log.to"])):
-        if labels.is_typed(path):
-            raise ConfigError(f"{labels(path)} would change nothing: {reason}")
+    refuse_typed(_without_effect(run, selections), labels)
 
 
 def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> Iterator[str]:
@@ -118,27 +125,14 @@ def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> 
         )
 
 
-def _without_effect(run: ExampleOptions, *, has_loggers: bool) -> Iterator[tuple[str, str]]:
+def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tuple[str, str]]:
+    for name in ("samples", "samples_every"):
+        yield f"log.{name}", "there are no rollouts. Leave that option out."
     if not run.eval.data:
         for name in ("every", "at_start", "batch_size"):
             yield f"eval.{name}", "there is nothing to evaluate on. Add --eval.data FILE."
-    if run.checkpoint.best_metric is None:
-        yield (
-            "checkpoint.best_mode",
-            "no best checkpoint is kept. Set --checkpoint.best_metric too.",
-        )
-    if run.actor.lr_schedule == "constant":
-        yield (
-            "actor.min_lr_ratio",
-            "the learning rate is constant. Set --actor.lr_schedule too.",
-        )
-    if run.resume.checkpoint is None:
-        for name in ("strict", "damaged_records"):
-            yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
-    for name in ("samples", "samples_every"):
-        yield f"log.{name}", "there are no rollouts. Leave that option out."
-    if not has_loggers:
-        yield "log.wait_s", "the run has no logger. Add --log.to NAME."
+    yield from shared_without_effect(run, selections)
+    yield from schedule_without_effect("actor", run.actor)
 
 
 def models(run: ExampleOptions) -> NamedPaths:
