@@ -151,6 +151,16 @@ def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, messa
     assert message in capfd.readouterr().err
 
 
+def test_the_best_checkpoint_may_be_of_any_metric_that_is_evaluated(folder):
+    words = ["--eval.data", "pairs.jsonl", "--steps", "1", "--output", "run"]
+    assert dpo(*words) == 0
+    (evaluated,) = {tuple(found) for found in records(Path("run"), "eval")}
+
+    best = ["--checkpoint.best_mode", "min", "--check", "--output", "other"]
+    for metric in evaluated:
+        assert dpo(*words[:4], *best, "--checkpoint.best_metric", metric) == 0
+
+
 def test_pairs_of_equal_answers_are_bad_rows(folder, capfd):
     same = [*PAIRS, {"prompt": "1+1=", "chosen": "02", "rejected": "02"}]
     (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, same)) + "\n")

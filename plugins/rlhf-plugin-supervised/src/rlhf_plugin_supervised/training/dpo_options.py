@@ -12,7 +12,7 @@ from rlhf_core.plugins import Plugins
 
 from .options import SELECTORS, ExampleData, ExampleOptions, check, data, models
 
-METRICS = ("eval/accuracy", "eval/margin")
+METRICS = ("eval/loss", "eval/accuracy", "eval/margin")
 
 
 class DpoData(PairColumns, ExampleData):
