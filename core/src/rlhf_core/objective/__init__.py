@@ -28,6 +28,7 @@ from .columns import ActionColumns
 from .components import BuiltTerm, PolicyComponents
 from .grid import ActionGrid
 from .metrics import mean_metric, read_metrics
+from .placing import on_device
 from .policy import policy_objective
 from .preference import preference_objective
 from .scores import ActionScores
@@ -46,6 +47,7 @@ __all__ = [
     "PolicyComponents",
     "build_objective",
     "mean_metric",
+    "on_device",
     "policy_objective",
     "preference_objective",
     "read_metrics",

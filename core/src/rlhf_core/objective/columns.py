@@ -14,6 +14,7 @@ from torch import Tensor
 from ..contracts.backend import PREPARED, TrainBatch
 from ..errors import PluginError
 from .grid import ActionGrid
+from .placing import on_device
 
 TEACHER_TOP_IDS = "teacher_top_ids"
 TEACHER_TOP_LOGPROBS = "teacher_top_logprobs"
@@ -42,12 +43,10 @@ class ActionColumns:
         columns: dict[str, NDArray[np.float32]] = dict(batch.columns)
         if batch.teacher_top is not None:
             columns[TEACHER_TOP_LOGPROBS] = batch.teacher_top.logprobs
-        flat = {
-            name: torch.from_numpy(column[index]).to(device) for name, column in columns.items()
-        }
+        flat = {name: on_device(column[index], device) for name, column in columns.items()}
         if batch.teacher_top is not None:
             ids = batch.teacher_top.token_ids[index].astype(np.int64)  # (M, K)
-            flat[TEACHER_TOP_IDS] = torch.from_numpy(ids).to(device)
+            flat[TEACHER_TOP_IDS] = on_device(ids, device)
         rewards = torch.from_numpy(batch.trajectories.reward[rows])
         return cls(flat=flat, grid=grid, rewards=rewards)
 

@@ -10,6 +10,8 @@ from jaxtyping import Bool, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .placing import on_device
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionGrid:
@@ -29,7 +31,7 @@ class ActionGrid:
         """Return the grid, on ``device``, of sequences with the given numbers of actions (B,)."""
         mask = np.arange(num_actions.max(initial=0)) < num_actions[:, None]  # (B, A)
         index = np.flatnonzero(mask)  # (M,)
-        return cls(mask=torch.from_numpy(mask).to(device), index=torch.from_numpy(index).to(device))
+        return cls(mask=on_device(mask, device), index=on_device(index, device))
 
     def pad(self, flat: Shaped[Tensor, "m ..."]) -> Shaped[Tensor, "b a ..."]:
         """Return the values (M, ...) as rows (B, A, ...) with 0 at padding; differentiable."""

@@ -87,7 +87,7 @@ class DeepSpeedConfig(Config):
         None,
         ge=1,
         description="number of action tokens whose logits are in memory at once; unset: 4096 on a GPU, on a CPU as "
-        "many as its caches hold",
+        "many as its caches hold; with as many as a micro-batch has, they are computed once, not twice",
     )
     sequence_parallel: int = Field(
         1,

@@ -35,7 +35,7 @@ class TorchBackendConfig(Config):
         None,
         ge=1,
         description="action tokens whose logits are in memory at once; unset: 4096 on a GPU, on a CPU as many as its "
-        "caches hold",
+        "caches hold; with as many as a micro-batch has, they are computed once, not twice",
     )
 
 

@@ -81,6 +81,29 @@ def test_gradients_are_those_of_plain_autograd(lm, inputs, use, chunk):
     torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("chunk", "products"), [(13, 1), (12, 4), (5, 6)])
+def test_the_products_of_one_chunk_are_kept_for_the_backward_pass(lm, inputs, chunk, products):
+    calls = []
+    lm.model.get_output_embeddings().register_forward_hook(lambda *_: calls.append(1))
+
+    action_scores(lm, *inputs, temperature=1.0, chunk=chunk).logprobs.sum().backward()
+
+    assert len(calls) == products
+
+
+def test_no_products_are_kept_where_nobody_asks_for_a_gradient(lm, inputs):
+    hidden, targets = inputs
+    lm.requires_grad_(False)
+    kept = []
+    lm.model.get_output_embeddings().register_forward_hook(
+        lambda _, __, output: kept.append(output.requires_grad)
+    )
+
+    action_scores(lm, hidden.detach(), targets, temperature=1.0, chunk=100)
+
+    assert kept == [False]
+
+
 def test_uniform_logits_have_the_entropy_of_the_vocabulary(lm):
     scores = action_scores(lm, torch.zeros(2, 32), torch.tensor([3, 50]), temperature=1.0, chunk=8)
 

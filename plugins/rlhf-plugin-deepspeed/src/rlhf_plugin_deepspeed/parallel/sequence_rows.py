@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core.contracts import TrajectoryColumns
-from rlhf_core.objective import ActionGrid, ActionScores
+from rlhf_core.objective import ActionGrid, ActionScores, on_device
 from rlhf_torch.packed.packing import PackedLayout
 from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 
@@ -90,11 +90,11 @@ def lay_out(
     mine = slice(group.rank * width, (group.rank + 1) * width)
     tokens = np.pad(part.token_ids.astype(np.int64), padding)[mine]
     packed = PackedRows(
-        input_ids=torch.from_numpy(tokens).to(device),
+        input_ids=on_device(tokens, device),
         position_ids=torch.nn.functional.pad(layout.positions(), padding)[mine],
         layout=SlicedLayout(layout, num_tokens, group),
-        predictors=torch.from_numpy(predictors).to(device),
-        targets=torch.from_numpy(part.token_ids[actions[begin:end]].astype(np.int64)).to(device),
+        predictors=on_device(predictors, device),
+        targets=on_device(part.token_ids[actions[begin:end]].astype(np.int64), device),
         grid=ActionGrid.of(part.num_actions, device),
     )
     counts = tuple(np.diff(bounds).tolist())

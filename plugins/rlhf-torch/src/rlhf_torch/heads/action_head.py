@@ -3,12 +3,13 @@
 ``statistics.py`` computes numbers that need no gradient.
 
 Logits of a chunk of m actions live only while the chunk is worked on; the backward pass computes them again. So memory
-is O(m x V) instead of O(M x V), for one more matmul of the head. ``k`` counts tokens beside each action.
+is O(m x V) instead of O(M x V), for one more matmul of the head. A micro-batch whose actions are one chunk keeps its
+products, in the dtype of the matmuls, and is spared that matmul. ``k`` counts tokens beside each action.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -77,13 +78,19 @@ class _ChunkedHead(torch.autograd.Function):
         logprobs = torch.empty(ids.shape, dtype=torch.float32, device=hidden.device)  # (M, 1 + k)
         entropies, logsumexps = logprobs.new_empty(2, len(hidden))
         form = lm.logit_form._replace(temperature=temperature)
+        is_one_chunk = len(hidden) <= chunk and any(ctx.needs_input_grad)
+        ctx.kept = None
         for start in range(0, len(hidden), chunk):
             span = slice(start, start + chunk)
+            products = _Products.of(lm, hidden[span], with_graph=is_one_chunk)
+            if is_one_chunk:
+                ctx.kept = products
+            raw = products.raw.detach()
             if hidden.is_cuda:
-                scores = compiled(head_scores)(lm.raw_logits(hidden[span]), ids[span], form)
+                scores = compiled(head_scores)(raw, ids[span], form)
                 logprobs[span], entropies[span], logsumexps[span] = scores
                 continue
-            all_logprobs = form.apply(lm.raw_logits(hidden[span])).log_softmax(-1)  # (m, V)
+            all_logprobs = form.apply(raw).log_softmax(-1)  # (m, V)
             logprobs[span] = all_logprobs.gather(1, ids[span])
             entropies[span] = -expected(all_logprobs.exp(), all_logprobs)
         ctx.save_for_backward(hidden, ids, entropies, logsumexps, *parameters)
@@ -102,9 +109,9 @@ class _ChunkedHead(torch.autograd.Function):
         is_fused = hidden.is_cuda and ids.shape[1] == 1
         for start in range(0, len(hidden), ctx.chunk):
             span = slice(start, start + ctx.chunk)
+            leaf, raw = ctx.kept or _Products.of(ctx.lm, hidden[span], with_graph=True)
+            ctx.kept = None
             with torch.enable_grad():
-                leaf = hidden[span].detach().requires_grad_()
-                raw = ctx.lm.raw_logits(leaf)
                 products = raw if is_fused else ctx.form.apply(raw)
             if is_fused:
                 zeros = torch.zeros_like(entropies[span])
@@ -137,6 +144,21 @@ class _ChunkedHead(torch.autograd.Function):
             for grad, parameter in zip(grads, parameters, strict=True)
         ]
         return grad_hidden, None, None, None, None, *typed
+
+
+class _Products(NamedTuple):
+    """The output head's products with the hidden states of a chunk."""
+
+    leaf: Tensor
+    """(m, D) the hidden states, cut off from the model."""
+    raw: Tensor
+    """(m, V)"""
+
+    @classmethod
+    def of(cls, lm: CausalLM, hidden: Tensor, *, with_graph: bool) -> _Products:
+        leaf = hidden.detach().requires_grad_(with_graph)
+        with torch.set_grad_enabled(with_graph):
+            return cls(leaf, lm.raw_logits(leaf))
 
 
 def _grad_of_logits(

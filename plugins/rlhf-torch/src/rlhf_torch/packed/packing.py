@@ -23,6 +23,8 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from rlhf_core.objective import on_device
+
 from .attention import as_matmul_inputs
 
 CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
@@ -46,14 +48,14 @@ class PackedLayout:
         self.is_even = len(self.lengths) > 1 and bool((self.lengths == self.longest).all())
         """True if the row has several sequences, all of one length."""
         self.device = device
-        self.cu_seqlens = self.offsets.to(device, torch.int32)
+        self.cu_seqlens = on_device(self.offsets.to(torch.int32), device)
         self._padding: _Padding | None = None
         self._masks: dict[int | None, Tensor] = {}
 
     def positions(self) -> Int[Tensor, " N"]:
         """Return the position (N,) of each token in its own sequence."""
         starts = self.offsets[:-1].repeat_interleave(self.lengths)
-        return (torch.arange(int(self.offsets[-1])) - starts).to(self.device)
+        return on_device(torch.arange(int(self.offsets[-1])) - starts, self.device)
 
     def sequence_lengths(self, at_least: int) -> Int[Tensor, " N"]:
         """Return the length (N,), on the host, of the sequence of each token; ``at_least`` for shorter ones."""
@@ -144,8 +146,8 @@ class _Padding:
         self.even = bool(is_token.all())
         # Padding reads token 0. Any finite value would do: no real query sees it, and its output is dropped.
         there = torch.where(is_token, offsets[:-1, None] + steps, 0)
-        self.there = there.flatten().to(device)  # (b*T,)
-        self.back = is_token.flatten().nonzero()[:, 0].to(device)  # (N,)
+        self.there = on_device(there.flatten(), device)  # (b*T,)
+        self.back = on_device(is_token.flatten().nonzero()[:, 0], device)  # (N,)
 
     def pad(self, packed: Tensor) -> Tensor:
         rows = packed[0].transpose(0, 1)  # (N, H, D_head)

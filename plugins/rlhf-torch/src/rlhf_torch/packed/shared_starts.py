@@ -22,6 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlhf_core.objective import on_device
+
 from .attention import Layout, as_matmul_inputs
 
 
@@ -80,11 +82,11 @@ class SharedLayout:
 
     def __init__(self, whole: Layout, places: Places, device: torch.device) -> None:
         self._whole = whole
-        self.kept = torch.from_numpy(places.kept).to(device)
-        self.place = torch.from_numpy(places.place).to(device)
-        self.shared = torch.from_numpy(places.shared).to(device)
-        self.is_copy = torch.from_numpy(places.copies < len(places.place)).to(device)
-        self.copies = torch.from_numpy(places.copies.clip(max=len(places.place) - 1)).to(device)
+        self.kept = on_device(places.kept, device)
+        self.place = on_device(places.place, device)
+        self.shared = on_device(places.shared, device)
+        self.is_copy = on_device(places.copies < len(places.place), device)
+        self.copies = on_device(places.copies.clip(max=len(places.place) - 1), device)
 
     def sequence_lengths(self, at_least: int) -> Tensor:
         """Return the length (N,), on the host, of the sequence of each token; ``at_least`` for shorter ones.

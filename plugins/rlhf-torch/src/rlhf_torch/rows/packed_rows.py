@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core.contracts import TrajectoryColumns
-from rlhf_core.objective import ActionGrid
+from rlhf_core.objective import ActionGrid, on_device
 
 from ..packed.attention import Layout
 from ..packed.packing import PackedLayout
@@ -53,9 +53,9 @@ def pack_rows(
     """
     part = batch if len(rows) == len(batch) else batch.select(rows)
     whole = PackedLayout(torch.from_numpy(part.token_offsets), device)
-    tokens = torch.from_numpy(part.token_ids.astype(np.int64)).to(device)
+    tokens = on_device(part.token_ids.astype(np.int64), device)
     # The first token of a sequence is never an action, so "the token before" lies in the same sequence.
-    actions = torch.from_numpy(np.flatnonzero(part.action_mask)).to(device)
+    actions = on_device(np.flatnonzero(part.action_mask), device)
     packed = PackedRows(
         input_ids=tokens,
         position_ids=whole.positions(),
