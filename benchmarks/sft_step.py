@@ -1,12 +1,14 @@
 """A step of supervised fine-tuning beside TRL's, on the same rows, one after the other on the same machine.
 
     python benchmarks/sft_step.py --shape 0.5b --peer --json result.json
+    python benchmarks/sft_step.py --shape 7b --adapter qlora --peer
     python benchmarks/sft_step.py --shape tiny --rows 16 --tokens 128 --rounds 2 --peer
 
 Random weights of a published shape; rows of plain text of one length, so neither side pads. Each side runs in processes
 of its own, in turns; the first steps of each process are left out (compilation). The limit is the time of the matrix
 products alone: 6 FLOP for each parameter and token, and 12 D for each layer and pair of tokens of causal attention, at
-the dense bfloat16 rate of the GPU.
+the dense bfloat16 rate of the GPU. With an adapter the base's weights have no gradient, so it is 4 FLOP, and the
+adapter's own products are left out.
 """
 
 from __future__ import annotations
@@ -38,7 +40,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024, help="tokens of a row")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=2, help="processes of each side")
-    parser.add_argument("--peer", action="store_true", help="measure TRL too")
+    parser.add_argument("--adapter", choices=("lora", "qlora"), help="on all linear layers")
+    parser.add_argument(
+        "--rank", type=int, default=16, help="of the adapter; its alpha is twice that"
+    )
+    parser.add_argument(
+        "--peer", action="store_true", help="measure TRL too, with PEFT's adapter if any"
+    )
     parser.add_argument("--peer-micro-batch", type=int, nargs="+", default=[8])
     parser.add_argument("--json", type=Path)
     parser.add_argument("options", nargs="*", help="NAME=VALUE: options of rlhf sft")
@@ -72,16 +80,23 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             words = [f"--{name}={getattr(arguments, name)}" for name in ("rows", "tokens", "steps")]
             command = [sys.executable, str(HERE / "peer_trl_sft.py"), f"--model={model}"]
             command += [f"--data={data}", f"--micro-batch={size}", *words]
+            if arguments.adapter:
+                command += [f"--adapter={arguments.adapter}", f"--rank={arguments.rank}"]
             found = read(command, "TRL ")
             theirs[size] += found["step_s"][LEFT_OUT:]
             memory[f"TRL, {size} rows"] = found["peak_gib"]
     report = {"shape": arguments.shape, "gpu": gpu(), "memory_gib": memory}
+    report["adapter"] = f"{arguments.adapter}, rank {arguments.rank}" if arguments.adapter else None
     report["ours_s"] = statistics.median(ours)
     report["trl_s"] = {size: statistics.median(found) for size, found in theirs.items() if found}
     tokens = arguments.rows * arguments.tokens
-    print(f"{report['gpu']}, {arguments.shape}, {arguments.rows} x {arguments.tokens} tokens")
+    trained = report["adapter"] or "all weights"
+    print(
+        f"{report['gpu']}, {arguments.shape}, {trained}, {arguments.rows} x {arguments.tokens} tokens"
+    )
     print(f"  ours       {report['ours_s']:8.4f} s   {tokens / report['ours_s']:9.0f} tokens/s")
-    limit = limit_s(model, arguments.rows, arguments.tokens, report["gpu"])
+    per_weight = 4 if arguments.adapter else 6
+    limit = limit_s(model, arguments.rows, arguments.tokens, report["gpu"], per_weight)
     if limit is not None:
         report["limit_s"] = limit
         print(f"  limit      {limit:8.4f} s   ours is at {limit / report['ours_s']:.0%} of it")
@@ -101,6 +116,9 @@ def run_ours(
     words += ["--train.batch_size", str(arguments.rows), "--steps", str(arguments.steps)]
     words += ["--checkpoint.export", "false", "--log.tensorboard", "false", "--log.curve", "false"]
     words += ["--log.progress", "off", "--actor.adam.lr", "1e-5"]
+    if arguments.adapter:
+        words += ["--actor.adapter", arguments.adapter]
+        words += [f"--actor.{arguments.adapter}.rank", str(arguments.rank)]
     if on_gpu:
         words += ["--model.dtype", "bfloat16", "--backend.torch.compile", "true"]
     for option in arguments.options:
@@ -131,8 +149,12 @@ def gpu() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
-def limit_s(model: Path, rows: int, tokens: int, name: str | None) -> float | None:
-    """Return the seconds of a step's matrix products at the GPU's dense bfloat16 rate; None for other GPUs."""
+def limit_s(model: Path, rows: int, tokens: int, name: str | None, per_weight: int) -> float | None:
+    """Return the seconds of a step's matrix products at the GPU's dense bfloat16 rate; None for other GPUs.
+
+    Args:
+        per_weight: FLOP for each weight and token.
+    """
     rate = next((rate for key, rate in DENSE_BF16_FLOPS.items() if key in (name or "")), None)
     if rate is None:
         return None
@@ -144,7 +166,7 @@ def limit_s(model: Path, rows: int, tokens: int, name: str | None) -> float | No
     # The embedding is a table, and the head a product, whether they share weights or not.
     weights = layers * (attention + 3 * hidden * inner) + hidden * vocabulary
     pairs = tokens * tokens / 2
-    return rows * (6 * weights * tokens + 12 * layers * hidden * pairs) / rate
+    return rows * (per_weight * weights * tokens + 12 * layers * hidden * pairs) / rate
 
 
 if __name__ == "__main__":
