@@ -27,6 +27,8 @@ UNPAIRED_ANSWERS = "unpaired_answers"
 """Word of a preference loss that takes chosen and rejected answers which need not be of the same prompts."""
 ONE_PROCESS = "one_process"
 SEVERAL_RANKS = "several_ranks"
+SERVES_ADAPTERS = "serves_adapters"
+"""Word of an engine that serves a low-rank adapter beside the base's weights (``EngineSpec.adapter_rank``)."""
 WRAPS_CODE = "wraps_code"
 """Word of a component that wraps a function in a user's file, given as its option ``path``."""
 
@@ -51,6 +53,8 @@ FIX: Mapping[str, str] = {
     "reward": "add one with --reward; what an environment gives by turn has no name",
     "supervised_data": "give the responses to imitate with --supervised.data",
     SEVERAL_TURNS: "choose an executor that plays several turns",
+    SERVES_ADAPTERS: "choose an engine that serves adapters, or have the adapter merged into the weights that "
+    "the engine gets (its option serve, if it has one)",
     "is_correction": "set --algo.correction.kind",
     "kl_in_loss": "set --algo.kl.mode loss and --algo.kl.coef",
     "kl_in_reward": "set --algo.kl.mode reward and --algo.kl.coef",
@@ -85,6 +89,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
     ONE_PROCESS: "the reward holds something of which there should be only one, such as a model",
     SEVERAL_RANKS: "the training backend works with several ranks",
+    SERVES_ADAPTERS: "the engine serves a low-rank adapter beside the base's weights",
     WRAPS_CODE: "the component wraps a function in a file that the user names",
 }
 """Capabilities that a component may provide, beside ``aggregation:MODE`` for the aggregation of its publication."""

@@ -25,6 +25,7 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.plugins import Plugins, empty
+from rlhf_core.testing.fakes import WholeModel
 from rlhf_plugin_optim.config import MuonConfig
 from rlhf_plugin_optim.muon import Muon
 
@@ -168,37 +169,23 @@ class Routed(nn.Module):
         return self.experts(tokens, index, weights).view_as(hidden)
 
 
-class Separated:
+class Separated(WholeModel):
     """A model adapter that takes stacked experts apart."""
 
-    def __init__(self, config: Config) -> None: ...
-
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, seed: int) -> nn.Module:
         for layer in model.model.layers:
             layer.mlp = Routed(layer.mlp)
         return model
 
-    def served_weights(self, model: nn.Module) -> Any:
-        return iter(model.state_dict().items())
 
-    def save(self, model: nn.Module, folder: str) -> None: ...
-
-
-class Float32Norms:
+class Float32Norms(WholeModel):
     """A model adapter that keeps the gains of norms in float32, as some families do."""
 
-    def __init__(self, config: Config) -> None: ...
-
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, seed: int) -> nn.Module:
         for module in model.modules():
             if type(module).__name__.endswith("Norm"):
                 module.float().register_forward_hook(_as_its_input)
         return model
-
-    def served_weights(self, model: nn.Module) -> Any:
-        return iter(model.state_dict().items())
-
-    def save(self, model: nn.Module, folder: str) -> None: ...
 
 
 def _as_its_input(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,7 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.plugins import Plugins, empty
+from rlhf_core.testing.fakes import WholeModel
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
 
@@ -85,21 +86,14 @@ class FastAdam(PlainAdamW):
         return torch.optim.Adam([p for group in groups for _, p in group.named_parameters], lr=1e-2)
 
 
-class Float32Norms:
+class Float32Norms(WholeModel):
     """A model adapter that keeps the gains of norms in float32, as some families do."""
 
-    def __init__(self, config: Config) -> None: ...
-
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, seed: int) -> nn.Module:
         for module in model.modules():
             if type(module).__name__.endswith("Norm"):
                 module.float().register_forward_hook(_as_its_input)
         return model
-
-    def served_weights(self, model: nn.Module) -> Any:
-        return iter(model.state_dict().items())
-
-    def save(self, model: nn.Module, folder: str) -> None: ...
 
 
 def _as_its_input(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:

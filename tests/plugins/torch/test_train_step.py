@@ -8,6 +8,7 @@ import torch
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import ComponentRef, ParameterGroup, ScheduleSpec, ValueObjective
+from rlhf_core.testing.fakes import WholeModel
 from rlhf_core.testing.tiny import FAMILIES
 from rlhf_torch.training.updater import Updater
 
@@ -208,20 +209,16 @@ def test_a_head_of_its_own_is_not_trained_in_a_critic(
     assert "model.embed_tokens.weight" in trained
 
 
-class Frozen:
+class Frozen(WholeModel):
     """Adapter: train the last norm only; serve everything, doubled."""
 
-    def __init__(self, config): ...
-
-    def wrap(self, model):
+    def wrap(self, model, seed):
         model.requires_grad_(False)
         model.base_model.norm.weight.requires_grad_(True)
         return model
 
-    def served_weights(self, model):
+    def merged_weights(self, model):
         return ((name, tensor * 2) for name, tensor in model.state_dict().items())
-
-    def save(self, model, folder): ...
 
 
 def test_an_adapter_decides_what_is_trained_and_served(
@@ -244,7 +241,7 @@ def test_an_adapter_decides_what_is_trained_and_served(
         if not torch.equal(weight, before[name])
     }
     assert moved == {"model.norm.weight"}
-    assert backend.module() is None  # an engine must take the served weights
+    assert backend.module().model is backend._lm.model
     served = {name: tensor for bucket in backend.buckets() for name, tensor in bucket.items()}
     torch.testing.assert_close(
         served["model.norm.weight"], 2 * weights_of(backend)["model.norm.weight"]

@@ -188,6 +188,14 @@ class TrainBackend(Protocol):
         """Return the log-probability (sum of A,) of each action. No gradient."""
         ...
 
+    def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
+        """Return the log-probability (sum of A,) of each action under the model without its adapter. No gradient.
+
+        Raises:
+            PluginError: the role has no adapter.
+        """
+        ...
+
     def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
@@ -210,9 +218,14 @@ class TrainBackend(Protocol):
         """
         ...
 
-    def module(self) -> torch.nn.Module | None: ...
+    def module(self) -> torch.nn.Module | None:
+        """Return the live module, adapter included, if this process has all of it, else None."""
+        ...
 
-    def buckets(self) -> Iterator[dict[str, torch.Tensor]]: ...
+    def buckets(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield the weights that engines get, a few hundred MiB at a time: all of them by Hugging Face names, merged
+        under an adapter; or its ``factors`` alone where the adapter has a ``served_rank``."""
+        ...
 
     def checksum(self) -> str:
         """Return the digest of the weights as ``buckets`` yields them (``rlhf_core.weights.weights_digest``)."""
@@ -227,7 +240,7 @@ class TrainBackend(Protocol):
         ...
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
-        """Write a plain Transformers folder (model and tokenizer)."""
+        """Write a plain Transformers folder with the tokenizer; under an adapter a PEFT folder with the tokenizer."""
         ...
 
     def offload(self) -> None:

@@ -128,7 +128,8 @@ class WeightSource(Protocol):
         ...
 
     def buckets(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield the weights by Hugging Face names, a few hundred MiB at a time."""
+        """Yield the weights by Hugging Face names, a few hundred MiB at a time; for an engine whose spec has an
+        ``adapter_rank``, the factors of the adapter alone (``ModelAdapter.factors``)."""
         ...
 
 
@@ -232,3 +233,7 @@ class EngineSpec:
     """Maximum number of completions in flight at once."""
     eos_token_ids: tuple[int, ...]
     trust_remote_code: bool = False
+    adapter_rank: int | None = None
+    """Rank of the low-rank adapter that is served beside the base's weights. The engine reads the base from
+    ``model_path``, and each update of its weights is a set of factors that replaces the one before for new requests.
+    None: updates are whole weights."""

@@ -2,24 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
 
 
 class ModelAdapter(Protocol):
-    """Wraps a role's model after loading."""
+    """Changes a role's model in place after loading, so that it trains a few parameters beside a fixed base.
 
-    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Return the model to train; parameters that stay fixed have ``requires_grad`` off."""
+    A factory is called as ``factory(config)``. The weights of the base in memory never change.
+    """
+
+    @property
+    def served_rank(self) -> int | None:
+        """The rank of ``factors``, if engines are to serve the adapter beside the base's weights; None: engines get
+        ``merged_weights``."""
         ...
 
-    def served_weights(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the weights for the engine by Hugging Face names, merged unless the engine takes adapters."""
+    def load_options(self) -> Mapping[str, Any]:
+        """Return further arguments of ``from_pretrained``, such as ``quantization_config``; most adapters: none.
+
+        Raises:
+            ConfigError: a library is missing, or this machine cannot do it.
+        """
+        ...
+
+    def wrap(self, model: torch.nn.Module, seed: int) -> torch.nn.Module:
+        """Change the Transformers model in place and return it; parameters that stay fixed have ``requires_grad`` off.
+
+        The adapter's parameters have the dtype of the base's floating parameters, and are the same for the same seed,
+        on every rank. The global random state is left as it was.
+
+        Raises:
+            ConfigError: the options do not fit the model.
+        """
+        ...
+
+    def disabled(self, model: torch.nn.Module) -> AbstractContextManager[None]:
+        """Return a context in which the model computes what the base computes, to the bit."""
+        ...
+
+    def training(self, model: torch.nn.Module, seed: int) -> AbstractContextManager[None]:
+        """Return a context for the forward and backward passes of one optimizer update.
+
+        The adapter's dropout is active in it and nowhere else; it depends on the seed alone, and the global random
+        state is left as it was.
+        """
+        ...
+
+    def factors(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield ``MODULE.lora_A`` (r, in) and ``MODULE.lora_B`` (out, r) for each adapted module.
+
+        The product B A is what the adapter adds to the weight of MODULE, whose name is that in the plain model: scaling
+        is in B. Dtype: that of the adapter's parameters. Called only if ``served_rank`` is not None.
+        """
+        ...
+
+    def merged_weights(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield all tensors of the plain model's ``state_dict()``, under its names, with the adapter merged into them.
+
+        Merged weights are computed in float32 from the untouched base and rounded once.
+        """
         ...
 
     def save(self, model: torch.nn.Module, folder: str) -> None:
-        """Write the adapter's own weights in the format that other tools read."""
+        """Write the adapter's own weights and settings as a PEFT folder, the base's name in it."""
         ...

@@ -53,7 +53,7 @@ async def ask_models(
     elif "logprobs" in statistics:
         columns["old_logprobs"] = statistics["logprobs"]
     if demands.reference:
-        columns["ref_logprobs"] = await roles[REFERENCE].logprobs(batch)
+        columns["ref_logprobs"] = await reference_logprobs(batch, roles)
     if demands.teacher_logprobs:
         columns["teacher_logprobs"] = await roles[TEACHER].logprobs(batch)
     if demands.critic:
@@ -67,6 +67,15 @@ async def ask_models(
         final_values=await final_values(batch, roles[CRITIC]) if demands.final_values else None,
         teacher_top=await roles[TEACHER].top_tokens(batch, top) if top else None,
     )
+
+
+async def reference_logprobs(
+    batch: TrajectoryColumns, roles: Mapping[str, RoleHandle]
+) -> NDArray[np.float32]:
+    """(sum of A,) log-probs under the reference: a role of its own or, without one, the policy without its adapter."""
+    if REFERENCE in roles:
+        return await roles[REFERENCE].logprobs(batch)
+    return await roles[POLICY].base_logprobs(batch)
 
 
 def has_logprobs(batch: TrajectoryColumns) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from ..config.resolved import Resolved, Selection
 from ..config.run import RunConfig
 from ..contracts.backend import LossTerm, PolicyObjective, RoleSpec, ScheduleSpec, ValueObjective
 from ..contracts.engine import EngineSpec
+from ..contracts.model_adapter import ModelAdapter
 from ..contracts.runtime import RolloutSpec, RuntimeSpec
 from ..rewards.spec import spec_of
 from ..rng import seed_of
@@ -28,7 +29,7 @@ def runtime_spec(
     roles = {POLICY: policy_role(resolved, demands, total_steps)}
     if demands.critic:
         roles[CRITIC] = critic_role(resolved, demands, total_steps)
-    if demands.reference:
+    if demands.reference and not is_base_reference(resolved):
         roles[REFERENCE] = _role(run, REFERENCE, run.ref.path or run.model.path)
     if demands.teacher:
         assert run.algo.teacher.path is not None
@@ -47,11 +48,28 @@ def runtime_spec(
             ),
             eos_token_ids=eos_token_ids,
             trust_remote_code=run.model.trust_remote_code,
+            adapter_rank=_served_rank(resolved),
         ),
         overlaps=run.rollout.max_staleness > 0,
         config=writable(resolved.tree),
         rollouts=_rollout_spec(resolved),
     )
+
+
+def is_base_reference(resolved: Resolved) -> bool:
+    """True when the reference, if any, is the policy without its adapter, so that no second model is needed."""
+    reference = resolved.run.ref.path
+    same = reference is None or reference == resolved.run.model.path
+    return same and resolved.optional("actor.adapter") is not None
+
+
+def _served_rank(resolved: Resolved) -> int | None:
+    """Return the rank of the adapter that engines serve beside the base's weights; None: they get whole weights."""
+    selection = resolved.optional("actor.adapter")
+    if selection is None:
+        return None
+    adapter: ModelAdapter = selection.registered.build(selection.options)
+    return adapter.served_rank
 
 
 def _rollout_spec(resolved: Resolved) -> RolloutSpec:

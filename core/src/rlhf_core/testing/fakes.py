@@ -1,15 +1,22 @@
-"""A renderer over characters and an engine without a model, for tests of executors, environments and rewards."""
+"""A renderer over characters and an engine without a model, for tests of executors, environments and rewards; and an
+adapter that adapts nothing, for tests of backends."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..batch.task import Message
 from ..batch.trajectory import Stop
+from ..component import Config
 from ..contracts.engine import Completion, EngineSpec, GenerationRequest, WeightSource
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 _NUM_SPECIAL = 3
@@ -128,3 +135,31 @@ class FakeEngine:
         draw = np.random.Generator(np.random.Philox(request.seeds[index]))
         length = 1 + int(draw.geometric(1 / self._mean_length))
         return "".join(map(chr, draw.integers(ord("a"), ord("z") + 1, size=length)))
+
+
+class WholeModel:
+    """Model adapter that leaves the model as it is and trains all of it. Tests subclass it to vary one call."""
+
+    served_rank: int | None = None
+
+    def __init__(self, config: Config) -> None: ...
+
+    def load_options(self) -> Mapping[str, Any]:
+        return {}
+
+    def wrap(self, model: nn.Module, seed: int) -> nn.Module:
+        return model
+
+    def disabled(self, model: nn.Module) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def training(self, model: nn.Module, seed: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def factors(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        raise AssertionError("the served rank is None")
+
+    def merged_weights(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        yield from model.state_dict().items()
+
+    def save(self, model: nn.Module, folder: str) -> None: ...

@@ -49,6 +49,9 @@ class LocalRole:
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         return await self._call(lambda: self._backend.logprobs(batch))
 
+    async def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
+        return await self._call(lambda: self._backend.base_logprobs(batch))
+
     async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         return await self._call(lambda: self._backend.values(batch))
 

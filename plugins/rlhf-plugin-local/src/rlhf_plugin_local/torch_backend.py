@@ -164,23 +164,17 @@ class TorchBackend(ScoringBackend):
         return objective.rollouts(scores, columns, plan)
 
     def module(self) -> torch.nn.Module | None:
-        """The live ``CausalLM``; None for a critic, and under an adapter, whose merged weights ``buckets`` gives."""
-        if self._model.adapter is not None or self._model.value_head is not None:
-            return None
-        return self._lm
-
-    def _served(self) -> Iterator[tuple[str, Tensor]]:
-        if self._model.adapter is not None:
-            return self._model.adapter.served_weights(self._lm.model)
-        return iter(self._lm.model.state_dict().items())
+        """The live ``CausalLM``, adapter included; None for a critic."""
+        return None if self._model.value_head is not None else self._lm
 
     def buckets(self) -> Iterator[dict[str, Tensor]]:
-        """Yield the weights by Hugging Face names, at most 512 MiB at a time unless one tensor is larger."""
-        return buckets_of(self._served())
+        """Yield the weights that engines get (``RoleModel.served``), at most 512 MiB at a time unless one tensor is
+        larger."""
+        return buckets_of(self._model.served())
 
     def checksum(self) -> str:
         """Digest of the weights as ``buckets`` gives them."""
-        return weights_digest(self._served())
+        return weights_digest(self._model.served())
 
     def save(self, folder: Path) -> None:
         save_state(folder, self._model, self._updater)

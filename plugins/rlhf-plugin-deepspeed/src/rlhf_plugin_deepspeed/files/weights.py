@@ -13,7 +13,7 @@ from ..partitioned_model import WholeWeights
 
 
 def served_weights(role: RoleModel, *, shared: bool) -> Mapping[str, Tensor]:
-    """Return the weights by Hugging Face names, with the adapter merged into them if the role has one.
+    """Return the weights by Hugging Face names, as ``RoleModel.served`` yields them under an adapter.
 
     Args:
         shared: the weights are partitioned by stage 3. Reading a weight is then a collective call; with an adapter
@@ -22,7 +22,7 @@ def served_weights(role: RoleModel, *, shared: bool) -> Mapping[str, Tensor]:
     model = role.lm.model
     if role.adapter is not None:
         with whole(role) if shared else nullcontext():
-            return {name: t.detach().clone() for name, t in role.adapter.served_weights(model)}
+            return {name: t.detach().clone() for name, t in role.served()}
     state = dict(model.state_dict())
     if not shared:
         return {name: tensor.detach() for name, tensor in state.items()}

@@ -107,10 +107,15 @@ class RankActor(Actor):
         return replace(whole, tokens=whole.tokens.read())
 
     async def per_action(
-        self, name: Literal["logprobs", "values"], batch: TrajectoryColumns
+        self, name: Literal["logprobs", "base_logprobs", "values"], batch: TrajectoryColumns
     ) -> NDArray[np.float32]:
-        """Return (sum of A,) log-probs or values of this rank's rows."""
-        return self._ready.logprobs(batch) if name == "logprobs" else self._ready.values(batch)
+        """Return (sum of A,) log-probs, with or without the adapter, or values of this rank's rows."""
+        calls = {
+            "logprobs": self._ready.logprobs,
+            "base_logprobs": self._ready.base_logprobs,
+            "values": self._ready.values,
+        }
+        return calls[name](batch)
 
     async def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]

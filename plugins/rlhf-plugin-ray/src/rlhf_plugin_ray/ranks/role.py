@@ -133,6 +133,10 @@ class RayRole:
         """Return (sum of A,) log-probs of the batch's actions."""
         return await self._per_action("logprobs", batch)
 
+    async def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
+        """Return (sum of A,) log-probs of the batch's actions under the model without its adapter."""
+        return await self._per_action("base_logprobs", batch)
+
     async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """Return (sum of A,) values of the batch's actions."""
         return await self._per_action("values", batch)

@@ -27,7 +27,7 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     folder.mkdir(parents=True, exist_ok=True)
     merged = None
     if model.adapter is not None:
-        merged = dict(model.adapter.served_weights(model.lm.model))
+        merged = dict(model.adapter.merged_weights(model.lm.model))
     with no_progress_bars():
         model.lm.model.save_pretrained(folder, state_dict=merged)
     if model.adapter is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -69,6 +70,28 @@ class RoleModel(nn.Module):
         trainable = tuple(pair for pair in self.named_weights() if pair[1].requires_grad)
         return NamedParameters(trainable, norm_parameters(self.lm.model))
 
+    def without_adapter(self) -> AbstractContextManager[None]:
+        """Return a context in which the model computes what its base computes.
+
+        Raises:
+            PluginError: the role has no adapter.
+        """
+        if self.adapter is None:
+            raise PluginError(
+                "this role has no adapter, so there is no base beside it; ask for logprobs instead"
+            )
+        return self.adapter.disabled(self.lm.model)
+
+    def served(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights that engines get, by Hugging Face names: those of the plain model, merged under an adapter;
+        or the adapter's factors alone, if engines serve it beside the base's weights."""
+        if self.adapter is None:
+            yield from self.lm.model.state_dict().items()
+        elif self.adapter.served_rank is None:
+            yield from self.adapter.merged_weights(self.lm.model)
+        else:
+            yield from self.adapter.factors(self.lm.model)
+
     def state(self) -> dict[str, Tensor]:
         """Return every tensor of the model by its Hugging Face name, tied ones under each of their names."""
         state = dict(self.lm.model.state_dict())
@@ -92,7 +115,7 @@ def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> 
     adapter = None
     if spec.adapter is not None:
         adapter = plugins.build(spec.adapter)
-        lm = CausalLM(_wrapped(adapter, lm.model), lm.compute_dtype)
+        lm = CausalLM(_wrapped(adapter, lm.model, spec.seed), lm.compute_dtype)
     value_head = _value_head(spec, lm) if spec.head == "value" else None
     role = RoleModel(lm, value_head, adapter).to(device).eval()
     if spec.objective is None:
@@ -106,8 +129,8 @@ def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> 
     return role
 
 
-def _wrapped(adapter: ModelAdapter, model: PreTrainedModel) -> PreTrainedModel:
-    wrapped = adapter.wrap(model)
+def _wrapped(adapter: ModelAdapter, model: PreTrainedModel, seed: int) -> PreTrainedModel:
+    wrapped = adapter.wrap(model, seed)
     if not isinstance(wrapped, PreTrainedModel):
         raise PluginError(
             f"the adapter {type(adapter).__name__} returned a {type(wrapped).__name__}; the torch backend expects the "

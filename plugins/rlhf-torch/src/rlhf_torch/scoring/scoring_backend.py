@@ -36,6 +36,15 @@ class ScoringBackend:
         """Return the log-prob of each action, (sum of A,) in nats, after the temperature. No gradient."""
         return self._role.scores.logprobs(batch)
 
+    def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
+        """Return the log-prob of each action, (sum of A,) in nats, under the model without its adapter. No gradient.
+
+        Raises:
+            PluginError: the role has no adapter.
+        """
+        with self._model.without_adapter():
+            return self._role.scores.logprobs(batch)
+
     def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
