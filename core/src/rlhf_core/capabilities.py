@@ -29,6 +29,8 @@ ONE_PROCESS = "one_process"
 SEVERAL_RANKS = "several_ranks"
 SERVES_ADAPTERS = "serves_adapters"
 """Word of an engine that serves a low-rank adapter beside the base's weights (``EngineSpec.adapter_rank``)."""
+SHARES_WEIGHTS = "shares_weights"
+"""Word of an engine that can compute with the trainer's own model, in the trainer's process."""
 WRAPS_CODE = "wraps_code"
 """Word of a component that wraps a function in a user's file, given as its option ``path``."""
 
@@ -55,6 +57,7 @@ FIX: Mapping[str, str] = {
     SEVERAL_TURNS: "choose an executor that plays several turns",
     SERVES_ADAPTERS: "choose an engine that serves adapters, or have the adapter merged into the weights that "
     "the engine gets (its option serve, if it has one)",
+    SHARES_WEIGHTS: "choose --engine embedded; others read the model anew, without what was done to it",
     "is_correction": "set --algo.correction.kind",
     "kl_in_loss": "set --algo.kl.mode loss and --algo.kl.coef",
     "kl_in_reward": "set --algo.kl.mode reward and --algo.kl.coef",
@@ -89,6 +92,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
     ONE_PROCESS: "the reward holds something of which there should be only one, such as a model",
     SEVERAL_RANKS: "the training backend works with several ranks",
+    SHARES_WEIGHTS: "the engine can compute with the trainer's own model",
     SERVES_ADAPTERS: "the engine serves a low-rank adapter beside the base's weights",
     WRAPS_CODE: "the component wraps a function in a file that the user names",
 }

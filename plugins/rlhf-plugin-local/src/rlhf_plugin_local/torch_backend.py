@@ -87,13 +87,14 @@ class TorchBackend(ScoringBackend):
         parts: list[Metrics] = []
         objective = self._objective
         assert objective is not None
-        for rows in self._micro_batches(trajectories, objective.rows_per_unit):
-            packed = self._packed(trajectories, rows)
-            columns = ActionColumns.of(batch, rows, packed.grid)
-            loss, metrics = self._loss(packed, columns, plan, seen, rows)
-            self._backward(loss)
-            parts.append(metrics)
-        parts += self._imitate(batch.supervised, plan)
+        with self._model.updating(self._spec.seed + self._updater.updates):
+            for rows in self._micro_batches(trajectories, objective.rows_per_unit):
+                packed = self._packed(trajectories, rows)
+                columns = ActionColumns.of(batch, rows, packed.grid)
+                loss, metrics = self._loss(packed, columns, plan, seen, rows)
+                self._backward(loss)
+                parts.append(metrics)
+            parts += self._imitate(batch.supervised, plan)
         update = self._updater.update()
         last: Metrics = {
             "train/tokens": Metric(int(trajectories.num_tokens.sum()), reduction="sum"),

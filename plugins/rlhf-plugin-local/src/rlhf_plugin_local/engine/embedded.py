@@ -14,7 +14,6 @@ from enum import StrEnum
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource
-from rlhf_core.weights import weights_digest
 
 from .batch import Batch
 from .config import EmbeddedEngineConfig
@@ -74,8 +73,8 @@ class EmbeddedEngine:
         """Share or load the weights; see ``ServedWeights``.
 
         Raises:
-            ConfigError: the model cannot be loaded, an end-of-sequence id is not in its vocabulary, or sequences may
-                grow to where the model rotates all their tokens anew.
+            ConfigError: the model cannot be loaded, an end-of-sequence id is not in its vocabulary, sequences may grow
+                to where the model rotates all their tokens anew, or an adapter is to be served beside a copy.
             RolloutError: the engine was started before.
         """
         self._require("start", EmbeddedState.NEW)
@@ -180,7 +179,7 @@ class EmbeddedEngine:
     async def checksum(self) -> str:
         """Digest of the served weights; see ``rlhf_core.weights.weights_digest``."""
         self._require("checksum", EmbeddedState.SERVING, EmbeddedState.PAUSED, EmbeddedState.ASLEEP)
-        return weights_digest(self._weights.lm.model.state_dict().items())
+        return self._weights.checksum()
 
     async def close(self) -> None:
         """Fail what is in flight, free everything. Closing twice is fine."""

@@ -15,7 +15,7 @@ class Precast:
 
     Autocast converts a float32 weight each time it multiplies. A training step uses each weight a few times; decoding
     would convert the whole model for every token. Results are those of autocast, to the bit. It costs memory: half
-    of the linear layers' float32 weights again in bfloat16.
+    of the linear layers' float32 weights again in bfloat16. Quantized weights stay as they are.
     """
 
     def __init__(self, original: CausalLM) -> None:
@@ -24,8 +24,9 @@ class Precast:
         # deepcopy takes what is in its memo as copied already: new modules, the same tensors.
         self.lm = copy.deepcopy(original, {id(tensor): tensor for tensor in shared})
         self._pairs: list[tuple[Tensor, Tensor]] = []
+        kept = {part for module in self.lm.modules() if _reads(module) for part in module.modules()}
         for module in self.lm.modules():
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and module not in kept:
                 for name in ("weight", "bias"):
                     self._cast(module, name)
         self.lm.eval()
@@ -38,7 +39,13 @@ class Precast:
 
     def _cast(self, module: nn.Linear, name: str) -> None:
         source = getattr(module, name)
-        if source is not None:
+        if source is not None and source.is_floating_point():
             cast = source.detach().to(self.lm.compute_dtype)
             setattr(module, name, nn.Parameter(cast, requires_grad=False))
             self._pairs.append((cast, source))
+
+
+def _reads(module: nn.Module) -> bool:
+    """True for PEFT's layers with trained lengths (DoRA), which compute with the weights of their parts themselves: in
+    another precision these would give other lengths."""
+    return bool(getattr(module, "lora_magnitude_vector", None))

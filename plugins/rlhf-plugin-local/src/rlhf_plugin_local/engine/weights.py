@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from rlhf_core import RolloutError
+from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import EngineSpec, WeightSource
+from rlhf_core.weights import weights_digest
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import CausalLM
 
@@ -30,6 +31,8 @@ class ServedWeights:
         if self.is_shared:
             assert isinstance(module, CausalLM)
             self.lm = module
+        elif spec.adapter_rank is not None:
+            raise ConfigError(_no_factors(may_share=self._may_share))
         else:
             compute_dtype = module.compute_dtype if isinstance(module, CausalLM) else None
             lm = load_causal_lm(
@@ -40,12 +43,19 @@ class ServedWeights:
             )
             self.lm = lm.to(_device(config))
             _copy_buckets(self.lm, source)
+        self._source = source
         self._precast = _precast(self.lm)
         self._note()
 
     @property
     def computing(self) -> CausalLM:
         return self._precast.lm if self._precast else self.lm
+
+    def checksum(self) -> str:
+        """Return the digest of the served weights: those of the source, whose tensors are in use, or the copy's own."""
+        if not self.is_shared:
+            return weights_digest(self.lm.model.state_dict().items())
+        return weights_digest(pair for bucket in self._source.buckets() for pair in bucket.items())
 
     def update(self, source: WeightSource) -> None:
         """Take over what ``source`` holds now.
@@ -90,9 +100,30 @@ class ServedWeights:
 
     def _note(self) -> None:
         """Remember how often autograd has seen some parameters change: enough to notice an optimizer step."""
-        parameters = list(self.lm.parameters())
+        every = list(self.lm.parameters())
+        # Under an adapter the base never changes.
+        parameters = [parameter for parameter in every if parameter.requires_grad] or every
         self._probes = (parameters[0], parameters[-1])
         self._seen = [parameter._version for parameter in self._probes]
+
+
+def _no_factors(*, may_share: bool) -> str:
+    """Return the error text for an adapter whose factors this engine would have to apply to a copy of its own."""
+    wrong, fix = (
+        (
+            "the trainer's model is in another process",
+            "Choose an engine that serves adapters in its own",
+        )
+        if may_share
+        else (
+            "--engine.embedded.weights copy",
+            "Share the trainer's model: --engine.embedded.weights shared",
+        )
+    )
+    return (
+        f"{wrong}: this engine serves an adapter within the trainer's model, or merged into a copy. {fix}, or set "
+        "--actor.lora.serve merged."
+    )
 
 
 @torch.no_grad()

@@ -21,17 +21,15 @@ log = logging.getLogger(__name__)
 def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_code: bool) -> None:
     """Write weights, config and the tokenizer of ``source`` into ``folder``.
 
-    With an adapter the weights are the merged ones, and the adapter's own files are in ``adapter/``. A value head is a
-    file beside the model; a critic that is loaded from the folder starts from it.
+    Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside the
+    model; a critic that is loaded from the folder starts from it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    merged = None
-    if model.adapter is not None:
-        merged = dict(model.adapter.merged_weights(model.lm.model))
     with no_progress_bars():
-        model.lm.model.save_pretrained(folder, state_dict=merged)
-    if model.adapter is not None:
-        model.adapter.save(model.lm.model, str(folder / "adapter"))
+        if model.adapter is not None:
+            model.adapter.save(model.lm.model, str(folder))
+        else:
+            model.lm.model.save_pretrained(folder)
     if model.value_head is not None:
         head = {name: tensor.contiguous() for name, tensor in model.value_head.state_dict().items()}
         save_file(head, folder / VALUE_HEAD_FILE)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_core import ConfigError, PluginError
 
@@ -15,6 +18,8 @@ from .modeling import DTYPES, CausalLM
 from .quiet import no_progress_bars
 from .verification import own_attention, verify
 
+Adapt = Callable[[PreTrainedModel], PreTrainedModel]
+
 
 def load_causal_lm(
     path: str,
@@ -22,17 +27,25 @@ def load_causal_lm(
     dtype: str | torch.dtype,
     compute_dtype: str | torch.dtype | None = None,
     trust_remote_code: bool = False,
+    adapt: Adapt | None = None,
+    load_options: Mapping[str, Any] | None = None,
 ) -> CausalLM:
     """Return the model of a folder or hub name, on the CPU, in evaluation mode (dropout is never on), and verified.
+
+    A model that is quantized as it is loaded may be on a GPU.
 
     Args:
         dtype: dtype of the parameters, ``float32`` or ``bfloat16``.
         compute_dtype: dtype of the matmuls; None: that of the parameters.
+        adapt: changes the model in place before it is verified.
+        load_options: further arguments of ``from_pretrained``.
 
     Raises:
         ConfigError: the path cannot be read, is no causal language model, or lacks weights.
         PluginError: the architecture is one that packing or this package's attention would compute wrongly.
     """
+    if (Path(path) / "adapter_config.json").exists():
+        raise ConfigError(_is_adapter(path))
     parameter_dtype = _as_dtype(dtype)
     try:
         with no_progress_bars():
@@ -43,6 +56,7 @@ def load_causal_lm(
                 trust_remote_code=trust_remote_code,
                 output_loading_info=True,
                 use_safetensors=True,  # the other format is a pickle, which can run code
+                **(load_options or {}),
             )
     except Exception as error:  # Transformers checks little of what the files hold
         if isinstance(error, KeyError) and error.args == (attention.NAME,):
@@ -53,6 +67,8 @@ def load_causal_lm(
             f"{path}: the weights do not fit its config.json: {len(lacking)} parameters would start from random "
             f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model."
         )
+    if adapt is not None:
+        model = adapt(model)
     lm = CausalLM(model.eval(), _as_dtype(compute_dtype) if compute_dtype else parameter_dtype)
     verify(lm)
     return lm
@@ -64,6 +80,19 @@ def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
     if dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
     return DTYPES[dtype]
+
+
+def _is_adapter(path: str) -> str:
+    """Return an error text for a PEFT folder, which holds an adapter beside a base that is elsewhere."""
+    try:
+        settings = json.loads((Path(path) / "adapter_config.json").read_text(encoding="utf-8"))
+        base = settings["base_model_name_or_path"] or "BASE"
+    except (OSError, ValueError, KeyError, TypeError):
+        base = "BASE"
+    return (
+        f"model {path}: expected a whole model; it is an adapter (adapter_config.json), made for the base {base}. Make "
+        f"a plain model of both: rlhf merge {base} {path} OUT, and give OUT."
+    )
 
 
 def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigError:

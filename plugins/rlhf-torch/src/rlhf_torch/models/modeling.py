@@ -5,6 +5,7 @@ The model's own code runs unchanged; only its attention is replaced, by the layo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -138,9 +139,9 @@ class CausalLM(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the parameters."""
-        first: nn.Parameter = next(self.model.parameters())
-        return first.dtype
+        """Dtype of the parameters; of those that hold floating numbers, where others are quantized."""
+        dtypes: Iterator[torch.dtype] = (parameter.dtype for parameter in self.model.parameters())
+        return next(dtype for dtype in dtypes if dtype.is_floating_point)
 
     @property
     def device(self) -> torch.device:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -82,6 +83,12 @@ class RoleModel(nn.Module):
             )
         return self.adapter.disabled(self.lm.model)
 
+    def updating(self, seed: int) -> AbstractContextManager[None]:
+        """Return a context for the passes of one update, in which the adapter's dropout, if any, is on."""
+        if self.adapter is None:
+            return nullcontext()
+        return self.adapter.training(self.lm.model, seed)
+
     def served(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights that engines get, by Hugging Face names: those of the plain model, merged under an adapter;
         or the adapter's factors alone, if engines serve it beside the base's weights."""
@@ -93,7 +100,14 @@ class RoleModel(nn.Module):
             yield from self.adapter.factors(self.lm.model)
 
     def state(self) -> dict[str, Tensor]:
-        """Return every tensor of the model by its Hugging Face name, tied ones under each of their names."""
+        """Return the tensors that a checkpoint needs, by their names in the model: all of them, tied ones under each of
+        their names; under an adapter the trained parameters alone."""
+        if self.adapter is not None:
+            return {
+                name: weight.detach()
+                for name, weight in self.named_weights()
+                if weight.requires_grad
+            }
         state = dict(self.lm.model.state_dict())
         if self.value_head is not None:
             state |= {f"{VALUE_HEAD}.{name}": t for name, t in self.value_head.state_dict().items()}
@@ -108,14 +122,17 @@ def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> 
         PluginError: the architecture or the adapter cannot be used.
     """
     device = choose_device(options.device)
-    lm = load_causal_lm(spec.model_path, dtype=spec.dtype, trust_remote_code=spec.trust_remote_code)
+    adapter: ModelAdapter | None = plugins.build(spec.adapter) if spec.adapter else None
+    lm = load_causal_lm(
+        spec.model_path,
+        dtype=spec.dtype,
+        trust_remote_code=spec.trust_remote_code,
+        adapt=partial(_wrapped, adapter, spec.seed) if adapter else None,
+        load_options=adapter.load_options() if adapter else None,
+    )
     lm.compute_dtype = choose_compute_dtype(
         options.compute_dtype, lm.dtype, sum(p.numel() for p in lm.parameters()), device
     )
-    adapter = None
-    if spec.adapter is not None:
-        adapter = plugins.build(spec.adapter)
-        lm = CausalLM(_wrapped(adapter, lm.model, spec.seed), lm.compute_dtype)
     value_head = _value_head(spec, lm) if spec.head == "value" else None
     role = RoleModel(lm, value_head, adapter).to(device).eval()
     if spec.objective is None:
@@ -129,7 +146,7 @@ def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> 
     return role
 
 
-def _wrapped(adapter: ModelAdapter, model: PreTrainedModel, seed: int) -> PreTrainedModel:
+def _wrapped(adapter: ModelAdapter, seed: int, model: PreTrainedModel) -> PreTrainedModel:
     wrapped = adapter.wrap(model, seed)
     if not isinstance(wrapped, PreTrainedModel):
         raise PluginError(

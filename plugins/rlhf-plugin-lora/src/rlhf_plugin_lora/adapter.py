@@ -1,0 +1,176 @@
+"""The model adapter that ``lora``, ``dora`` and ``qlora`` are: PEFT's layers inside of the Transformers model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils import ModulesToSaveWrapper, get_peft_model_state_dict
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlhf_core import PluginError
+
+from . import weights
+from .options import LowRankOptions
+from .quantized import compute_in_the_dtype_of_inputs
+from .targets import LINEAR, adapted_modules, floating_dtype, saved_modules
+
+PREFIX = "base_model.model."
+"""What PEFT's files have in front of the names of the plain model."""
+
+
+class PeftAdapter:
+    """Implements ``rlhf_core.contracts.ModelAdapter``.
+
+    Args:
+        has_magnitudes: DoRA: train the lengths of rows too.
+        load_options: maker of the arguments of ``from_pretrained`` that quantize the base; None: it is not quantized.
+        served_rank: see the contract.
+    """
+
+    def __init__(
+        self,
+        options: LowRankOptions,
+        *,
+        has_magnitudes: bool = False,
+        load_options: Callable[[], Mapping[str, Any]] | None = None,
+        served_rank: int | None = None,
+    ) -> None:
+        self.served_rank = served_rank
+        self._options = options
+        self._has_magnitudes = has_magnitudes
+        self._load_options = load_options
+
+    def load_options(self) -> Mapping[str, Any]:
+        """Return what ``from_pretrained`` needs to quantize the base; nothing unless it is quantized."""
+        return self._load_options() if self._load_options is not None else {}
+
+    def wrap(self, model: PreTrainedModel, seed: int) -> PreTrainedModel:
+        """Put PEFT's layers into the model and freeze the base.
+
+        Raises:
+            ConfigError: ``target`` or ``modules_to_save`` does not fit the model.
+            PluginError: PEFT adapted other modules.
+        """
+        names = adapted_modules(model, self._options.target)
+        config = self._config(model, names)
+        compute_in_the_dtype_of_inputs(model)
+        dtype = floating_dtype(model)
+        with seeded(model, seed):
+            inject_adapter_in_model(config, model)
+        adapted = weights.lora_layers(model)
+        if differing := set(names) ^ adapted.keys():
+            raise PluginError(
+                f"PEFT adapted {len(adapted)} modules of {type(model).__name__} where {len(names)} were meant; "
+                f"{min(differing)} is one that differs. Name the modules with the adapter's option target."
+            )
+        for parameter in _own_parameters(model):
+            # On a base in 4 bits PEFT leaves float32, whatever the base computes in.
+            parameter.data = parameter.data.to(dtype)
+        return model
+
+    def _config(self, model: PreTrainedModel, names: list[str]) -> LoraConfig:
+        options = self._options
+        linear = [
+            module for module in map(model.get_submodule, names) if isinstance(module, LINEAR)
+        ]
+        return LoraConfig(
+            task_type="CAUSAL_LM",
+            base_model_name_or_path=_base_name(model),
+            r=options.rank,
+            lora_alpha=options.scaled_by,
+            target_modules=names,
+            lora_dropout=options.dropout,
+            modules_to_save=saved_modules(model, options.modules_to_save) or None,
+            use_rslora=options.use_rslora,
+            use_dora=self._has_magnitudes,
+            # GPT-2's weights are (in, out).
+            fan_in_fan_out=bool(linear) and not any(isinstance(m, nn.Linear) for m in linear),
+        )
+
+    @contextmanager
+    def disabled(self, model: nn.Module) -> Iterator[None]:
+        """Return a context in which the model computes what the base computes, to the bit."""
+        layers = [
+            m for m in model.modules() if isinstance(m, BaseTunerLayer | ModulesToSaveWrapper)
+        ]
+        # PEFT's switch also decides what is trained, and would not bring back what was frozen for another reason.
+        trained = [(parameter, parameter.requires_grad) for parameter in _own_parameters(model)]
+        for layer in layers:
+            layer.enable_adapters(False)
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.enable_adapters(True)
+            for parameter, requires_grad in trained:
+                parameter.requires_grad_(requires_grad)
+
+    @contextmanager
+    def training(self, model: nn.Module, seed: int) -> Iterator[None]:
+        """Return a context in which the adapter's dropout is active, by a random state of its own."""
+        if not self._options.dropout:
+            yield
+            return
+        layers = [layer.lora_dropout for layer in weights.lora_layers(model).values()]
+        with seeded(model, seed):
+            for layer in layers:
+                layer.train()
+            try:
+                yield
+            finally:
+                for layer in layers:
+                    layer.eval()
+
+    def factors(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield the factors, with the scaling in B.
+
+        Raises:
+            ConfigError: something else than linear layers inside of the model is trained.
+        """
+        return weights.factors(model)
+
+    def merged_weights(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield the plain model's tensors with the adapter merged into them.
+
+        Raises:
+            ConfigError: the base is quantized.
+        """
+        return weights.merged(model)
+
+    def save(self, model: PreTrainedModel, folder: str) -> None:
+        """Write a PEFT folder, which ``PeftModel.from_pretrained`` and ``AutoModelForCausalLM`` load."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        # "auto" would look for the base's config.json on the hub.
+        found = get_peft_model_state_dict(model, save_embedding_layers=False)
+        tensors = {f"{PREFIX}{name}": tensor.contiguous() for name, tensor in found.items()}
+        save_file(tensors, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})
+        model.peft_config[weights.NAME].save_pretrained(folder)
+
+
+def _own_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that the adapter added."""
+    marks = (".lora_", ".modules_to_save.")
+    return [p for name, p in model.named_parameters() if any(mark in name for mark in marks)]
+
+
+def _base_name(model: PreTrainedModel) -> str:
+    """Return the hub name of the base, or the whole path of its folder: the adapter's folder may be elsewhere."""
+    name = str(model.name_or_path)
+    return str(Path(name).resolve()) if Path(name).is_dir() else name
+
+
+@contextmanager
+def seeded(model: nn.Module, seed: int) -> Iterator[None]:
+    """Return a context with a random state that depends on the seed alone; after it the global one is as it was."""
+    device = next(model.parameters()).device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed % 2**63)
+        yield

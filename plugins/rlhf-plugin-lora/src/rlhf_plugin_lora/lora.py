@@ -1,0 +1,47 @@
+"""LoRA: each adapted weight W becomes W + (alpha / rank) * B A, of which A and B are trained.
+
+B starts as zeros, so the first policy is the base. Source: Hu et al. 2021, arXiv:2106.09685. By default all linear
+layers are adapted, as https://thinkingmachines.ai/blog/lora/ (2025) finds best; the paper adapts the attention alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from rlhf_core import Component
+from rlhf_core.capabilities import SERVES_ADAPTERS
+
+from .options import LowRankOptions
+
+if TYPE_CHECKING:
+    from .adapter import PeftAdapter
+
+
+class LoraOptions(LowRankOptions):
+    """LoRA, and the way in which engines get it."""
+
+    serve: Literal["adapter", "merged"] = Field(
+        "adapter",
+        description="what engines get at each update: the factors, beside the base's weights, or all weights with the "
+        "factors merged into them",
+    )
+
+    def needed_by_options(self) -> frozenset[str]:
+        """An engine that takes factors, if factors are what it gets."""
+        return frozenset({SERVES_ADAPTERS} if self.serve == "adapter" else ())
+
+
+def build(options: LoraOptions) -> PeftAdapter:
+    from .adapter import PeftAdapter
+
+    return PeftAdapter(options, served_rank=options.rank if options.serve == "adapter" else None)
+
+
+COMPONENT = Component(
+    name="lora",
+    factory=build,
+    config=LoraOptions,
+    summary="low-rank factors beside each linear layer; the base stays as it is",
+)

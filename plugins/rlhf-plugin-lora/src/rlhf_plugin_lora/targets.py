@@ -1,0 +1,152 @@
+"""Modules of a model that the options name, refused by name where they cannot be adapted."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from rlhf_core import ConfigError
+
+log = logging.getLogger(__name__)
+
+LINEAR = (nn.Linear, Conv1D)
+_PLAIN = re.compile(r"[\w.]+")
+_EXPERTS = ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
+"""Names under which PEFT adapts the stacked experts of a mixture, whichever module was asked for."""
+
+
+def adapted_modules(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
+    """Return the names of the modules to adapt, in the model's order.
+
+    A name stands for all modules whose own name is it or ends with it; a text with other characters than letters,
+    digits, ``_`` and ``.`` is a regular expression for whole names. Without any: all linear layers but the output head,
+    and, where experts are stacked in one parameter, but those that bear names of experts.
+
+    Raises:
+        ConfigError: a name fits nothing, or something that has no weight matrix; the message has the nearest names.
+    """
+    stacked = _stacked_parameters(model)
+    if stacked:
+        log.warning(
+            "%s holds its experts as stacked parameters, such as %s (%.0f %% of all weights): the adapter leaves them "
+            "as they are, and adapts the attention and linear layers beside it",
+            type(model).__name__,
+            min(stacked),
+            100 * _share(model, stacked),
+        )
+    if wanted:
+        found = _named(model, wanted, "target")
+        _check_kinds(model, found)
+        _check_experts(found, stacked)
+    else:
+        found = [name for name in _linear(model) if not (stacked and _is_expert(name))]
+    _check_tied(model, found, "target")
+    return found
+
+
+def saved_modules(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
+    """Return the names of the modules that are trained whole.
+
+    Raises:
+        ConfigError: a name fits nothing, or a module that shares its weight with another one.
+    """
+    found = _named(model, wanted, "modules_to_save")
+    _check_tied(model, found, "modules_to_save")
+    return found
+
+
+def _linear(model: PreTrainedModel) -> list[str]:
+    head = model.get_output_embeddings()
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, LINEAR) and module is not head
+    ]
+
+
+def _named(model: PreTrainedModel, wanted: Sequence[str], option: str) -> list[str]:
+    names = [name for name, _ in model.named_modules() if name]
+    kept: set[str] = set()
+    for text in wanted:
+        found = [name for name in names if _fits(text, name, option)]
+        if not found:
+            near = difflib.get_close_matches(text, _ends(names), n=3, cutoff=0.4)
+            hint = f"; the nearest are {', '.join(near)}" if near else ""
+            raise ConfigError(
+                f"{option} {text!r} of the adapter: {type(model).__name__} has no module of that name{hint}"
+            )
+        kept.update(found)
+    return [name for name in names if name in kept]
+
+
+def _fits(text: str, name: str, option: str) -> bool:
+    if _PLAIN.fullmatch(text):
+        return name == text or name.endswith(f".{text}")
+    try:
+        return re.fullmatch(text, name) is not None
+    except re.error as error:
+        raise ConfigError(
+            f"{option} {text!r} of the adapter: expected a name or a regular expression; {error}"
+        ) from error
+
+
+def _ends(names: Iterable[str]) -> list[str]:
+    """Return the last words of all names, each once: those by which a user names modules."""
+    return list(dict.fromkeys(name.rpartition(".")[2] for name in names))
+
+
+def _check_kinds(model: PreTrainedModel, found: Iterable[str]) -> None:
+    for name in found:
+        module = model.get_submodule(name)
+        if not isinstance(module, (*LINEAR, nn.Embedding)):
+            raise ConfigError(
+                f"target of the adapter: {name} is a {type(module).__name__}; expected linear layers or embeddings. "
+                f"Name some inside of it, or have it trained whole with modules_to_save."
+            )
+
+
+def _check_experts(found: Iterable[str], stacked: Iterable[str]) -> None:
+    if stacked and (wrong := [name for name in found if _is_expert(name)]):
+        raise ConfigError(
+            f"target of the adapter: {wrong[0]} bears a name of experts, and the experts of this model are stacked "
+            "parameters, to which PEFT would apply it. Name layers of the attention, such as q_proj."
+        )
+
+
+def _check_tied(model: PreTrainedModel, found: Iterable[str], option: str) -> None:
+    """Refuse a module whose weight is also another one's: the plain model has one tensor for both."""
+    owners: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), []).append(name)
+    for name in found:
+        for parameter in model.get_submodule(name).parameters():
+            if len(shared := owners[id(parameter)]) > 1:
+                raise ConfigError(
+                    f"{option} of the adapter: {name} shares its weight ({' and '.join(shared)} are one tensor), so a "
+                    "plain model could not hold the result. Leave it out."
+                )
+
+
+def _is_expert(name: str) -> bool:
+    return name.rpartition(".")[2] in _EXPERTS
+
+
+def _stacked_parameters(model: nn.Module) -> list[str]:
+    return [name for name, parameter in model.named_parameters() if parameter.dim() == 3]
+
+
+def _share(model: nn.Module, names: Iterable[str]) -> float:
+    parts = [model.get_parameter(name).numel() for name in names]
+    return sum(parts) / sum(parameter.numel() for parameter in model.parameters())
+
+
+def floating_dtype(model: nn.Module) -> torch.dtype:
+    """Return the dtype of the first parameter that holds floating numbers; quantized ones hold integers."""
+    return next(p.dtype for p in model.parameters() if p.dtype.is_floating_point)

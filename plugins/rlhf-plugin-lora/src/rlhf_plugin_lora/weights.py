@@ -1,0 +1,109 @@
+"""Weights of an adapted model by the names of the plain one: factors alone, or merged into the base's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from peft.tuners.lora import LoraLayer
+from peft.utils import ModulesToSaveWrapper
+from torch import Tensor, nn
+
+from rlhf_core import ConfigError
+
+NAME = "default"
+"""PEFT's name of the only adapter of a model."""
+
+
+def lora_layers(model: nn.Module) -> dict[str, LoraLayer]:
+    """Return the adapted modules by their names in the plain model."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, LoraLayer)}
+
+
+def saved_modules(model: nn.Module) -> dict[str, ModulesToSaveWrapper]:
+    """Return the modules that are trained whole by their names in the plain model."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, ModulesToSaveWrapper)}
+
+
+@torch.no_grad()
+def factors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield ``MODULE.lora_A`` (r, in) and ``MODULE.lora_B`` (out, r), with the scaling in the latter.
+
+    Raises:
+        ConfigError: a trained weight is no pair of factors of a linear layer, so that an engine would lack it.
+    """
+    layers = lora_layers(model)
+    unserved = [
+        *saved_modules(model),
+        *(n for n, m in layers.items() if not _is_served(m, n, model)),
+    ]
+    if unserved:
+        raise ConfigError(
+            f"the adapter trains {unserved[0]}, which is no linear layer inside of the model, and engines serve "
+            "factors of those alone. Set --actor.lora.serve merged."
+        )
+    for name, layer in layers.items():
+        yield f"{name}.lora_A", layer.lora_A[NAME].weight.detach()
+        scaled = layer.lora_B[NAME].weight.float() * layer.scaling[NAME]
+        yield f"{name}.lora_B", scaled.to(layer.lora_B[NAME].weight.dtype)
+
+
+@torch.no_grad()
+def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the plain model's tensors, in its order: the base's, with merged weights in place of adapted ones.
+
+    A merged weight is W + scaling * B A, under DoRA with its rows rescaled to the trained lengths. It is computed in
+    float32 and rounded once. The base is only read.
+
+    Raises:
+        ConfigError: the base is quantized.
+    """
+    layers, saved = lora_layers(model), saved_modules(model)
+    for key, tensor in model.state_dict().items():
+        name, _, rest = key.partition(".base_layer.")
+        if rest:
+            yield f"{name}.{rest}", _merged(layers[name], tensor) if rest == "weight" else tensor
+            continue
+        name, _, rest = key.partition(".original_module.")
+        if rest:
+            yield f"{name}.{rest}", saved[name].modules_to_save[NAME].state_dict()[rest]
+        elif not _is_adapters_own(key, layers, saved):
+            yield key, tensor
+
+
+def _is_served(layer: LoraLayer, name: str, model: nn.Module) -> bool:
+    head = model.get_output_embeddings()
+    return isinstance(layer.get_base_layer(), nn.Linear) and model.get_submodule(name) is not head
+
+
+def _is_adapters_own(key: str, *adapted: dict[str, nn.Module]) -> bool:
+    parts = key.split(".")
+    owners = {".".join(parts[:end]) for end in range(1, len(parts))}
+    return any(owner in modules for owner in owners for modules in adapted)
+
+
+def _merged(layer: LoraLayer, weight: Tensor) -> Tensor:
+    if not weight.is_floating_point():
+        raise ConfigError(
+            "the base is quantized, so the adapter cannot be merged into it: no engine in another process can serve "
+            "this policy. Use --actor.adapter lora, or --engine embedded with --runtime local, which share the model."
+        )
+    total = weight.float() + _product(layer) * layer.scaling[NAME]
+    if NAME in layer.lora_magnitude_vector:
+        magnitude = layer.lora_magnitude_vector[
+            NAME
+        ].weight.float()  # (out,), or (1, D) of embeddings
+        by_input = isinstance(layer.get_base_layer(), nn.Embedding) or layer.fan_in_fan_out
+        rows = total.T if by_input else total
+        total = magnitude.reshape(-1, 1) * rows / torch.linalg.norm(rows, dim=1, keepdim=True)
+        total = total.T if by_input else total
+    return total.to(weight.dtype)
+
+
+def _product(layer: LoraLayer) -> Tensor:
+    """Return B A in float32, in the orientation of the base's weight."""
+    if NAME in layer.lora_embedding_A:
+        product = layer.lora_embedding_B[NAME].float() @ layer.lora_embedding_A[NAME].float()
+        return product.T
+    product = layer.lora_B[NAME].weight.float() @ layer.lora_A[NAME].weight.float()
+    return product.T if layer.fan_in_fan_out else product
