@@ -74,9 +74,10 @@ def spec_of(models: dict[str, Path]) -> Callable[..., RoleSpec]:
     """The spec of a policy under an adapter."""
 
     def build(
-        adapter: str = "lora", family: str = "qwen3", *, options: Any = None, **changes: Any
+        adapter: str | None = "lora", family: str = "qwen3", *, options: Any = None, **changes: Any
     ) -> RoleSpec:
-        changes.setdefault("adapter", ref(adapter, **(options or {})))
+        if adapter is not None:
+            changes["adapter"] = ref(adapter, **(options or {}))
         return make_spec(models[family], **changes)
 
     return build

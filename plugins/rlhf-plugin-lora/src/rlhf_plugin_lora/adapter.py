@@ -150,9 +150,15 @@ class PeftAdapter:
         Path(folder).mkdir(parents=True, exist_ok=True)
         # "auto" would look for the base's config.json on the hub.
         found = get_peft_model_state_dict(model, save_embedding_layers=False)
-        tensors = {f"{PREFIX}{name}": tensor.contiguous() for name, tensor in found.items()}
+        tensors = {f"{PREFIX}{_key(name)}": tensor.contiguous() for name, tensor in found.items()}
         save_file(tensors, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})
         model.peft_config[weights.NAME].save_pretrained(folder)
+
+
+def _key(name: str) -> str:
+    """Return a tensor's name in a PEFT folder. PEFT leaves ``.weight`` out for DoRA's lengths, and loads them with it
+    too; Transformers loads them only with it, and else keeps the base's lengths with no more than a warning."""
+    return f"{name}.weight" if name.endswith("lora_magnitude_vector") else name
 
 
 def _own_parameters(model: nn.Module) -> list[nn.Parameter]:

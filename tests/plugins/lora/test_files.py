@@ -1,0 +1,155 @@
+"""Checkpoints and exports: what is trained, to the bit, and PEFT folders that other tools load to the same outputs."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from tests.plugins.lora.conftest import (
+    ADAPTERS,
+    logits_of,
+    own_logits,
+    plain_model,
+    trained,
+)
+from tests.plugins.torch.conftest import make_batch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_core import CheckpointError
+from rlhf_core.contracts import ScheduleSpec, ValueObjective
+from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
+
+SCHEDULE = ScheduleSpec(name="cosine", warmup_updates=2, total_updates=8)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_restored_run_goes_on_to_the_bit(start, spec_of, train, tmp_path, adapter, dtype):
+    options = {"dropout": 0.3, "modules_to_save": ["model.norm"]}
+    spec = spec_of(adapter, dtype=dtype, schedule=SCHEDULE, ema_decay=0.9, options=options)
+    straight = start(spec)
+    train(straight, range(3))
+    straight.save(tmp_path)
+    expected = train(straight, range(3, 6))
+    resumed = start(spec, fresh=True)
+
+    resumed.load(tmp_path)
+
+    assert train(resumed, range(3, 6)) == expected
+    torch.testing.assert_close(trained(resumed), trained(straight), atol=0, rtol=0)
+    torch.testing.assert_close(resumed._updater.ema, straight._updater.ema, atol=0, rtol=0)
+
+
+def test_a_critic_is_restored_with_its_head_and_adapter(start, spec_of, train, tmp_path):
+    spec = spec_of(role="critic", head="value", objective=ValueObjective())
+    straight = start(spec)
+    train(straight)
+    straight.save(tmp_path)
+    rows = make_batch().trajectories
+    resumed = start(spec, fresh=True)
+
+    resumed.load(tmp_path)
+
+    np.testing.assert_array_equal(resumed.values(rows), straight.values(rows))
+
+
+def test_a_checkpoint_holds_what_is_trained_and_not_the_base(start, spec_of, train, tmp_path):
+    backend = start(spec_of(dtype="bfloat16"))
+    train(backend)
+
+    backend.save(tmp_path)
+
+    names = set(trained(backend))
+    assert set(load_file(tmp_path / "model.safetensors")) == names
+    assert set(load_file(tmp_path / "float32_copies.safetensors")) == names
+
+
+@pytest.mark.parametrize("other", [{"options": {"rank": 4}}, {"options": {"target": ["q_proj"]}}])
+def test_the_checkpoint_of_another_adapter_is_refused(start, spec_of, tmp_path, other):
+    start(spec_of()).save(tmp_path)
+
+    with pytest.raises(CheckpointError, match=r"(model and adapter of the run|this run's model)"):
+        start(spec_of(**other)).load(tmp_path)
+
+
+@pytest.mark.parametrize("adapter", ["lora", "dora"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_export_is_a_peft_folder(start, spec_of, models, train, tmp_path, family, adapter):
+    backend = start(spec_of(adapter, family, options={"modules_to_save": ["model.norm"]}))
+    train(backend)
+
+    backend.export(tmp_path)
+
+    expected = own_logits(backend)
+    by_peft = PeftModel.from_pretrained(plain_model(models[family]), tmp_path)
+    torch.testing.assert_close(logits_of(by_peft), expected, atol=1e-5, rtol=1e-4)
+    by_transformers = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    torch.testing.assert_close(logits_of(by_transformers), expected, atol=1e-5, rtol=1e-4)
+    assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == [
+        "adapter_model.safetensors"
+    ]
+    before = AutoTokenizer.from_pretrained(models[family])
+    assert AutoTokenizer.from_pretrained(tmp_path).encode("ab c?") == before.encode("ab c?")
+
+
+def test_an_export_names_its_base_by_a_path_that_holds_anywhere(
+    start, spec_of, models, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(models["qwen3"].parent)
+    backend = start(spec_of(model_path="qwen3"))
+
+    backend.export(tmp_path)
+
+    settings = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(models["qwen3"])
+    assert (settings["r"], settings["lora_alpha"], settings["task_type"]) == (16, 32, "CAUSAL_LM")
+
+
+def test_heads_and_embeddings_are_exported(start, spec_of, tmp_path, train):
+    path = write_tiny_model(tmp_path / "base", "llama", tied=False, initializer_range=0.2)
+    options = {"target": ["embed_tokens", "q_proj"], "modules_to_save": ["lm_head"]}
+    backend = start(spec_of(options=options, model_path=str(path)))
+    train(backend)
+
+    backend.export(tmp_path / "out")
+
+    loaded = PeftModel.from_pretrained(plain_model(path), tmp_path / "out")
+    torch.testing.assert_close(logits_of(loaded), own_logits(backend), atol=1e-5, rtol=1e-4)
+
+
+def test_a_quantized_policy_is_exported_for_its_own_base(start, spec_of, train, tmp_path):
+    from transformers import BitsAndBytesConfig
+
+    from rlhf_plugin_lora.quantized import compute_in_the_dtype_of_inputs
+
+    backend = start(spec_of("qlora"))
+    train(backend)
+
+    backend.export(tmp_path)
+
+    quantized = AutoModelForCausalLM.from_pretrained(
+        backend._spec.model_path,
+        dtype=torch.float32,
+        quantization_config=BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True
+        ),
+    )
+    compute_in_the_dtype_of_inputs(quantized)
+    loaded = PeftModel.from_pretrained(quantized, tmp_path)
+    torch.testing.assert_close(logits_of(loaded), own_logits(backend), atol=1e-4, rtol=1e-4)
+
+
+def test_the_average_is_exported_and_the_weights_come_back(start, spec_of, train, tmp_path):
+    backend = start(spec_of(ema_decay=0.9))
+    train(backend)
+    digest = backend.checksum()
+
+    backend.export(tmp_path, ema=True)
+
+    found = load_file(tmp_path / "adapter_model.safetensors")
+    for name, average in backend._updater.ema.items():
+        key = "base_model.model." + name.replace(".default.", ".")
+        torch.testing.assert_close(found[key], average, atol=0, rtol=0)
+    assert backend.checksum() == digest
