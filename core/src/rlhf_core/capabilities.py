@@ -120,12 +120,14 @@ class Chosen:
     flag: str
     registered: Registered[object]
     options: Config | None = None
+    unasked: frozenset[str] = frozenset()
+    """Needs that do not count where it was selected."""
 
     @property
     def needs(self) -> frozenset[str]:
         """Capabilities that the component needs, by itself or by its options."""
         by_options = self.options.needed_by_options() if self.options else frozenset()
-        return self.registered.component.needs | by_options
+        return (self.registered.component.needs | by_options) - self.unasked
 
     @property
     def conflicts(self) -> frozenset[str]:

@@ -3,6 +3,7 @@
 Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.steps", "10"])], plugins)``
 """
 
+from .checks.cautions import small_adapter_rates
 from .checks.effects import refuse_typed, schedule_without_effect, shared_without_effect
 from .common import RunOptions
 from .files import read_toml, write_toml
@@ -42,5 +43,6 @@ __all__ = [
     "resolve_options",
     "schedule_without_effect",
     "shared_without_effect",
+    "small_adapter_rates",
     "write_toml",
 ]

@@ -40,10 +40,13 @@ class TrainedRole(Config):
     max_norm: float | None = Field(
         1.0, gt=0.0, description="clip the gradient's norm; none: do not"
     )
+    adapter: str | None = Field(
+        None,
+        description="model adapter: what is trained beside a fixed base; unset: all weights are",
+    )
 
 
 class ActorConfig(TrainedRole):
-    adapter: str | None = Field(None, description="model adapter")
     ema: float | None = Field(
         None, gt=0.0, lt=1.0, description="decay of an averaged copy of the weights, exported too"
     )

@@ -30,6 +30,7 @@ SLOTS = (
     Selector("actor.optim", "rlhf_optimizers"),
     Selector("actor.adapter", "rlhf_model_adapters"),
     Selector("critic.optim", "rlhf_optimizers"),
+    Selector("critic.adapter", "rlhf_model_adapters"),
     Selector("log.to", "rlhf_loggers", many=True),
 )
 

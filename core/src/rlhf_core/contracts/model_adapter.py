@@ -69,5 +69,5 @@ class ModelAdapter(Protocol):
         ...
 
     def save(self, model: torch.nn.Module, folder: str) -> None:
-        """Write the adapter's own weights and settings as a PEFT folder, the base's name in it."""
+        """Write the adapter's own weights and settings: as a PEFT folder, the base's name in it, if PEFT knows such."""
         ...

@@ -89,7 +89,6 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
     algo = run.algo
     kl_in_loss = algo.kl.coef > 0 and algo.kl.mode == "loss"
     correction = resolved.optional("algo.correction.kind")
-    adapter = resolved.optional("actor.adapter")
     policy_steps = total_steps - (run.critic.warmup_steps if demands.critic else 0)
     return replace(
         _role(run, POLICY, run.model.path),
@@ -107,7 +106,7 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
             terms=tuple(_term(selection) for selection in resolved.selections["algo.terms.use"]),
         ),
         optimizer=_ref(resolved, "actor.optim", "rlhf_optimizers"),
-        adapter=adapter.ref("rlhf_model_adapters") if adapter else None,
+        adapter=_adapter(resolved, "actor.adapter"),
         schedule=schedule_of(run.actor, max(1, policy_steps * demands.updates_per_step)),
         max_grad_norm=run.actor.max_norm,
         ema_decay=run.actor.ema,
@@ -132,6 +131,7 @@ def critic_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
         head="value",
         objective=ValueObjective(value_clip=run.critic.value_clip),
         optimizer=_ref(resolved, "critic.optim", "rlhf_optimizers"),
+        adapter=_adapter(resolved, "critic.adapter"),
         schedule=schedule_of(run.critic, total_steps * demands.updates_per_step),
         max_grad_norm=run.critic.max_norm,
     )
@@ -167,3 +167,8 @@ def schedule_of(role: TrainedRole, updates: int) -> ScheduleSpec:
 
 def _ref(resolved: Resolved, slot: str, hook: str) -> ComponentRef:
     return resolved.one(slot).ref(hook)
+
+
+def _adapter(resolved: Resolved, slot: str) -> ComponentRef | None:
+    selection = resolved.optional(slot)
+    return selection.ref("rlhf_model_adapters") if selection else None

@@ -6,7 +6,13 @@ from ..config.resolved import Resolved, Selection
 from ..contracts.backend import PolicyObjective, RoleSpec
 from ..contracts.runtime import PlansPlacement
 from ..learning.demands import Demands, demands_of
-from ..learning.roles import max_length, policy_role, runtime_spec
+from ..learning.roles import (
+    REFERENCE,
+    is_base_reference,
+    max_length,
+    policy_role,
+    runtime_spec,
+)
 from ..plugins import Plugins
 
 
@@ -18,10 +24,12 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
     lines = ["components"]
     for slot, selections in resolved.selections.items():
         for selection in selections:
-            if demands.critic or slot != "critic.optim":
+            if demands.critic or not slot.startswith("critic."):
                 lines.append(f"  {slot:26} {_component(selection)}")
     lines.append("models")
     lines += [f"  {name:26} {_role(role)}" for name, role in spec.roles.items()]
+    if demands.reference and is_base_reference(resolved):
+        lines.append(f"  {REFERENCE:26} the policy without its adapter")
     runtime = resolved.one("runtime.name").options
     if isinstance(runtime, PlansPlacement):
         lines.append("placement")
@@ -59,7 +67,11 @@ def _role(role: RoleSpec) -> str:
         return f"{role.model_path}, {role.dtype}, frozen"
     kind = "policy" if isinstance(role.objective, PolicyObjective) else "value head"
     optimizer = role.optimizer.name if role.optimizer else "none"
-    return f"{role.model_path}, {role.dtype}, {kind}, {optimizer}, {role.schedule.name} schedule"
+    adapter = f", adapter {role.adapter.name}" if role.adapter else ""
+    return (
+        f"{role.model_path}, {role.dtype}, {kind}{adapter}, {optimizer}, "
+        f"{role.schedule.name} schedule"
+    )
 
 
 def _step(resolved: Resolved, demands: Demands) -> list[str]:

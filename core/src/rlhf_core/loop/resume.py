@@ -76,12 +76,19 @@ def find_resume_point(
         else:
             path = Path(wanted)
             values = checkpoint.read(path)
-        _compare(values["config"], resolved.tree, path, rules.binding)
+        bound = (*rules.binding, *_adapter_sections(resolved))
+        _compare(values["config"], resolved.tree, path, bound)
         return _point(resolved, folder, path, values, rules)
     except ResumeError:
         raise
     except CheckpointError as error:
         raise ResumeError(str(error)) from error
+
+
+def _adapter_sections(resolved: ResolvedOptions[Any]) -> Iterator[str]:
+    """Yield the sections of the run's adapters: with another scaling the same tensors are another model."""
+    for slot in ("actor.adapter", "critic.adapter"):
+        yield from (selection.section for selection in resolved.selections.get(slot, ()))
 
 
 def _newest(folder: RunFolder) -> tuple[Path, dict[str, Any]] | None:

@@ -30,7 +30,9 @@ BINDING = (
     "rollout.batch_size",
     "reward.shapers",
     "actor.optim",
+    "actor.adapter",
     "critic.optim",
+    "critic.adapter",
 )
 """Options that a checkpoint's state depends on."""
 

@@ -12,10 +12,35 @@ from ..resolved import Selections
 from ..run import RunConfig
 from .features import is_off_policy, sampling_params, updates_per_batch
 
+SMALL_ADAPTER_RATE = 1e-5
+"""Learning rate below which an adapter hardly learns."""
+
 
 def cautions(run: RunConfig, selections: Selections, labels: Labels) -> tuple[str, ...]:
     """Return one warning for each combination that is probably not meant, of a configuration that passed all checks."""
-    return (*_truncated_sampling(run, labels), *_later_updates(run, selections, labels))
+    return (
+        *_truncated_sampling(run, labels),
+        *_later_updates(run, selections, labels),
+        *small_adapter_rates(selections, labels),
+    )
+
+
+def small_adapter_rates(selections: Selections, labels: Labels) -> Iterator[str]:
+    """Warn of adapters that are trained at the learning rate of full training.
+
+    Source: https://thinkingmachines.ai/blog/lora/ (Schulman et al. 2025), where LoRA's best learning rate was about 10
+    times that of full training, over models and tasks, for supervised training and for policy gradients.
+    """
+    for role in ("actor", "critic"):
+        for adapter in selections.get(f"{role}.adapter", ()):
+            (optimizer,) = selections[f"{role}.optim"]
+            rate = getattr(optimizer.options, "lr", None)
+            if rate is not None and rate < SMALL_ADAPTER_RATE:
+                yield (
+                    f"{labels(f'{role}.adapter')} {adapter.registered.name} with a learning rate of {rate:g}: adapters "
+                    "learn best at about 10 times the rate of full training "
+                    f"(https://thinkingmachines.ai/blog/lora/). Try --{optimizer.section}.lr {10 * rate:g} or more."
+                )
 
 
 def _truncated_sampling(run: RunConfig, labels: Labels) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from ... import capabilities
-from ...capabilities import OFF_POLICY, Chosen
+from ...capabilities import OFF_POLICY, SERVES_ADAPTERS, SHARES_WEIGHTS, Chosen
 from ...contracts.backend import Aggregation
 from ...contracts.engine import SamplingParams
 from ..problems import Labels
@@ -15,6 +15,8 @@ from ..resolved import Selection, Selections
 from ..run import RolloutConfig, RunConfig
 
 _CRITIC = "critic."
+_OF_ENGINES = frozenset({SERVES_ADAPTERS, SHARES_WEIGHTS})
+"""What adapters need of the engine, which never gets a critic's."""
 _AGGREGATIONS: Mapping[str, Aggregation] = {
     f"aggregation:{mode}": mode for mode in get_args(Aggregation)
 }
@@ -152,7 +154,12 @@ def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
 
 def _chosen(selections: Selections, labels: Labels) -> list[Chosen]:
     return [
-        Chosen(labels(path), selection.registered, selection.options)
+        Chosen(
+            labels(path),
+            selection.registered,
+            selection.options,
+            unasked=_OF_ENGINES if path == "critic.adapter" else frozenset(),
+        )
         for path, found in selections.items()
         for selection in found
     ]

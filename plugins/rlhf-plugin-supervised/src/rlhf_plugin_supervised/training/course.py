@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -192,11 +192,15 @@ def passes(num_rows: int, batch_size: int) -> Iterator[NDArray[np.int64]]:
         yield np.arange(first, min(first + batch_size, num_rows))
 
 
+Logprobs = Callable[[TrajectoryColumns], Awaitable[NDArray[np.float32]]]
+"""A call of a role's handle that returns the log-prob of each action."""
+
+
 async def logprobs_of(
-    rows: TrajectoryColumns, policy: RoleHandle, batch_size: int
+    rows: TrajectoryColumns, logprobs: Logprobs, batch_size: int
 ) -> NDArray[np.float32]:
-    """Return the log-prob of each learned token, (sum of A,), in nats."""
-    parts = [await policy.logprobs(rows.select(part)) for part in passes(len(rows), batch_size)]
+    """Return the log-prob of each learned token, (sum of A,), in nats, a batch at a time."""
+    parts = [await logprobs(rows.select(part)) for part in passes(len(rows), batch_size)]
     return np.concatenate(parts)
 
 
@@ -271,7 +275,15 @@ def kind_of(
         initial_state=lambda run: ExampleState(),
         resuming=ResumeRules(
             state=ExampleState,
-            binding=("seed", "model", "data", "train.batch_size", "actor.optim", *binding),
+            binding=(
+                "seed",
+                "model",
+                "data",
+                "train.batch_size",
+                "actor.optim",
+                "actor.adapter",
+                *binding,
+            ),
             records=(),
             check_books=lambda folder, state, records: None,
         ),

@@ -31,11 +31,12 @@ from .dpo_options import DpoOptions
 class PreferredAnswers:
     """See ``course.Examples``: two neighboring rows are the answers of a pair, the chosen one first.
 
-    The reference is the policy before its first update. Its log-probs of all rows are computed once, when a process
-    starts, so no second model is in memory.
+    The reference is the policy before its first update, under an adapter the policy without it. Its log-probs of all
+    rows are computed once, when a process starts, so no second model is in memory.
 
     Args:
         has_reference: False: the loss does not look at a reference.
+        has_adapter: True: the policy has an adapter.
     """
 
     rows_per_unit = 2
@@ -47,12 +48,14 @@ class PreferredAnswers:
         loss: PreferenceLoss,
         *,
         has_reference: bool,
+        has_adapter: bool,
         eval_batch_size: int,
     ) -> None:
         self.rows = rows
         self._held_out = held_out
         self._loss = loss
         self._has_reference = has_reference
+        self._has_adapter = has_adapter
         self._eval_batch_size = eval_batch_size
         self._reference: NDArray[np.float32] | None = None
         """(sum of A,) of ``rows``."""
@@ -62,11 +65,11 @@ class PreferredAnswers:
         """Compute the reference's log-probs, by the policy that has not learned yet."""
         if not self._has_reference:
             return
-        self._reference = await logprobs_of(self.rows, policy, self._eval_batch_size)
+        size = self._eval_batch_size
+        logprobs = policy.base_logprobs if self._has_adapter else policy.logprobs
+        self._reference = await logprobs_of(self.rows, logprobs, size)
         if self._held_out is not None:
-            self._held_out_reference = await logprobs_of(
-                self._held_out, policy, self._eval_batch_size
-            )
+            self._held_out_reference = await logprobs_of(self._held_out, logprobs, size)
 
     def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
         columns = {}
@@ -79,7 +82,7 @@ class PreferredAnswers:
         and by how much on average."""
         if self._held_out is None:
             return None
-        logprobs = await logprobs_of(self._held_out, policy, self._eval_batch_size)
+        logprobs = await logprobs_of(self._held_out, policy.logprobs, self._eval_batch_size)
         policy_sums = _sums(self._held_out, logprobs)  # (B,)
         reference = self._held_out_reference
         reference_sums = None if reference is None else _sums(self._held_out, reference)
@@ -121,6 +124,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers:
         held_out,
         loss.registered.build(loss.options),
         has_reference="ref_logprobs" in loss.needs,
+        has_adapter=resolved.optional("actor.adapter") is not None,
         eval_batch_size=run.eval.batch_size,
     )
 

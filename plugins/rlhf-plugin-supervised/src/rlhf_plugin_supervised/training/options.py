@@ -16,6 +16,7 @@ from rlhf_core.config import (
     refuse_typed,
     schedule_without_effect,
     shared_without_effect,
+    small_adapter_rates,
 )
 from rlhf_core.config.common import (
     ActorConfig,
@@ -133,6 +134,11 @@ def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tup
             yield f"eval.{name}", "there is nothing to evaluate on. Add --eval.data FILE."
     yield from shared_without_effect(run, selections)
     yield from schedule_without_effect("actor", run.actor)
+
+
+def cautions(run: ExampleOptions, selections: Selections, labels: Labels) -> tuple[str, ...]:
+    """Return warnings about options that are allowed and probably not meant."""
+    return tuple(small_adapter_rates(selections, labels))
 
 
 def models(run: ExampleOptions) -> NamedPaths:

@@ -51,7 +51,7 @@ class ImitatedRows:
         """Return the mean negative log-likelihood of the learned tokens held out, in nats, and its exponential."""
         if self._held_out is None:
             return None
-        logprobs = await logprobs_of(self._held_out, policy, self._eval_batch_size)
+        logprobs = await logprobs_of(self._held_out, policy.logprobs, self._eval_batch_size)
         nll = -float(logprobs.mean(dtype=np.float64))
         return {"eval/nll": nll, "eval/perplexity": math.exp(min(nll, 700.0))}
 
