@@ -93,6 +93,8 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "grpo:gdpo": [{"whiten": "none"}],
     "grpo:gigpo": [{"norm": "none"}, {"step_weight": 0.0}],
     "grpo:grpo_passk": [{"std": "none"}, {"advantage": "analytic", "k": 2}],
+    "lora:lora": [{"serve": "merged", "dropout": 0.2, "use_rslora": True}],
+    "lora:qlora": [{"dropout": 0.2, "double_quantization": False}],
     "optim:adam": [{"weight_decay": 0.1}],
     "optim:sgd": [{"momentum": 0.9, "nesterov": True}],
     "optim:muon": [{"adjust_lr": "original", "adam_lr": 0.01}],

@@ -71,6 +71,8 @@ class PeftAdapter:
                 f"PEFT adapted {len(adapted)} modules of {type(model).__name__} where {len(names)} were meant; "
                 f"{min(differing)} is one that differs. Name the modules with the adapter's option target."
             )
+        for layer in adapted.values():
+            layer.lora_dropout.eval()  # a new module is in training mode
         for parameter in _own_parameters(model):
             # On a base in 4 bits PEFT leaves float32, whatever the base computes in.
             parameter.data = parameter.data.to(dtype)
