@@ -8,6 +8,8 @@ Importing this module imports torch.
 from .batch.metric import metric_values
 from .durable.faults import fault_point
 from .durable.run_folder import RunFolder
+from .learning.bad_updates.skipped import count_skipped
+from .learning.bad_updates.zero_gradients import ZeroGradientCauses, ZeroGradients
 from .learning.minibatches import normalizers_of
 from .learning.roles import schedule_of
 from .loop.course import Course, Export, FinishedStep, OwnRecord, RunKind
@@ -27,6 +29,9 @@ __all__ = [
     "RunFolder",
     "RunKind",
     "RunState",
+    "ZeroGradientCauses",
+    "ZeroGradients",
+    "count_skipped",
     "drive",
     "fault_point",
     "generator_of",

@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from rlhf_core.loop.zero_gradients import PATIENCE, ZeroGradients
+from rlhf_core.learning.bad_updates.zero_gradients import PATIENCE, ZeroGradients
+from rlhf_core.loop.zero_gradients import CAUSES
 
 
 @pytest.fixture
@@ -13,7 +14,7 @@ def messages(caplog):
 
     def after(steps):
         caplog.set_level(logging.WARNING)
-        watch = ZeroGradients("torch", "runs/one")
+        watch = ZeroGradients(CAUSES, "torch", "runs/one")
         for step, values in enumerate(steps, start=1):
             watch.note(step, values)
         return [record.getMessage() for record in caplog.records]

@@ -18,10 +18,10 @@ from ..contracts.backend import StepOutcome, StepPlan, TrainBatch
 from ..contracts.learner import LearnOutcome, LearnRequest
 from ..contracts.runtime import RoleHandle
 from ..durable.faults import fault_point
-from ..errors import NonFiniteError
 from ..math import mismatch_metrics, pad_columns
 from ..rng import seed_of
 from .advantages import advantages
+from .bad_updates.skipped import count_skipped
 from .demands import Demands
 from .minibatches import Minibatch, minibatches, normalizers_of
 from .model_outputs import ModelOutputs, ask_models, has_logprobs
@@ -179,17 +179,13 @@ class BatchLearner:
         self, role: str, data: TrainBatch, plan: StepPlan, step: _Step
     ) -> StepOutcome:
         outcome = await self._roles[role].train_step(data, plan)
-        skipped = outcome.metrics.get("train/skipped_updates")
-        in_a_row = 0
-        if skipped is not None and skipped.value():
-            in_a_row = step.skipped_updates.get(role, 0) + 1
-        step.skipped_updates[role] = in_a_row
-        if in_a_row >= self._run.train.max_skipped_updates:
-            raise NonFiniteError(
-                f"{in_a_row} updates of the {role} in a row had a gradient that is not finite; its weights are "
-                f"those of the last good update. Lower its learning rate, or look at the samples: "
-                f"rlhf show {self._run.output} --step {step.request.step - 1}"
-            )
+        step.skipped_updates[role] = count_skipped(
+            step.skipped_updates.get(role, 0),
+            outcome.metrics,
+            role=role,
+            limit=self._run.train.max_skipped_updates,
+            look_at=f"the samples: rlhf show {self._run.output} --step {step.request.step - 1}",
+        )
         return outcome
 
     def _kl_penalty(self, request: LearnRequest) -> KlPenalty | None:

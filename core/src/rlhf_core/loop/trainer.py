@@ -9,6 +9,7 @@ from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.learner import LearnOutcome, LearnRequest
 from ..durable.faults import fault_point
 from ..durable.ledger import Ledger
+from ..learning.bad_updates.zero_gradients import ZeroGradients
 from ..learning.roles import POLICY
 from ..learning.served_weights import check_served_weights
 from ..math import adapted_entropy_coef, adapted_kl_coef
@@ -18,7 +19,7 @@ from ..rollouts.samples import sample_texts
 from .course import FinishedStep
 from .session import Session
 from .state import LoopState
-from .zero_gradients import ZeroGradients
+from .zero_gradients import CAUSES
 
 WAITING = ("generate_s", "reward_s", "hold_s")
 """Phases in which the trainer waits: for the step's episodes, for their rewards, and for episodes of later steps to end
@@ -34,7 +35,7 @@ class Trainer:
         self.cursor = cursor
         self.ledger = ledger
         self._run = run = session.resolved.run
-        self._zero_gradients = ZeroGradients(run.backend.name, run.output)
+        self._zero_gradients = ZeroGradients(CAUSES, run.backend.name, run.output)
 
     async def step(self) -> FinishedStep:
         """Generate, estimate advantages, update the roles, hand the new weights to the engine.

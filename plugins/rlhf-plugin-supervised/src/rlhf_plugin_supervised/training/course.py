@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -12,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core import NonFiniteError
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import (
     PolicyObjective,
@@ -35,6 +33,9 @@ from rlhf_core.runs import (
     RunFolder,
     RunKind,
     RunState,
+    ZeroGradientCauses,
+    ZeroGradients,
+    count_skipped,
     fault_point,
     metric_values,
     normalizers_of,
@@ -46,11 +47,10 @@ from rlhf_core.runs import (
 from .options import ExampleOptions
 from .order import UnitOrder
 
-log = logging.getLogger(__name__)
-
 POLICY = "policy"
-PATIENCE = 10
-"""Steps in a row with a gradient of exactly 0, before the run says that it learns nothing."""
+CAUSES = ZeroGradientCauses(
+    wrong="An adapter trains what the loss does not depend on, or the backend drops the gradient"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,8 +59,6 @@ class ExampleState(RunState):
 
     skipped_in_a_row: int = 0
     """Updates in a row whose gradient was not finite."""
-    zero_in_a_row: int = 0
-    """Updates in a row whose gradient was exactly 0."""
 
 
 class Examples(Protocol):
@@ -103,6 +101,7 @@ class ExampleCourse:
         self._folder = folder
         self._examples = examples
         self._order = order_of(self._run, examples)
+        self._zero_gradients = ZeroGradients({POLICY: CAUSES}, self._run.backend.name)
         self.total_steps = total_steps(self._run, examples)
 
     @property
@@ -134,36 +133,23 @@ class ExampleCourse:
         )
         fault_point("train", self.state.step + 1)
         outcome = await self.saved_roles[POLICY].train_step(batch, plan)
+        self.state.skipped_in_a_row = count_skipped(
+            self.state.skipped_in_a_row,
+            outcome.metrics,
+            role=POLICY,
+            limit=self._run.train.max_skipped_updates,
+            look_at="the data",
+        )
         values = metric_values(outcome.metrics)
         values.pop("policy/approx_kl", None)  # 0 before each update, which is when it is measured
         self.state.step += 1
         values["train/epoch"] = self.state.step / self._order.updates_per_epoch
-        self._count_bad_updates(values)
+        self._zero_gradients.note(self.state.step, values)
         seconds = time.perf_counter() - started
         self.state.seconds += seconds
         rate = int(rows.num_tokens.sum()) / seconds
         timing = {"step_s": round(seconds, 6), "train_tokens_per_s": round(rate, 6)}
         return FinishedStep(metrics=values, timing=timing)
-
-    def _count_bad_updates(self, values: Mapping[str, float]) -> None:
-        state = self.state
-        was_skipped = bool(values["train/skipped_updates"])
-        state.skipped_in_a_row = state.skipped_in_a_row + 1 if was_skipped else 0
-        if state.skipped_in_a_row >= self._run.train.max_skipped_updates:
-            raise NonFiniteError(
-                f"{state.skipped_in_a_row} updates in a row had a gradient that is not finite; the weights are those "
-                "of the last good update. Lower the learning rate, or look at the data."
-            )
-        state.zero_in_a_row = state.zero_in_a_row + 1 if values.get("policy/grad_norm") == 0 else 0
-        if state.zero_in_a_row == PATIENCE:
-            log.warning(
-                "the model learns nothing: each of its last %s steps, up to step %s, had a gradient of norm 0. An "
-                "adapter trains what the loss does not depend on, or the backend drops the gradient: ask it with "
-                "rlhf check %s",
-                PATIENCE,
-                state.step,
-                self._run.backend.name,
-            )
 
     async def evaluate(self) -> Mapping[str, float] | None:
         return await self._examples.evaluate(self.saved_roles[POLICY])
