@@ -17,8 +17,15 @@ from rlhf_core.contracts import (
     PreferenceObjective,
     PreferenceResult,
     StepPlan,
+    ValueObjective,
 )
-from rlhf_core.objective import ActionColumns, ActionGrid, ActionScores, build_objective
+from rlhf_core.objective import (
+    ActionColumns,
+    ActionGrid,
+    ActionScores,
+    build_objective,
+    rows_per_unit,
+)
 from rlhf_core.objective.preference import preference_objective
 from rlhf_core.plugins import empty
 
@@ -181,3 +188,8 @@ def test_padding_has_no_effect(build, logprobs):
     )
 
     torch.testing.assert_close(loss, by_hand(logprobs))
+
+
+def test_only_a_loss_on_pairs_keeps_rows_together():
+    assert rows_per_unit(None, empty()) == 1
+    assert rows_per_unit(ValueObjective(), empty()) == 1

@@ -10,11 +10,14 @@ import torch
 from torch import nn
 
 from rlhf_core import Component, Config, Registered
+from rlhf_core.capabilities import UNPAIRED_ANSWERS
 from rlhf_core.contracts import (
     ComponentRef,
     LossInputs,
     Normalizers,
     ParameterGroup,
+    PreferenceInputs,
+    PreferenceResult,
     StepPlan,
     TokenLoss,
     TopTokens,
@@ -48,6 +51,36 @@ class Distilling:
     def __call__(self, inputs: LossInputs) -> TokenLoss:
         teacher = inputs.teacher_top_logprobs.exp()
         return TokenLoss(loss=-(teacher * inputs.policy_top_logprobs).sum(-1))
+
+
+class Paired:
+    """-log sigmoid of the difference of the log-ratios of a pair."""
+
+    def __init__(self, config: Config) -> None: ...
+
+    def __call__(self, inputs: PreferenceInputs) -> PreferenceResult:
+        chosen, rejected = inputs.chosen.log_ratio, inputs.rejected.log_ratio
+        return PreferenceResult(
+            loss=-nn.functional.logsigmoid(chosen - rejected),
+            chosen_rewards=chosen.detach(),
+            rejected_rewards=rejected.detach(),
+        )
+
+
+class Single:
+    """The log-prob per token of each answer, with the sign of its label."""
+
+    def __init__(self, config: Config) -> None: ...
+
+    def __call__(self, inputs: PreferenceInputs) -> PreferenceResult:
+        chosen, rejected = inputs.chosen, inputs.rejected
+        return PreferenceResult(
+            loss=torch.cat(
+                [-chosen.policy / chosen.num_tokens, rejected.policy / rejected.num_tokens]
+            ),
+            chosen_rewards=chosen.policy.detach(),
+            rejected_rewards=rejected.policy.detach(),
+        )
 
 
 class AdamW:
@@ -199,6 +232,8 @@ def _ref(kind: str, name: str) -> ComponentRef:
 
 LOSS = _ref("rlhf_policy_losses", "policy_gradient")
 DISTILLING = _ref("rlhf_policy_losses", "distilling")
+PAIRED = _ref("rlhf_preference_losses", "paired")
+SINGLE = _ref("rlhf_preference_losses", "single")
 SEPARATED = _ref("rlhf_model_adapters", "separated")
 FLOAT32_NORMS = _ref("rlhf_model_adapters", "float32_norms")
 OPTIMIZERS = {
@@ -228,6 +263,12 @@ def plain_plugins() -> Plugins:
     for ref, factory in (*losses, *optimizers, *adapters):
         component: Component[Any] = Component(name=ref.name.partition(":")[2], factory=factory)
         loaded.registries[ref.kind].add(Registered(component, "test"))
+    preferences = loaded.registries["rlhf_preference_losses"]
+    single: Component[Any] = Component(
+        name="single", factory=Single, provides=frozenset({UNPAIRED_ANSWERS})
+    )
+    for component in (Component(name="paired", factory=Paired), single):
+        preferences.add(Registered(component, "test"))
     return loaded
 
 
@@ -281,6 +322,16 @@ def make_batch(
         columns={name: column.astype(np.float32) for name, column in drawn.items()},
         teacher_top=_top_tokens(rng, size, top) if top else None,
         supervised=make_trajectories(3, seed + 7) if supervised else None,
+    )
+
+
+def make_answers(seed: int = 0, pairs: int = 4) -> TrainBatch:
+    """Pairs of answers to a prompt each, of 5 to 25 tokens, the chosen one first."""
+    batch = make_batch(seed, 2 * pairs, samples=2)
+    rewards = np.tile(np.array([1.0, 0.0], dtype=np.float32), pairs)
+    return TrainBatch(
+        trajectories=replace(batch.trajectories, reward=rewards),
+        columns={"ref_logprobs": batch.columns["ref_logprobs"]},
     )
 
 

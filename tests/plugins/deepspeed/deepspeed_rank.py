@@ -31,6 +31,7 @@ from deepspeed_scenarios import (
     mixed,
     muon,
     offloaded,
+    preferences,
     recomputing,
     reference,
     refused,
@@ -123,6 +124,9 @@ GPU_SCENARIOS = (training, resting, whole, whole_on_host, muon, resuming)
 WAYS = {
     "rows": Way((0, 1, 2, 3), SCENARIOS, {}),
     "moves": Way((0, 1, 2, 3), (moving,), {}),
+    "answers": Way((0, 1, 2, 3), (preferences,), {}),
+    "tokens of answers": Way((0, 2, 3), (preferences,), {"sequence_parallel": 2}),
+    "matrices of answers": Way((1, 2), (preferences,), {"tensor_parallel": 2}),
     "rejoined": Way((1, 2, 3), (rejoining,), {}),
     "tokens": Way((0, 1, 2, 3), SLICED_SCENARIOS, {"sequence_parallel": 2}),
     "matrices": Way((1, 2), SHARDED_SCENARIOS, {"tensor_parallel": 2}),

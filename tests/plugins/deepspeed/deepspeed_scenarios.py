@@ -17,9 +17,12 @@ from deepspeed_material import (
     LAMB,
     LOSS,
     MUON,
+    PAIRED,
     ROWS,
     SEPARATED,
     SGD,
+    SINGLE,
+    make_answers,
     make_batch,
     make_plan,
     make_trajectories,
@@ -30,6 +33,7 @@ from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
     LossTerm,
     PolicyObjective,
+    PreferenceObjective,
     RoleSpec,
     ScheduleSpec,
     TopTokens,
@@ -69,17 +73,17 @@ class Place:
         backend.setup(replace(role, **spec), plain_plugins())
         return backend
 
-    def rows(self, count: int) -> np.ndarray:
-        """The first rank has the first row, the second all others, further ones none: different numbers of
+    def rows(self, count: int, unit: int = 1) -> np.ndarray:
+        """The first rank has the first unit of rows, the second all others, further ones none: different numbers of
         micro-batches."""
         if self.world_size == 1:
             return np.arange(count)
         if self.rank > 1:
             return np.arange(0)
-        return np.arange(min(1, count)) if self.rank == 0 else np.arange(1, count)
+        return np.arange(min(unit, count)) if self.rank == 0 else np.arange(unit, count)
 
-    def part(self, batch: TrainBatch) -> TrainBatch:
-        rows = self.rows(len(batch.trajectories))
+    def part(self, batch: TrainBatch, unit: int = 1) -> TrainBatch:
+        rows = self.rows(len(batch.trajectories), unit)
         index = batch.trajectories.action_index(rows)
         top = batch.teacher_top
         return replace(
@@ -154,6 +158,22 @@ def same_prompts(place: Place, found: Found) -> None:
     found.array("scored", backend.logprobs(part.trajectories))
     found.keep_weights(backend)
     backend.close()
+
+
+def preferences(place: Place, found: Found) -> None:
+    """Three updates on pairs and on single answers. The third has one pair, or one answer and its neighbor."""
+    for loss, unit, nll_coef in ((PAIRED, 2, 0.3), (SINGLE, 1, 0.0)):
+        name = loss.name.partition(":")[2]
+        objective = PreferenceObjective(loss=loss, nll_coef=nll_coef)
+        backend = place.start(objective=objective, optimizer=ADAMW, max_tokens_per_micro_batch=50)
+        for seed, pairs in ((0, 4), (1, 4), (2, 1)):
+            batch = make_answers(seed, pairs)
+            plan = make_plan(batch, return_logprobs=True)
+            outcome = backend.train_step(place.part(batch, unit), plan)
+            found.metrics(outcome)
+            found.array(f"logprobs/{name}/{seed}", outcome.logprobs)
+        found.keep_weights(backend, name)
+        backend.close()
 
 
 def critic(place: Place, found: Found) -> None:

@@ -23,6 +23,7 @@ from .built import (
     BuiltPreferenceObjective,
     BuiltValueObjective,
     build_objective,
+    rows_per_unit,
 )
 from .columns import ActionColumns
 from .components import BuiltTerm, PolicyComponents
@@ -51,6 +52,7 @@ __all__ = [
     "policy_objective",
     "preference_objective",
     "read_metrics",
+    "rows_per_unit",
     "supervised_objective",
     "value_objective",
 ]

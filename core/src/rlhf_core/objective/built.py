@@ -106,10 +106,24 @@ def build_objective(
     if isinstance(objective, ValueObjective):
         return BuiltValueObjective(objective)
     if isinstance(objective, PreferenceObjective):
-        component = plugins.get(objective.loss.kind, objective.loss.name).component
         return BuiltPreferenceObjective(
             loss=plugins.build(objective.loss),
             nll_coef=objective.nll_coef,
-            rows_per_unit=1 if UNPAIRED_ANSWERS in component.provides else 2,
+            rows_per_unit=rows_per_unit(objective, plugins),
         )
     return BuiltPolicyObjective(PolicyComponents.build(objective, plugins))
+
+
+def rows_per_unit(
+    objective: PolicyObjective | ValueObjective | PreferenceObjective | None, plugins: Plugins
+) -> int:
+    """Return the number of neighboring rows that stay together, on one rank and in one micro-batch: 2 for a preference
+    loss on pairs, else 1.
+
+    Raises:
+        UnknownComponent: no plugin provides the preference loss.
+    """
+    if not isinstance(objective, PreferenceObjective):
+        return 1
+    component = plugins.get(objective.loss.kind, objective.loss.name).component
+    return 1 if UNPAIRED_ANSWERS in component.provides else 2

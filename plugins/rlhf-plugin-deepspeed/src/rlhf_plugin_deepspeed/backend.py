@@ -20,7 +20,6 @@ from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
     Metric,
     Metrics,
-    PreferenceObjective,
     RoleSpec,
     StepOutcome,
     StepPlan,
@@ -88,12 +87,6 @@ class DeepSpeedBackend(ScoringBackend):
                 name the other ranks.
             PluginError: the backend cannot use the architecture, the adapter or the optimizer.
         """
-        if isinstance(spec.objective, PreferenceObjective):
-            # Ranks deal out single rows, and the two answers of a pair have to stay together.
-            raise ConfigError(
-                "--backend deepspeed: expected an objective on rollouts; it cannot keep the answers of a pair on one "
-                "rank. Use --backend torch."
-            )
         self._spec = spec
         self._device = own_device(choose_device(self._config.device))
         self._ranks = join(self._device)
@@ -135,8 +128,8 @@ class DeepSpeedBackend(ScoringBackend):
         Raises:
             PluginError: the role has no objective.
         """
-        training = self._training
-        if training is None:
+        training, objective = self._training, self._objective
+        if training is None or objective is None:
             raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
         together = group_batch(batch, self._group)
         whole = together.batch
@@ -145,7 +138,9 @@ class DeepSpeedBackend(ScoringBackend):
         parts: list[Metrics] = []
         works = [
             partial(self._rollout_loss, whole, rows, plan, seen, parts)
-            for rows in self._passes(trajectories, together=True)
+            for rows in self._passes(
+                trajectories, together=True, rows_per_unit=objective.rows_per_unit
+            )
         ]
         if whole.supervised is not None:
             works += [
@@ -216,11 +211,18 @@ class DeepSpeedBackend(ScoringBackend):
         self._report(metrics, parts)
         return loss
 
-    def _passes(self, batch: TrajectoryColumns, *, together: bool) -> list[Rows]:
+    def _passes(
+        self, batch: TrajectoryColumns, *, together: bool, rows_per_unit: int = 1
+    ) -> list[Rows]:
         # The option limits the tokens of one rank; a sequence-parallel group has that room on each of its ranks.
         limit = self._spec.max_tokens_per_micro_batch * self._slices.size
         return agreed_passes(
-            batch, limit, self._ranks, together=together, share_prompts=self._shares_prompts
+            batch,
+            limit,
+            self._ranks,
+            together=together,
+            share_prompts=self._shares_prompts,
+            rows_per_unit=rows_per_unit,
         )
 
     def _lay_out(self, batch: TrajectoryColumns, rows: Rows) -> GroupRows:

@@ -24,6 +24,7 @@ def agreed_passes(
     *,
     together: bool,
     share_prompts: bool = False,
+    rows_per_unit: int = 1,
 ) -> list[Rows]:
     """Return the row indices of each pass of this rank; a pass may have no rows.
 
@@ -36,15 +37,24 @@ def agreed_passes(
         together: all ranks make equally many passes, and at least one, because ZeRO makes collective calls in every
             pass. The call itself is then collective.
         share_prompts: rows with the same prompt go into the same pass, where that saves tokens.
+        rows_per_unit: number of neighboring rows that go into the same pass, such as 2 for pairs.
     """
-    rows = np.flatnonzero(batch.num_actions)
+    rows = _acting(batch.num_actions, rows_per_unit)
     acting = batch if len(rows) == len(batch) else batch.select(rows)
-    parts = sharing_micro_batches(acting, max_tokens, share_prompts=share_prompts)
+    parts = sharing_micro_batches(
+        acting, max_tokens, share_prompts=share_prompts, rows_per_unit=rows_per_unit
+    )
     passes = [rows[part] for part in parts]
     if not together:
         return passes
     count = max(1, ranks.largest(len(passes)))
     return passes + [np.zeros(0, dtype=np.int64)] * (count - len(passes))
+
+
+def _acting(num_actions: NDArray[np.int64], rows_per_unit: int) -> Rows:
+    """Return the rows of all units that have an action."""
+    acts = num_actions.reshape(-1, rows_per_unit).any(axis=1)
+    return np.flatnonzero(acts.repeat(rows_per_unit))
 
 
 def rows_or_stand_in(batch: TrajectoryColumns, rows: Rows) -> TrajectoryColumns:
