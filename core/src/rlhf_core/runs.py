@@ -12,7 +12,7 @@ from .learning.bad_updates.skipped import count_skipped
 from .learning.bad_updates.zero_gradients import ZeroGradientCauses, ZeroGradients
 from .learning.minibatches import normalizers_of
 from .learning.roles import schedule_of
-from .loop.course import Course, Export, FinishedStep, OwnRecord, RunKind
+from .loop.course import Course, Export, Exportable, FinishedStep, OwnRecord, RunKind
 from .loop.driver import drive
 from .loop.restore import restore_roles
 from .loop.resume import ResumePoint, ResumeRules
@@ -22,6 +22,7 @@ from .rng import generator_of, seed_of
 __all__ = [
     "Course",
     "Export",
+    "Exportable",
     "FinishedStep",
     "OwnRecord",
     "ResumePoint",

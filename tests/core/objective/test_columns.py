@@ -65,3 +65,11 @@ def test_prepared_columns_have_the_names_that_the_loss_gave_them(counted):
     prepared = columns_of(both, [1]).prepared()
 
     assert {name: column.tolist() for name, column in prepared.items()} == {"mark": [[12]]}
+
+
+def test_margins_of_pairs_come_with_their_rows(batch):
+    rewards = {"margin": np.array([0.5, 0.25, -1.0], dtype=np.float32)}
+    with_margins = replace(batch, trajectories=replace(batch.trajectories, rewards=rewards))
+
+    assert columns_of(with_margins, [2, 0]).margins.tolist() == [-1.0, 0.5]
+    assert columns_of(batch, [0]).margins is None

@@ -41,3 +41,13 @@ def test_the_gradient_goes_back_to_each_value():
 def test_there_may_be_no_rows_and_no_actions():
     assert ActionGrid.of(np.zeros(0, dtype=np.int64), CPU).pad(torch.zeros(0)).shape == (0, 0)
     assert ActionGrid.of(np.array([0, 0]), CPU).pad(torch.zeros(0)).shape == (2, 0)
+
+
+def test_the_last_value_of_each_row_gets_the_gradient():
+    flat = torch.arange(1.0, 7.0).requires_grad_()
+
+    last = ActionGrid.of(np.array([2, 1, 3]), CPU).last(flat)
+    last.sum().backward()
+
+    assert last.tolist() == [2.0, 3.0, 6.0]
+    assert flat.grad.tolist() == [0, 1, 1, 0, 0, 1]

@@ -9,15 +9,19 @@ from ..component import ComponentRef
 from ..observer import RolloutSample, RunInfo, RunResult
 from .advantage import AdvantageEstimator, Advantages, RewardBatch
 from .backend import (
+    MARGIN,
     PREPARED,
     Aggregation,
     LossTerm,
     Normalizers,
+    Objective,
     PolicyObjective,
     PreferenceObjective,
+    RankingObjective,
     RoleSpec,
     ScheduleSpec,
     Statistic,
+    StepLabelObjective,
     StepOutcome,
     StepPlan,
     TopTokens,
@@ -73,6 +77,7 @@ from .runtime import (
 
 __all__ = [
     "ENGINE",
+    "MARGIN",
     "PREPARED",
     "ROLLOUT",
     "Action",
@@ -108,6 +113,7 @@ __all__ = [
     "ModelAdapter",
     "NamedParameters",
     "Normalizers",
+    "Objective",
     "Observation",
     "Optimizer",
     "ParameterGroup",
@@ -121,6 +127,7 @@ __all__ = [
     "PreferenceResult",
     "PreparingLoss",
     "ProcessLayout",
+    "RankingObjective",
     "Renderer",
     "Reward",
     "RewardBatch",
@@ -144,6 +151,7 @@ __all__ = [
     "ScheduleSpec",
     "Statistic",
     "StepColumns",
+    "StepLabelObjective",
     "StepOutcome",
     "StepPlan",
     "StepResult",

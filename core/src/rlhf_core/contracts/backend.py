@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,33 @@ class PreferenceObjective:
     nll_coef: float = 0.0
 
 
+MARGIN = "margin"
+"""Name among ``TrajectoryColumns.rewards`` of how much better a pair's chosen answer is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingObjective:
+    """The objective of a reward model that learns which of two answers was preferred: ranking loss of the scores
+    + center_coef * the mean over pairs of the squared sum of both scores."""
+
+    loss: Literal["sigmoid", "log_exp"] = "sigmoid"
+    """``sigmoid`` subtracts a pair's margin from the difference of its scores, ``log_exp`` does not read it:
+    ``objective.ranking`` has the formula."""
+    center_coef: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLabelObjective:
+    """The objective of a process reward model: the mean over all labeled steps of the update of the cross-entropy
+    between a step's label and the sigmoid of its score."""
+
+
+Objective: TypeAlias = (
+    PolicyObjective | ValueObjective | PreferenceObjective | RankingObjective | StepLabelObjective
+)
+"""Everything that a role may be trained for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSpec:
     """One model of a run."""
@@ -90,8 +117,10 @@ class RoleSpec:
     """Folder or hub name of the tokenizer that an export gets; None: the model's."""
     dtype: str = "float32"
     trust_remote_code: bool = False
-    head: Literal["lm", "value"] = "lm"
-    objective: PolicyObjective | ValueObjective | PreferenceObjective | None = None
+    head: Literal["lm", "value", "score"] = "lm"
+    """``lm``: the model's own. ``value``: a linear map of the hidden state before each action to a number, which starts
+    at 0. ``score``: one without a bias, of the hidden state at each action, as a reward model has it."""
+    objective: Objective | None = None
     """None: the role is not trained, only read for log-probs, statistics or values."""
     optimizer: ComponentRef | None = None
     adapter: ComponentRef | None = None
@@ -114,12 +143,13 @@ class TrainBatch:
     """The sequences of one optimizer step and their per-action columns."""
 
     trajectories: TrajectoryColumns
-    """For a ``PreferenceObjective`` the rows are answers, whose reward is 1 for a chosen and 0 for a rejected one. The
-    two answers of a pair are neighbors, the chosen one first."""
+    """For a ``PreferenceObjective`` or a ``RankingObjective`` the rows are answers, whose reward is 1 for a chosen and
+    0 for a rejected one. The two answers of a pair are neighbors, the chosen one first. For a ``StepLabelObjective``
+    each action is the last token of a step."""
     columns: Mapping[str, NDArray[np.float32]]
     """(sum of A,) each: ``advantages``, and those that a component needs of ``old_logprobs``, ``rollout_logprobs``,
-    ``ref_logprobs``, ``teacher_logprobs``, ``returns`` and ``values``; and ``prepared/NAME`` for each column that the
-    policy loss's ``prepare`` returned."""
+    ``ref_logprobs``, ``teacher_logprobs``, ``returns`` and ``values``; ``labels`` in [0, 1] for a
+    ``StepLabelObjective``; and ``prepared/NAME`` for each column that the policy loss's ``prepare`` returned."""
     teacher_top: TopTokens | None = None
     """The teacher's most probable tokens at each action."""
     supervised: TrajectoryColumns | None = None
@@ -207,7 +237,8 @@ class TrainBackend(Protocol):
         ...
 
     def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """Return the value (sum of A,) of the state before each action. No gradient."""
+        """Return the value (sum of A,) of the state before each action; of a role with the head ``score`` the score of
+        the sequence that ends with each action. No gradient."""
         ...
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:

@@ -40,11 +40,17 @@ class OwnRecord(Protocol):
         ...
 
 
+class Exportable(Protocol):
+    """A ``RoleHandle``, or what stands before one to write more beside its model."""
+
+    async def export(self, folder: Path, *, ema: bool = False) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """A model that is written when the run is finished."""
 
-    role: RoleHandle
+    role: Exportable
     folder: Path
     ema: bool = False
     """True: the moving average of the weights."""

@@ -21,6 +21,9 @@ from .built import (
     BuiltObjective,
     BuiltPolicyObjective,
     BuiltPreferenceObjective,
+    BuiltRankingObjective,
+    BuiltScoreObjective,
+    BuiltStepLabelObjective,
     BuiltValueObjective,
     build_objective,
     rows_per_unit,
@@ -32,7 +35,9 @@ from .metrics import mean_metric, read_metrics
 from .placing import on_device
 from .policy import policy_objective
 from .preference import preference_objective
+from .ranking import centering_penalty, ranking_loss, ranking_objective
 from .scores import ActionScores
+from .step_labels import step_label_objective
 from .supervised import supervised_objective
 from .value import value_objective
 
@@ -43,16 +48,22 @@ __all__ = [
     "BuiltObjective",
     "BuiltPolicyObjective",
     "BuiltPreferenceObjective",
+    "BuiltRankingObjective",
+    "BuiltScoreObjective",
+    "BuiltStepLabelObjective",
     "BuiltTerm",
     "BuiltValueObjective",
     "PolicyComponents",
     "build_objective",
+    "centering_penalty",
     "mean_metric",
     "on_device",
     "policy_objective",
     "preference_objective",
+    "ranking_loss",
+    "ranking_objective",
     "read_metrics",
-    "rows_per_unit",
+    "step_label_objective",
     "supervised_objective",
     "value_objective",
 ]

@@ -12,8 +12,10 @@ from ..batch.metric import Metrics
 from ..capabilities import UNPAIRED_ANSWERS
 from ..contracts.backend import (
     Normalizers,
-    PolicyObjective,
+    Objective,
     PreferenceObjective,
+    RankingObjective,
+    StepLabelObjective,
     StepPlan,
     ValueObjective,
 )
@@ -24,7 +26,9 @@ from .components import PolicyComponents
 from .grid import ActionGrid
 from .policy import policy_objective
 from .preference import preference_objective
+from .ranking import ranking_objective
 from .scores import ActionScores
+from .step_labels import step_label_objective
 from .supervised import supervised_objective
 from .value import value_objective
 
@@ -91,12 +95,41 @@ class BuiltPreferenceObjective:
         )
 
 
-BuiltObjective: TypeAlias = BuiltPolicyObjective | BuiltValueObjective | BuiltPreferenceObjective
+@dataclass(frozen=True, slots=True)
+class BuiltRankingObjective:
+    """The objective of a reward model that learns from pairs."""
+
+    objective: RankingObjective
+    rows_per_unit: int = 2
+
+    def rollouts(
+        self, scores: Float[Tensor, " m"], columns: ActionColumns, plan: StepPlan
+    ) -> tuple[Float[Tensor, ""], Metrics]:
+        """Return the part of rows of ``TrainBatch.trajectories``; see ``ranking_objective``."""
+        return ranking_objective(self.objective, scores, columns, plan)
 
 
-def build_objective(
-    objective: PolicyObjective | ValueObjective | PreferenceObjective, plugins: Plugins
-) -> BuiltObjective:
+@dataclass(frozen=True, slots=True)
+class BuiltStepLabelObjective:
+    """The objective of a process reward model."""
+
+    rows_per_unit: int = 1
+
+    def rollouts(
+        self, scores: Float[Tensor, " m"], columns: ActionColumns, plan: StepPlan
+    ) -> tuple[Float[Tensor, ""], Metrics]:
+        """Return the part of rows of ``TrainBatch.trajectories``; see ``step_label_objective``."""
+        return step_label_objective(scores, columns, plan)
+
+
+BuiltScoreObjective: TypeAlias = BuiltRankingObjective | BuiltStepLabelObjective
+"""Objectives on the numbers of the head ``score``."""
+BuiltObjective: TypeAlias = (
+    BuiltPolicyObjective | BuiltValueObjective | BuiltPreferenceObjective | BuiltScoreObjective
+)
+
+
+def build_objective(objective: Objective, plugins: Plugins) -> BuiltObjective:
     """Build the components that a role's objective (``RoleSpec.objective``) names.
 
     Raises:
@@ -105,6 +138,10 @@ def build_objective(
     """
     if isinstance(objective, ValueObjective):
         return BuiltValueObjective(objective)
+    if isinstance(objective, RankingObjective):
+        return BuiltRankingObjective(objective)
+    if isinstance(objective, StepLabelObjective):
+        return BuiltStepLabelObjective()
     if isinstance(objective, PreferenceObjective):
         return BuiltPreferenceObjective(
             loss=plugins.build(objective.loss),

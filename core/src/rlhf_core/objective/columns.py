@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..contracts.backend import PREPARED, TrainBatch
+from ..contracts.backend import MARGIN, PREPARED, TrainBatch
 from ..errors import PluginError
 from .grid import ActionGrid
 from .placing import on_device
@@ -29,6 +29,8 @@ class ActionColumns:
     grid: ActionGrid
     rewards: Float[Tensor, " b"] | None = None
     """Reward of each row, on the host, as ``Trajectory.reward`` has it; None: the columns were made without a batch."""
+    margins: Float[Tensor, " b"] | None = None
+    """Margin of each row's pair, on the device; None: the batch has none."""
 
     @classmethod
     def of(cls, batch: TrainBatch, rows: NDArray[np.int64], grid: ActionGrid) -> ActionColumns:
@@ -48,7 +50,13 @@ class ActionColumns:
             ids = batch.teacher_top.token_ids[index].astype(np.int64)  # (M, K)
             flat[TEACHER_TOP_IDS] = on_device(ids, device)
         rewards = torch.from_numpy(batch.trajectories.reward[rows])
-        return cls(flat=flat, grid=grid, rewards=rewards)
+        margins = batch.trajectories.rewards.get(MARGIN)
+        return cls(
+            flat=flat,
+            grid=grid,
+            rewards=rewards,
+            margins=None if margins is None else torch.from_numpy(margins[rows]).to(device),
+        )
 
     @property
     def teacher_top_ids(self) -> Int64[Tensor, "m k"] | None:

@@ -37,3 +37,7 @@ class ActionGrid:
         """Return the values (M, ...) as rows (B, A, ...) with 0 at padding; differentiable."""
         zeros = flat.new_zeros(self.mask.numel(), *flat.shape[1:])  # (B * A, ...)
         return zeros.index_copy(0, self.index, flat).view(*self.mask.shape, *flat.shape[1:])
+
+    def last(self, flat: Shaped[Tensor, "m ..."]) -> Shaped[Tensor, "b ..."]:
+        """Return the value (B, ...) at each row's last action; differentiable. Each row has an action."""
+        return flat[self.mask.sum(dim=1).cumsum(dim=0) - 1]

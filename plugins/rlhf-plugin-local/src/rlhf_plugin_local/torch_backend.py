@@ -25,6 +25,7 @@ from rlhf_core.objective import (
     ActionColumns,
     BuiltObjective,
     BuiltPolicyObjective,
+    BuiltScoreObjective,
     BuiltValueObjective,
     read_metrics,
 )
@@ -138,7 +139,8 @@ class TorchBackend(ScoringBackend):
     def _packed(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> PackedRows:
         # A prompt in sequences of different lengths is not the same to a model that looks at the length.
         shares = self._config.share_prompts and self._lm.ropes.are_alike(batch.num_tokens[rows])
-        return pack_rows(batch, rows, self._device, share_prompts=shares)
+        at_actions = self._spec.head == "score"
+        return pack_rows(batch, rows, self._device, share_prompts=shares, at_actions=at_actions)
 
     def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to micro-batches and put the results, (M, ...) each, where the actions are."""
@@ -158,15 +160,23 @@ class TorchBackend(ScoringBackend):
     ) -> tuple[Tensor, Metrics]:
         objective = self._objective
         assert objective is not None
-        if isinstance(objective, BuiltValueObjective):
+        if isinstance(objective, BuiltValueObjective | BuiltScoreObjective):
             return objective.rollouts(self._role.reader.values(packed), columns, plan)
         scores = self._role.reader.action_scores(packed, columns.teacher_top_ids)
         seen.add(rows, scores.logprobs)
         return objective.rollouts(scores, columns, plan)
 
     def module(self) -> torch.nn.Module | None:
-        """The live ``CausalLM``, adapter included; None for a critic."""
-        return None if self._model.value_head is not None else self._lm
+        """The live ``CausalLM``; None for a critic or a reward model, and under an adapter, whose merged weights
+        ``buckets`` gives."""
+        if self._model.adapter is not None or self._model.value_head is not None:
+            return None
+        return self._lm
+
+    def _served(self) -> Iterator[tuple[str, Tensor]]:
+        if self._model.adapter is not None:
+            return self._model.adapter.served_weights(self._lm.model)
+        return iter(self._lm.model.state_dict().items())
 
     def buckets(self) -> Iterator[dict[str, Tensor]]:
         """Yield the weights that engines get (``RoleModel.served``), at most 512 MiB at a time unless one tensor is

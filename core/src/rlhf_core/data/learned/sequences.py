@@ -13,12 +13,10 @@ from ...batch.ragged import offsets_of
 from ...batch.task import Uid
 from ...batch.token_columns import TokenColumns
 from ...batch.trajectory_columns import TrajectoryColumns
+from ...contracts.backend import MARGIN
 from ..rows import RowProblem
 from .options import SequenceOptions
 from .tokens import LearnedTokens
-
-MARGIN = "margin"
-"""Name among ``TrajectoryColumns.rewards`` of the margin of a pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

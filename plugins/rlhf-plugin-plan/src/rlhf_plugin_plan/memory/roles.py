@@ -115,7 +115,7 @@ def planned_role(
         shape=shape.part(parts),
         precision=_precision(spec, shape, options),
         trained=trained,
-        has_head=spec.head != "value",
+        has_head=spec.head == "lm",
         optimizer_bytes=states[0],
         optimizer_table_bytes=states[1],
         scores=spec.role != "policy" or bool(run.demands.old_statistics),

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 
 from .quiet import no_progress_bars
 from .role_model import VALUE_HEAD_FILE, RoleModel
+from .score_head import SCORE_HEAD, export_classifier, padding_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +22,17 @@ log = logging.getLogger(__name__)
 def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_code: bool) -> None:
     """Write weights, config and the tokenizer of ``source`` into ``folder``.
 
-    Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside the
-    model; a critic that is loaded from the folder starts from it.
+    With an adapter the weights are the merged ones, and the adapter's own files are in ``adapter/``. A value head is a
+    file beside the model; a critic that is loaded from the folder starts from it. A model with a score head is written
+    as a sequence classifier of one label.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if model.head_name == SCORE_HEAD:
+        _export_scorer(model, source, folder, trust_remote_code=trust_remote_code)
+        return
+    merged = None
+    if model.adapter is not None:
+        merged = dict(model.adapter.served_weights(model.lm.model))
     with no_progress_bars():
         if model.adapter is not None:
             model.adapter.save(model.lm.model, str(folder))
@@ -34,6 +42,25 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
         head = {name: tensor.contiguous() for name, tensor in model.value_head.state_dict().items()}
         save_file(head, folder / VALUE_HEAD_FILE)
     copy_tokenizer(source, folder, trust_remote_code=trust_remote_code)
+
+
+def _export_scorer(model: RoleModel, source: str, folder: Path, *, trust_remote_code: bool) -> None:
+    plain, head = model.lm.model, model.value_head
+    assert head is not None
+    weights = dict(plain.state_dict())
+    if model.adapter is not None:
+        weights = dict(model.adapter.served_weights(plain))
+        model.adapter.save(plain, str(folder / "adapter"))
+    pad = None
+    if _lacks_tokenizer(source):
+        log.warning("%s has no tokenizer to copy into %s", source, folder)
+    else:
+        tokenizer = padding_tokenizer(
+            source, plain.config.name_or_path, trust_remote_code=trust_remote_code
+        )
+        tokenizer.save_pretrained(folder)
+        pad = tokenizer.pad_token_id
+    export_classifier(plain, weights, head, folder, pad)
 
 
 def copy_tokenizer(source: str, folder: Path, *, trust_remote_code: bool) -> None:

@@ -27,8 +27,7 @@ def load_causal_lm(
     dtype: str | torch.dtype,
     compute_dtype: str | torch.dtype | None = None,
     trust_remote_code: bool = False,
-    adapt: Adapt | None = None,
-    load_options: Mapping[str, Any] | None = None,
+    needs_head: bool = True,
 ) -> CausalLM:
     """Return the model of a folder or hub name, on the CPU, in evaluation mode (dropout is never on), and verified.
 
@@ -37,8 +36,8 @@ def load_causal_lm(
     Args:
         dtype: dtype of the parameters, ``float32`` or ``bfloat16``.
         compute_dtype: dtype of the matmuls; None: that of the parameters.
-        adapt: changes the model in place before it is verified.
-        load_options: further arguments of ``from_pretrained``.
+        needs_head: False: a folder without the output head, such as that of a reward model, is enough; the head is then
+            zeros.
 
     Raises:
         ConfigError: the path cannot be read, is no causal language model, or lacks weights.
@@ -62,7 +61,9 @@ def load_causal_lm(
         if isinstance(error, KeyError) and error.args == (attention.NAME,):
             raise PluginError(own_attention(f"model {path}")) from error
         raise _why_not(path, error, trust_remote_code) from error
-    if lacking := sorted(info["missing_keys"]) + sorted(map(str, info["mismatched_keys"])):
+    missing = set(info["missing_keys"])
+    head = set() if needs_head else missing & _head_names(model)
+    if lacking := sorted(missing - head) + sorted(map(str, info["mismatched_keys"])):
         raise ConfigError(
             f"{path}: the weights do not fit its config.json: {len(lacking)} parameters would start from random "
             f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model."
@@ -71,7 +72,18 @@ def load_causal_lm(
         model = adapt(model)
     lm = CausalLM(model.eval(), _as_dtype(compute_dtype) if compute_dtype else parameter_dtype)
     verify(lm)
+    if head:
+        # After the comparison, which zeros would pass; Transformers draws them from the global random state.
+        for parameter in model.get_output_embeddings().parameters():
+            torch.nn.init.zeros_(parameter)
     return lm
+
+
+def _head_names(model: PreTrainedModel) -> set[str]:
+    """Return the names of the output head's parameters."""
+    ids = {id(parameter) for parameter in model.get_output_embeddings().parameters()}
+    named = model.named_parameters(remove_duplicate=False)
+    return {name for name, parameter in named if id(parameter) in ids}
 
 
 def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:

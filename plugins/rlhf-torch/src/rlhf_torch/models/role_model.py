@@ -1,4 +1,4 @@
-"""The model of one role: a causal LM, with its own head or with a value head, perhaps under an adapter."""
+"""The model of one role: a causal LM, with its own head or with one that gives a number, perhaps under an adapter."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from .device import choose_compute_dtype, choose_device
 from .layers import compile_layers, recompute_layers
 from .loading import load_causal_lm
 from .modeling import CausalLM
+from .score_head import SCORE_HEAD, classifier_of, score_head
 
 VALUE_HEAD = "value_head"
 VALUE_HEAD_FILE = "value_head.safetensors"
@@ -43,28 +44,38 @@ class RoleOptions:
 
 
 class RoleModel(nn.Module):
-    """The modules of one role: ``lm``, and a ``value_head`` (D -> 1, float32) if the role is a critic."""
+    """The modules of one role: ``lm``, and a ``value_head`` (D -> 1, float32) if the role is a critic or gives scores.
+
+    Args:
+        head_name: name of the value head among the weights.
+    """
 
     def __init__(
-        self, lm: CausalLM, value_head: nn.Linear | None, adapter: ModelAdapter | None
+        self,
+        lm: CausalLM,
+        value_head: nn.Linear | None,
+        adapter: ModelAdapter | None,
+        head_name: str = VALUE_HEAD,
     ) -> None:
         super().__init__()
         self.lm = lm
         self.value_head = value_head
         self.adapter = adapter
+        self.head_name = head_name
 
     def values(self, hidden: Tensor) -> Tensor:
         """Return the values (M,), in float32, of hidden states (M, D); the head's weights may have any dtype."""
         head = self.value_head
         assert head is not None
-        return F.linear(hidden.float(), head.weight.float(), head.bias.float())[:, 0]
+        bias = None if head.bias is None else head.bias.float()
+        return F.linear(hidden.float(), head.weight.float(), bias)[:, 0]
 
     def named_weights(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters by Hugging Face names, each once, the value head's last."""
         yield from self.lm.model.named_parameters()
         if self.value_head is not None:
             for name, parameter in self.value_head.named_parameters():
-                yield f"{VALUE_HEAD}.{name}", parameter
+                yield f"{self.head_name}.{name}", parameter
 
     def named_trainable(self) -> NamedParameters:
         """Return the parameters that the optimizer trains."""
@@ -110,7 +121,8 @@ class RoleModel(nn.Module):
             }
         state = dict(self.lm.model.state_dict())
         if self.value_head is not None:
-            state |= {f"{VALUE_HEAD}.{name}": t for name, t in self.value_head.state_dict().items()}
+            head = self.value_head.state_dict()
+            state |= {f"{self.head_name}.{name}": tensor for name, tensor in head.items()}
         return state
 
 
@@ -122,19 +134,27 @@ def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> 
         PluginError: the architecture or the adapter cannot be used.
     """
     device = choose_device(options.device)
-    adapter: ModelAdapter | None = plugins.build(spec.adapter) if spec.adapter else None
     lm = load_causal_lm(
         spec.model_path,
         dtype=spec.dtype,
         trust_remote_code=spec.trust_remote_code,
-        adapt=partial(_wrapped, adapter, spec.seed) if adapter else None,
-        load_options=adapter.load_options() if adapter else None,
+        needs_head=spec.head != "score",
     )
+    if spec.head == "score":
+        classifier_of(lm.model)  # raises now what an export would raise after the training
     lm.compute_dtype = choose_compute_dtype(
         options.compute_dtype, lm.dtype, sum(p.numel() for p in lm.parameters()), device
     )
-    value_head = _value_head(spec, lm) if spec.head == "value" else None
-    role = RoleModel(lm, value_head, adapter).to(device).eval()
+    adapter = None
+    if spec.adapter is not None:
+        adapter = plugins.build(spec.adapter)
+        lm = CausalLM(_wrapped(adapter, lm.model), lm.compute_dtype)
+    value_head, head_name = None, VALUE_HEAD
+    if spec.head == "value":
+        value_head = _value_head(spec, lm)
+    elif spec.head == "score":
+        value_head, head_name = score_head(spec, lm.model), SCORE_HEAD
+    role = RoleModel(lm, value_head, adapter, head_name).to(device).eval()
     if spec.objective is None:
         role.requires_grad_(False)
     elif value_head is not None:
@@ -170,7 +190,7 @@ def _value_head(spec: RoleSpec, lm: CausalLM) -> nn.Linear:
 
 
 def _freeze_unused_head(lm: CausalLM) -> None:
-    """Freeze a critic's output head, unless it is tied: a critic makes no logits, so the head gets no gradient."""
+    """Freeze an output head that makes no logits, and so gets no gradient, unless it is tied."""
     embeddings = lm.model.get_input_embeddings().weight
     for parameter in lm.model.get_output_embeddings().parameters():
         if parameter is not embeddings:

@@ -32,7 +32,8 @@ class PackedRows:
     """(N,) position of each token in its own sequence."""
     layout: Layout
     predictors: Int[Tensor, " M"]
-    """(M,) index in the row of the token before each action: its hidden state predicts the action."""
+    """(M,) index in the row of the token whose hidden state is read for each action: the token before it, which
+    predicts the action; for a head that scores what was written, the action itself."""
     targets: Int[Tensor, " M"]
     """(M,) the actions."""
     grid: ActionGrid
@@ -45,11 +46,13 @@ def pack_rows(
     device: torch.device,
     *,
     share_prompts: bool = False,
+    at_actions: bool = False,
 ) -> PackedRows:
     """Return the given rows of a batch, packed on ``device``.
 
     Args:
         share_prompts: pack a prompt that neighboring rows share once, if that saves enough tokens.
+        at_actions: read the hidden states at the actions, not before them.
     """
     part = batch if len(rows) == len(batch) else batch.select(rows)
     whole = PackedLayout(torch.from_numpy(part.token_offsets), device)
@@ -60,7 +63,7 @@ def pack_rows(
         input_ids=tokens,
         position_ids=whole.positions(),
         layout=whole,
-        predictors=actions - 1,
+        predictors=actions if at_actions else actions - 1,
         targets=tokens[actions],
         grid=ActionGrid.of(part.num_actions, device),
     )

@@ -30,7 +30,7 @@ class RoleReader:
         self._vocab_size = role.lm.vocab_size
 
     def hidden(self, rows: PackedRows) -> Float[Tensor, "M D"]:
-        """Return the hidden states (M, D) of the tokens before the actions."""
+        """Return the hidden states (M, D) of the tokens that are read for the actions."""
         hidden = self._role.lm.hidden(rows.input_ids, rows.position_ids, rows.layout)
         return hidden.index_select(0, rows.predictors)
 
@@ -48,10 +48,11 @@ class RoleReader:
         )
 
     def values(self, rows: PackedRows) -> Float[Tensor, " M"]:
-        """Return the value of the state before each action, (M,) in float32, with a gradient.
+        """Return the value of the state before each action, or the score at each action, (M,) in float32, with a
+        gradient.
 
         Raises:
-            PluginError: the role is no critic.
+            PluginError: the role has neither a value head nor a score head.
         """
         if self._role.value_head is None:
             raise PluginError(f"the {self._spec.role} has no value head; only a critic has values")

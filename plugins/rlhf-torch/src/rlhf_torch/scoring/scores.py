@@ -55,10 +55,10 @@ class RowScores:
         return TopTokens(token_ids=token_ids.astype(np.int32), logprobs=logprobs)
 
     def values(self, batch: TrajectoryColumns) -> Floats:
-        """Return the value of the state before each action, (sum of A,).
+        """Return the value of the state before each action, or the score at each action, (sum of A,).
 
         Raises:
-            PluginError: the role is no critic.
+            PluginError: the role has neither a value head nor a score head.
         """
         (values,) = self._passes(batch, lambda rows: (self._reader.values(rows),))
         return values

@@ -60,9 +60,9 @@ class ScoringBackend:
         return self._role.scores.top_tokens(batch, k)
 
     def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """Return the value of the state before each action, (sum of A,). No gradient.
+        """Return the value of the state before each action, or the score at each action, (sum of A,). No gradient.
 
         Raises:
-            PluginError: the role is no critic.
+            PluginError: the role has neither a value head nor a score head.
         """
         return self._role.scores.values(batch)

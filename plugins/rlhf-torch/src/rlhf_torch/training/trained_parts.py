@@ -10,7 +10,12 @@ import torch
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import Optimizer, ParameterGroup, RoleSpec
-from rlhf_core.objective import BuiltObjective, BuiltValueObjective, build_objective
+from rlhf_core.objective import (
+    BuiltObjective,
+    BuiltScoreObjective,
+    BuiltValueObjective,
+    build_objective,
+)
 from rlhf_core.plugins import Plugins
 
 log = logging.getLogger(__name__)
@@ -27,12 +32,16 @@ def trained_parts(spec: RoleSpec, plugins: Plugins) -> TrainedParts:
     """Build the objective and the optimizer that the spec of a trained role names.
 
     Raises:
-        ConfigError: the spec has no optimizer, or a value objective without a value head.
+        ConfigError: the spec has no optimizer, or an objective that needs another head.
     """
     assert spec.objective is not None, "a role without an objective only scores"
     objective = build_objective(spec.objective, plugins)
     if isinstance(objective, BuiltValueObjective) and spec.head != "value":
         raise ConfigError(f"the {spec.role} has a value objective but no value head")
+    if isinstance(objective, BuiltScoreObjective) != (spec.head == "score"):
+        raise ConfigError(
+            f"the {spec.role} has the head {spec.head}; a ranking or step-label objective, and no other, needs score"
+        )
     if spec.optimizer is None:
         raise ConfigError(f"the {spec.role} is trained but has no optimizer")
     return TrainedParts(objective, plugins.build(spec.optimizer))

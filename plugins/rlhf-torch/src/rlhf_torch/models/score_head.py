@@ -1,0 +1,152 @@
+"""The head of a reward model, and the folder in which Transformers finds it as a sequence classifier of one label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.utils import cached_file
+
+from rlhf_core import PluginError
+from rlhf_core.contracts import RoleSpec
+from rlhf_core.data import eos_token_ids
+
+from .quiet import no_progress_bars
+
+SCORE_HEAD = "score"
+"""Transformers' name for the head of a decoder that classifies sequences."""
+
+
+def score_head(spec: RoleSpec, model: PreTrainedModel) -> nn.Linear:
+    """Return a linear map without a bias, D -> 1 in float32: the head saved with the model if there is one, else a
+    normal draw from the role's seed, with the standard deviation ``1 / (D + 1)``.
+
+    Source of the draw: OpenRLHF 0.11.2, after Stiennon et al. 2020, arXiv:2009.01325.
+    """
+    width = int(model.config.get_text_config().hidden_size)
+    # skip_init: the usual initialization would draw from the global random state.
+    head = nn.utils.skip_init(nn.Linear, width, 1, bias=False, dtype=torch.float32)
+    assert isinstance(head, nn.Linear)
+    saved = _saved_head(spec.model_path, model.config)
+    with torch.no_grad():
+        if saved is None:
+            generator = torch.Generator().manual_seed(spec.seed)
+            head.weight.normal_(std=1.0 / (width + 1), generator=generator)
+        elif saved.shape != head.weight.shape:
+            raise PluginError(
+                f"model {spec.model_path}: its score head has the shape {tuple(saved.shape)}; expected "
+                f"{tuple(head.weight.shape)}, for one score per sequence"
+            )
+        else:
+            head.weight.copy_(saved)
+    return head
+
+
+def _saved_head(path: str, config: PretrainedConfig) -> Tensor | None:
+    """Return the head (1, D) among the weights of a folder or hub name; None where there is none."""
+    name = f"{getattr(config, 'value_head_prefix', None) or SCORE_HEAD}.weight"
+    for file in _weight_files(path):
+        with safe_open(file, framework="pt") as weights:
+            if name in weights.keys():  # noqa: SIM118 (the handle is no mapping)
+                tensor: Tensor = weights.get_tensor(name)
+                return tensor
+    return None
+
+
+def _weight_files(path: str) -> Iterable[Path]:
+    """Return the files with a model's weights, which loading the model has put where they are found without a net."""
+    options: dict[str, Any] = {
+        "_raise_exceptions_for_missing_entries": False,
+        "_raise_exceptions_for_connection_errors": False,
+    }
+    for name in ("model.safetensors.index.json", "model.safetensors"):
+        found = cached_file(path, name, **options)
+        if found is not None:
+            return sorted(Path(found).parent.glob("*.safetensors"))
+    return ()
+
+
+def classifier_of(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the family's sequence classifier of one label, without weights (on torch's ``meta`` device).
+
+    Raises:
+        PluginError: the family has none, or one with other weights.
+    """
+    family = type(model).__name__
+    kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(model.config), None)
+    if kind is None:
+        raise PluginError(
+            f"{family}: Transformers has no sequence classifier of this family, so its reward model could not be "
+            "exported. Choose another model."
+        )
+    config = deepcopy(model.config)
+    config.num_labels = 1
+    with torch.device("meta"):
+        classifier: PreTrainedModel = kind._from_config(config, attn_implementation="eager")
+    head = getattr(classifier, SCORE_HEAD, None)
+    is_linear = isinstance(head, nn.Linear) and head.bias is None
+    lacking = classifier.state_dict().keys() - model.state_dict().keys() - {f"{SCORE_HEAD}.weight"}
+    if not is_linear or lacking:
+        first = min(lacking) if lacking else SCORE_HEAD
+        raise PluginError(
+            f"{type(classifier).__name__}: expected the weights of {family} and a linear head {SCORE_HEAD!r} without a "
+            f"bias; {first!r} is different. Choose another model."
+        )
+    return classifier
+
+
+def export_classifier(
+    model: PreTrainedModel,
+    weights: Mapping[str, Tensor],
+    head: nn.Linear,
+    folder: Path,
+    pad: int | None,
+) -> None:
+    """Write a folder that ``AutoModelForSequenceClassification`` loads as a model of one score.
+
+    Args:
+        weights: the model's weights by their Hugging Face names; those that a classifier lacks, such as the output
+            head's, are left out.
+        pad: the padding token, behind which no score is read; None: that of the model's configuration.
+    """
+    classifier = classifier_of(model)
+    names = classifier.state_dict().keys()
+    state = {name: weights[name] for name in names if name != f"{SCORE_HEAD}.weight"}
+    state[f"{SCORE_HEAD}.weight"] = head.weight.detach()
+    if pad is not None:
+        classifier.config.get_text_config().pad_token_id = pad
+    # The name by which OpenRLHF, and this project, know that the last token is read, also where it pads.
+    classifier.config.value_head_prefix = SCORE_HEAD
+    with no_progress_bars():
+        classifier.save_pretrained(folder, state_dict=state)
+
+
+def padding_tokenizer(source: str, model: str, *, trust_remote_code: bool) -> Any:
+    """Return the tokenizer of ``source``, with a padding token that ends no sequence.
+
+    Transformers reads a score at the last token that is not padding. Where sequences end with the padding token, that
+    would be the token before the last; such a tokenizer gets another of its special tokens for padding.
+
+    Args:
+        model: folder or hub name of the model, whose configuration says which tokens end sequences.
+    """
+    tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    ends = eos_token_ids(tokenizer, model, trust_remote_code=trust_remote_code)
+    special = (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id)
+    candidates = chain(special, tokenizer.all_special_ids, range(len(tokenizer)))
+    pad = next(token for token in candidates if token is not None and token not in ends)
+    if pad != tokenizer.pad_token_id:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
+    return tokenizer
