@@ -1,4 +1,4 @@
-"""Learning from examples: the commands ``rlhf sft`` and ``rlhf dpo``, and losses that imitate within other runs."""
+"""Learning from examples: commands that train on them, and losses that imitate within other runs."""
 
 from typing import Any
 
@@ -25,5 +25,15 @@ def rlhf_commands() -> list[Component[Any]]:
             name="dpo",
             factory="rlhf_plugin_supervised.training.command:dpo",
             summary="Teach a model which of two answers was preferred (DPO and its kin).",
+        ),
+        Component(
+            name="rm",
+            factory="rlhf_plugin_supervised.training.command:rm",
+            summary="Train a reward model on answers of which one was preferred.",
+        ),
+        Component(
+            name="prm",
+            factory="rlhf_plugin_supervised.training.command:prm",
+            summary="Train a process reward model on solutions whose steps have labels.",
         ),
     ]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import (
-    PolicyObjective,
-    PreferenceObjective,
+    Objective,
     RoleHandle,
     RoleSpec,
     RuntimeSpec,
@@ -26,6 +25,7 @@ from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import (
     Export,
+    Exportable,
     FinishedStep,
     OwnRecord,
     ResumePoint,
@@ -47,10 +47,10 @@ from rlhf_core.runs import (
 from .options import ExampleOptions
 from .order import UnitOrder
 
-POLICY = "policy"
-CAUSES = ZeroGradientCauses(
-    wrong="An adapter trains what the loss does not depend on, or the backend drops the gradient"
-)
+log = logging.getLogger(__name__)
+
+PATIENCE = 10
+"""Steps in a row with a gradient of exactly 0, before the run says that it learns nothing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,18 +68,31 @@ class Examples(Protocol):
     rows_per_unit: int
     """1: each row is a unit; 2: neighbors are the answers of a pair."""
 
-    async def begin(self, policy: RoleHandle) -> None:
-        """Compute what has to be known of the policy before its first update. A resumed run asks before the checkpoint
-        is loaded, so the policy is the same one."""
+    async def begin(self, model: RoleHandle) -> None:
+        """Compute what has to be known of the model before its first update. A resumed run asks before the checkpoint
+        is loaded, so the model is the same one."""
         ...
 
     def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
         """Return the data of an update on these rows."""
         ...
 
-    async def evaluate(self, policy: RoleHandle) -> Mapping[str, float] | None:
+    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the metrics of the held-out sets; None without any."""
         ...
+
+    def exported(self, model: RoleHandle) -> Exportable:
+        """Return the model as it is exported in the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedModel:
+    """The model that a command trains, beyond the options that all commands have."""
+
+    objective: Objective
+    role: str = "policy"
+    head: Literal["lm", "score"] = "lm"
 
 
 class ExampleCourse:
@@ -91,11 +104,14 @@ class ExampleCourse:
         state: ExampleState,
         folder: RunFolder,
         examples: Examples,
-        policy: RoleHandle,
+        role: str,
+        model: RoleHandle,
     ) -> None:
         self.state = state
         self.records: Mapping[str, OwnRecord] = {}
-        self.saved_roles = {POLICY: policy}
+        self.saved_roles = {role: model}
+        self._role = role
+        self._model = model
         self._resolved = resolved
         self._run: ExampleOptions = resolved.run
         self._folder = folder
@@ -106,16 +122,15 @@ class ExampleCourse:
 
     @property
     def exports(self) -> Sequence[Export]:
-        policy = self.saved_roles[POLICY]
-        plain = Export(role=policy, folder=self._folder.model)
+        plain = Export(role=self._examples.exported(self._model), folder=self._folder.model)
         if self._run.actor.ema is None:
             return [plain]
-        return [plain, replace(plain, folder=self._folder.ema_model, ema=True)]
+        return [plain, Export(role=self._model, folder=self._folder.ema_model, ema=True)]
 
     async def begin(
         self, point: ResumePoint[Any] | None, begun: Mapping[str, Any], stack: AsyncExitStack
     ) -> None:
-        await self._examples.begin(self.saved_roles[POLICY])
+        await self._examples.begin(self._model)
         if point is not None:
             await restore_roles(point, self._resolved, self.saved_roles)
 
@@ -132,14 +147,7 @@ class ExampleCourse:
             normalizers=normalizers_of(rows.num_actions, self._run.data.max_length), on_policy=True
         )
         fault_point("train", self.state.step + 1)
-        outcome = await self.saved_roles[POLICY].train_step(batch, plan)
-        self.state.skipped_in_a_row = count_skipped(
-            self.state.skipped_in_a_row,
-            outcome.metrics,
-            role=POLICY,
-            limit=self._run.train.max_skipped_updates,
-            look_at="the data",
-        )
+        outcome = await self._model.train_step(batch, plan)
         values = metric_values(outcome.metrics)
         values.pop("policy/approx_kl", None)  # 0 before each update, which is when it is measured
         self.state.step += 1
@@ -151,8 +159,29 @@ class ExampleCourse:
         timing = {"step_s": round(seconds, 6), "train_tokens_per_s": round(rate, 6)}
         return FinishedStep(metrics=values, timing=timing)
 
+    def _count_bad_updates(self, values: Mapping[str, float]) -> None:
+        state = self.state
+        was_skipped = bool(values["train/skipped_updates"])
+        state.skipped_in_a_row = state.skipped_in_a_row + 1 if was_skipped else 0
+        if state.skipped_in_a_row >= self._run.train.max_skipped_updates:
+            raise NonFiniteError(
+                f"{state.skipped_in_a_row} updates in a row had a gradient that is not finite; the weights are those "
+                "of the last good update. Lower the learning rate, or look at the data."
+            )
+        is_zero = values.get(f"{self._role}/grad_norm") == 0
+        state.zero_in_a_row = state.zero_in_a_row + 1 if is_zero else 0
+        if state.zero_in_a_row == PATIENCE:
+            log.warning(
+                "the model learns nothing: each of its last %s steps, up to step %s, had a gradient of norm 0. An "
+                "adapter trains what the loss does not depend on, or the backend drops the gradient: ask it with "
+                "rlhf check %s",
+                PATIENCE,
+                state.step,
+                self._run.backend.name,
+            )
+
     async def evaluate(self) -> Mapping[str, float] | None:
-        return await self._examples.evaluate(self.saved_roles[POLICY])
+        return await self._examples.evaluate(self._model)
 
 
 def rows_of(units: NDArray[np.int64], examples: Examples) -> NDArray[np.int64]:
@@ -183,10 +212,18 @@ Logprobs = Callable[[TrajectoryColumns], Awaitable[NDArray[np.float32]]]
 
 
 async def logprobs_of(
-    rows: TrajectoryColumns, logprobs: Logprobs, batch_size: int
+    rows: TrajectoryColumns, model: RoleHandle, batch_size: int
 ) -> NDArray[np.float32]:
-    """Return the log-prob of each learned token, (sum of A,), in nats, a batch at a time."""
-    parts = [await logprobs(rows.select(part)) for part in passes(len(rows), batch_size)]
+    """Return the log-prob of each learned token, (sum of A,), in nats."""
+    parts = [await model.logprobs(rows.select(part)) for part in passes(len(rows), batch_size)]
+    return np.concatenate(parts)
+
+
+async def scores_of(
+    rows: TrajectoryColumns, model: RoleHandle, batch_size: int
+) -> NDArray[np.float32]:
+    """Return the score of the sequence that ends with each learned token, (sum of A,)."""
+    parts = [await model.values(rows.select(part)) for part in passes(len(rows), batch_size)]
     return np.concatenate(parts)
 
 
@@ -202,32 +239,31 @@ def renderer_of(run: ExampleOptions) -> tuple[TokenizerRenderer, int]:
     return TokenizerRenderer(tokenizer), eos
 
 
-def policy_spec(
-    resolved: ResolvedOptions[Any], objective: PolicyObjective | PreferenceObjective, updates: int
-) -> RoleSpec:
+def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: int) -> RoleSpec:
     """Return the model that is trained."""
     run: ExampleOptions = resolved.run
     adapter = resolved.optional("actor.adapter")
     return RoleSpec(
-        role=POLICY,
+        role=trained.role,
         model_path=run.model.path,
         tokenizer_path=run.model.tokenizer,
         dtype=run.model.dtype,
         trust_remote_code=run.model.trust_remote_code,
-        objective=objective,
+        head=trained.head,
+        objective=trained.objective,
         optimizer=resolved.one("actor.optim").ref("rlhf_optimizers"),
         adapter=adapter.ref("rlhf_model_adapters") if adapter else None,
         schedule=schedule_of(run.actor, updates),
         max_grad_norm=run.actor.max_norm,
         ema_decay=run.actor.ema,
         max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
-        seed=seed_of(run.seed, f"role/{POLICY}"),
+        seed=seed_of(run.seed, f"role/{trained.role}"),
     )
 
 
 def kind_of(
     load: Callable[[ResolvedOptions[Any]], Examples],
-    objective: Callable[[ResolvedOptions[Any]], PolicyObjective | PreferenceObjective],
+    trained: Callable[[ResolvedOptions[Any]], TrainedModel],
     *,
     binding: Sequence[str] = (),
 ) -> RunKind[Any, ExampleState]:
@@ -235,6 +271,7 @@ def kind_of(
 
     Args:
         load: reader of the command's rows, which is called before a model is loaded.
+        trained: function that returns the model to train.
         binding: options, beside those of every command, that a resumed run may not change.
     """
 
@@ -245,17 +282,18 @@ def kind_of(
         state: ExampleState,
         stack: AsyncExitStack,
     ) -> ExampleCourse:
-        examples = load(resolved)
+        examples, model = load(resolved), trained(resolved)
         updates = total_steps(resolved.run, examples)
         spec = RuntimeSpec(
-            roles={POLICY: policy_spec(resolved, objective(resolved), updates)},
+            roles={model.role: role_spec(resolved, model, updates)},
             backend=resolved.one("backend.name").ref("rlhf_train_backends"),
         )
         selected = resolved.one("runtime.name")
         runtime = selected.registered.build(selected.options)
         stack.push_async_callback(runtime.close)
         placement = await runtime.start(spec, plugins)
-        return ExampleCourse(resolved, state, folder, examples, placement.roles[POLICY])
+        handle = placement.roles[model.role]
+        return ExampleCourse(resolved, state, folder, examples, model.role, handle)
 
     return RunKind(
         initial_state=lambda run: ExampleState(),

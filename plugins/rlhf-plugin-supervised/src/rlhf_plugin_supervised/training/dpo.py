@@ -22,9 +22,9 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.data import load_pairs
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import drive
+from rlhf_core.runs import Exportable, drive
 
-from .course import kind_of, logprobs_of, renderer_of
+from .course import TrainedModel, kind_of, logprobs_of, renderer_of
 from .dpo_options import DpoOptions
 
 
@@ -61,15 +61,15 @@ class PreferredAnswers:
         """(sum of A,) of ``rows``."""
         self._held_out_reference: NDArray[np.float32] | None = None
 
-    async def begin(self, policy: RoleHandle) -> None:
+    async def begin(self, model: RoleHandle) -> None:
         """Compute the reference's log-probs, by the policy that has not learned yet."""
         if not self._has_reference:
             return
-        size = self._eval_batch_size
-        logprobs = policy.base_logprobs if self._has_adapter else policy.logprobs
-        self._reference = await logprobs_of(self.rows, logprobs, size)
+        self._reference = await logprobs_of(self.rows, model, self._eval_batch_size)
         if self._held_out is not None:
-            self._held_out_reference = await logprobs_of(self._held_out, logprobs, size)
+            self._held_out_reference = await logprobs_of(
+                self._held_out, model, self._eval_batch_size
+            )
 
     def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
         columns = {}
@@ -77,12 +77,12 @@ class PreferredAnswers:
             columns["ref_logprobs"] = self._reference[self.rows.action_index(rows)]
         return TrainBatch(trajectories=self.rows.select(rows), columns=columns)
 
-    async def evaluate(self, policy: RoleHandle) -> Mapping[str, float] | None:
+    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean loss of the pairs held out, how often the chosen answer's implicit reward is the higher one,
         and by how much on average."""
         if self._held_out is None:
             return None
-        logprobs = await logprobs_of(self._held_out, policy.logprobs, self._eval_batch_size)
+        logprobs = await logprobs_of(self._held_out, model, self._eval_batch_size)
         policy_sums = _sums(self._held_out, logprobs)  # (B,)
         reference = self._held_out_reference
         reference_sums = None if reference is None else _sums(self._held_out, reference)
@@ -103,6 +103,9 @@ class PreferredAnswers:
             "eval/accuracy": float((margins > 0).double().mean()),
             "eval/margin": float(margins.mean()),
         }
+
+    def exported(self, model: RoleHandle) -> Exportable:
+        return model
 
 
 def _sums(rows: TrajectoryColumns, logprobs: NDArray[np.float32]) -> torch.Tensor:
@@ -129,11 +132,12 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers:
     )
 
 
-def _objective(resolved: ResolvedOptions[Any]) -> PreferenceObjective:
-    return PreferenceObjective(
+def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
+    objective = PreferenceObjective(
         loss=resolved.one("preference.loss").ref("rlhf_preference_losses"),
         nll_coef=resolved.run.preference.nll_coef,
     )
+    return TrainedModel(objective=objective)
 
 
 def run(resolved: ResolvedOptions[DpoOptions], plugins: Plugins) -> RunResult:
@@ -142,4 +146,4 @@ def run(resolved: ResolvedOptions[DpoOptions], plugins: Plugins) -> RunResult:
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(_load, _objective, binding=("preference",)), resolved, plugins)
+    return drive(kind_of(_load, _trained, binding=("preference",)), resolved, plugins)

@@ -20,9 +20,9 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.data import load_conversations
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import drive
+from rlhf_core.runs import Exportable, drive
 
-from .course import kind_of, logprobs_of, renderer_of
+from .course import TrainedModel, kind_of, logprobs_of, renderer_of
 from .sft_options import SftOptions
 
 
@@ -38,7 +38,7 @@ class ImitatedRows:
         self._held_out = held_out
         self._eval_batch_size = eval_batch_size
 
-    async def begin(self, policy: RoleHandle) -> None:
+    async def begin(self, model: RoleHandle) -> None:
         """Nothing has to be known of the policy."""
 
     def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
@@ -47,13 +47,16 @@ class ImitatedRows:
         ones = np.ones(int(part.num_actions.sum()), dtype=np.float32)
         return TrainBatch(trajectories=part, columns={"advantages": ones})
 
-    async def evaluate(self, policy: RoleHandle) -> Mapping[str, float] | None:
+    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean negative log-likelihood of the learned tokens held out, in nats, and its exponential."""
         if self._held_out is None:
             return None
-        logprobs = await logprobs_of(self._held_out, policy.logprobs, self._eval_batch_size)
+        logprobs = await logprobs_of(self._held_out, model, self._eval_batch_size)
         nll = -float(logprobs.mean(dtype=np.float64))
         return {"eval/nll": nll, "eval/perplexity": math.exp(min(nll, 700.0))}
+
+    def exported(self, model: RoleHandle) -> Exportable:
+        return model
 
 
 def _load(resolved: ResolvedOptions[Any]) -> ImitatedRows:
@@ -68,11 +71,12 @@ def _load(resolved: ResolvedOptions[Any]) -> ImitatedRows:
     return ImitatedRows(rows("data.train", run.data.train), held_out, run.eval.batch_size)
 
 
-def _objective(resolved: ResolvedOptions[Any]) -> PolicyObjective:
-    return PolicyObjective(
+def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
+    objective = PolicyObjective(
         loss=ComponentRef(kind="rlhf_policy_losses", name="supervised:sft"),
         aggregation=resolved.run.train.aggregation,
     )
+    return TrainedModel(objective=objective)
 
 
 def run(resolved: ResolvedOptions[SftOptions], plugins: Plugins) -> RunResult:
@@ -81,4 +85,4 @@ def run(resolved: ResolvedOptions[SftOptions], plugins: Plugins) -> RunResult:
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(_load, _objective), resolved, plugins)
+    return drive(kind_of(_load, _trained), resolved, plugins)

@@ -1,0 +1,113 @@
+"""``rlhf prm``: a process reward model, which learns whether each step of a solution is good.
+
+The model has the head of a reward model, and the sigmoid of the score at a step's last token is the probability that
+the step is good. OpenRLHF's earlier process reward models predicted one of two label tokens there: the difference of
+the two logits is such a score. A head of its own needs no tokens with a second meaning, and its folder is loaded and
+served like that of any reward model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from rlhf_core.config import ResolvedOptions
+from rlhf_core.contracts import (
+    RoleHandle,
+    RunResult,
+    StepLabelObjective,
+    TrainBatch,
+    TrajectoryColumns,
+)
+from rlhf_core.data import load_step_labels
+from rlhf_core.plugins import Plugins
+from rlhf_core.runs import Exportable, drive
+
+from .config_entries import WithEntries
+from .course import TrainedModel, kind_of, renderer_of, scores_of
+from .prm_options import PrmOptions
+
+SEPARATOR = "step_separator"
+"""Entry of ``config.json`` with the text behind each step."""
+
+
+class LabeledSteps:
+    """See ``course.Examples``: each row is a solution, and each of its learned tokens is the last one of a step.
+
+    Args:
+        separator: text behind each step.
+    """
+
+    rows_per_unit = 1
+
+    def __init__(
+        self,
+        rows: TrajectoryColumns,
+        held_out: TrajectoryColumns | None,
+        eval_batch_size: int,
+        separator: str,
+    ) -> None:
+        self.rows = rows
+        self._held_out = held_out
+        self._eval_batch_size = eval_batch_size
+        self._separator = separator
+
+    async def begin(self, model: RoleHandle) -> None:
+        """Nothing has to be known of the model."""
+
+    def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
+        part = self.rows.select(rows)
+        return TrainBatch(trajectories=part, columns={"labels": part.action_rewards})
+
+    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
+        """Return, over the steps held out, the mean cross-entropy in nats, how often a step is told to be what it is,
+        the mean probability of being good, and the mean label."""
+        if self._held_out is None:
+            return None
+        found = await scores_of(self._held_out, model, self._eval_batch_size)
+        scores = torch.from_numpy(found).double()  # (sum of A,)
+        labels = torch.from_numpy(self._held_out.action_rewards).double()  # (sum of A,)
+        return {
+            "eval/loss": float(binary_cross_entropy_with_logits(scores, labels)),
+            "eval/accuracy": float(((scores > 0) == (labels > 0.5)).double().mean()),
+            "eval/good": float(scores.sigmoid().mean()),
+            "eval/label": float(labels.mean()),
+        }
+
+    def exported(self, model: RoleHandle) -> Exportable:
+        async def entries() -> Mapping[str, str]:
+            return {SEPARATOR: self._separator}
+
+        return WithEntries(model, entries)
+
+
+def _load(resolved: ResolvedOptions[Any]) -> LabeledSteps:
+    run: PrmOptions = resolved.run
+    renderer, eos = renderer_of(run)
+
+    def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
+        found = load_step_labels(sets, run.data, run.data, renderer, eos=eos, option=option)
+        return found.columns
+
+    held_out = rows("eval.data", run.eval.data) if run.eval.data else None
+    return LabeledSteps(
+        rows("data.train", run.data.train), held_out, run.eval.batch_size, run.data.separator
+    )
+
+
+def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
+    return TrainedModel(objective=StepLabelObjective(), role="reward_model", head="score")
+
+
+def run(resolved: ResolvedOptions[PrmOptions], plugins: Plugins) -> RunResult:
+    """Run a whole training of a process reward model and return how it ended.
+
+    Raises:
+        RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
+    """
+    return drive(kind_of(_load, _trained), resolved, plugins)

@@ -1,0 +1,41 @@
+"""The options of ``rlhf prm``."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlhf_core.config import Labels, OptionTree, Selections
+from rlhf_core.data import StepLabelColumns
+from rlhf_core.plugins import Plugins
+
+from .options import SELECTORS, ExampleData, ExampleOptions, check, data, models
+
+METRICS = ("eval/loss", "eval/accuracy", "eval/good", "eval/label")
+
+
+class PrmData(StepLabelColumns, ExampleData):
+    """Sets of solutions with labels of their steps."""
+
+
+class PrmOptions(ExampleOptions):
+    """All options of ``rlhf prm`` but those of components."""
+
+    output: str = Field("runs/prm", min_length=1, description="run folder")
+    data: PrmData = PrmData()
+
+
+def _check(run: PrmOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
+    check(run, selections, labels, METRICS)
+
+
+PRM = OptionTree(
+    command="prm",
+    purpose="Trains a process reward model on solutions whose steps have labels.",
+    example="--optim NAME",
+    model=PrmOptions,
+    selectors=SELECTORS,
+    check=_check,
+    cautions=lambda run, selections, labels: (),
+    models=models,
+    data=data,
+)

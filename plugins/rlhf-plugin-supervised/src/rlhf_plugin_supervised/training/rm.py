@@ -1,0 +1,138 @@
+"""``rlhf rm``: a reward model, which learns to score the preferred one of two answers higher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlhf_core.config import ResolvedOptions
+from rlhf_core.contracts import (
+    MARGIN,
+    RankingObjective,
+    RoleHandle,
+    RunResult,
+    TrainBatch,
+    TrajectoryColumns,
+)
+from rlhf_core.data import load_pairs
+from rlhf_core.objective import ranking_loss
+from rlhf_core.plugins import Plugins
+from rlhf_core.runs import Exportable, drive, generator_of
+
+from .config_entries import WithEntries, statistics_of
+from .course import TrainedModel, kind_of, renderer_of, scores_of
+from .rm_options import RmOptions
+
+STATISTICS_PAIRS = 1000
+"""Pairs of the training set whose scores give mean and standard deviation where nothing is held out."""
+
+
+class RankedAnswers:
+    """See ``course.Examples``: two neighboring rows are the answers of a pair, the chosen one first.
+
+    Args:
+        seed: chooses the pairs of the training set that statistics are computed on.
+        has_statistics: True: mean and standard deviation of scores are written beside the model.
+    """
+
+    rows_per_unit = 2
+
+    def __init__(
+        self,
+        rows: TrajectoryColumns,
+        held_out: TrajectoryColumns | None,
+        eval_batch_size: int,
+        *,
+        seed: int,
+        has_statistics: bool,
+    ) -> None:
+        self.rows = rows
+        self._held_out = held_out
+        self._eval_batch_size = eval_batch_size
+        self._seed = seed
+        self._has_statistics = has_statistics
+
+    async def begin(self, model: RoleHandle) -> None:
+        """Nothing has to be known of the model."""
+
+    def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
+        return TrainBatch(trajectories=self.rows.select(rows), columns={})
+
+    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
+        """Return the mean ranking loss of the pairs held out, how often the chosen answer's score is the higher one, by
+        how much on average, and mean and standard deviation of all scores."""
+        if self._held_out is None:
+            return None
+        scores = await self._last_scores(self._held_out, model)  # (B,)
+        chosen, rejected = torch.from_numpy(scores[0::2]), torch.from_numpy(scores[1::2])  # (P,)
+        margins = self._held_out.rewards.get(MARGIN)
+        margin = None if margins is None else torch.from_numpy(margins[0::2])
+        difference = chosen - rejected  # (P,)
+        return {
+            "eval/loss": float(ranking_loss(chosen, rejected, margin).double().mean()),
+            "eval/accuracy": float((difference > 0).double().mean()),
+            "eval/margin": float(difference.double().mean()),
+            "eval/score_mean": float(scores.mean(dtype=np.float64)),
+            "eval/score_std": float(scores.std(dtype=np.float64, ddof=1)),
+        }
+
+    def exported(self, model: RoleHandle) -> Exportable:
+        if not self._has_statistics:
+            return model
+
+        async def statistics() -> Mapping[str, float]:
+            return statistics_of(await self._last_scores(self._typical(), model))
+
+        return WithEntries(model, statistics)
+
+    def _typical(self) -> TrajectoryColumns:
+        """Return the rows whose scores are typical of the model's: those held out, else some of the training set."""
+        if self._held_out is not None:
+            return self._held_out
+        pairs = generator_of(self._seed, "statistics").permutation(len(self.rows) // 2)
+        first = np.sort(pairs[:STATISTICS_PAIRS]) * 2  # (P,)
+        return self.rows.select(np.stack([first, first + 1], axis=1).ravel())
+
+    async def _last_scores(self, rows: TrajectoryColumns, model: RoleHandle) -> NDArray[np.float32]:
+        """Return the score (B,) of each row, at the last token of its answer."""
+        scores = await scores_of(rows, model, self._eval_batch_size)
+        return scores[rows.action_offsets[1:] - 1]
+
+
+def _load(resolved: ResolvedOptions[Any]) -> RankedAnswers:
+    run: RmOptions = resolved.run
+    renderer, eos = renderer_of(run)
+
+    def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
+        return load_pairs(sets, run.data, run.data, renderer, eos=eos, option=option).columns
+
+    held_out = rows("eval.data", run.eval.data) if run.eval.data else None
+    return RankedAnswers(
+        rows("data.train", run.data.train),
+        held_out,
+        run.eval.batch_size,
+        seed=run.seed,
+        has_statistics=run.ranking.statistics,
+    )
+
+
+def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
+    ranking = resolved.run.ranking
+    return TrainedModel(
+        objective=RankingObjective(loss=ranking.loss, center_coef=ranking.center_coef),
+        role="reward_model",
+        head="score",
+    )
+
+
+def run(resolved: ResolvedOptions[RmOptions], plugins: Plugins) -> RunResult:
+    """Run a whole training of a reward model and return how it ended.
+
+    Raises:
+        RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
+    """
+    return drive(kind_of(_load, _trained, binding=("ranking",)), resolved, plugins)

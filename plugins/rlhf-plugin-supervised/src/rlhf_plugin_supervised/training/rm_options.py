@@ -1,0 +1,69 @@
+"""The options of ``rlhf rm``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf_core import Config, ConfigError
+from rlhf_core.config import Labels, OptionTree, Selections
+from rlhf_core.data import PairColumns
+from rlhf_core.plugins import Plugins
+
+from .options import SELECTORS, ExampleData, ExampleOptions, check, data, models
+
+METRICS = ("eval/loss", "eval/accuracy", "eval/margin", "eval/score_mean", "eval/score_std")
+
+
+class RmData(PairColumns, ExampleData):
+    """Sets of pairs."""
+
+
+class RankingSection(Config):
+    loss: Literal["sigmoid", "log_exp"] = Field(
+        "sigmoid",
+        description="sigmoid: -log sigmoid of the difference of the scores, minus the pair's margin if there are "
+        "margins; log_exp: log(1 + exp(rejected - chosen)), the same number without a margin",
+    )
+    center_coef: float = Field(
+        0.0,
+        ge=0.0,
+        le=100.0,
+        description="add this much of the mean squared sum of a pair's scores, which draws scores to a mean of 0",
+    )
+    statistics: bool = Field(
+        True,
+        description="write mean and standard deviation of the scores of held-out answers, or else of 1000 pairs of the "
+        "training set, into config.json, where reward_model finds them with normalize = model",
+    )
+
+
+class RmOptions(ExampleOptions):
+    """All options of ``rlhf rm`` but those of components."""
+
+    output: str = Field("runs/rm", min_length=1, description="run folder")
+    data: RmData = RmData()
+    ranking: RankingSection = RankingSection()
+
+
+def _check(run: RmOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
+    if run.data.margin_key is not None and run.ranking.loss == "log_exp":
+        raise ConfigError(
+            f"{labels('data.margin_key')} {run.data.margin_key}: the loss log_exp has no margin. Set --ranking.loss "
+            "sigmoid, or leave the margins out."
+        )
+    check(run, selections, labels, METRICS)
+
+
+RM = OptionTree(
+    command="rm",
+    purpose="Trains a reward model on answers of which one was preferred.",
+    example="--optim NAME",
+    model=RmOptions,
+    selectors=SELECTORS,
+    check=_check,
+    cautions=lambda run, selections, labels: (),
+    models=models,
+    data=data,
+)

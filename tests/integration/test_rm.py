@@ -1,0 +1,282 @@
+"""``rlhf rm`` as a user runs it: its numbers are those of plain Transformers models, and its model can be served."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from rlhf_cli.main import main
+from rlhf_core.contracts import RewardRequest, Turn
+from rlhf_core.plugins import load
+from rlhf_core.testing.tiny import write_tiny_model
+
+from .forked_runs import QUIET, metrics_without_times, records, run_in_a_fork, weights_digest
+
+PAIRS = [
+    {"prompt": f"{a}?", "chosen": str(max(b, c)) * 2, "rejected": str(min(b, c)), "by": (b - c) / 4}
+    for a in range(3)
+    for b in range(4)
+    for c in range(b)
+]
+SGD = (
+    *("--optim", "sgd", "--actor.sgd.lr", "1.0", "--actor.max_norm", "none"),
+    *("--actor.warmup_ratio", "0"),
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with ``model`` and ``pairs.jsonl`` (prompt, chosen, rejected, by)."""
+    write_tiny_model(
+        tmp_path / "model", hidden_size=32, num_layers=2, num_heads=2, initializer_range=0.1
+    )
+    write("pairs.jsonl", PAIRS, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name, rows, folder=Path()):
+    (folder / name).write_text("\n".join(map(json.dumps, rows)) + "\n")
+
+
+def rm(*words, model="model", data="pairs.jsonl"):
+    return main(["rm", "--model", model, "--data", data, *QUIET, *words])
+
+
+def token_ids(pair, key, tokenizer):
+    text = pair["prompt"] + pair[key]
+    return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+
+
+def plain_score(model, head, pair, key, tokenizer):
+    """Score of the last token, by a plain model and without packing."""
+    ids = torch.tensor([token_ids(pair, key, tokenizer)])
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    return (hidden[0, -1] * head[0]).sum()
+
+
+def first_head(folder):
+    """The head that training started from: a run of no learning rate exports it."""
+    words = ["--optim", "sgd", "--actor.sgd.lr", "1e-30", "--steps", "1", "--output", "start"]
+    assert rm(*words) == 0
+    model = AutoModelForSequenceClassification.from_pretrained(folder / "start" / "model")
+    return model.score.weight.detach().clone()
+
+
+def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(folder):
+    head = first_head(folder).requires_grad_()
+    code = rm(
+        *("--steps", "2", "--output", "run", "--train.batch_size", "18", *SGD),
+        *("--data.margin_key", "by", "--ranking.center_coef", "0.05", "--data.max_length", "20"),
+        *("--train.max_tokens_per_micro_batch", "40"),
+    )
+
+    assert code == 0
+    tokenizer = AutoTokenizer.from_pretrained("model")
+    model = AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32).eval()
+    found = records(Path("run"), "metrics")
+    for step in range(2):
+        ranking, centering = [], []
+        for pair in PAIRS:
+            chosen, rejected = (
+                plain_score(model, head, pair, key, tokenizer) for key in ("chosen", "rejected")
+            )
+            ranking.append(-torch.nn.functional.logsigmoid(chosen - rejected - pair["by"]))
+            centering.append((chosen + rejected).square())
+        loss = torch.stack(ranking).mean()
+        assert found[step]["loss/ranking"] == pytest.approx(loss.item(), abs=1e-6)
+        weights = [*model.parameters(), head]
+        for weight in weights:
+            weight.grad = None
+        (loss + 0.05 * torch.stack(centering).mean()).backward()
+        with torch.no_grad():
+            for weight in weights:
+                weight -= weight.grad
+    after = AutoModelForSequenceClassification.from_pretrained("run/model")
+    for name, weight in after.named_parameters():
+        plain = head if name == "score.weight" else dict(model.named_parameters())[name]
+        torch.testing.assert_close(weight, plain, atol=2e-6, rtol=1e-5)
+
+
+def test_a_preference_is_learned_and_the_exported_model_is_a_reward(folder):
+    """The larger of two digits is preferred; some pairs are held out for some prompts."""
+    digits = [
+        {"prompt": f"{a}?", "chosen": str(b), "rejected": str(c)}
+        for a in range(4)
+        for b in range(10)
+        for c in range(b)
+    ]
+    held_out = digits[::7]
+    write("train.jsonl", [row for row in digits if row not in held_out])
+    write("held_out.jsonl", held_out)
+
+    code = rm(
+        *("--eval.data", "held_out.jsonl", "--output", "run", "--train.epochs", "20"),
+        *("--train.batch_size", "16", "--actor.adam.lr", "0.003", "--runtime.local.threads", "1"),
+        data="train.jsonl",
+    )
+
+    assert code == 0
+    first, last = records(Path("run"), "eval")
+    assert first["eval/loss"] == pytest.approx(0.6931, abs=0.1)
+    assert last["eval/accuracy"] >= 0.95
+    assert last["eval/loss"] < 0.3
+    # The statistics beside the model are those of the scores that Transformers gives.
+    plain = AutoModelForSequenceClassification.from_pretrained("run/model").eval()
+    tokenizer = AutoTokenizer.from_pretrained("run/model")
+    ids = [token_ids(pair, key, tokenizer) for pair in held_out for key in ("chosen", "rejected")]
+    with torch.no_grad():
+        scores = [plain(input_ids=torch.tensor([row])).logits.item() for row in ids]
+    config = json.loads(Path("run/model/config.json").read_text())
+    assert config["mean"] == pytest.approx(np.mean(scores), abs=1e-5)
+    assert config["std"] == pytest.approx(np.std(scores, ddof=1), abs=1e-5)
+    assert last["eval/score_mean"] == pytest.approx(config["mean"], abs=1e-6)
+    assert last["eval/score_std"] == pytest.approx(config["std"], abs=1e-6)
+    margins = np.subtract(scores[0::2], scores[1::2])
+    assert last["eval/margin"] == pytest.approx(margins.mean(), abs=1e-5)
+    # The reward of this project gives the same scores, and normalizes with them.
+    for normalize, expected in (
+        ("none", scores),
+        ("model", [(score - config["mean"]) / config["std"] for score in scores]),
+    ):
+        assert reward_of("run/model", held_out, tokenizer, normalize) == pytest.approx(
+            expected, abs=1e-5
+        )
+
+
+def reward_of(path, pairs, tokenizer, normalize):
+    """Rewards of all answers by the component ``reward_model``."""
+    registered = load("").get("rlhf_rewards", "reward_model")
+    reward = registered.build(registered.validate({"path": path, "normalize": normalize}))
+    requests = [
+        request_of(pair, key, tokenizer) for pair in pairs for key in ("chosen", "rejected")
+    ]
+    return [result.reward for result in asyncio.run(reward.score(requests))]
+
+
+def request_of(pair, key, tokenizer):
+    ids = token_ids(pair, key, tokenizer)
+    start = len(tokenizer.encode(pair["prompt"], add_special_tokens=False))
+    return RewardRequest(
+        uid="0.0.0.0",
+        row=pair,
+        prompt=pair["prompt"],
+        response=pair[key],
+        token_ids=tuple(ids),
+        action_mask=tuple(place >= start for place in range(len(ids))),
+        turns=(Turn(start=start, end=len(ids)),),
+        truncated=False,
+    )
+
+
+def test_statistics_of_training_pairs_stand_in_for_held_out_ones_and_may_be_left_out(folder):
+    assert rm("--steps", "1", "--output", "run") == 0
+    assert rm("--steps", "1", "--output", "bare", "--ranking.statistics", "false") == 0
+
+    with_them, bare = (
+        json.loads(Path(run, "model", "config.json").read_text()) for run in ("run", "bare")
+    )
+    assert with_them.pop("std") > 0
+    assert with_them.pop("mean") == pytest.approx(0.0, abs=1.0)
+    assert with_them == bare
+
+
+def test_an_average_of_the_weights_has_no_statistics_of_other_weights(folder):
+    assert rm("--steps", "1", "--output", "run", "--actor.ema", "0.9") == 0
+
+    assert "std" in json.loads(Path("run/model/config.json").read_text())
+    assert "std" not in json.loads(Path("run/model_ema/config.json").read_text())
+
+
+def test_training_goes_on_from_a_reward_model(folder):
+    assert rm("--steps", "3", "--output", "run", *SGD, "--eval.data", "pairs.jsonl") == 0
+    words = ["--steps", "1", "--output", "more", *SGD, "--eval.data", "pairs.jsonl"]
+    assert rm(*words, model="run/model") == 0
+
+    *_, last = records(Path("run"), "eval")
+    first, *_ = records(Path("more"), "eval")
+    assert first == pytest.approx(last, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["train", "save", "export"])
+def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
+    words = [
+        *("rm", "--model", "model", "--data", "pairs.jsonl", *QUIET, "--train.batch_size", "5"),
+        *("--train.epochs", "2", "--checkpoint.every", "2", "--runtime.local.threads", "1"),
+        *("--eval.data", "pairs.jsonl", "--eval.every", "3", "--actor.adam.lr", "0.01"),
+    ]
+    assert run_in_a_fork(folder, "whole", [*words, "--output", "whole"]) == 0
+    for step in {"train": (1, 2, 5, 8), "save": (2, 8), "export": (8,)}[phase]:
+        name = f"{phase}{step}"
+        killed = run_in_a_fork(folder, name, [*words, "--output", name], fault=f"{phase}:{step}")
+        assert os.WIFSIGNALED(killed)
+        assert os.WTERMSIG(killed) == signal.SIGKILL
+        assert run_in_a_fork(folder, name, [*words, "--output", name, "--resume", "auto"]) == 0
+
+        assert metrics_without_times(folder / name) == metrics_without_times(folder / "whole")
+        assert weights_digest(folder / name) == weights_digest(folder / "whole")
+        config = "model/config.json"
+        assert (folder / name / config).read_text() == (folder / "whole" / config).read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--ranking.loss", "hinge"], "sigmoid"),
+        (["--ranking.center_coef", "-1"], "--ranking.center_coef"),
+        (["--data.chosen_key", "best"], "pairs.jsonl"),
+        (["--data.margin_key", "prompt"], "expected a finite number"),
+        (
+            ["--data.margin_key", "by", "--ranking.loss", "log_exp"],
+            "--data.margin_key by: the loss log_exp has no margin",
+        ),
+        (["--preference.loss", "dpo"], "there is no such option"),
+        (["--data.max_length", "3"], "the row has"),
+        (["--checkpoint.best_metric", "eval/accuracy"], "none without --eval.data"),
+    ],
+)
+def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, message):
+    (folder / "model" / "model.safetensors").unlink()
+
+    assert rm(*words, "--output", "run") == 2
+    assert message in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "1?", "chosen": "2", "rejected": "2"}, "the preferred answer and the other"),
+        ({"prompt": "1?", "chosen": "", "rejected": "2"}, "pairs.jsonl:19"),
+        ({"prompt": "1?", "chosen": "2"}, "rejected"),
+    ],
+)
+def test_bad_rows_are_named(folder, capfd, row, message):
+    write("pairs.jsonl", [*PAIRS, row])
+
+    assert rm("--output", "run") == 2
+    assert message in capfd.readouterr().err
+
+
+def test_pairs_that_are_cut_to_the_same_tokens_are_bad_rows(folder, capfd):
+    write("pairs.jsonl", [{"prompt": "1234567?", "chosen": "12", "rejected": "13"}])
+    words = ["--data.max_length", "9", "--data.on_too_long", "truncate", "--output", "run"]
+
+    assert rm(*words) == 2
+    assert "the same tokens, up to --data.max_length" in capfd.readouterr().err
+
+
+def test_any_metric_that_is_evaluated_may_choose_the_best_checkpoint(folder):
+    words = ["--eval.data", "pairs.jsonl", "--steps", "1", "--output", "run"]
+    assert rm(*words) == 0
+    (evaluated,) = {tuple(found) for found in records(Path("run"), "eval")}
+
+    for metric in evaluated:
+        best = ["--checkpoint.best_metric", metric, "--check", "--output", "other"]
+        assert rm(*words[:4], *best) == 0
