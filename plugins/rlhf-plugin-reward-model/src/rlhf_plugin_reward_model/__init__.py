@@ -1,4 +1,4 @@
-"""Reward models: the reward ``reward_model``, and the command ``rlhf serve-rm``, which serves scores over HTTP."""
+"""Reward models: the rewards ``reward_model`` and ``process_reward_model``, and the command ``rlhf serve-rm``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_core import Component, hookimpl
 
-from .config import RewardModelConfig, ServeConfig
+from .config import RewardModelConfig, ServeConfig, StepRewardConfig
 
 
 @hookimpl
@@ -18,7 +18,14 @@ def rlhf_rewards() -> list[Component[Any]]:
             factory="rlhf_plugin_reward_model.reward:RewardModelReward",
             summary="score of the whole sequence by a sequence-classification model",
             provides=frozenset({"one_process"}),
-        )
+        ),
+        Component(
+            name="process_reward_model",
+            config=StepRewardConfig,
+            factory="rlhf_plugin_reward_model.step_reward:StepReward",
+            summary="probability that the steps of the response are good, by a process reward model",
+            provides=frozenset({"one_process"}),
+        ),
     ]
 
 

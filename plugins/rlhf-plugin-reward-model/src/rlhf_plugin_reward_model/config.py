@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from rlhf_core import Config
 
 
-class ModelOptions(Config):
-    """Options of a reward model, both in a training run and as a server."""
+class ModelFiles(Config):
+    """Options of any model with a scalar head: its files, and how it is run."""
 
     path: str = Field(
         min_length=1, description="folder or hub name of a model with one score per sequence"
@@ -23,12 +23,6 @@ class ModelOptions(Config):
         pattern=r"[A-Za-z_]\w*",
         description="name of the scalar head in the weights; unset: the value_head_prefix of config.json if it has "
         "one, else score",
-    )
-    score_at: Literal["auto", "last", "last_not_pad"] = Field(
-        "auto",
-        description="token whose hidden state is scored. last: the last token; last_not_pad: the last token that is "
-        "not the padding token, as in Transformers; auto: last if config.json has a value_head_prefix, else "
-        "last_not_pad. The two differ if the padding token also ends sequences",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="dtype of the weights; auto: bfloat16 on a GPU, float32 on a CPU"
@@ -50,6 +44,20 @@ class ModelOptions(Config):
         le=2**24,
         description="number of tokens of the longest sequence; unset: the model's limit",
     )
+    trust_remote_code: bool = Field(
+        False, description="run Python code that comes with the model; read the code first"
+    )
+
+
+class ModelOptions(ModelFiles):
+    """Options of a reward model, both in a training run and as a server."""
+
+    score_at: Literal["auto", "last", "last_not_pad"] = Field(
+        "auto",
+        description="token whose hidden state is scored. last: the last token; last_not_pad: the last token that is "
+        "not the padding token, as in Transformers; auto: last if config.json has a value_head_prefix, else "
+        "last_not_pad. The two differ if the padding token also ends sequences",
+    )
     overlong: Literal["error", "cut_start", "cut_end"] = Field(
         "error",
         description="treatment of a sequence beyond max_length. error: it has no score; cut_start: it is scored "
@@ -65,9 +73,6 @@ class ModelOptions(Config):
     )
     std: float | None = Field(
         None, gt=0.0, description="standard deviation that divides scores, with normalize = given"
-    )
-    trust_remote_code: bool = Field(
-        False, description="run Python code that comes with the model; read the code first"
     )
 
     @model_validator(mode="after")
@@ -101,13 +106,51 @@ class RewardModelConfig(ModelOptions):
     )
 
 
-class ServeConfig(ModelOptions):
+class StepTexts(Config):
+    """Options by which a response becomes steps."""
+
+    separator: str | None = Field(
+        None,
+        min_length=1,
+        description="text behind each step, at whose last token the model scores the step; unset: the step_separator "
+        "of config.json",
+    )
+    split: str | None = Field(
+        None,
+        min_length=1,
+        description="text between the steps of a response; unset: the separator",
+    )
+
+
+class StepModelOptions(StepTexts, ModelFiles):
+    """Options of a process reward model."""
+
+
+class StepRewardConfig(StepModelOptions):
+    """Options of ``process_reward_model``."""
+
+    reduce: Literal["min", "mean", "last", "product"] = Field(
+        "min",
+        description="number that a response gets of the probabilities that its steps are good",
+    )
+    truncated_reward: float | None = Field(
+        None,
+        description="reward of a response that hit a token limit; unset: that of its steps",
+    )
+
+
+class ServeConfig(StepTexts, ModelOptions):
     """Options of ``rlhf serve-rm``."""
 
     input: Literal["text", "ids"] = Field(
         "text",
         description="input of the model. text: the query, tokenized, with one end token; ids: the token_ids of the "
         "request, which the http reward sends with send_token_ids = true",
+    )
+    steps: Literal["none", "min", "mean", "last", "product"] = Field(
+        "none",
+        description="none: the score of each sequence; else the path is a process reward model, and the answer is this "
+        "number of the probabilities that the steps of the response are good",
     )
     host: str = Field("127.0.0.1", min_length=1, description="address that the server listens at")
     port: int = Field(
@@ -138,3 +181,16 @@ class ServeConfig(ModelOptions):
         le=3600,
         description="seconds, a whole number, for requests in work to finish after SIGTERM",
     )
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> Self:
+        by_steps = self.steps != "none"
+        useless = ("score_at", "overlong", "normalize") if by_steps else ("separator", "split")
+        for name in useless:
+            if name in self.model_fields_set:
+                raise ValueError(
+                    f"{name} would change nothing: steps is {self.steps}. Leave it out"
+                )
+        if by_steps and self.input == "ids":
+            raise ValueError("input = ids with steps: steps are found in text. Leave input out")
+        return self

@@ -43,15 +43,27 @@ def text_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
 
     Padding and end tokens at both ends of the text are removed first, so that they make no difference.
     """
-    pad, eos = tokenizer.pad_token, tokenizer.eos_token
-    marks = tuple(mark for mark in (pad, eos) if isinstance(mark, str) and mark)
-    while marks and text.endswith(marks):
-        text = next(text.removesuffix(mark) for mark in marks if text.endswith(mark))
+    marks = _marks(tokenizer)
+    text = without_end(text, tokenizer)
     while marks and text.startswith(marks):
         text = next(text.removeprefix(mark) for mark in marks if text.startswith(mark))
     ids = _encoded(text, tokenizer)
     end: Any = tokenizer.eos_token_id
     return ids if end is None else [*ids, end]
+
+
+def without_end(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a text that shows its special tokens without the padding and end tokens at its end."""
+    marks = _marks(tokenizer)
+    while marks and text.endswith(marks):
+        text = next(text.removesuffix(mark) for mark in marks if text.endswith(mark))
+    return text
+
+
+def _marks(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    """Return the padding token and the end token, those that there are."""
+    both = (tokenizer.pad_token, tokenizer.eos_token)
+    return tuple(mark for mark in both if isinstance(mark, str) and mark)
 
 
 def chat_ids(

@@ -24,7 +24,7 @@ from rlhf_core import ConfigError
 
 from .config import ModelOptions
 
-_HEAD = "score"
+HEAD = "score"
 """Transformers' name for the head of a decoder with a classification head."""
 
 
@@ -80,7 +80,7 @@ def load_model(options: ModelOptions) -> LoadedModel:
 
 
 def _load_weights(options: ModelOptions, config: Any, dtype: torch.dtype) -> PreTrainedModel:
-    head = options.head or getattr(config, "value_head_prefix", None) or _HEAD
+    head = options.head or getattr(config, "value_head_prefix", None) or HEAD
     # One label makes one score. A language model's config.json has no labels, for which Transformers would assume two.
     config.id2label, config.label2id = {0: "LABEL_0"}, {"LABEL_0": 0}
     bars = transformers_logging.is_progress_bar_enabled()
@@ -93,7 +93,7 @@ def _load_weights(options: ModelOptions, config: Any, dtype: torch.dtype) -> Pre
             options.path,
             config=config,
             dtype=dtype,
-            key_mapping={} if head == _HEAD else {rf"^{head}\.": f"{_HEAD}."},
+            key_mapping={} if head == HEAD else {rf"^{head}\.": f"{HEAD}."},
             ignore_mismatched_sizes=True,
             trust_remote_code=options.trust_remote_code,
             output_loading_info=True,

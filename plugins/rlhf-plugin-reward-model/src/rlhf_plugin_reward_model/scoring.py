@@ -7,18 +7,21 @@ right, where padding cannot reach a real token: neither a causal model nor the a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlhf_core import RewardError
+from rlhf_core import ConfigError, RewardError
 
 from .config import ModelOptions
-from .loading import LoadedModel, load_model
+from .loading import HEAD, LoadedModel, load_model
 
 TokenIds = Sequence[int]
+Forward = Callable[[Sequence[TokenIds], Sequence[int]], list[list[float]]]
+"""Function from the sequences of a pass, and their indices among all, to some numbers of each."""
 
 
 class Scorer:
@@ -36,7 +39,36 @@ class Scorer:
 
     def scores(self, sequences: Sequence[TokenIds]) -> list[float | RewardError]:
         """Return each sequence's score; for a sequence without a score, an error with the reason."""
-        results: list[float | RewardError] = [RewardError("not scored")] * len(sequences)
+        found = self._scores(sequences, self._forward)
+        return [value if isinstance(value, RewardError) else value[0] for value in found]
+
+    def scores_at(
+        self, sequences: Sequence[TokenIds], places: Sequence[Sequence[int]]
+    ) -> list[list[float] | RewardError]:
+        """Return the scores of each sequence at its places, not normalized; for a sequence that cannot be scored, an
+        error with the reason.
+
+        Args:
+            places: rising indices of tokens of each sequence, at least one.
+
+        Raises:
+            ConfigError: the model is an encoder, which has no score of the beginning of a sequence.
+        """
+        if self._head is None:
+            raise ConfigError(
+                f"reward model {self._options.path}: expected a decoder with a linear head {HEAD!r}, which scores "
+                f"every token; got {type(self.loaded.model).__name__}"
+            )
+
+        def forward(rows: Sequence[TokenIds], indices: Sequence[int]) -> list[list[float]]:
+            return self._head_at(rows, [places[index] for index in indices])
+
+        return self._scores(sequences, forward)
+
+    def _scores(
+        self, sequences: Sequence[TokenIds], forward: Forward
+    ) -> list[list[float] | RewardError]:
+        results: list[list[float] | RewardError] = [RewardError("not scored")] * len(sequences)
         fitting: dict[int, TokenIds] = {}
         for index, sequence in enumerate(sequences):
             try:
@@ -46,9 +78,9 @@ class Scorer:
         for indices in batches(
             {i: len(ids) for i, ids in fitting.items()}, self._options.batch_tokens
         ):
-            values = self._forward([fitting[index] for index in indices])
-            for index, value in zip(indices, values, strict=True):
-                results[index] = self._normalized(value)
+            found = forward([fitting[index] for index in indices], indices)
+            for index, values in zip(indices, found, strict=True):
+                results[index] = self._normalized(values)
         return results
 
     def _fitted(self, ids: TokenIds) -> TokenIds:
@@ -77,31 +109,50 @@ class Scorer:
             "allows, or set overlong to cut_start or cut_end"
         )
 
-    def _normalized(self, value: float) -> float | RewardError:
-        if not math.isfinite(value):
-            return RewardError(f"the reward model computed {value}; in float16, try bfloat16")
-        return (value - self.loaded.mean) / self.loaded.std
+    def _normalized(self, values: Sequence[float]) -> list[float] | RewardError:
+        if wrong := [value for value in values if not math.isfinite(value)]:
+            return RewardError(f"the reward model computed {wrong[0]}; in float16, try bfloat16")
+        return [(value - self.loaded.mean) / self.loaded.std for value in values]
+
+    @property
+    def _head(self) -> nn.Linear | None:
+        """The head, if it can score every token; an encoder's classifier chooses itself which token it reads."""
+        head = getattr(self.loaded.model, HEAD, None)
+        return head if isinstance(head, nn.Linear) else None
+
+    def _forward(self, sequences: Sequence[TokenIds], indices: Sequence[int]) -> list[list[float]]:
+        if self._head is not None:
+            last = [[last_token(ids, self.loaded.skipped_token)] for ids in sequences]
+            return self._head_at(sequences, last)
+        model: Any = self.loaded.model
+        with torch.inference_mode():
+            logits: Tensor = model(**self._inputs(sequences)).logits  # (B, 1)
+        return logits.float().tolist()
 
     @torch.inference_mode()
-    def _forward(self, sequences: Sequence[TokenIds]) -> list[float]:
+    def _head_at(
+        self, sequences: Sequence[TokenIds], places: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """Return the head's output at the places of each sequence."""
+        head = self._head
+        assert head is not None
+        inputs = self._inputs(sequences)
+        hidden: Tensor = self.loaded.model.base_model(**inputs, use_cache=False).last_hidden_state
+        rows = [row for row, chosen in enumerate(places) for _ in chosen]
+        chosen = hidden[rows, list(chain.from_iterable(places))].float()  # (M, D)
+        # In float32, since scores may differ by less than 16-bit numbers can resolve.
+        bias = None if head.bias is None else head.bias.float()
+        values = iter(nn.functional.linear(chosen, head.weight.float(), bias)[:, 0].tolist())
+        return [list(islice(values, len(one))) for one in places]
+
+    def _inputs(self, sequences: Sequence[TokenIds]) -> dict[str, Tensor]:
         lengths = [len(ids) for ids in sequences]
         pad = self.loaded.skipped_token or 0
         rows = [[*ids] + [pad] * (max(lengths) - len(ids)) for ids in sequences]
         input_ids = torch.tensor(rows, device=self._device)  # (B, T)
         there = torch.arange(max(lengths), device=self._device)
         attention_mask = there < torch.tensor(lengths, device=self._device)[:, None]  # (B, T)
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask.long()}
-        model: Any = self.loaded.model
-        head = getattr(model, "score", None)
-        if not isinstance(head, nn.Linear):
-            # An encoder's classifier chooses itself which token it reads.
-            return model(**inputs).logits[:, 0].float().tolist()  # type: ignore[no-any-return]
-        hidden: Tensor = model.base_model(**inputs, use_cache=False).last_hidden_state  # (B, T, D)
-        last = [last_token(ids, self.loaded.skipped_token) for ids in sequences]
-        chosen = hidden[range(len(last)), last].float()  # (B, D)
-        # In float32, since scores may differ by less than 16-bit numbers can resolve.
-        bias = None if head.bias is None else head.bias.float()
-        return nn.functional.linear(chosen, head.weight.float(), bias)[:, 0].tolist()
+        return {"input_ids": input_ids, "attention_mask": attention_mask.long()}
 
 
 def last_token(ids: TokenIds, skipped: int | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Sized
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -24,8 +24,8 @@ BODY_TIMEOUT_S = 60.0
 
 log = logging.getLogger(__name__)
 
-TokenizeFunction = Callable[[ScoreRequest], list[Sequence[int]]]
-"""Function that returns the token ids of each sequence of a request."""
+TokenizeFunction = Callable[[ScoreRequest], Sequence[Sized]]
+"""Function that returns each sequence of a request, as the batcher's score function takes it."""
 
 
 class _Refused(Exception):
@@ -48,7 +48,7 @@ def make_app(
 
     Args:
         batcher: computes the scores.
-        tokenize: returns the token ids of a request, or raises BadRequest or RewardError.
+        tokenize: returns the sequences of a request, or raises BadRequest or RewardError.
         token: token that requests have to carry as ``Authorization: Bearer``; None requires no token.
         max_body_bytes: size of the largest request.
         request_timeout_s: seconds for one request, waiting included.

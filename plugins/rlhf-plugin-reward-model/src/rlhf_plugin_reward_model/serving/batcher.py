@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from rlhf_core import RewardError
 
 Score = float | RewardError
 """Score of a sequence, or the reason why it has none."""
-ScoreFunction = Callable[[Sequence[Sequence[int]]], list[Score]]
-"""Function that returns the scores of sequences of token ids, in order."""
+ScoreFunction = Callable[[Sequence[Any]], list[Score]]
+"""Function that returns the scores of sequences, in order. Of a sequence the batcher knows its length in tokens."""
 
 
 class Full(Exception):
@@ -25,7 +26,7 @@ class Full(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    sequences: Sequence[Sequence[int]]
+    sequences: Sequence[Sized]
     done: asyncio.Future[list[Score]]
 
     @property
@@ -60,7 +61,7 @@ class Batcher:
         """Start to take requests, in the running event loop."""
         self._task = asyncio.create_task(self._run())
 
-    async def submit(self, sequences: Sequence[Sequence[int]]) -> list[Score]:
+    async def submit(self, sequences: Sequence[Sized]) -> list[Score]:
         """Return the scores, in order. Sequences of a cancelled caller are not computed, unless this has begun.
 
         Raises:

@@ -9,17 +9,21 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, RewardError
 
-from ..config import ServeConfig
+from ..config import ServeConfig, StepModelOptions
 from . import protocol
 from .flags import parse_flags
 from .protocol import BadRequest, ScoreRequest
 
 if TYPE_CHECKING:
     from ..scoring import Scorer
+    from ..steps import Reduction, SteppedText
+    from .app import TokenizeFunction
+    from .batcher import ScoreFunction
 
 _ABOUT = (
     "Serve a reward model over HTTP in OpenRLHF's protocol: POST /get_reward, GET /health. "
@@ -40,16 +44,72 @@ def serve_rm(words: Sequence[str]) -> int:
     token, said = _token(options)
     with _listening(options.host, options.port) as listener:
         # Imported after the port is open: a taken port is an error at once, while imports and the model take minutes.
-        from ..scoring import Scorer
-
-        scorer = Scorer(options)
+        model = _load(options)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        print(f"serving {scorer.describe()}", flush=True)
+        print(f"serving {model.describe()}", flush=True)
         print(f"url:   http://{shown}:{port}{protocol.PATH}", flush=True)
         print(f"token: {said}", flush=True)
-        _serve(options, scorer, token, listener)
+        _serve(options, model, token, listener)
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A loaded model as the server needs it."""
+
+    describe: Callable[[], str]
+    tokenize: TokenizeFunction
+    score: ScoreFunction
+    """Returns the scores of what ``tokenize`` returns."""
+
+
+def _load(options: ServeConfig) -> ServedModel:
+    from ..scoring import Scorer
+
+    if options.steps != "none":
+        return step_model(options, options.steps)
+    scorer = Scorer(options)
+    return ServedModel(scorer.describe, tokenize_function(options, scorer), scorer.scores)
+
+
+def step_model(options: ServeConfig, reduction: Reduction) -> ServedModel:
+    """Load a process reward model; a response gets one number of the probabilities that its steps are good.
+
+    Raises:
+        ConfigError: the model cannot be loaded, or nothing says what stands behind its steps.
+    """
+    from ..steps import StepScorer, reduced
+
+    chosen = {name: getattr(options, name) for name in StepModelOptions.model_fields}
+    scorer = StepScorer(StepModelOptions(**chosen))
+
+    def tokenize(request: ScoreRequest) -> list[SteppedText]:
+        if request.prompts is None:
+            raise BadRequest("this server scores the steps behind prompts; expected 'prompts'")
+        return [
+            scorer.text(*_divided(query, prompt))
+            for query, prompt in zip(request.queries, request.prompts, strict=True)
+        ]
+
+    def score(texts: Sequence[SteppedText]) -> list[float | RewardError]:
+        return [
+            found if isinstance(found, RewardError) else reduced(found, reduction)
+            for found in scorer.probabilities(texts)
+        ]
+
+    return ServedModel(scorer.describe, tokenize, score)
+
+
+def _divided(query: str, prompt: str) -> tuple[str, str]:
+    """Return the prompt and the response of a query.
+
+    Raises:
+        BadRequest: the query does not begin with the prompt.
+    """
+    if not query.startswith(prompt):
+        raise BadRequest("a query does not begin with its prompt, behind which the steps are")
+    return prompt, query[len(prompt) :]
 
 
 def tokenize_function(
@@ -76,7 +136,7 @@ def tokenize_function(
 
 
 def _serve(
-    options: ServeConfig, scorer: Scorer, token: str | None, listener: socket.socket
+    options: ServeConfig, model: ServedModel, token: str | None, listener: socket.socket
 ) -> None:
     import uvicorn
 
@@ -84,11 +144,11 @@ def _serve(
     from .batcher import Batcher
 
     batcher = Batcher(
-        scorer.scores, batch_tokens=options.batch_tokens, max_waiting=options.max_waiting
+        model.score, batch_tokens=options.batch_tokens, max_waiting=options.max_waiting
     )
     app = make_app(
         batcher,
-        tokenize_function(options, scorer),
+        model.tokenize,
         token=token,
         max_body_bytes=options.max_body_mib * 2**20,
         request_timeout_s=options.request_timeout_s,
