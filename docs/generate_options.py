@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rlhf_cli.train import DEFAULTS
+from rlhf_cli.training import TrainingCommand
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Registered
 from rlhf_core.config.annotations import model_of, type_name
@@ -25,6 +26,7 @@ from rlhf_core.config.sections import fields_of
 from rlhf_core.config.train import SLOTS
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 from rlhf_core.plugins import Plugins
+from rlhf_plugin_supervised.training.command import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs/options.md"
@@ -66,7 +68,37 @@ def page(plugins: Plugins, selected: dict[str, Any]) -> str:
     lines += ["", "## Every further loss", ""]
     lines.append("Beside its own options, in `algo.terms.<name>`.")
     lines += ["", *TABLE, *(row(name, info) for name, info in fields_of(TermOptions))]
+    for command in COMMANDS.values():
+        lines += ["", *examples_command(plugins, command)]
     return "\n".join(lines) + "\n"
+
+
+def examples_command(plugins: Plugins, command: TrainingCommand[Any]) -> list[str]:
+    """Heading and options of a command that trains on examples, without those that it shares with ``rlhf train``."""
+    tree = command.options
+    selected = tomllib.loads(command.defaults.read_text(encoding="utf-8"))
+    shared = {(path, *_described(info)) for path, info in fields_of(RunConfig)}
+    lines = [f"## rlhf {tree.command}", "", tree.purpose]
+    lines.append(
+        "Options that `rlhf train` has too, with the same meaning and default, are not repeated."
+    )
+    for section, fields in sections(tree.model):
+        named = [(f"{section}.{name}" if section else name, info) for name, info in fields]
+        own = [(path, info) for path, info in named if (path, *_described(info)) not in shared]
+        if own:
+            lines += ["", f"### rlhf {tree.command}: {section or 'run'}", "", *TABLE]
+            lines += [row(path, info, lookup(selected, path)) for path, info in own]
+    known = {slot.hook for slot in SLOTS}
+    for slot in tree.selectors:
+        for entry in plugins.registries[slot.hook] if slot.hook not in known else ():
+            if _is_ours(entry):
+                lines += ["", *component(slot.section, COMPONENT_HOOKS[slot.hook], entry)]
+    return lines
+
+
+def _described(info: FieldInfo) -> tuple[str, str, str | None]:
+    """Type, default and description of an option."""
+    return type_name(info.annotation), _plain(info, None), info.description
 
 
 def sections(

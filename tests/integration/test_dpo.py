@@ -133,10 +133,8 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["--preference.loss", "kto"],
-            "kto: it learns from single answers, and rlhf dpo reads pairs",
-        ),
+        (["--data.label_key", "label"], "would change nothing: dpo reads pairs"),
+        (["--data.margin_key", "by"], "no preference loss reads margins"),
         (["--preference.loss", "nothing"], "nothing"),
         (["--data.chosen_key", "best"], "pairs.jsonl"),
         (["--loss", "ppo"], "there is no such option"),

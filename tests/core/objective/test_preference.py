@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -190,6 +191,14 @@ def test_padding_has_no_effect(build, logprobs):
     torch.testing.assert_close(loss, by_hand(logprobs))
 
 
-def test_only_a_loss_on_pairs_keeps_rows_together():
-    assert rows_per_unit(None, empty()) == 1
-    assert rows_per_unit(ValueObjective(), empty()) == 1
+def test_a_loss_is_given_the_mismatched_kl_of_the_whole_update(build, logprobs):
+    seen = []
+    objective = build("each")
+    loss = objective.loss
+    spying = replace(objective, loss=lambda inputs: seen.append(inputs) or loss(inputs))
+
+    for plan in (PLAN, replace(PLAN, mismatched_kl=-0.25)):
+        spying.rollouts(*part(logprobs, range(4)), plan)
+
+    assert seen[0].mismatched_kl is None
+    assert seen[1].mismatched_kl.item() == -0.25

@@ -189,6 +189,8 @@ class StepPlan:
     on_policy: bool = False
     """True before the first update on a batch, when the policy is still the old policy: the loss then takes the
     policy's own (detached) log-probs as the old ones, and no extra pass is needed."""
+    mismatched_kl: float | None = None
+    """``PreferenceInputs.mismatched_kl`` of the whole step, for a preference loss that needs it."""
     return_logprobs: bool = False
     """Return the policy's log-probs of this step's forward pass as ``StepOutcome.logprobs``."""
 

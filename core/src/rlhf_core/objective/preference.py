@@ -60,7 +60,12 @@ def preference_objective(
             num_tokens=lengths[rows],
         )
 
-    inputs = PreferenceInputs(chosen=answers(chosen), rejected=answers(~chosen))
+    mismatched_kl = None
+    if plan.mismatched_kl is not None:
+        mismatched_kl = policy.new_tensor(plan.mismatched_kl)
+    inputs = PreferenceInputs(
+        chosen=answers(chosen), rejected=answers(~chosen), mismatched_kl=mismatched_kl
+    )
     result = loss(inputs)
     units = plan.normalizers.num_sequences / rows_per_unit
     first = result.loss.sum() / units

@@ -61,6 +61,15 @@ class ExampleState(RunState):
     """Updates in a row whose gradient was not finite."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """The data of one optimizer update."""
+
+    batch: TrainBatch
+    mismatched_kl: float | None = None
+    """See ``StepPlan.mismatched_kl``."""
+
+
 class Examples(Protocol):
     """The rows of one command, and what it makes of them."""
 
@@ -73,8 +82,8 @@ class Examples(Protocol):
         is loaded, so the model is the same one."""
         ...
 
-    def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
-        """Return the data of an update on these rows."""
+    async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
+        """Return the data of an update of the model on these rows."""
         ...
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
@@ -141,13 +150,16 @@ class ExampleCourse:
             NonFiniteError: too many updates in a row had a gradient that is not finite.
         """
         started = time.perf_counter()
-        batch = self._examples.batch(rows_of(self._order.units(self.state.step), self._examples))
-        rows = batch.trajectories
+        units = self._order.units(self.state.step)
+        update = await self._examples.update(rows_of(units, self._examples), self._model)
+        rows = update.batch.trajectories
         plan = StepPlan(
-            normalizers=normalizers_of(rows.num_actions, self._run.data.max_length), on_policy=True
+            normalizers=normalizers_of(rows.num_actions, self._run.data.max_length),
+            mismatched_kl=update.mismatched_kl,
+            on_policy=True,
         )
         fault_point("train", self.state.step + 1)
-        outcome = await self._model.train_step(batch, plan)
+        outcome = await self._model.train_step(update.batch, plan)
         values = metric_values(outcome.metrics)
         values.pop("policy/approx_kl", None)  # 0 before each update, which is when it is measured
         self.state.step += 1

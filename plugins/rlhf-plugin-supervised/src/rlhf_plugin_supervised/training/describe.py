@@ -25,7 +25,7 @@ def describe(resolved: ResolvedOptions[Any], plugins: Plugins) -> str:
     steps = run.train.steps or f"{run.train.epochs} epoch(s) of the data"
     lines += [
         "one step",
-        f"  {run.train.batch_size} conversations or pairs, sequences of up to {run.data.max_length} tokens",
+        f"  {run.train.batch_size} rows of the data, sequences of up to {run.data.max_length} tokens",
         f"  steps: {steps}",
         "output",
         f"  {run.output}",

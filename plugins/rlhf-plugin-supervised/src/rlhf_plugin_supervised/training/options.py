@@ -47,7 +47,8 @@ class ExampleTraining(Config):
     )
     epochs: Positive = Field(1, description="passes over the data, when steps is unset")
     batch_size: Positive = Field(
-        64, description="conversations, or pairs of answers, per optimizer update"
+        64,
+        description="conversations, solutions, answers, or pairs of answers, per optimizer update",
     )
     max_tokens_per_micro_batch: Positive = Field(
         16_384, description="packed tokens of one forward and backward pass"

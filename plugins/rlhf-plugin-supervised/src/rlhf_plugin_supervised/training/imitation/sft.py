@@ -22,7 +22,7 @@ from rlhf_core.data import load_conversations
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Exportable, drive
 
-from .course import TrainedModel, kind_of, logprobs_of, renderer_of
+from ..course import TrainedModel, Update, kind_of, logprobs_of, renderer_of
 from .sft_options import SftOptions
 
 
@@ -41,11 +41,11 @@ class ImitatedRows:
     async def begin(self, model: RoleHandle) -> None:
         """Nothing has to be known of the policy."""
 
-    def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
+    async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         part = self.rows.select(rows)
         # Every objective on rollouts has this column; the loss of given responses reads nothing of it.
         ones = np.ones(int(part.num_actions.sum()), dtype=np.float32)
-        return TrainBatch(trajectories=part, columns={"advantages": ones})
+        return Update(batch=TrainBatch(trajectories=part, columns={"advantages": ones}))
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean negative log-likelihood of the learned tokens held out, in nats, and its exponential."""

@@ -23,8 +23,8 @@ from rlhf_core.objective import ranking_loss
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Exportable, drive, generator_of
 
+from ..course import TrainedModel, Update, kind_of, renderer_of, scores_of
 from .config_entries import WithEntries, statistics_of
-from .course import TrainedModel, kind_of, renderer_of, scores_of
 from .rm_options import RmOptions
 
 STATISTICS_PAIRS = 1000
@@ -59,8 +59,8 @@ class RankedAnswers:
     async def begin(self, model: RoleHandle) -> None:
         """Nothing has to be known of the model."""
 
-    def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
-        return TrainBatch(trajectories=self.rows.select(rows), columns={})
+    async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
+        return Update(batch=TrainBatch(trajectories=self.rows.select(rows), columns={}))
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean ranking loss of the pairs held out, how often the chosen answer's score is the higher one, by

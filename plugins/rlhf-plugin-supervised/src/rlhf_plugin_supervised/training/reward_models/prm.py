@@ -28,8 +28,8 @@ from rlhf_core.data import load_step_labels
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Exportable, drive
 
+from ..course import TrainedModel, Update, kind_of, renderer_of, scores_of
 from .config_entries import WithEntries
-from .course import TrainedModel, kind_of, renderer_of, scores_of
 from .prm_options import PrmOptions
 
 SEPARATOR = "step_separator"
@@ -60,9 +60,9 @@ class LabeledSteps:
     async def begin(self, model: RoleHandle) -> None:
         """Nothing has to be known of the model."""
 
-    def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
+    async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         part = self.rows.select(rows)
-        return TrainBatch(trajectories=part, columns={"labels": part.action_rewards})
+        return Update(batch=TrainBatch(trajectories=part, columns={"labels": part.action_rewards}))
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return, over the steps held out, the mean cross-entropy in nats, how often a step is told to be what it is,

@@ -1,4 +1,4 @@
-"""``rlhf dpo``: pairs of answers to one prompt, of which one was preferred."""
+"""``rlhf dpo``: pairs of answers to one prompt, of which one was preferred; or answers that were judged one by one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlhf_core.capabilities import UNPAIRED_ANSWERS
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import (
     AnswerLogprobs,
@@ -20,12 +21,14 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import load_pairs
+from rlhf_core.data import load_labeled_answers, load_pairs
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Exportable, drive
 
-from .course import TrainedModel, kind_of, logprobs_of, renderer_of
+from ..course import TrainedModel, Update, kind_of, logprobs_of, renderer_of
 from .dpo_options import DpoOptions
+from .judged import JudgedAnswers
+from .sums import answer_sums
 
 
 class PreferredAnswers:
@@ -71,11 +74,11 @@ class PreferredAnswers:
                 self._held_out, model, self._eval_batch_size
             )
 
-    def batch(self, rows: NDArray[np.int64]) -> TrainBatch:
+    async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         columns = {}
         if self._reference is not None:
             columns["ref_logprobs"] = self._reference[self.rows.action_index(rows)]
-        return TrainBatch(trajectories=self.rows.select(rows), columns=columns)
+        return Update(batch=TrainBatch(trajectories=self.rows.select(rows), columns=columns))
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean loss of the pairs held out, how often the chosen answer's implicit reward is the higher one,
@@ -83,9 +86,9 @@ class PreferredAnswers:
         if self._held_out is None:
             return None
         logprobs = await logprobs_of(self._held_out, model, self._eval_batch_size)
-        policy_sums = _sums(self._held_out, logprobs)  # (B,)
+        policy_sums = answer_sums(self._held_out, logprobs)  # (B,)
         reference = self._held_out_reference
-        reference_sums = None if reference is None else _sums(self._held_out, reference)
+        reference_sums = None if reference is None else answer_sums(self._held_out, reference)
         num_tokens = torch.from_numpy(self._held_out.num_actions)
 
         def answers(first: int) -> AnswerLogprobs:
@@ -108,26 +111,35 @@ class PreferredAnswers:
         return model
 
 
-def _sums(rows: TrajectoryColumns, logprobs: NDArray[np.float32]) -> torch.Tensor:
-    """Return the log-prob of each row's whole answer, (B,)."""
-    return torch.from_numpy(np.add.reduceat(logprobs, rows.action_offsets[:-1]))
-
-
-def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers:
+def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     run: DpoOptions = resolved.run
     renderer, eos = renderer_of(run)
+    selected = resolved.one("preference.loss")
+    loss = selected.registered.build(selected.options)
+    has_reference = "ref_logprobs" in selected.needs
+    is_single = UNPAIRED_ANSWERS in selected.registered.component.provides
+    read = load_labeled_answers if is_single else load_pairs
 
     def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
-        return load_pairs(sets, run.data, run.data, renderer, eos=eos, option=option).columns
+        return read(sets, run.data, run.data, renderer, eos=eos, option=option).columns
 
-    loss = resolved.one("preference.loss")
+    train = rows("data.train", run.data.train)
     held_out = rows("eval.data", run.eval.data) if run.eval.data else None
+    if is_single:
+        return JudgedAnswers(
+            train,
+            held_out,
+            loss,
+            has_reference=has_reference,
+            needs_kl="mismatched_kl" in selected.needs,
+            eval_batch_size=run.eval.batch_size,
+            max_length=run.data.max_length,
+        )
     return PreferredAnswers(
-        rows("data.train", run.data.train),
+        train,
         held_out,
-        loss.registered.build(loss.options),
-        has_reference="ref_logprobs" in loss.needs,
-        has_adapter=resolved.optional("actor.adapter") is not None,
+        loss,
+        has_reference=has_reference,
         eval_batch_size=run.eval.batch_size,
     )
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from rlhf_plugin_supervised.training.config_entries import (
+from rlhf_plugin_supervised.training.reward_models.config_entries import (
     SMALLEST_STD,
     statistics_of,
     write_entries,

@@ -1,0 +1,1 @@
+"""Commands that imitate given texts: ``rlhf sft``."""

@@ -1,0 +1,142 @@
+"""Answers that were judged one by one, as KTO learns from: ``rlhf dpo`` with a loss on single answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlhf_core.contracts import (
+    AnswerLogprobs,
+    PreferenceInputs,
+    PreferenceLoss,
+    RoleHandle,
+    TrainBatch,
+    TrajectoryColumns,
+)
+from rlhf_core.runs import Exportable
+
+from ..course import Update, logprobs_of
+from .mismatched import mismatched
+from .sums import answer_sums
+
+log = logging.getLogger(__name__)
+
+
+class JudgedAnswers:
+    """See ``course.Examples``: each row is an answer, whose reward is 1 for a good one and 0 for another.
+
+    The reference is the model before its first update, as in ``dpo.PreferredAnswers``.
+
+    Args:
+        needs_kl: True: the loss looks at the mean log-ratio of answers beside the prompts of others.
+        max_length: tokens of a sequence, prompt included.
+    """
+
+    rows_per_unit = 1
+
+    def __init__(
+        self,
+        rows: TrajectoryColumns,
+        held_out: TrajectoryColumns | None,
+        loss: PreferenceLoss,
+        *,
+        has_reference: bool,
+        needs_kl: bool,
+        eval_batch_size: int,
+        max_length: int,
+    ) -> None:
+        self.rows = rows
+        self._loss = loss
+        self._sets = {
+            name: _Judged(part, mismatched(part, max_length) if needs_kl else None)
+            for name, part in (("train", rows), ("held out", held_out))
+            if part is not None
+        }
+        self._has_reference = has_reference
+        self._eval_batch_size = eval_batch_size
+
+    async def begin(self, model: RoleHandle) -> None:
+        """Compute the reference's log-probs, by the model that has not learned yet."""
+        good = int((self.rows.reward > 0.5).sum())
+        log.info("%s good answers and %s bad ones", good, len(self.rows) - good)
+        if not self._has_reference:
+            return
+        for part in self._sets.values():
+            part.reference = await logprobs_of(part.rows, model, self._eval_batch_size)
+            if part.mismatched is not None:
+                found = await logprobs_of(part.mismatched, model, self._eval_batch_size)
+                part.mismatched_reference = answer_sums(part.mismatched, found)
+
+    async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
+        train = self._sets["train"]
+        columns = {}
+        if train.reference is not None:
+            columns["ref_logprobs"] = train.reference[self.rows.action_index(rows)]
+        batch = TrainBatch(trajectories=self.rows.select(rows), columns=columns)
+        kl = await train.mismatched_kl(rows, model, self._eval_batch_size)
+        return Update(batch=batch, mismatched_kl=kl)
+
+    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
+        """Return the mean loss of the answers held out, and the difference of the mean implicit rewards of good and bad
+        ones, where there are both."""
+        held_out = self._sets.get("held out")
+        if held_out is None:
+            return None
+        rows = held_out.rows
+        policy = answer_sums(rows, await logprobs_of(rows, model, self._eval_batch_size))  # (B,)
+        reference = (
+            None if held_out.reference is None else answer_sums(rows, held_out.reference)
+        )  # (B,)
+        kl = await held_out.mismatched_kl(np.arange(len(rows)), model, self._eval_batch_size)
+        num_tokens = torch.from_numpy(rows.num_actions)
+        good = torch.from_numpy(rows.reward > 0.5)
+
+        def answers(kind: torch.Tensor) -> AnswerLogprobs:
+            return AnswerLogprobs(
+                policy=policy[kind],
+                reference=None if reference is None else reference[kind],
+                num_tokens=num_tokens[kind],
+            )
+
+        result = self._loss(
+            PreferenceInputs(
+                chosen=answers(good),
+                rejected=answers(~good),
+                mismatched_kl=None if kl is None else policy.new_tensor(kl),
+            )
+        )
+        found = {"eval/loss": float(result.loss.mean())}
+        if 0 < int(good.sum()) < len(good):
+            margin = result.chosen_rewards.mean() - result.rejected_rewards.mean()
+            found["eval/margin"] = float(margin)
+        return found
+
+    def exported(self, model: RoleHandle) -> Exportable:
+        return model
+
+
+class _Judged:
+    """A set of judged answers, the same answers beside other prompts, and what the reference says of both."""
+
+    def __init__(self, rows: TrajectoryColumns, mismatched: TrajectoryColumns | None) -> None:
+        self.rows = rows
+        self.mismatched = mismatched
+        self.reference: NDArray[np.float32] | None = None
+        """(sum of A,) of ``rows``."""
+        self.mismatched_reference: torch.Tensor | None = None
+        """(B,) of ``mismatched``."""
+
+    async def mismatched_kl(
+        self, rows: NDArray[np.int64], model: RoleHandle, batch_size: int
+    ) -> float | None:
+        """Return the mean log-ratio of the model to the reference over the mismatched answers of these prompts; None if
+        the loss does not look at it."""
+        if self.mismatched is None or self.mismatched_reference is None:
+            return None
+        chosen = self.mismatched.select(rows)
+        sums = answer_sums(chosen, await logprobs_of(chosen, model, batch_size))  # (B,)
+        return float((sums - self.mismatched_reference[torch.from_numpy(rows)]).double().mean())

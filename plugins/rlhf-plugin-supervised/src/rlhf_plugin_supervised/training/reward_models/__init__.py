@@ -1,0 +1,1 @@
+"""Commands that train models which score: ``rlhf rm`` and ``rlhf prm``."""

@@ -1,0 +1,72 @@
+"""Answers beside the prompts of others."""
+
+import numpy as np
+import pytest
+
+from rlhf_core import DataError
+from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_plugin_supervised.training.preferences.mismatched import mismatched
+
+
+def rows_of(*rows):
+    """Rows of a prompt and an answer, with a token of a chat template behind each."""
+    made = []
+    for index, (prompt, answer) in enumerate(rows):
+        start, end = len(prompt), len(prompt) + len(answer)
+        tokens = np.array([*prompt, *answer, 99], dtype=np.int32)
+        mask = np.zeros(end + 1, dtype=bool)
+        mask[start:end] = True
+        made.append(
+            Trajectory(
+                uid=Uid(0, index),
+                token_ids=tokens,
+                action_mask=mask,
+                rollout_logprobs=np.zeros(len(answer), dtype=np.float32),
+                weight_version=np.zeros(len(answer), dtype=np.int32),
+                turns=(Turn(start=start, end=end),),
+            )
+        )
+    return TrajectoryColumns.from_trajectories(made)
+
+
+def shown(rows):
+    return [
+        (rows.tokens_of(row).tolist(), rows.actions_of(row).tolist()) for row in range(len(rows))
+    ]
+
+
+def test_each_prompt_gets_the_answer_of_the_next_row():
+    found = mismatched(rows_of(([1], [10, 11]), ([2, 3], [20]), ([4], [30, 31])), 100)
+
+    assert shown(found) == [
+        ([1, 20], [20]),
+        ([2, 3, 30, 31], [30, 31]),
+        ([4, 10, 11], [10, 11]),
+    ]
+
+
+def test_no_prompt_meets_an_answer_of_its_own():
+    """Two answers to each of three prompts: the smallest shift that does it is 2."""
+    prompts = [[1], [1], [2], [2], [3], [3]]
+    found = mismatched(rows_of(*((prompt, [10 + row]) for row, prompt in enumerate(prompts))), 100)
+
+    assert [answer for _, (answer,) in shown(found)] == [12, 13, 14, 15, 10, 11]
+
+
+def test_where_some_have_to_meet_their_own_the_fewest_do():
+    """Of four rows three have one prompt: whatever the shift, two of these meet."""
+    found = mismatched(rows_of(([1], [10]), ([1], [11]), ([1], [12]), ([2], [20])), 100)
+
+    assert [answer for _, (answer,) in shown(found)] == [11, 12, 20, 10]
+
+
+def test_an_answer_that_is_too_long_beside_its_new_prompt_loses_its_end():
+    found = mismatched(rows_of(([1, 2, 3, 4], [10]), ([5], [20, 21, 22, 23])), 6)
+
+    assert shown(found) == [([1, 2, 3, 4, 20, 21], [20, 21]), ([5, 10], [10])]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_answers_to_one_prompt_alone_are_refused(count):
+    with pytest.raises(DataError, match=f"all {count} rows have the same prompt"):
+        mismatched(rows_of(*(([1], [10 + row]) for row in range(count))), 100)
