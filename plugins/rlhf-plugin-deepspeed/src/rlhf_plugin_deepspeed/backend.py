@@ -31,6 +31,7 @@ from rlhf_core.objective import (
     ActionScores,
     BuiltObjective,
     BuiltPolicyObjective,
+    BuiltScoreObjective,
     BuiltValueObjective,
     read_metrics,
 )
@@ -204,6 +205,7 @@ class DeepSpeedBackend(ScoringBackend):
             columns = ActionColumns.of(batch, rows, shared.packed.grid)
             scores = self._action_scores(shared, columns.teacher_top_ids)
             seen.add(rows, scores.logprobs)
+            assert not isinstance(objective, BuiltScoreObjective)  # setup has refused the head
             loss, metrics = objective.rollouts(scores, columns, plan)
         self._report(metrics, parts)
         return loss
