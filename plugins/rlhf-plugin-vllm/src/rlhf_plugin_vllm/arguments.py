@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from rlhf_core import ConfigError
 from rlhf_core.contracts import EngineSpec
@@ -29,6 +29,12 @@ CPU_CACHE_GIB = 1.0
 MOST_AT_ONCE = 1024
 """Largest number of sequences that vLLM decodes together, unless an option sets it; further sequences wait. vLLM makes
 CUDA graphs for batches of up to this size."""
+VERSIONS_AT_ONCE = 4
+"""Number of versions of an adapter that vLLM computes with in one batch, unless an option sets it; requests of further
+versions wait. As many are in flight with ``rollout.max_staleness`` of 3. Each takes memory on the device."""
+VERSIONS_KEPT = 64
+"""Largest number of versions of an adapter that vLLM holds, unless an option sets it. A version is dropped when
+no request uses it, so this many are there only if an answer takes that many updates."""
 GIB = 1 << 30
 
 
@@ -36,7 +42,7 @@ def engine_args(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> 
     """Return the arguments of ``AsyncLLM``; imports vLLM.
 
     Raises:
-        ConfigError: vLLM has no such argument, or refuses the combination.
+        ConfigError: vLLM has no such argument, refuses the combination, or serves no adapter of this rank.
     """
     from vllm import AsyncEngineArgs
 
@@ -76,6 +82,8 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
+    if spec.adapter_rank is not None:
+        arguments |= _for_adapters(spec.adapter_rank)
     cache_gib = CPU_CACHE_GIB if on_cpu and config.kv_cache_gib is None else config.kv_cache_gib
     if cache_gib is not None:
         arguments["kv_cache_memory_bytes"] = int(cache_gib * GIB)
@@ -87,6 +95,23 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
         # Triton's kernel for mixtures of experts computes with weights in the layout of a checkpoint.
         arguments["moe_backend"] = "triton"
     return arguments
+
+
+def _for_adapters(rank: int) -> dict[str, Any]:
+    from vllm.config.lora import MaxLoRARanks
+
+    rooms = sorted(get_args(MaxLoRARanks))
+    if rank > rooms[-1]:
+        raise ConfigError(
+            f"the adapter's rank is {rank}; vLLM serves adapters of at most rank {rooms[-1]}. Choose a smaller rank, "
+            "or have the adapter merged into the weights that the engine gets"
+        )
+    return {
+        "enable_lora": True,
+        "max_lora_rank": min(room for room in rooms if room >= rank),
+        "max_loras": VERSIONS_AT_ONCE,
+        "max_cpu_loras": VERSIONS_KEPT,
+    }
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from packaging.version import Version
 from rlhf_core import MissingDependency
 
 if TYPE_CHECKING:
+    from torch import nn
     from vllm.config import SchedulerConfig
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -60,6 +61,21 @@ def tokens_so_far(llm: AsyncLLM) -> dict[str, int]:
         detokenizer = state.detokenizer
         counts[name] = detokenizer.num_output_tokens() if detokenizer is not None else 0
     return counts
+
+
+def adapted_module(model: nn.Module, name: str) -> str:
+    """Return vLLM's name of a module whose name in the Transformers model is given.
+
+    Query, key and value keep names of their own, although vLLM computes them in one module.
+    """
+    from vllm.lora.utils import parse_fine_tuned_lora_name
+
+    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    if mapper is not None:
+        # vLLM 0.26 has another name for the same mapper.
+        by_name = getattr(mapper, "get_rename_mapper", None) or mapper.get_unstacked_mapper
+        mapper = by_name()
+    return parse_fine_tuned_lora_name(f"{name}.lora_A.weight", mapper)[0]
 
 
 def core_pids(llm: AsyncLLM) -> list[int]:

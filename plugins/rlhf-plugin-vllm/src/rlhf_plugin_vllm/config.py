@@ -21,6 +21,10 @@ OURS = {
     "enforce_eager": "--engine.vllm.compile",
     "gpu_memory_utilization": "--engine.vllm.memory_share",
     "kv_cache_memory_bytes": "--engine.vllm.kv_cache_gib",
+    "enable_lora": "--actor.adapter",
+    "max_lora_rank": "nothing: the rank is the adapter's",
+    "lora_dtype": "nothing: an adapter is served in the trainer's dtype",
+    "lora_target_modules": "nothing: all linear layers are ready for an adapter",
     "enable_sleep_mode": "nothing: a run keeps its engine in memory all the time",
 }
 """Arguments of vLLM that this engine sets itself, and for each the option to use instead."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource, WeightSync
@@ -19,14 +17,19 @@ from .arguments import engine_args, environment
 from .config import VllmEngineConfig
 from .requests import completion, sampling_params
 from .rope_limit import check_length
-from .sender import Hand, WeightSender
-from .served_digest import HeldWeight, served_digest
+from .weights.adapter_versions import AdapterVersions
+from .weights.model_updates import ModelUpdates
+from .weights.sender import WeightSender
+from .weights.served_digest import HeldWeight, served_digest
+from .weights.updates import Updates
+from .weights.workers import Workers, reason
 
 if TYPE_CHECKING:
     import psutil
     from vllm.v1.engine.async_llm import AsyncLLM
 
 MIB = 1 << 20
+Told = TypeVar("Told")
 
 
 class VllmState(StrEnum):
@@ -51,7 +54,7 @@ class VllmEngine:
     token changes only if the log-probs of two candidates are that close.
 
     When new weights come while requests are running, vLLM computes the keys and values of their tokens again with the
-    new weights.
+    new weights. With an adapter (``EngineSpec.adapter_rank``) requests go on with the version with which they began.
     """
 
     shares_weights = False
@@ -62,6 +65,8 @@ class VllmEngine:
         self._state = VllmState.NEW
         self._spec: EngineSpec
         self._llm: AsyncLLM
+        self._workers: Workers
+        self._updates: Updates
         self._family: list[psutil.Process] = []
         self._vocab_size = 0
         self._version = 0
@@ -96,12 +101,15 @@ class VllmEngine:
         self._require("start", VllmState.NEW)
         self._spec = spec
         self._llm = self._launch(spec)
+        self._workers = Workers(self._llm)
+        kind = ModelUpdates if spec.adapter_rank is None else AdapterVersions
+        self._updates = kind(self._workers, self._sender)
         # Children of a dead process cannot be found any more, so all of vLLM's processes are noted at the start.
         self._family = processes.family(self._llm)
         self._state = VllmState.INCOMPLETE
         try:
             self._check_tokens(spec)
-            await self._init_transfer({})
+            await self._workers.init_transfer({})
         except BaseException:
             await self.close()
             raise
@@ -115,7 +123,7 @@ class VllmEngine:
             return []
         return [
             Place(machine=machine, device=device)
-            for machine, device in await self._ask("rlhf_place")
+            for machine, device in await self._workers.ask("rlhf_place")
         ]
 
     async def join(self, invitation: Invitation) -> None:
@@ -125,9 +133,9 @@ class VllmEngine:
             RolloutError: another end of the link did not join.
         """
         try:
-            await self._init_transfer({"link": invitation.to_plain()})
+            await self._workers.init_transfer({"link": invitation.to_plain()})
         except Exception as error:  # vLLM wraps a worker's error in various classes
-            raise RolloutError(f"joining the trainer's link: {_reason(error)}") from error
+            raise RolloutError(f"joining the trainer's link: {reason(error)}") from error
 
     async def receive_weights(self, version: int) -> None:
         """Serve the weights that come by the link, as ``update_weights`` serves those of a source.
@@ -135,12 +143,7 @@ class VllmEngine:
         Raises:
             RolloutError: requests are running and ``pause`` was not called, the link broke, or the weights do not fit.
         """
-
-        async def send() -> None:
-            async with self._open_update() as hand:
-                await hand({"version": version})
-
-        await self._replace_weights(version, send)
+        await self._replace_weights(version, lambda: self._updates.receive(version))
 
     async def generate(self, request: GenerationRequest) -> list[Completion]:
         """Return one completion per seed, in the order of the seeds. A paused engine answers after ``resume``.
@@ -169,34 +172,36 @@ class VllmEngine:
     async def update_weights(self, version: int, source: WeightSource) -> WeightSync:
         """Copy the weights of ``source`` into the served model, and label tokens with ``version`` from now on.
 
-        Returns the size of the weights and the duration.
+        Return the size of the weights and the duration. With an adapter, ``version`` is that of new requests only, and
+        requests may be running without ``pause``.
 
         Raises:
             RolloutError: requests are running and ``pause`` was not called, or the weights do not fit the model.
         """
-        begin, num_bytes = time.perf_counter(), 0
-
-        async def send() -> None:
-            nonlocal num_bytes
-            async with self._open_update() as hand:
-                num_bytes = await self._sender.send(source, hand)
-
-        await self._replace_weights(version, send)
+        begin = time.perf_counter()
+        num_bytes = await self._replace_weights(version, lambda: self._updates.send(source))
         return WeightSync(num_bytes=num_bytes, seconds=time.perf_counter() - begin)
 
-    async def _replace_weights(self, version: int, send: Callable[[], Awaitable[None]]) -> None:
+    async def _replace_weights(self, version: int, update: Callable[[], Awaitable[Told]]) -> Told:
+        """Make an update, and return what it returns."""
         self._require("update_weights", VllmState.SERVING, VllmState.PAUSED, VllmState.INCOMPLETE)
-        if self._state is VllmState.SERVING and self._versions:
+        changes_running = self._updates.changes_running
+        if changes_running and self._state is VllmState.SERVING and self._versions:
             raise RolloutError(
                 f"update_weights while {len(self._versions)} sequences are being written ({self._names()}); call pause "
                 "first"
             )
         state = VllmState.SERVING if self._state is VllmState.INCOMPLETE else self._state
         self._state = VllmState.INCOMPLETE
-        await self._transfer(send)
+        try:
+            told = await update()
+        except Exception as error:  # vLLM wraps a worker's error in various classes
+            raise RolloutError(f"update_weights: {reason(error)}") from error
         self._version = version
-        await self._forget_prefixes()
+        if changes_running:
+            await self._forget_prefixes()
         self._state = state
+        return told
 
     async def pause(self) -> None:
         """Stop all requests between two tokens. These requests and new ones wait for ``resume``."""
@@ -232,16 +237,18 @@ class VllmEngine:
     async def checksum(self) -> str | None:
         """Return a digest of the served weights, read back from the parameters that vLLM computes with.
 
-        The digest combines the parts that the workers hold. It is None if these parts cannot be combined.
+        With an adapter it is the digest of the newest version's factors alone, read back from vLLM's slot for them. The
+        digest combines the parts that the workers hold. It is None if these parts cannot be combined.
 
         Raises:
-            RolloutError: a parameter was replaced since the last update, or workers serve different weights.
+            RolloutError: a parameter was replaced since the last update, workers serve different weights, or the slot
+                of an adapter holds more than its factors.
         """
         self._require("checksum", VllmState.SERVING, VllmState.PAUSED)
         try:
-            reports = await self._ask("rlhf_served")
+            reports = await self._updates.served()
         except Exception as error:  # vLLM wraps a worker's error in various classes
-            raise RolloutError(f"checksum: {_reason(error)}") from error
+            raise RolloutError(f"checksum: {reason(error)}") from error
         return served_digest([[HeldWeight(**held) for held in report] for report in reports])
 
     async def close(self) -> None:
@@ -252,7 +259,7 @@ class VllmEngine:
             await _cancel(self._tasks)
             self._llm.shutdown(timeout=processes.GRACE_S)
             processes.end(self._family)
-            del self._llm
+            del self._llm, self._workers, self._updates
         self._sender.close()
 
     def _launch(self, spec: EngineSpec) -> AsyncLLM:
@@ -295,9 +302,11 @@ class VllmEngine:
         final = None
         try:
             params = sampling_params(request, seed, limit, self._spec)
-            prompt = {"prompt_token_ids": list(request.prompt_ids)}
-            async for output in self._llm.generate(prompt, params, name):  # type: ignore[arg-type]
-                final = output
+            prompt: Any = {"prompt_token_ids": list(request.prompt_ids)}
+            with self._updates.for_request() as adapter:
+                written = self._llm.generate(prompt, params, name, lora_request=adapter)
+                async for output in written:
+                    final = output
         except Exception as error:  # errors of any class that vLLM raises belong to this request
             raise RolloutError(
                 f"request {request.uid}: vLLM failed: {error or type(error).__name__}"
@@ -307,53 +316,6 @@ class VllmEngine:
         if final is None:
             raise RolloutError(f"request {request.uid}: vLLM returned nothing")
         return completion(request, final.outputs[0], versions)
-
-    async def _init_transfer(self, how: dict[str, Any]) -> None:
-        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
-
-        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=how))
-
-    async def _transfer(self, send: Callable[[], Awaitable[None]]) -> None:
-        """Run ``send``, and check that every parameter has received new weights.
-
-        Raises:
-            RolloutError: ``send`` failed, or a parameter kept its old weights.
-        """
-        try:
-            await send()
-            missing = sorted({name for names in await self._ask("rlhf_missing") for name in names})
-        except Exception as error:  # vLLM wraps a worker's error in various classes
-            raise RolloutError(f"update_weights: {_reason(error)}") from error
-        if missing:
-            raise RolloutError(
-                f"update_weights: the trainer sent nothing for {missing[0]} ({len(missing)} parameters kept their old "
-                "weights); trainer and engine were started from different models"
-            )
-
-    @asynccontextmanager
-    async def _open_update(self) -> AsyncIterator[Hand]:
-        """Start and finish a weight update of vLLM's protocol, and yield the function that hands over weights."""
-        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
-
-        is_open = True
-
-        async def hand(update: dict[str, Any]) -> None:
-            nonlocal is_open
-            is_open = False  # if a worker fails, vLLM ends the update by itself
-            await self._llm.update_weights(WeightTransferUpdateRequest(update_info=update))
-            is_open = True
-
-        await self._llm.start_weight_update()
-        try:
-            yield hand
-        finally:
-            if is_open:
-                await self._llm.finish_weight_update()
-
-    async def _ask(self, method: str) -> list[Any]:
-        """Call a method of ``WorkerExtension`` in each worker, and return the workers' answers."""
-        answers: list[Any] = await self._llm.collective_rpc(method)
-        return answers
 
     async def _forget_prefixes(self) -> None:
         """Drop the keys and values that older weights computed, and note the tokens that each request has so far.
@@ -388,10 +350,3 @@ async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
-
-
-def _reason(error: Exception) -> str:
-    """Return the message of a worker's error, without the text that vLLM puts around it."""
-    said = str(error) or type(error).__name__
-    inner = re.search(r"Worker failed with error '(.*)', please check", said, re.DOTALL)
-    return inner[1] if inner else said

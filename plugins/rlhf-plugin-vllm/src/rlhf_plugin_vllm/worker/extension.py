@@ -12,8 +12,9 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader import register_model_loader
 
 from ..names import LOAD_FORMAT, TRANSFER_BACKEND
+from .adapter_slots import AdapterSlots
 from .loader import PlainWeightsLoader
-from .receiver import WeightReceiver
+from .receiver import UpdateInfo, WeightReceiver
 from .watchdog import end_with_owner
 
 end_with_owner()
@@ -25,6 +26,7 @@ class WorkerExtension:
     """Mix-in for vLLM's worker class. The engine calls the methods by ``collective_rpc``; they return plain values."""
 
     weight_transfer_engine: WeightReceiver
+    _rlhf_slots: AdapterSlots | None = None
 
     def rlhf_place(self) -> list[str | None]:
         """Return machine and device of this worker, the fields of ``Place``."""
@@ -38,3 +40,31 @@ class WorkerExtension:
     def rlhf_served(self) -> list[dict[str, Any]]:
         """Return the fields of ``HeldWeight`` for each served weight of which this worker holds a part."""
         return self.weight_transfer_engine.served()
+
+    def rlhf_begin_adapter(self, number: int, keep: list[int]) -> None:
+        """Begin a version of the adapter, and drop all other versions but ``keep``."""
+        if self._rlhf_slots is None:
+            # vLLM puts the manager of adapters on the model.
+            manager: Any = self.weight_transfer_engine.model.lora_manager
+            self._rlhf_slots = AdapterSlots(manager)
+        self._rlhf_slots.begin(number, keep)
+
+    def rlhf_take_factors(self, update: dict[str, Any]) -> None:
+        """Copy the factors of one bucket, or of all buckets that the link brings.
+
+        Args:
+            update: fields of ``UpdateInfo``.
+        """
+        assert self._rlhf_slots is not None
+        for slots, bucket in self.weight_transfer_engine.buckets(UpdateInfo(**update)):
+            self._rlhf_slots.take(slots, bucket)
+
+    def rlhf_finish_adapter(self) -> None:
+        """Make vLLM ready to compute with the version of which all factors have come."""
+        assert self._rlhf_slots is not None
+        self._rlhf_slots.finish()
+
+    def rlhf_served_adapter(self, number: int) -> list[dict[str, Any]]:
+        """Return the fields of ``HeldWeight`` for each factor of a version of which this worker holds a part."""
+        assert self._rlhf_slots is not None
+        return self._rlhf_slots.served(number)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from vllm.config import LoadConfig, ModelConfig
+from vllm.config import LoadConfig, ModelConfig, VllmConfig
 from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
     UnquantizedFusedMoEMethod,
@@ -17,6 +17,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbed
 from vllm.model_executor.model_loader import DefaultModelLoader
 from vllm.platforms import current_platform
 
+from .adapted_layers import adapted_layers
 from .experts import keep_plain_experts
 from .narrow_heads import widen
 
@@ -57,6 +58,15 @@ class PlainWeightsLoader(DefaultModelLoader):
 
     def __init__(self, load_config: LoadConfig) -> None:
         super().__init__(replace(load_config, load_format="auto"))
+
+    def load_model(
+        self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = ""
+    ) -> nn.Module:
+        """Load the model. For an engine with an adapter, choose the layers that vLLM makes ready for it."""
+        model: nn.Module = super().load_model(vllm_config, model_config, prefix)
+        if (adapters := vllm_config.lora_config) is not None:
+            adapters.target_modules = adapted_layers(model, adapters)
+        return model
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
         """Load the weights, then replace the methods that would rearrange them.

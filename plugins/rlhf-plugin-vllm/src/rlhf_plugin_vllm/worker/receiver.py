@@ -8,7 +8,7 @@ joined before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,14 +26,11 @@ from rlhf_core.weights import (
     Place,
     ReceivingLink,
     TensorSlot,
-    bits_digest,
-    held_bits_digest,
-    num_words,
     open_buffer,
     place_of,
-    read_sums,
 )
 
+from .held_weights import held_weights
 from .known_copies import KnownCopies
 from .recorder import CopyRecorder, Placed
 
@@ -118,19 +115,27 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             ValueError: a weight does not fit the model, or has no place in it.
             LinkBroken: another end of the link is gone or late.
         """
+        for slots, bucket in self.buckets(update_info):
+            self._load(slots, bucket)
+
+    def buckets(self, update_info: UpdateInfo) -> Iterator[tuple[Sequence[TensorSlot], Tensor]]:
+        """Yield the slots and the bytes of each bucket, on the model's device. The bytes are valid until the next one.
+
+        Raises:
+            LinkBroken: another end of the link is gone or late.
+        """
         if update_info.version is not None:
             assert self._link is not None, "a link is joined first"
             with self._link.update(update_info.version) as buckets:
                 for slots, bucket in buckets:
-                    self._load(slots, bucket)
+                    yield slots, self._on_device(slots, bucket)
             return
         assert update_info.buffer is not None
         assert update_info.slots is not None
-        slots = [TensorSlot(**slot) for slot in update_info.slots]
-        self._load(slots, self._open(update_info.buffer))
+        found = [TensorSlot(**slot) for slot in update_info.slots]
+        yield found, self._on_device(found, self._open(update_info.buffer))
 
     def _load(self, slots: Sequence[TensorSlot], bucket: Tensor) -> None:
-        bucket = self._on_device(slots, bucket)
         placed_of = self._copied(slots, bucket)
         for slot in slots:
             placed = placed_of[slot.name]
@@ -205,28 +210,18 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             ValueError: a parameter was replaced by another tensor since the last update.
         """
         live = _storages(self.model)
-        found = []
+        found = {}
         for name in sorted([*self._placed, *self._ties]):
             placed = self._placed[self._ties.get(name, name)]
             if any(part.kept.untyped_storage().data_ptr() not in live for part in placed.parts):
                 raise ValueError(f"the parameter of {name} was replaced since the last update")
-            weight = placed.read()
-            sums = (
-                [bits_digest(weight)]
-                if placed.is_whole()
-                else [*held_bits_digest(weight, placed.held())]
-            )
-            found.append((name, weight.dtype, placed, sums))
-        read = iter(read_sums([one for *_, sums in found for one in sums]))
-        return [
-            _held_weight(name, dtype, placed, *(next(read) for _ in sums))
-            for name, dtype, placed, sums in found
-        ]
+            found[name] = placed
+        return held_weights(found)
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
         """Refuse: ``transfer.sender`` sends weights. vLLM 0.26 requires this method, and later versions lack it."""
-        raise NotImplementedError("weights are sent by rlhf_plugin_vllm.sender")
+        raise NotImplementedError("weights are sent by rlhf_plugin_vllm.weights.sender")
 
     def place(self) -> Place:
         """Return machine and device of this worker."""
@@ -254,24 +249,6 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             if placed.slot.shape == list(weight.shape) and placed.equals(weight):
                 return other
         return None
-
-
-def _held_weight(
-    name: str, dtype: torch.dtype, placed: Placed, total: int, words: int | None = None
-) -> dict[str, Any]:
-    """Return the fields of ``HeldWeight``; ``words`` is None if the worker holds the whole weight."""
-    all_words = num_words(placed.num_elements * dtype.itemsize)
-    return {
-        "name": name,
-        "dtype": str(dtype),
-        "shape": list(placed.slot.shape),
-        "region": placed.region,
-        "elements": placed.num_copied,
-        "all_elements": placed.num_elements,
-        "total": total,
-        "words": all_words if words is None else words,
-        "all_words": all_words,
-    }
 
 
 def _storages(model: nn.Module) -> set[int]:

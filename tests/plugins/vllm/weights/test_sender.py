@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlhf_core.weights import ALIGNMENT, TensorSlot, open_buffer
-from rlhf_plugin_vllm.sender import WeightSender
+from rlhf_plugin_vllm.weights.sender import WeightSender
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import torch
 
 from rlhf_core import RolloutError
 from rlhf_core.weights import aligned, held_bits_digest, num_words, slot_for, weights_digest
-from rlhf_plugin_vllm.served_digest import HeldWeight, served_digest
+from rlhf_plugin_vllm.weights.served_digest import HeldWeight, served_digest
 from rlhf_plugin_vllm.worker.recorder import CopyRecorder
 
 

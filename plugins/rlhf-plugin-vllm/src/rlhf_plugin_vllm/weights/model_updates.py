@@ -1,0 +1,81 @@
+"""Updates of all of the model's weights, which the workers copy into the model that vLLM computes with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from typing import Any
+
+from rlhf_core import RolloutError
+from rlhf_core.contracts import WeightSource
+
+from .sender import Hand, WeightSender
+from .workers import Workers
+
+
+class ModelUpdates:
+    """Implements ``Updates`` by vLLM's own protocol of weight updates."""
+
+    changes_running = True
+
+    def __init__(self, workers: Workers, sender: WeightSender) -> None:
+        self._workers = workers
+        self._sender = sender
+
+    async def send(self, source: WeightSource) -> int:
+        """Hand over the weights of ``source``, and return their number of bytes.
+
+        Raises:
+            RolloutError: a parameter kept its old weights.
+        """
+        async with self._open_update() as hand:
+            num_bytes = await self._sender.send(source, hand)
+        await self._check_nothing_is_missing()
+        return num_bytes
+
+    async def receive(self, version: int) -> None:
+        """Have the workers read the weights from the link that they joined.
+
+        Raises:
+            RolloutError: a parameter kept its old weights.
+        """
+        async with self._open_update() as hand:
+            await hand({"version": version})
+        await self._check_nothing_is_missing()
+
+    async def served(self) -> list[Any]:
+        """Return, for each worker, the fields of ``HeldWeight`` for each weight of which it holds a part."""
+        return await self._workers.ask("rlhf_served")
+
+    def for_request(self) -> AbstractContextManager[None]:
+        """Return a context that gives no adapter."""
+        return nullcontext()
+
+    async def _check_nothing_is_missing(self) -> None:
+        answers = await self._workers.ask("rlhf_missing")
+        missing = sorted({name for names in answers for name in names})
+        if missing:
+            raise RolloutError(
+                f"the trainer sent nothing for {missing[0]} ({len(missing)} parameters kept their old weights); "
+                "trainer and engine were started from different models"
+            )
+
+    @asynccontextmanager
+    async def _open_update(self) -> AsyncIterator[Hand]:
+        """Start and finish a weight update of vLLM's protocol, and yield the function that hands over weights."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        llm, is_open = self._workers.llm, True
+
+        async def hand(update: dict[str, Any]) -> None:
+            nonlocal is_open
+            is_open = False  # if a worker fails, vLLM ends the update by itself
+            await llm.update_weights(WeightTransferUpdateRequest(update_info=update))
+            is_open = True
+
+        await llm.start_weight_update()
+        try:
+            yield hand
+        finally:
+            if is_open:
+                await llm.finish_weight_update()

@@ -1,0 +1,232 @@
+"""Versions of an adapter in one worker: factors go from buckets into vLLM's slots for adapters, and are read back.
+
+vLLM computes with slots: each adapted layer has for each slot a matrix A (R, in) and B (out, R), where R is the largest
+rank. Rows of A and columns of B beyond the adapter's rank are zero. vLLM's own code copies factors into a slot, cut for
+tensor parallelism and beside the others of a packed layer (query, key and value). ``CopyRecorder`` sees each copy, so
+that the factors can be read back from where vLLM computes with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.lora.lora_model import LoRAModel
+from vllm.lora.lora_weights import LoRALayerWeights
+from vllm.lora.model_manager import LoRAModelManager
+
+from rlhf_core.weights import TensorSlot, read_sums
+
+from .. import compat
+from .held_weights import held_weights
+from .recorder import CopyRecorder, Placed
+
+FACTORS = ("lora_A", "lora_B")
+FIX = (
+    "Leave this module out of the adapter, or have the adapter merged into the weights that the engine gets (the "
+    "adapter's option serve)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """The matrices of one layer, or of one part of a packed layer, for the factors of one module."""
+
+    a: Tensor
+    """(slots, 1, R, in) for all slots, with this worker's share of the inputs."""
+    b: Tensor
+    """(slots, 1, out, R) for all slots, with this worker's share of the outputs."""
+    num_workers: int
+    """Number of workers that share the layer."""
+
+
+class AdapterSlots:
+    """The versions that one worker holds. ``begin``, ``take`` for each bucket and ``finish`` bring a new one.
+
+    Args:
+        manager: vLLM's manager of the model's adapters.
+    """
+
+    def __init__(self, manager: LoRAModelManager) -> None:
+        # Its classes differ between versions of vLLM and have few types.
+        self._manager: Any = manager
+        self._rooms = dict(_rooms(manager))
+        self._number = 0
+        self._buckets: list[tuple[Sequence[TensorSlot], Tensor]] = []
+        """Slots and bytes of the buckets of the version that is coming, or came last."""
+        self._factors: Mapping[str, Placed] = {}
+        """Factors of the last version, with the parts of vLLM's matrices that they were copied to."""
+        self._slot = -1
+        """Slot that ``_factors`` were copied to."""
+        self._names: set[str] = set()
+        """Names of the factors of the first version."""
+
+    def begin(self, number: int, keep: Sequence[int]) -> None:
+        """Begin a version, and drop the other versions but ``keep``.
+
+        Raises:
+            ValueError: vLLM can hold no further version.
+        """
+        for older in self._manager.list_adapters():
+            if older not in keep:
+                self._manager.remove_adapter(older)
+        held = len(self._manager.list_adapters())
+        if held >= self._manager.capacity:
+            raise ValueError(
+                f"requests in flight use {held} versions of the adapter, as many as vLLM holds; set max_cpu_loras in "
+                "[engine.vllm.args] to a larger number"
+            )
+        self._number, self._buckets = number, []
+
+    def take(self, slots: Sequence[TensorSlot], bucket: Tensor) -> None:
+        """Copy the factors of a bucket; its bytes may change after this call."""
+        end = max((slot.offset + slot.nbytes for slot in slots), default=0)
+        self._buckets.append((slots, bucket[:end].clone()))
+        if bucket.is_cuda:  # the sender writes the next bucket as soon as this call is answered
+            torch.cuda.current_stream(bucket.device).synchronize()
+
+    def finish(self) -> None:
+        """Make vLLM ready to compute with the version.
+
+        Raises:
+            ValueError: there are no factors or other ones than before, or a factor does not fit the model.
+        """
+        factors = {slot.name: slot.view(store) for slots, store in self._buckets for slot in slots}
+        self._check_names(factors)
+        layers = {}
+        for module in dict.fromkeys(name.rpartition(".")[0] for name in factors):
+            a, b = (factors[f"{module}.{factor}"] for factor in FACTORS)
+            name = compat.adapted_module(self._manager.model, module)
+            self._check_fits(module, self._rooms.get(name), a, b)
+            layers[name] = LoRALayerWeights(name, len(a), len(a), a, b, scaling=1.0)
+        rank = max(layer.rank for layer in layers.values())
+        self._manager.add_adapter(LoRAModel(self._number, rank, layers))
+        self._activate()
+
+    def served(self, number: int) -> list[dict[str, Any]]:
+        """Return the fields of ``HeldWeight`` for each factor of the last version, read back from vLLM's slot for it.
+
+        Raises:
+            ValueError: the worker does not hold this version, or the slot holds more than the factors.
+        """
+        if number != self._number or number not in self._manager.list_adapters():
+            raise ValueError(f"the worker does not hold version {number} of the adapter")
+        if self._slot not in self._slots_of(number):  # vLLM needed the slot for an older version
+            self._activate()
+        self._check_nothing_else()
+        return held_weights(self._factors)
+
+    def _slots_of(self, number: int) -> list[int]:
+        """Return the index of the slot that vLLM has the version in, or nothing."""
+        return [slot for slot, held in enumerate(self._manager.lora_index_to_id) if held == number]
+
+    def _activate(self) -> None:
+        """Have vLLM copy the factors into a slot, and note where they went.
+
+        Raises:
+            ValueError: vLLM left out a factor.
+        """
+        self._manager.deactivate_adapter(self._number)
+        with ExitStack() as stack:
+            recorders = [
+                stack.enter_context(CopyRecorder(store, slots)) for slots, store in self._buckets
+            ]
+            self._manager.activate_adapter(self._number)
+        self._factors = {
+            name: placed for recorder in recorders for name, placed in recorder.placed.items()
+        }
+        (self._slot,) = self._slots_of(self._number)
+        for name, placed in self._factors.items():
+            if not placed.parts:
+                raise ValueError(f"vLLM did not copy the factor {name}. {FIX}")
+
+    def _check_names(self, factors: Mapping[str, Tensor]) -> None:
+        if not factors:
+            raise ValueError("the trainer sent no factors of its adapter")
+        for name in factors:
+            module, _, factor = name.rpartition(".")
+            if factor not in FACTORS:
+                raise ValueError(
+                    f"{name} is no factor of an adapter: expected a name with {FACTORS}"
+                )
+            if missing := {f"{module}.{each}" for each in FACTORS} - factors.keys():
+                raise ValueError(f"the trainer sent {name} without {missing.pop()}")
+        self._names = self._names or set(factors)
+        if lost := sorted(self._names - factors.keys()):
+            raise ValueError(
+                f"the trainer sent nothing for {lost[0]} ({len(lost)} factors of the first version are missing)"
+            )
+
+    def _check_fits(self, module: str, room: _Room | None, a: Tensor, b: Tensor) -> None:
+        if room is None:
+            raise ValueError(
+                f"vLLM does not serve an adapter of {module}: it serves adapters of linear layers, and not of the "
+                f"output head, embeddings, experts or layers that it splits in its own way. {FIX}"
+            )
+        largest, dtype = room.a.shape[2], room.a.dtype
+        rank, inputs, outputs = a.shape[0], a.shape[-1], b.shape[0]
+        fits = a.dim() == b.dim() == 2 and b.shape[1] == rank <= largest
+        whole = _is_share(room.a.shape[3], inputs, room) and _is_share(
+            room.b.shape[2], outputs, room
+        )
+        if not (fits and whole):
+            raise ValueError(
+                f"the factors of {module} have shapes {tuple(a.shape)} and {tuple(b.shape)}; vLLM's layer has "
+                f"{room.a.shape[3]} inputs and {room.b.shape[2]} outputs in each of {room.num_workers} workers, and "
+                f"room for rank {largest}. Trainer and engine were started from different models or ranks"
+            )
+        if a.dtype != dtype or b.dtype != dtype:
+            raise ValueError(
+                f"the factors of {module} are {a.dtype} and {b.dtype}; vLLM computes adapters in {dtype}, so it would "
+                "not serve the trainer's bits"
+            )
+
+    def _check_nothing_else(self) -> None:
+        """Compare the numbers other than zero in the slot with those of the factors.
+
+        Raises:
+            ValueError: there are others in the slot, or vLLM has replaced its matrices.
+        """
+        beside: dict[int, tuple[str, Tensor]] = {}
+        for name, layer in self._manager.modules.items():
+            for stack in (*layer.lora_a_stacked, *layer.lora_b_stacked):
+                where = stack.untyped_storage().data_ptr()
+                beside[where] = name, stack[self._slot].count_nonzero()
+        for factor, placed in self._factors.items():
+            for part in placed.parts:
+                where = part.kept.untyped_storage().data_ptr()
+                if where not in beside:
+                    raise ValueError(
+                        f"vLLM's matrix of {factor} was replaced since the last update"
+                    )
+                layer, number = beside[where]
+                beside[where] = layer, number - part.kept.count_nonzero()
+        found = read_sums([number for _, number in beside.values()])
+        for (layer, _), numbers in zip(beside.values(), found, strict=True):
+            if numbers:
+                raise ValueError(
+                    f"vLLM's slot holds {numbers} numbers beside the adapter's factors, in layer {layer}"
+                )
+
+
+def _is_share(held: int, whole: int, room: _Room) -> bool:
+    """Return True if a worker with ``held`` rows or columns has its share of ``whole``, or all of them."""
+    return held <= whole <= held * room.num_workers and whole % held == 0
+
+
+def _rooms(manager: Any) -> Iterator[tuple[str, _Room]]:
+    """Yield vLLM's name of each module that a factor may be for, and the room for its factors.
+
+    Layers that vLLM splits into more parts than they have modules are left out: a factor would be copied several times.
+    """
+    for name, layer in manager.modules.items():
+        modules = manager.packed_modules.get(name, [name])
+        if len(modules) == len(layer.lora_a_stacked):
+            for module, a, b in zip(
+                modules, layer.lora_a_stacked, layer.lora_b_stacked, strict=True
+            ):
+                yield module, _Room(a, b, layer.tp_size)
