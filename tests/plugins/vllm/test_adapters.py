@@ -321,7 +321,7 @@ def test_a_module_that_vllm_left_out_is_named(engine, run, in_worker, first, sou
 
     in_worker(leave_out, DOWN)
     try:
-        with pytest.raises(RolloutError, match=rf"did not copy the factor {DOWN}\.lora_A"):
+        with pytest.raises(RolloutError, match=rf"left out the factor {DOWN}\.lora_A"):
             run(engine.update_weights(1, source_of(first)))
     finally:
         in_worker(put_back, DOWN)

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from rlhf_core import ConfigError
 from rlhf_plugin_vllm.arguments import engine_args
 from rlhf_plugin_vllm.config import VllmEngineConfig
 
@@ -38,3 +39,8 @@ def test_the_number_of_versions_may_be_chosen(spec):
     args = engine_args(replace(spec, adapter_rank=4), config, on_cpu=True)
 
     assert args.max_loras == 8
+
+
+def test_float32_is_refused_for_an_adapter_on_a_gpu(spec):
+    with pytest.raises(ConfigError, match=r"Set --model\.dtype bfloat16"):
+        engine_args(replace(spec, adapter_rank=4), VllmEngineConfig(), on_cpu=False)

@@ -15,6 +15,7 @@ from rlhf_core.contracts import EngineSpec
 from .config import VllmEngineConfig
 from .names import (
     LOAD_FORMAT,
+    MERGED_INSTEAD,
     OWNER_VARIABLE,
     PORTION_VARIABLE,
     TRANSFER_BACKEND,
@@ -42,7 +43,7 @@ def engine_args(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> 
     """Return the arguments of ``AsyncLLM``; imports vLLM.
 
     Raises:
-        ConfigError: vLLM has no such argument, refuses the combination, or serves no adapter of this rank.
+        ConfigError: vLLM has no such argument, refuses the combination, or serves no adapter of this rank and dtype.
     """
     from vllm import AsyncEngineArgs
 
@@ -83,7 +84,7 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
         "use_tqdm_on_load": False,
     }
     if spec.adapter_rank is not None:
-        arguments |= _for_adapters(spec.adapter_rank)
+        arguments |= _for_adapter(spec.adapter_rank, spec.dtype, on_cpu=on_cpu)
     cache_gib = CPU_CACHE_GIB if on_cpu and config.kv_cache_gib is None else config.kv_cache_gib
     if cache_gib is not None:
         arguments["kv_cache_memory_bytes"] = int(cache_gib * GIB)
@@ -97,14 +98,19 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
     return arguments
 
 
-def _for_adapters(rank: int) -> dict[str, Any]:
+def _for_adapter(rank: int, dtype: str, *, on_cpu: bool) -> dict[str, Any]:
     from vllm.config.lora import MaxLoRARanks
 
+    if dtype == "float32" and not on_cpu:
+        raise ConfigError(
+            "on a GPU vLLM computes adapters in 16 bits only, and model.dtype is float32. Set --model.dtype bfloat16, "
+            f"or {MERGED_INSTEAD}."
+        )
     rooms = sorted(get_args(MaxLoRARanks))
     if rank > rooms[-1]:
         raise ConfigError(
             f"the adapter's rank is {rank}; vLLM serves adapters of at most rank {rooms[-1]}. Choose a smaller rank, "
-            "or have the adapter merged into the weights that the engine gets"
+            f"or {MERGED_INSTEAD}."
         )
     return {
         "enable_lora": True,

@@ -53,7 +53,8 @@ class VllmEngineConfig(Config):
     )
     prefix_caching: bool = Field(
         True,
-        description="compute a prefix that several prompts share once; new weights empty the cache of prefixes",
+        description="compute a prefix that several prompts share once; new weights empty the cache of prefixes, "
+        "and each version of an adapter has its own",
     )
     bucket_mib: int = Field(
         256,

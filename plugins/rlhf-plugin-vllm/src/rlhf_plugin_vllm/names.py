@@ -1,4 +1,4 @@
-"""Names that the engine and vLLM's processes share."""
+"""Names and words that the engine and vLLM's processes share."""
 
 LOAD_FORMAT = "rlhf_plain"
 """vLLM's name for ``worker.loader.PlainWeightsLoader``."""
@@ -10,3 +10,5 @@ OWNER_VARIABLE = "RLHF_VLLM_OWNER"
 """Environment variable with the pid of the engine's process."""
 PORTION_VARIABLE = "RLHF_VLLM_PORTION"
 """Environment variable with the number of a request's tokens that vLLM's core sends in one message."""
+MERGED_INSTEAD = "have the adapter merged into the weights that the engine gets (such as --actor.lora.serve merged)"
+"""The user's way to an engine that cannot serve an adapter beside the base's weights."""

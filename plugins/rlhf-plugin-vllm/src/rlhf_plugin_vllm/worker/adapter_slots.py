@@ -22,14 +22,13 @@ from vllm.lora.model_manager import LoRAModelManager
 from rlhf_core.weights import TensorSlot, read_sums
 
 from .. import compat
+from ..names import MERGED_INSTEAD
 from .held_weights import held_weights
+from .receiver import Bucket
 from .recorder import CopyRecorder, Placed
 
 FACTORS = ("lora_A", "lora_B")
-FIX = (
-    "Leave this module out of the adapter, or have the adapter merged into the weights that the engine gets (the "
-    "adapter's option serve)"
-)
+FIX = f"Leave this module out of the adapter, or {MERGED_INSTEAD}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,8 @@ class AdapterSlots:
         self._manager: Any = manager
         self._rooms = dict(_rooms(manager))
         self._number = 0
-        self._buckets: list[tuple[Sequence[TensorSlot], Tensor]] = []
-        """Slots and bytes of the buckets of the version that is coming, or came last."""
+        self._buckets: list[Bucket] = []
+        """Buckets of the version that is coming, or came last."""
         self._factors: Mapping[str, Placed] = {}
         """Factors of the last version, with the parts of vLLM's matrices that they were copied to."""
         self._slot = -1
@@ -71,9 +70,8 @@ class AdapterSlots:
         Raises:
             ValueError: vLLM can hold no further version.
         """
-        for older in self._manager.list_adapters():
-            if older not in keep:
-                self._manager.remove_adapter(older)
+        for older in self._manager.list_adapters().keys() - set(keep):
+            self._manager.remove_adapter(older)
         held = len(self._manager.list_adapters())
         if held >= self._manager.capacity:
             raise ValueError(
@@ -106,6 +104,7 @@ class AdapterSlots:
         rank = max(layer.rank for layer in layers.values())
         self._manager.add_adapter(LoRAModel(self._number, rank, layers))
         self._activate()
+        self._names = self._names or set(factors)
 
     def served(self, number: int) -> list[dict[str, Any]]:
         """Return the fields of ``HeldWeight`` for each factor of the last version, read back from vLLM's slot for it.
@@ -128,7 +127,7 @@ class AdapterSlots:
         """Have vLLM copy the factors into a slot, and note where they went.
 
         Raises:
-            ValueError: vLLM left out a factor.
+            ValueError: vLLM left out a factor, or keeps it in another form.
         """
         self._manager.deactivate_adapter(self._number)
         with ExitStack() as stack:
@@ -142,7 +141,9 @@ class AdapterSlots:
         (self._slot,) = self._slots_of(self._number)
         for name, placed in self._factors.items():
             if not placed.parts:
-                raise ValueError(f"vLLM did not copy the factor {name}. {FIX}")
+                raise ValueError(
+                    f"vLLM left out the factor {name}, or keeps it in a form in which it cannot be read back. {FIX}"
+                )
 
     def _check_names(self, factors: Mapping[str, Tensor]) -> None:
         if not factors:
@@ -155,7 +156,6 @@ class AdapterSlots:
                 )
             if missing := {f"{module}.{each}" for each in FACTORS} - factors.keys():
                 raise ValueError(f"the trainer sent {name} without {missing.pop()}")
-        self._names = self._names or set(factors)
         if lost := sorted(self._names - factors.keys()):
             raise ValueError(
                 f"the trainer sent nothing for {lost[0]} ({len(lost)} factors of the first version are missing)"

@@ -56,8 +56,9 @@ class WorkerExtension:
             update: fields of ``UpdateInfo``.
         """
         assert self._rlhf_slots is not None
-        for slots, bucket in self.weight_transfer_engine.buckets(UpdateInfo(**update)):
-            self._rlhf_slots.take(slots, bucket)
+        with self.weight_transfer_engine.buckets(UpdateInfo(**update)) as buckets:
+            for slots, bucket in buckets:
+                self._rlhf_slots.take(slots, bucket)
 
     def rlhf_finish_adapter(self) -> None:
         """Make vLLM ready to compute with the version of which all factors have come."""

@@ -9,6 +9,7 @@ joined before.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,9 @@ from rlhf_core.weights import (
 from .held_weights import held_weights
 from .known_copies import KnownCopies
 from .recorder import CopyRecorder, Placed
+
+Bucket = tuple[Sequence[TensorSlot], Tensor]
+"""Places of the tensors in a bucket, and its bytes."""
 
 
 @dataclass
@@ -115,11 +119,15 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             ValueError: a weight does not fit the model, or has no place in it.
             LinkBroken: another end of the link is gone or late.
         """
-        for slots, bucket in self.buckets(update_info):
-            self._load(slots, bucket)
+        with self.buckets(update_info) as buckets:
+            for slots, bucket in buckets:
+                self._load(slots, bucket)
 
-    def buckets(self, update_info: UpdateInfo) -> Iterator[tuple[Sequence[TensorSlot], Tensor]]:
-        """Yield the slots and the bytes of each bucket, on the model's device. The bytes are valid until the next one.
+    @contextmanager
+    def buckets(self, update_info: UpdateInfo) -> Iterator[Iterator[Bucket]]:
+        """Give slots and bytes of each bucket, on the model's device. An error in the body ends the link's update.
+
+        The bytes of a bucket may change when the next one is asked for.
 
         Raises:
             LinkBroken: another end of the link is gone or late.
@@ -127,13 +135,12 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         if update_info.version is not None:
             assert self._link is not None, "a link is joined first"
             with self._link.update(update_info.version) as buckets:
-                for slots, bucket in buckets:
-                    yield slots, self._on_device(slots, bucket)
+                yield ((slots, self._on_device(slots, bucket)) for slots, bucket in buckets)
             return
         assert update_info.buffer is not None
         assert update_info.slots is not None
         found = [TensorSlot(**slot) for slot in update_info.slots]
-        yield found, self._on_device(found, self._open(update_info.buffer))
+        yield iter([(found, self._on_device(found, self._open(update_info.buffer)))])
 
     def _load(self, slots: Sequence[TensorSlot], bucket: Tensor) -> None:
         placed_of = self._copied(slots, bucket)
