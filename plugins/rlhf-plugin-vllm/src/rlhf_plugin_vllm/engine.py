@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 MIB = 1 << 20
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 class VllmState(StrEnum):
@@ -182,7 +182,9 @@ class VllmEngine:
         num_bytes = await self._replace_weights(version, lambda: self._updates.send(source))
         return WeightSync(num_bytes=num_bytes, seconds=time.perf_counter() - begin)
 
-    async def _replace_weights(self, version: int, update: Callable[[], Awaitable[Told]]) -> Told:
+    async def _replace_weights(
+        self, version: int, update: Callable[[], Awaitable[Result]]
+    ) -> Result:
         """Make an update, and return what it returns."""
         self._require("update_weights", VllmState.SERVING, VllmState.PAUSED, VllmState.INCOMPLETE)
         changes_running = self._updates.changes_running

@@ -1,4 +1,4 @@
-"""What the engine asks of an update, whether it brings all weights or an adapter's factors."""
+"""Protocol of updates, by which the engine need not know whether all weights come or an adapter's factors."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ def adapted_layers(model: nn.Module, config: LoRAConfig) -> list[str]:
     prompt log-probs ignore an adapter of the head (vLLM issue 51594), and its kernels for experts with adapters do not
     compute with weights as a checkpoint has them.
     """
+    # vLLM refuses a chosen layer for which it has no class, and its public function would build each layer to find out.
     packed = process_packed_modules_mapping(model)
     return [
         name
