@@ -47,6 +47,7 @@ def components(plugins: Plugins) -> dict[str, Registered[object]]:
     return {
         entry.name: entry
         for hook in COMPONENT_HOOKS
+        if hook != "rlhf_commands"  # some have the name of the loss that they train with
         for entry in plugins.registries[hook]
         if entry.name in pages
     }

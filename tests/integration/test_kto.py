@@ -18,8 +18,9 @@ ANSWERS = [
     {"prompt": f"{a}+{b}=", "completion": answer, "label": label}
     for a in range(3)
     for b in range(3)
-    for answer, label in ((f"{a + b:02d}", True), (f"{a + b + 1}?", False))
+    for answer, label in ((f"{a + b:02d}", True), (f"{a + b + 1}?", a > 0))
 ][:-1]
+"""More good answers than bad ones, so that the mean KL rises above 0, where it is clamped."""
 BETA, GOOD, BAD = 0.3, 2.0, 0.2
 SECTION = "preference.kto"
 
@@ -82,7 +83,7 @@ def naive_loss(model, reference):
 def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(folder):
     code = kto(
         *("--steps", "2", "--output", "run", "--train.batch_size", "17", "--optim", "sgd"),
-        *("--actor.sgd.lr", "20.0", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
+        *("--actor.sgd.lr", "0.5", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
         *(f"--{SECTION}.beta", str(BETA), f"--{SECTION}.desirable_weight", str(GOOD)),
         *(f"--{SECTION}.undesirable_weight", str(BAD)),
         *("--train.max_tokens_per_micro_batch", "40", "--data.max_length", "40"),
@@ -100,7 +101,7 @@ def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(folder):
         assert found[step]["kto/reference_point"] == pytest.approx(kl.item(), abs=1e-5)
         with torch.no_grad():
             for weight in model.parameters():
-                weight -= 20.0 * weight.grad
+                weight -= 0.5 * weight.grad
     assert found[1]["kto/reference_point"] > 0.1
     after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
     for name, weight in model.named_parameters():

@@ -36,4 +36,9 @@ def rlhf_commands() -> list[Component[Any]]:
             factory="rlhf_plugin_supervised.training.command:prm",
             summary="Train a process reward model on solutions whose steps have labels.",
         ),
+        Component(
+            name="distill",
+            factory="rlhf_plugin_supervised.training.command:distill",
+            summary="Teach a model the distribution of a teacher on given conversations.",
+        ),
     ]

@@ -10,6 +10,7 @@ from rlhf_cli.training import TrainingCommand, execute
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.config import OptionTree
 
+from .imitation.distill_options import DISTILL
 from .imitation.sft_options import SFT
 from .preferences.dpo_options import DPO
 from .reward_models.prm_options import PRM
@@ -34,6 +35,7 @@ COMMANDS: Mapping[str, TrainingCommand[Any]] = {
         (DPO, "preferences"),
         (RM, "reward_models"),
         (PRM, "reward_models"),
+        (DISTILL, "imitation"),
     )
 }
 """The commands by name."""
@@ -57,3 +59,8 @@ def rm(words: Sequence[str]) -> int:
 def prm(words: Sequence[str]) -> int:
     """Run ``rlhf prm WORDS`` and return the exit code."""
     return execute(COMMANDS["prm"], words, plugin_loader.load())
+
+
+def distill(words: Sequence[str]) -> int:
+    """Run ``rlhf distill WORDS`` and return the exit code."""
+    return execute(COMMANDS["distill"], words, plugin_loader.load())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -77,9 +77,13 @@ class Examples(Protocol):
     rows_per_unit: int
     """1: each row is a unit; 2: neighbors are the answers of a pair."""
 
-    async def begin(self, model: RoleHandle) -> None:
+    async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Compute what has to be known of the model before its first update. A resumed run asks before the checkpoint
-        is loaded, so the model is the same one."""
+        is loaded, so the model is the same one.
+
+        Args:
+            beside: the models of ``TrainedModel.beside``, by their roles.
+        """
         ...
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
@@ -102,6 +106,8 @@ class TrainedModel:
     objective: Objective
     role: str = "policy"
     head: Literal["lm", "score"] = "lm"
+    beside: Mapping[str, RoleSpec] = field(default_factory=dict)
+    """Models that are asked and not trained, by their roles."""
 
 
 class ExampleCourse:
@@ -114,13 +120,14 @@ class ExampleCourse:
         folder: RunFolder,
         examples: Examples,
         role: str,
-        model: RoleHandle,
+        roles: Mapping[str, RoleHandle],
     ) -> None:
         self.state = state
         self.records: Mapping[str, OwnRecord] = {}
-        self.saved_roles = {role: model}
+        self.saved_roles = {role: roles[role]}
         self._role = role
-        self._model = model
+        self._model = roles[role]
+        self._beside = {name: handle for name, handle in roles.items() if name != role}
         self._resolved = resolved
         self._run: ExampleOptions = resolved.run
         self._folder = folder
@@ -139,7 +146,7 @@ class ExampleCourse:
     async def begin(
         self, point: ResumePoint[Any] | None, begun: Mapping[str, Any], stack: AsyncExitStack
     ) -> None:
-        await self._examples.begin(self._model)
+        await self._examples.begin(self._model, self._beside)
         if point is not None:
             await restore_roles(point, self._resolved, self.saved_roles)
 
@@ -297,15 +304,14 @@ def kind_of(
         examples, model = load(resolved), trained(resolved)
         updates = total_steps(resolved.run, examples)
         spec = RuntimeSpec(
-            roles={model.role: role_spec(resolved, model, updates)},
+            roles={model.role: role_spec(resolved, model, updates), **model.beside},
             backend=resolved.one("backend.name").ref("rlhf_train_backends"),
         )
         selected = resolved.one("runtime.name")
         runtime = selected.registered.build(selected.options)
         stack.push_async_callback(runtime.close)
         placement = await runtime.start(spec, plugins)
-        handle = placement.roles[model.role]
-        return ExampleCourse(resolved, state, folder, examples, model.role, handle)
+        return ExampleCourse(resolved, state, folder, examples, model.role, placement.roles)
 
     return RunKind(
         initial_state=lambda run: ExampleState(),

@@ -1,1 +1,1 @@
-"""Commands that imitate given texts: ``rlhf sft``."""
+"""Commands that imitate: ``rlhf sft`` given texts, ``rlhf distill`` a teacher's distribution on them."""

@@ -23,6 +23,7 @@ from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Exportable, drive
 
 from ..course import TrainedModel, Update, kind_of, logprobs_of, renderer_of
+from .distill_options import DistillOptions
 from .sft_options import SftOptions
 
 
@@ -35,10 +36,10 @@ class ImitatedRows:
         self, rows: TrajectoryColumns, held_out: TrajectoryColumns | None, eval_batch_size: int
     ) -> None:
         self.rows = rows
-        self._held_out = held_out
+        self.held_out = held_out
         self._eval_batch_size = eval_batch_size
 
-    async def begin(self, model: RoleHandle) -> None:
+    async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Nothing has to be known of the policy."""
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
@@ -49,9 +50,9 @@ class ImitatedRows:
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean negative log-likelihood of the learned tokens held out, in nats, and its exponential."""
-        if self._held_out is None:
+        if self.held_out is None:
             return None
-        logprobs = await logprobs_of(self._held_out, model, self._eval_batch_size)
+        logprobs = await logprobs_of(self.held_out, model, self._eval_batch_size)
         nll = -float(logprobs.mean(dtype=np.float64))
         return {"eval/nll": nll, "eval/perplexity": math.exp(min(nll, 700.0))}
 
@@ -59,8 +60,8 @@ class ImitatedRows:
         return model
 
 
-def _load(resolved: ResolvedOptions[Any]) -> ImitatedRows:
-    run: SftOptions = resolved.run
+def load_rows(run: SftOptions | DistillOptions) -> ImitatedRows:
+    """Return the conversations, or texts, of a run's options."""
     renderer, eos = renderer_of(run)
 
     def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
@@ -85,4 +86,4 @@ def run(resolved: ResolvedOptions[SftOptions], plugins: Plugins) -> RunResult:
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(_load, _trained), resolved, plugins)
+    return drive(kind_of(lambda resolved: load_rows(resolved.run), _trained), resolved, plugins)

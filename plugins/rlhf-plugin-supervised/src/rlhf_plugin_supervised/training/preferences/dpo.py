@@ -64,7 +64,7 @@ class PreferredAnswers:
         """(sum of A,) of ``rows``."""
         self._held_out_reference: NDArray[np.float32] | None = None
 
-    async def begin(self, model: RoleHandle) -> None:
+    async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Compute the reference's log-probs, by the policy that has not learned yet."""
         if not self._has_reference:
             return

@@ -59,7 +59,7 @@ class JudgedAnswers:
         self._has_reference = has_reference
         self._eval_batch_size = eval_batch_size
 
-    async def begin(self, model: RoleHandle) -> None:
+    async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Compute the reference's log-probs, by the model that has not learned yet."""
         good = int((self.rows.reward > 0.5).sum())
         log.info("%s good answers and %s bad ones", good, len(self.rows) - good)

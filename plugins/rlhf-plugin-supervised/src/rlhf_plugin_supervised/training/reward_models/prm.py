@@ -57,7 +57,7 @@ class LabeledSteps:
         self._eval_batch_size = eval_batch_size
         self._separator = separator
 
-    async def begin(self, model: RoleHandle) -> None:
+    async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Nothing has to be known of the model."""
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:

@@ -56,7 +56,7 @@ class RankedAnswers:
         self._seed = seed
         self._has_statistics = has_statistics
 
-    async def begin(self, model: RoleHandle) -> None:
+    async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Nothing has to be known of the model."""
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:

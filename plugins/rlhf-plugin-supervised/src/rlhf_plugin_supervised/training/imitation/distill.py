@@ -1,0 +1,140 @@
+"""``rlhf distill``: a student learns a teacher's distribution at the learned tokens of given conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core import ConfigError
+from rlhf_core.config import ResolvedOptions
+from rlhf_core.contracts import (
+    ComponentRef,
+    LossTerm,
+    PolicyObjective,
+    RoleHandle,
+    RoleSpec,
+    RunResult,
+    TrainBatch,
+)
+from rlhf_core.data import load_tokenizer
+from rlhf_core.plugins import Plugins
+from rlhf_core.runs import Exportable, drive
+
+from ..course import TrainedModel, Update, kind_of, logprobs_of
+from .distill_options import DistillOptions
+from .sft import ImitatedRows, load_rows
+
+TEACHER = "teacher"
+
+
+class TaughtRows:
+    """See ``course.Examples``: each row is a conversation, or a text of continued pre-training.
+
+    Args:
+        imitated: the rows, and those held out.
+        top_k: number of the teacher's most probable tokens that the student learns of at each position.
+    """
+
+    rows_per_unit = 1
+
+    def __init__(self, imitated: ImitatedRows, eval_batch_size: int, *, top_k: int) -> None:
+        self.rows = imitated.rows
+        self._imitated = imitated
+        self._eval_batch_size = eval_batch_size
+        self._top_k = top_k
+        self._teacher: RoleHandle | None = None
+        self._teacher_nll: float | None = None
+        """Negative log-likelihood of the held-out tokens under the teacher, in nats per token."""
+
+    async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
+        """Ask the teacher how likely the held-out tokens are, once: it does not learn."""
+        self._teacher = beside[TEACHER]
+        held_out = self._imitated.held_out
+        if held_out is not None:
+            logprobs = await logprobs_of(held_out, self._teacher, self._eval_batch_size)
+            self._teacher_nll = -float(logprobs.mean(dtype=np.float64))
+
+    async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
+        assert self._teacher is not None
+        given = (await self._imitated.update(rows, model)).batch
+        top = await self._teacher.top_tokens(given.trajectories, self._top_k)
+        return Update(
+            batch=TrainBatch(
+                trajectories=given.trajectories, columns=given.columns, teacher_top=top
+            )
+        )
+
+    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
+        """Return the student's likelihood of the learned tokens held out as ``rlhf sft`` does, and the teacher's."""
+        found = await self._imitated.evaluate(model)
+        if found is None or self._teacher_nll is None:
+            return None
+        return {**found, "eval/teacher_nll": self._teacher_nll}
+
+    def exported(self, model: RoleHandle) -> Exportable:
+        return model
+
+
+def _load(resolved: ResolvedOptions[Any]) -> TaughtRows:
+    run: DistillOptions = resolved.run
+    _require_one_tokenizer(run)
+    return TaughtRows(load_rows(run), run.eval.batch_size, top_k=run.teacher.top_k)
+
+
+def _require_one_tokenizer(run: DistillOptions) -> None:
+    """Refuse a teacher whose tokens mean something else.
+
+    Raises:
+        ConfigError: the teacher's tokenizer has other tokens.
+    """
+    path, trusted = run.teacher.path, run.model.trust_remote_code
+    assert path is not None
+    student = load_tokenizer(run.model.tokenizer or run.model.path, trust_remote_code=trusted)
+    if student.get_vocab() != load_tokenizer(path, trust_remote_code=trusted).get_vocab():
+        raise ConfigError(
+            f"--teacher.path {path}: expected a teacher with the student's tokenizer, since its distribution is over "
+            f"tokens; its tokens are others than those of {run.model.path}. Choose a teacher of the same family."
+        )
+
+
+def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
+    run: DistillOptions = resolved.run
+    teacher = run.teacher
+    assert teacher.path is not None
+    terms: tuple[LossTerm, ...] = ()
+    if teacher.nll_coef:
+        likelihood = LossTerm(
+            loss=ComponentRef(kind="rlhf_policy_losses", name="supervised:sft"),
+            weight=teacher.nll_coef,
+            aggregation=run.train.aggregation,
+        )
+        terms = (likelihood,)
+    objective = PolicyObjective(
+        loss=ComponentRef(
+            kind="rlhf_policy_losses",
+            name="supervised:distill",
+            options={"divergence": "top_k", "direction": teacher.direction},
+        ),
+        aggregation=run.train.aggregation,
+        terms=terms,
+    )
+    spec = RoleSpec(
+        role=TEACHER,
+        model_path=teacher.path,
+        dtype=run.model.dtype,
+        trust_remote_code=run.model.trust_remote_code,
+        max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
+    )
+    return TrainedModel(objective=objective, beside={TEACHER: spec})
+
+
+def run(resolved: ResolvedOptions[DistillOptions], plugins: Plugins) -> RunResult:
+    """Run a whole distillation and return how it ended.
+
+    Raises:
+        RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
+    """
+    return drive(kind_of(_load, _trained, binding=("teacher",)), resolved, plugins)

@@ -1,0 +1,73 @@
+"""The options of ``rlhf distill``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf_core import Config, ConfigError
+from rlhf_core.config import Labels, NamedPaths, OptionTree, Selections
+from rlhf_core.plugins import Plugins
+
+from ..options import SELECTORS, ExampleOptions, check, data, models
+from .sft_options import SftData, SftTraining
+
+METRICS = ("eval/nll", "eval/perplexity", "eval/teacher_nll")
+
+
+class DistillTeacher(Config):
+    path: str | None = Field(
+        None, min_length=1, description="folder or hub name of the model to learn from"
+    )
+    top_k: int = Field(
+        64,
+        ge=1,
+        le=2**20,
+        description="the teacher's most probable tokens at each position; all others are one more outcome",
+    )
+    direction: Literal["forward", "reverse"] = Field(
+        "forward",
+        description="forward: KL(teacher || student), which covers all that the teacher would say; reverse: "
+        "KL(student || teacher), which avoids what it would not say",
+    )
+    nll_coef: float = Field(
+        0.0,
+        ge=0.0,
+        le=100.0,
+        description="add this much of the negative log-likelihood of the given tokens",
+    )
+
+
+class DistillOptions(ExampleOptions):
+    """All options of ``rlhf distill`` but those of components."""
+
+    output: str = Field("runs/distill", min_length=1, description="run folder")
+    data: SftData = SftData()
+    train: SftTraining = SftTraining()
+    teacher: DistillTeacher = DistillTeacher()
+
+
+def _check(run: DistillOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
+    if run.teacher.path is None:
+        raise ConfigError("--teacher.path: expected a model to learn from; got none. Add it.")
+    check(run, selections, labels, METRICS)
+
+
+def _models(run: DistillOptions) -> NamedPaths:
+    yield from models(run)
+    if run.teacher.path is not None:
+        yield "teacher.path", run.teacher.path
+
+
+DISTILL = OptionTree(
+    command="distill",
+    purpose="Teaches a model the distribution of a teacher on given conversations.",
+    example="--optim NAME",
+    model=DistillOptions,
+    selectors=SELECTORS,
+    check=_check,
+    cautions=lambda run, selections, labels: (),
+    models=_models,
+    data=data,
+)
