@@ -13,6 +13,7 @@ from . import (
     off_policy_bugs,
     preference_bugs,
     rollout_bugs,
+    score_bugs,
     training_bugs,
 )
 from .mutant import Mutant
@@ -24,6 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *off_policy_bugs.MUTANTS,
     *training_bugs.MUTANTS,
     *preference_bugs.MUTANTS,
+    *score_bugs.MUTANTS,
 )
 
 

@@ -17,6 +17,7 @@ from . import (  # noqa: F401  (each registers its pairs or differences)
     policy_loss_pairs,
     preference_differences,
     preference_pairs,
+    ranking_pairs,
     shaping_pairs,
     verl_estimator_pairs,
 )
