@@ -82,3 +82,14 @@ def test_it_does_not_depend_on_the_micro_batches(scores):
 def test_steps_without_labels_are_refused(scores):
     with pytest.raises(PluginError, match="needs the column 'labels'"):
         objective().rollouts(*part(scores, range(3), labels=None))
+
+
+def test_it_is_the_cross_entropy_of_two_label_tokens_whose_logits_differ_by_the_score(scores):
+    """The loss of a model that predicts a label token; what it adds to both logits has no effect."""
+    loss, _ = objective().rollouts(*part(scores, range(3)))
+
+    shift = torch.tensor([3.0, -1.0, 0.0, 2.0, 5.0, -7.0]).double()
+    logits = torch.stack([scores.detach() + shift, shift], dim=1)
+    targets = torch.stack([LABELS, 1 - LABELS], dim=1).double()
+    expected = torch.nn.functional.cross_entropy(logits, targets)
+    torch.testing.assert_close(loss.detach(), expected)

@@ -28,7 +28,7 @@ def mismatched(rows: TrajectoryColumns, max_length: int) -> TrajectoryColumns:
     Raises:
         DataError: all rows have the same prompt.
 
-    Source: Ethayarajh et al. 2024, arXiv:2402.01306, section 4.2. TRL shifts by 1, also between equal prompts.
+    Source: Ethayarajh et al. 2024, arXiv:2402.01306, section 4. TRL shifts by 1, also between equal prompts.
     """
     tokens, mask = rows.token_ids, rows.action_mask
     prompts, answers = [], []
