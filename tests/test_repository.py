@@ -36,6 +36,7 @@ PUBLIC = {
     "rlhf_core.contracts",
     "rlhf_core.data",  # rows of data that are imitated
     "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike
+    "rlhf_core.inference",  # what a command generates with: prompts, rewards, files that survive a kill
     "rlhf_core.lazy",  # torch and the array types, for modules that help imports
     "rlhf_core.math",
     "rlhf_core.objective",  # the loss that a training backend descends

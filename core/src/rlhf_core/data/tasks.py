@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch.task import Task, Uid
-from ..config.run import RunConfig
+from ..config.run import DataConfig, RunConfig
 from ..errors import DataError
 from .mixing import epoch_counts, epoch_order, held_out
 from .prompts import Prompts, tokenize_prompts
@@ -137,7 +137,7 @@ def load_task_set(run: RunConfig, renderer: TokenizerRenderer) -> TaskSet | Envi
     data = run.data
     if not data.train:
         return EnvironmentTasks(data.max_samples or run.rollout.batch_size)
-    reader = _Reader(run, renderer, "data.train", data.train)
+    reader = _Reader(data, renderer, "data.train", data.train)
     start = 0
     for spec in data.train:
         source = open_source(spec, split=data.split)
@@ -146,6 +146,22 @@ def load_task_set(run: RunConfig, renderer: TokenizerRenderer) -> TaskSet | Envi
         reader.add(source, ~held, start)
         start += len(source)
     return TaskSet(reader.parts(), probabilities=data.probabilities, shuffle=data.shuffle)
+
+
+def load_prompts(data: DataConfig, renderer: TokenizerRenderer) -> TaskSet:
+    """Return all rows of ``data.train`` as tasks, each once, in their order, whatever ``shuffle`` and ``probabilities``
+    say.
+
+    Raises:
+        DataError: a set cannot be opened or used, as in ``load_task_set``.
+    """
+    reader = _Reader(data, renderer, "data.train", data.train)
+    start = 0
+    for spec in data.train:
+        source = open_source(spec, split=data.split)
+        reader.add(source, np.ones(_limited(len(source), data.max_samples), dtype=bool), start)
+        start += len(source)
+    return TaskSet(reader.parts())
 
 
 def load_eval_sets(run: RunConfig, renderer: TokenizerRenderer) -> Mapping[str, TaskSet]:
@@ -164,7 +180,7 @@ def load_eval_sets(run: RunConfig, renderer: TokenizerRenderer) -> Mapping[str, 
             raise DataError(
                 f"eval.data: two sets are called {source.name!r}; name them with NAME=PATH"
             )
-        reader = _Reader(run, renderer, "eval.data", [spec])
+        reader = _Reader(run.data, renderer, "eval.data", [spec])
         reader.add(source, np.ones(_limited(len(source), run.eval.max_samples), dtype=bool))
         sets[source.name] = TaskSet(reader.parts(compact=True))
     if run.eval.fraction:
@@ -182,7 +198,7 @@ def _held_out_sets(run: RunConfig, renderer: TokenizerRenderer) -> dict[str, Tas
             held &= np.cumsum(held) <= run.eval.max_samples
         if held.any():
             reader = readers.setdefault(
-                source.name, _Reader(run, renderer, "eval.fraction", run.data.train)
+                source.name, _Reader(run.data, renderer, "eval.fraction", run.data.train)
             )
             reader.add(source, held)
     if not readers:
@@ -197,10 +213,10 @@ class _Reader:
     """Reader of the sources of one task set, which reports the bad rows of all sources in one message."""
 
     def __init__(
-        self, run: RunConfig, renderer: TokenizerRenderer, option: str, specs: Sequence[str]
+        self, data: DataConfig, renderer: TokenizerRenderer, option: str, specs: Sequence[str]
     ) -> None:
-        self._data = run.data
-        self._format = PromptFormat.of(run.data)
+        self._data = data
+        self._format = PromptFormat.of(data)
         self._renderer = renderer
         self._option = option
         self._specs = specs

@@ -1,0 +1,20 @@
+"""Registration of the commands that use a trained model: ``rlhf merge``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlhf_core import Component, hookimpl
+
+
+@hookimpl
+def rlhf_commands() -> list[Component[Any]]:
+    """Return the commands; a command's module is imported when the command runs."""
+    return [
+        Component(
+            name="merge",
+            factory="rlhf_plugin_inference.merge.command:merge",
+            summary="Make a plain model of a base and a PEFT adapter.",
+            extra="peft",
+        ),
+    ]

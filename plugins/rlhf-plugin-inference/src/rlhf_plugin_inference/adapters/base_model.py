@@ -1,0 +1,126 @@
+"""Loading of the base of an adapter: a language model or a sequence classifier, in float32, its dtypes noted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
+from transformers.utils import logging as transformers_logging
+
+from rlhf_core import ConfigError
+from rlhf_torch.models.quiet import no_progress_bars
+
+from .folder import CLASSIFIER, AdapterFolder
+
+_HEADS = ("score", "classifier")
+"""Names of classification heads, which PEFT saves with an adapter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseModel:
+    """The base of an adapter."""
+
+    model: PreTrainedModel
+    """The model in float32, in evaluation mode."""
+    dtypes: Mapping[str, torch.dtype]
+    """Dtype of each weight and buffer in the base's files."""
+
+
+def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> BaseModel:
+    """Return the base of an adapter.
+
+    Raises:
+        ConfigError: the base cannot be read, is quantized, or lacks weights that the adapter does not bring.
+    """
+    config = _config(base, trust_remote_code)
+    refuse_quantized(base, config)
+    options: dict[str, Any] = {"config": config}
+    kind = AutoModelForCausalLM
+    if _is_classifier(folder, config):
+        kind = AutoModelForSequenceClassification
+        if labels := _labels(folder):
+            config.num_labels = labels
+    level = transformers_logging.get_verbosity()
+    # Transformers would print a table of missing weights; the error below names them.
+    transformers_logging.set_verbosity_error()
+    try:
+        with no_progress_bars():
+            model, info = kind.from_pretrained(
+                base,
+                **options,
+                dtype="auto",
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+                use_safetensors=True,  # the other format is a pickle, which can run code
+            )
+    except Exception as error:  # Transformers checks little of what the files hold
+        raise ConfigError(f"base {base}: cannot be loaded: {_first_line(error)}") from error
+    finally:
+        transformers_logging.set_verbosity(level)
+    if lacking := sorted(set(info["missing_keys"]) - folder.shapes.keys()):
+        raise ConfigError(
+            f"base {base}: its weights have no {lacking[0]}, and the adapter does not bring it; expected the weights "
+            f"of a whole {type(model).__name__}"
+        )
+    dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}
+    return BaseModel(model=model.float().eval(), dtypes=dtypes)
+
+
+def refuse_quantized(base: str, config: Any) -> None:
+    """Refuse a base whose weights are quantized: no sum with an adapter can be written in their format.
+
+    Raises:
+        ConfigError: the config has a ``quantization_config``.
+    """
+    if getattr(config, "quantization_config", None) is not None:
+        raise ConfigError(
+            f"base {base}: its weights are quantized (quantization_config in config.json), and a merge would have to "
+            "round them anew. Give the base that is not quantized."
+        )
+
+
+def cast_back(model: PreTrainedModel, dtypes: Mapping[str, torch.dtype]) -> None:
+    """Round each weight and buffer to the dtype that it has in the base's files."""
+    usual = max(dtypes.values(), key=list(dtypes.values()).count)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        dtype = dtypes.get(name, usual if isinstance(tensor, torch.nn.Parameter) else tensor.dtype)
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+    model.config.dtype = usual
+
+
+def _config(base: str, trust_remote_code: bool) -> Any:
+    try:
+        return AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
+    except Exception as error:  # Transformers checks little of what the files hold
+        raise ConfigError(
+            f"base {base}: expected a Transformers folder or hub name: {_first_line(error)}"
+        ) from error
+
+
+def _is_classifier(folder: AdapterFolder, config: Any) -> bool:
+    names = getattr(config, "architectures", None) or [""]
+    return folder.config.get("task_type") == CLASSIFIER or names[0].endswith(
+        "ForSequenceClassification"
+    )
+
+
+def _labels(folder: AdapterFolder) -> int | None:
+    """Return the number of scores that the adapter's own head gives; None where it brings no head."""
+    for name in _HEADS:
+        if shape := folder.shapes.get(f"{name}.weight"):
+            return shape[0]
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

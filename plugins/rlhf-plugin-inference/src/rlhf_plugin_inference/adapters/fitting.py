@@ -1,0 +1,83 @@
+"""The question whether an adapter fits a base, asked of each module, so that a refusal names the module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from rlhf_core import ConfigError
+
+from .folder import AdapterFolder
+
+_LOW_RANK = re.compile(r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?A(\.weight)?")
+
+
+def check_fit(folder: AdapterFolder, base: str, model: nn.Module) -> None:
+    """Refuse an adapter whose tensors do not fit a model.
+
+    Args:
+        base: folder or hub name of the model, for messages.
+
+    Raises:
+        ConfigError: names the first module that is missing or has other shapes.
+    """
+    for problem in _problems(folder, model):
+        raise ConfigError(f"adapter {folder.path} does not fit {base}: {problem}")
+
+
+def _problems(folder: AdapterFolder, model: nn.Module) -> Iterator[str]:
+    modules = dict(model.named_modules())
+    weights = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    for name, shape in folder.shapes.items():
+        if found := _LOW_RANK.fullmatch(name):
+            module = found["module"]
+            if module not in modules:
+                yield f"the base has no module {module}, which the adapter changes"
+            else:
+                yield from _rank_problems(folder, module, modules[module], found["embedding"] or "")
+        elif name in weights and weights[name] != shape:
+            yield f"{name} has the shape {weights[name]} in the base; the adapter's has {shape}"
+
+
+def _rank_problems(
+    folder: AdapterFolder, name: str, module: nn.Module, embedding: str
+) -> Iterator[str]:
+    """Yield each problem of the factors A (r, in) and B (out, r) of one module."""
+    shapes = folder.shapes
+    suffix = "" if embedding else ".weight"
+    a = shapes[f"{name}.lora_{embedding}A{suffix}"]
+    b = shapes.get(f"{name}.lora_{embedding}B{suffix}")
+    if b is None:
+        yield f"{name} has a factor A and no factor B"
+        return
+    rank = _rank(folder.config, name)
+    if len(a) != 2 or len(b) != 2 or not a[0] == b[1] == rank:
+        yield (
+            f"{name} has factors A {a} and B {b}; expected (r, in) and (out, r) with the rank r = {rank} of its config"
+        )
+        return
+    size = _size(module)
+    if size is not None and size != (b[0], a[1]):
+        yield f"{name} has the shape {size} in the base; the adapter's factors make {(b[0], a[1])}"
+
+
+def _rank(config: Mapping[str, Any], name: str) -> int:
+    """Return the rank that an adapter's config gives a module."""
+    patterns: Mapping[str, int] = config.get("rank_pattern") or {}
+    for pattern, rank in patterns.items():
+        # PEFT's own rule: a pattern is a regular expression for the end of the name, from a dot on.
+        if re.match(rf"(.*\.)?({pattern})$", name):
+            return rank
+    return int(config.get("r", 0))
+
+
+def _size(module: nn.Module) -> tuple[int, int] | None:
+    """Return (out, in) of a module's matrix, as the factors have it; None where it is none."""
+    if isinstance(module, nn.Linear):
+        return module.out_features, module.in_features
+    if isinstance(module, nn.Embedding):
+        return module.embedding_dim, module.num_embeddings
+    return None

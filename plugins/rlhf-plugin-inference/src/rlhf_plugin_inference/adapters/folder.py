@@ -1,0 +1,82 @@
+"""A PEFT folder as files: its config, and the names and shapes of its tensors. No tensor is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from rlhf_core import ConfigError
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+"""Text that PEFT puts before each name of the base model."""
+CLASSIFIER = "SEQ_CLS"
+"""PEFT's name for the task of a sequence classifier, such as a reward model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFolder:
+    """An adapter's folder."""
+
+    path: Path
+    config: Mapping[str, Any]
+    """Contents of ``adapter_config.json``."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """Shape of each tensor by its name in the base model, such as ``lm_head.lora_A.weight``."""
+
+    @property
+    def base(self) -> str | None:
+        """Folder or hub name of the base that the adapter was trained on; None where none is recorded."""
+        return self.config.get("base_model_name_or_path") or None
+
+    def has_base_of(self, base: str) -> bool:
+        """Return whether ``base`` may be the base that the adapter was trained on.
+
+        Two folders that are both there have to be the same one. Otherwise the last parts of the names decide, since a
+        hub name and a downloaded folder share no more than that.
+        """
+        named = self.base
+        if named is None or named == base:
+            return True
+        if os.path.isdir(named) and os.path.isdir(base):
+            return os.path.samefile(named, base)
+        return Path(named).name.lower() == Path(base).name.lower()
+
+
+def read_adapter(path: str) -> AdapterFolder:
+    """Return the adapter of a folder.
+
+    Raises:
+        ConfigError: the folder is not there, has no adapter, or holds the weights as a pickle.
+    """
+    folder = Path(path)
+    if not os.path.isdir(path):
+        raise ConfigError(f"adapter {path}: expected a PEFT folder; there is no such folder")
+    if not (folder / CONFIG).is_file():
+        raise ConfigError(f"adapter {path}: expected a PEFT folder; it has no {CONFIG}")
+    if not (folder / WEIGHTS).is_file():
+        pickled = sorted(file.name for file in folder.glob("*.bin"))
+        why = (
+            f"{pickled[0]} is a pickle, which is not read, because it can run code"
+            if pickled
+            else "it is missing"
+        )
+        raise ConfigError(f"adapter {path}: expected its weights in {WEIGHTS}; {why}")
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        with safe_open(str(folder / WEIGHTS), framework="pt") as tensors:
+            shapes = {
+                name.removeprefix(PREFIX): tuple(tensors.get_slice(name).get_shape())
+                for name in tensors.keys()  # noqa: SIM118 - the file is no mapping
+            }
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ConfigError(f"adapter {path}: cannot be read: {error}") from error
+    if not isinstance(config, dict) or not isinstance(config.get("peft_type"), str):
+        raise ConfigError(f"adapter {path}: expected a peft_type in {CONFIG}; there is none")
+    return AdapterFolder(path=folder, config=config, shapes=shapes)

@@ -1,0 +1,109 @@
+"""Merging of an adapter into a loaded model, in the model's precision, and the proof that nothing else changed.
+
+PEFT's own merge computes ``W + scale * B A`` (and DoRA's magnitudes) in place. Two things it leaves to the caller: a
+matrix that embedding and head share must not be changed for both where the adapter changes one, and the result has to
+be compared with what the base computes with the adapter.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlhf_core import ConfigError, PluginError
+
+from .fitting import check_fit
+from .folder import AdapterFolder
+
+TOLERANCE = 1e-4
+"""Largest allowed difference of outputs in float32, relative to the largest one; a wrong merge differs by far more."""
+_PROBE = 12
+
+
+def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> PreTrainedModel:
+    """Return the model, with the adapter merged into its weights.
+
+    Where the merge makes embedding and head differ that were one matrix, the config says so from then on
+    (``tie_word_embeddings`` is off).
+
+    Args:
+        model: the untouched base with float32 weights, so that a sum is rounded only when it is cast afterwards.
+        base: folder or hub name of the base, for messages.
+
+    Raises:
+        ConfigError: the adapter does not fit the model, cannot be merged, or makes weights that are not finite.
+        PluginError: the merged model computes something else than the base with the adapter.
+    """
+    from peft import PeftModel
+
+    check_fit(folder, base, model)
+    own = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        with warnings.catch_warnings():
+            # PEFT advises against adapters of a matrix that embedding and head share, which are separated below.
+            warnings.simplefilter("ignore", UserWarning)
+            wrapped = PeftModel.from_pretrained(model, str(folder.path)).eval()
+            expected = _outputs(wrapped, model)
+            _separate_shared(wrapped)
+            merged: PreTrainedModel = wrapped.merge_and_unload(safe_merge=True)
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        NotImplementedError,
+    ) as error:
+        kind = folder.config["peft_type"]
+        raise ConfigError(
+            f"adapter {folder.path} ({kind}) cannot be merged into {base}: {error}"
+        ) from error
+    _settle_ties(merged)
+    actual = _outputs(merged, merged)
+    merged.set_attn_implementation(own)
+    scale = expected.abs().max().clamp_min(1e-6)
+    difference = float((actual - expected).abs().max() / scale)
+    if not difference <= TOLERANCE:
+        raise PluginError(
+            f"adapter {folder.path}: the merged model's outputs differ from those of {base} with the adapter by "
+            f"{difference:.2g} of the largest one (allowed: {TOLERANCE:g}), so this adapter cannot be merged exactly"
+        )
+    return merged
+
+
+@torch.inference_mode()
+def _outputs(model: nn.Module, base: PreTrainedModel) -> Tensor:
+    """Return the logits of a few tokens."""
+    embeddings = base.get_input_embeddings()
+    tokens = (torch.arange(_PROBE) * 7919 + 13) % embeddings.weight.shape[0]
+    logits: Tensor = model(input_ids=tokens[None].to(base.device), use_cache=False).logits
+    return logits.float()
+
+
+def _separate_shared(wrapped: nn.Module) -> None:
+    """Give each adapted layer a matrix of its own where it shares one with another module."""
+    weights = [module._parameters.get("weight") for module in wrapped.modules()]
+    owners = Counter(weight.data_ptr() for weight in weights if weight is not None)
+    for module in wrapped.modules():
+        layer: Any = module._modules.get("base_layer")
+        if layer is not None and owners[layer.weight.data_ptr()] > 1:
+            layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
+
+
+def _settle_ties(model: PreTrainedModel) -> None:
+    """Share the matrix of embedding and head again if the two are equal; else note in the config that they differ."""
+    head = model.get_output_embeddings()
+    config = model.config.get_text_config()
+    if head is None or not (config.tie_word_embeddings or model.config.tie_word_embeddings):
+        return
+    embeddings = model.get_input_embeddings()
+    if torch.equal(embeddings.weight, head.weight):
+        head.weight = embeddings.weight
+    else:
+        config.tie_word_embeddings = model.config.tie_word_embeddings = False

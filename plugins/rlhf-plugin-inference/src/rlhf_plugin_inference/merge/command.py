@@ -1,0 +1,78 @@
+"""The command ``rlhf merge``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rlhf_core import ConfigError
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"rlhf merge: {message}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's words."""
+    own = _Parser(
+        prog="rlhf merge",
+        description="Write a plain Transformers folder whose weights are those of BASE with a PEFT adapter merged into "
+        "them: in float32, rounded once to the base's dtype. The base is not changed.",
+        allow_abbrev=False,
+    )
+    own.add_argument(
+        "base", metavar="BASE", help="folder or hub name that the adapter was trained on"
+    )
+    own.add_argument(
+        "adapter", metavar="ADAPTER", help="PEFT folder: adapter_config.json and weights"
+    )
+    own.add_argument("out", metavar="OUT", type=Path, help="folder to write; new or empty")
+    own.add_argument(
+        "--same-base",
+        action="store_true",
+        help="BASE is the adapter's base, although adapter_config.json names another folder",
+    )
+    own.add_argument(
+        "--trust-remote-code", action="store_true", help="run Python code that comes with the model"
+    )
+    return own
+
+
+def merge(words: Sequence[str]) -> int:
+    """Run ``rlhf merge WORDS`` and return the exit code.
+
+    Raises:
+        ConfigError: base, adapter or OUT cannot be used, or the adapter does not fit the base.
+        PluginError: the merged model computes something else than the base with the adapter.
+    """
+    own = parser().parse_args(list(words))
+    # Imported here: help needs no torch.
+    from ..adapters.base_model import cast_back, load_base
+    from ..adapters.folder import read_adapter
+    from ..adapters.merging import merge_adapter
+    from .writing import check_output, write_merged
+
+    check_output(own.out)
+    adapter = read_adapter(own.adapter)
+    if not own.same_base and not adapter.has_base_of(own.base):
+        raise ConfigError(
+            f"adapter {own.adapter} was trained on {adapter.base}; BASE is {own.base}. Give that base, or add "
+            "--same-base if BASE is a copy of it"
+        )
+    loaded = load_base(own.base, adapter, trust_remote_code=own.trust_remote_code)
+    merged = merge_adapter(loaded.model, own.base, adapter)
+    cast_back(merged, loaded.dtypes)
+    write_merged(
+        merged,
+        own.out,
+        base=own.base,
+        adapter=adapter.path,
+        trust_remote_code=own.trust_remote_code,
+    )
+    print(
+        f"{own.out}: {type(merged).__name__}, {merged.num_parameters():,} parameters, {merged.dtype}"
+    )
+    return 0

@@ -1,0 +1,56 @@
+"""Writing of a merged model: all of its files into a folder beside, which then gets its name in one step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from rlhf_core import ConfigError
+from rlhf_core.inference import remove, sync_folder, sync_tree
+from rlhf_torch.models.export import copy_tokenizer
+from rlhf_torch.models.quiet import no_progress_bars
+
+HEADS = ("value_head.safetensors",)
+"""Files of heads beside a model, which are copied as they are."""
+_TOKENIZER = "tokenizer_config.json"
+
+
+def check_output(out: Path) -> None:
+    """Refuse a path at which something is already.
+
+    Raises:
+        ConfigError: OUT is a file, or a folder that is not empty.
+    """
+    if os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
+        raise ConfigError(f"{out}: expected a new or an empty folder; something is there already")
+
+
+def write_merged(
+    model: PreTrainedModel, out: Path, *, base: str, adapter: Path, trust_remote_code: bool
+) -> None:
+    """Write model, tokenizer with chat template, generation config and heads; a kill leaves no half-written OUT.
+
+    The tokenizer is the adapter's where its folder has one, else the base's.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    part = out.with_name(f"{out.name}.part")
+    try:
+        remove(part)
+        part.mkdir(parents=True)
+        with no_progress_bars():
+            model.save_pretrained(part)
+        source = str(adapter) if (adapter / _TOKENIZER).is_file() else base
+        copy_tokenizer(source, part, trust_remote_code=trust_remote_code)
+        for name in HEADS:
+            if (adapter / name).is_file():
+                shutil.copyfile(adapter / name, part / name)
+        sync_tree(part)
+        part.replace(out)
+        sync_folder(out.parent)
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written: {error.strerror or error}") from error
