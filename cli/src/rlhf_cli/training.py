@@ -17,10 +17,10 @@ from typing import Any, Generic, TypeVar
 
 from rlhf_core import ConfigError, RLHFError, UnknownComponent
 from rlhf_core.config import (
+    CommandOptions,
     Layer,
     OptionTree,
     ResolvedOptions,
-    RunOptions,
     check_paths,
     parse_flags,
     path_problems,
@@ -32,7 +32,7 @@ from rlhf_core.contracts import RunResult
 from rlhf_core.loop.loggers import build_loggers
 from rlhf_core.plugins import Plugins
 
-RunT = TypeVar("RunT", bound=RunOptions)
+OptionsT = TypeVar("OptionsT", bound=CommandOptions)
 
 _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 
@@ -54,10 +54,10 @@ class Arguments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingCommand(Generic[RunT]):
+class TrainingCommand(Generic[OptionsT]):
     """A command that trains."""
 
-    options: OptionTree[RunT]
+    options: OptionTree[OptionsT]
     defaults: Path
     """TOML file with the components that run when nobody says otherwise."""
     run: str
@@ -67,7 +67,7 @@ class TrainingCommand(Generic[RunT]):
     """``module:function`` likewise, which returns the text of ``--dry-run``."""
 
 
-def execute(command: TrainingCommand[RunT], words: Sequence[str], plugins: Plugins) -> int:
+def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: Plugins) -> int:
     """Run ``rlhf COMMAND WORDS`` and return the exit code.
 
     Raises:

@@ -18,6 +18,10 @@ ALLOWED = {
     for path in ("fingerprint.py", "testing/checks.py")
     for library in ("torch", "ray", "vllm", "deepspeed")
 } | {
+    **{
+        (path, "generate"): "a phase of a step"
+        for path in ("durable/faults.py", "rollouts/players.py")
+    },
     ("weights/link.py", "plan"): "how weights lie in buckets",
     ("lazy.py", "torch"): "the library",
     ("math/importance.py", "clip"): "a mode of importance weights",

@@ -3,9 +3,13 @@
 Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.steps", "10"])], plugins)``
 """
 
-from .checks.cautions import small_adapter_rates
-from .checks.effects import refuse_typed, schedule_without_effect, shared_without_effect
-from .common import RunOptions
+from .checks.effects import (
+    error_values_without_effect,
+    refuse_typed,
+    schedule_without_effect,
+    shared_without_effect,
+)
+from .common import CommandOptions, RunOptions
 from .files import read_toml, write_toml
 from .flags import parse_flags
 from .help import render_help
@@ -15,16 +19,18 @@ from .paths import check_paths, path_problems
 from .problems import Labels
 from .resolve import resolve, resolve_options
 from .resolved import Resolved, ResolvedOptions, RewardOptions, Selection, Selections
-from .run import RunConfig
+from .run import PromptData, RunConfig
 from .train import TRAIN
 
 __all__ = [
     "TRAIN",
+    "CommandOptions",
     "Labels",
     "Layer",
     "NamedPaths",
     "OptionTree",
     "Origin",
+    "PromptData",
     "Resolved",
     "ResolvedOptions",
     "RewardOptions",
@@ -34,6 +40,7 @@ __all__ = [
     "Selections",
     "Selector",
     "check_paths",
+    "error_values_without_effect",
     "parse_flags",
     "path_problems",
     "read_toml",

@@ -1,4 +1,4 @@
-"""Options that every command that trains has."""
+"""Options that several commands have."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 
 
-class ModelConfig(Config):
-    path: str = Field(
-        min_length=1, description="folder or hub name of the policy's causal language model"
-    )
+class ModelPath(Config):
+    path: str = Field(min_length=1, description="folder or hub name of the causal language model")
     tokenizer: str | None = Field(
         None, description="folder or hub name of the tokenizer, if not the model's"
     )
+    trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
+
+
+class ModelConfig(ModelPath):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="parameters; with float32 the backend may still compute in bfloat16"
     )
-    trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
 
 
 class TrainedRole(Config):
@@ -107,6 +108,10 @@ class ResumeConfig(Config):
     )
 
 
+class EngineSelection(Config):
+    name: str = Field(description="who generates")
+
+
 class BackendSelection(Config):
     name: str = Field(description="who trains")
 
@@ -115,9 +120,17 @@ class RuntimeSelection(Config):
     name: str = Field(description="who places the roles")
 
 
-class RunOptions(Config):
-    """Base of the options of each command that trains. What the loop around every kind of run reads is here by type
+class CommandOptions(Config):
+    """Base of the options of each command that has an ``OptionTree``. What is read of every command is here by type
     alone: a subclass declares these options, in the order in which its help shows them."""
+
+    if TYPE_CHECKING:
+        model: ModelPath
+
+
+class RunOptions(CommandOptions):
+    """Base of the options of each command that trains, by type alone as in ``CommandOptions``: what the loop around
+    every kind of run reads."""
 
     if TYPE_CHECKING:
         seed: int

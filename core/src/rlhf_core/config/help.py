@@ -1,4 +1,4 @@
-"""Help of a command that trains: its options and those of the selected components, derived from their models."""
+"""Help of a command with an option tree: its options and those of selected components, derived from their models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .annotations import NONE, model_of, type_name
 from .layers import Layer, Words, leaves, lookup, merge
 from .option_tree import OptionTree, Selector
 from .problems import Labels, flag
-from .resolved import RunT
+from .resolved import OptionsT
 from .sections import fields_of
 from .selection import Choice, select_slot
 from .train import TRAIN
@@ -48,8 +48,8 @@ def render_help(
     tree = merge(layers)
     labels = Labels(tree)
     choices, trouble = _select_leniently(tree, labels, plugins, options)
-    usage = _USAGE.format(command=options.command, purpose=options.purpose, example=options.example)
-    lines = [usage]
+    words = {"command": options.command, "purpose": options.purpose, "example": options.example}
+    lines = [options.usage or _USAGE.format(**words)]
     if trouble:
         wide = [textwrap.wrap(f"note: {text}", width, subsequent_indent="  ") for text in trouble]
         lines += ["", *(line for note in wide for line in note)]
@@ -66,7 +66,7 @@ def render_help(
 
 
 def _select_leniently(
-    tree: Layer, labels: Labels, plugins: Plugins, options: OptionTree[RunT]
+    tree: Layer, labels: Labels, plugins: Plugins, options: OptionTree[OptionsT]
 ) -> tuple[list[Choice], list[str]]:
     """Select slot by slot, so that one name that does not exist hides nothing else."""
     choices: list[Choice] = []

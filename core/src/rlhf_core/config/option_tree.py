@@ -1,6 +1,6 @@
-"""The options of one command that trains, as data: layers of options are resolved against such a tree.
+"""The options of one command that chooses components, as data: layers of options are resolved against such a tree.
 
-``train.TRAIN`` is the tree of ``rlhf train``. A plugin's command that trains has one of its own.
+``train.TRAIN`` is the tree of ``rlhf train``. A plugin's command that trains or generates has one of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..component import Config
 from ..plugins import Plugins
 from .annotations import model_of
 from .problems import Labels
-from .resolved import RunT, Selections
+from .resolved import OptionsT, Selections
 
 NamedPaths = Iterator[tuple[str, str]]
 """Paths of options, each with one of its values."""
@@ -36,7 +36,7 @@ class Selector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptionTree(Generic[RunT]):
+class OptionTree(Generic[OptionsT]):
     """The options of one command."""
 
     command: str
@@ -45,20 +45,25 @@ class OptionTree(Generic[RunT]):
     """Sentence for the help that says what the command does."""
     example: str
     """A flag that selects a component, for the help."""
-    model: type[RunT]
+    model: type[OptionsT]
     """The options that belong to no component."""
     selectors: tuple[Selector, ...]
     """The options that pick components; the sections that they stand in are part of ``model``."""
     shared: Mapping[str, type[Config]] = field(default_factory=dict)
     """Selector -> options that the core has for every component there, in the component's own section."""
-    check: Callable[[RunT, Selections, Labels, Plugins], None]
+    check: Callable[[OptionsT, Selections, Labels, Plugins], None]
     """Refuse options that contradict each other, by a ``ConfigError``. Each section is valid when it is called."""
-    cautions: Callable[[RunT, Selections, Labels], tuple[str, ...]]
+    cautions: Callable[[OptionsT, Selections, Labels], tuple[str, ...]]
     """Return a warning for each combination that is allowed and probably not meant."""
-    models: Callable[[RunT], NamedPaths]
+    models: Callable[[OptionsT], NamedPaths]
     """Yield each option that names a model, and the name."""
-    data: Callable[[RunT], NamedPaths]
+    data: Callable[[OptionsT], NamedPaths]
     """Yield each option that names data, and each file, folder or hub name."""
+    outputs: Callable[[OptionsT, Labels], Iterator[str]] | None = None
+    """Yield a message for each path that the command could not write to; None: it writes the run folder of a training
+    run."""
+    usage: str | None = None
+    """Text above the options in the help; None: that of a training run."""
 
     def section_model(self, slot: Selector) -> type[BaseModel]:
         """Return the model of the section in which a selector stands."""

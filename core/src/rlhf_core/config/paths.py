@@ -14,7 +14,7 @@ from .common import RunOptions
 from .layers import Layer, Words, lookup, merge
 from .option_tree import NamedPaths, OptionTree
 from .problems import Labels
-from .resolved import ResolvedOptions, RunT
+from .resolved import OptionsT, ResolvedOptions
 from .train import TRAIN
 
 _DATA_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
@@ -57,7 +57,7 @@ def path_problems(
     return [
         *_model_problems(_models(resolved.run, options), labels),
         *_data_problems(options.data(resolved.run), labels),
-        *_output_problems(resolved.run, labels),
+        *(options.outputs or _output_problems)(resolved.run, labels),
     ]
 
 
@@ -72,7 +72,7 @@ def looks_like_path(name: str) -> bool:
     )
 
 
-def _models(run: RunT, options: OptionTree[RunT]) -> Iterator[tuple[str, str, str]]:
+def _models(run: OptionsT, options: OptionTree[OptionsT]) -> Iterator[tuple[str, str, str]]:
     """Yield the option, the value, and the file that such a folder has, of each model and tokenizer."""
     for option, name in options.models(run):
         yield option, name, "config.json"

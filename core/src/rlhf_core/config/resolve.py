@@ -16,10 +16,10 @@ from .layers import Layer, Words, insert, leaves, lookup, merge
 from .option_tree import OptionTree
 from .problems import Labels, Report, flag
 from .resolved import (
+    OptionsT,
     Resolved,
     ResolvedOptions,
     RewardOptions,
-    RunT,
     Selection,
     Selections,
     TermOptions,
@@ -35,8 +35,8 @@ def resolve(layers: Sequence[Layer], plugins: Plugins) -> Resolved:
 
 
 def resolve_options(
-    layers: Sequence[Layer], plugins: Plugins, options: OptionTree[RunT]
-) -> ResolvedOptions[RunT]:
+    layers: Sequence[Layer], plugins: Plugins, options: OptionTree[OptionsT]
+) -> ResolvedOptions[OptionsT]:
     """Return the validated configuration of all layers, later ones winning.
 
     Reads no file but the code that a selector names, and imports nothing heavy. Whether data and models exist is
@@ -73,7 +73,7 @@ def resolve_options(
     )
 
 
-def known_options(options: OptionTree[RunT], choices: Sequence[Choice]) -> list[str]:
+def known_options(options: OptionTree[OptionsT], choices: Sequence[Choice]) -> list[str]:
     """Return the paths of all options that a run with these components has."""
     known = list(options_of(options.model))
     for choice in choices:
@@ -86,7 +86,7 @@ def known_options(options: OptionTree[RunT], choices: Sequence[Choice]) -> list[
 def _split(
     tree: Layer,
     layers: Sequence[Layer],
-    options: OptionTree[RunT],
+    options: OptionTree[OptionsT],
     choices: Sequence[Choice],
     plugins: Plugins,
     labels: Labels,
@@ -140,7 +140,7 @@ def _unselected(
     parent: str,
     key: str,
     layers: Sequence[Layer],
-    options: OptionTree[RunT],
+    options: OptionTree[OptionsT],
     plugins: Plugins,
 ) -> tuple[str, str] | None:
     """Return selector and origin of the component that ``key`` names, if it exists but this run does not use it."""

@@ -10,9 +10,10 @@ from pydantic import Field
 
 from ..component import ComponentRef, Config, Registered
 from ..contracts.backend import Aggregation
-from .common import RunOptions
+from .common import CommandOptions, RunOptions
 from .run import RunConfig
 
+OptionsT = TypeVar("OptionsT", bound=CommandOptions)
 RunT = TypeVar("RunT", bound=RunOptions)
 
 
@@ -77,10 +78,10 @@ Selections = Mapping[str, tuple[Selection, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedOptions(Generic[RunT]):
+class ResolvedOptions(Generic[OptionsT]):
     """A validated configuration: everything that a run is started with."""
 
-    run: RunT
+    run: OptionsT
     selections: Selections
     """By slot path; empty for an optional selector that is not set, several for list selectors."""
     tree: Mapping[str, Any]

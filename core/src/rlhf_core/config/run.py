@@ -16,6 +16,7 @@ from .common import (
     ActorConfig,
     BackendSelection,
     CheckpointConfig,
+    EngineSelection,
     EvalSchedule,
     LogConfig,
     ModelConfig,
@@ -29,13 +30,12 @@ from .common import (
 )
 
 
-class DataConfig(Config):
+class PromptData(Config):
+    """Sets of prompts."""
+
     train: tuple[str, ...] = Field(
         (),
         description="JSONL, CSV or Parquet files, save_to_disk folders, or hub names (NAME or NAME:CONFIG)",
-    )
-    probabilities: tuple[Probability, ...] = Field(
-        (), description="mix the sets with these shares; without it they are concatenated"
     )
     split: str = Field("train", description="split of folders and hub sets that have several")
     prompt_key: str = Field(
@@ -55,6 +55,12 @@ class DataConfig(Config):
     max_samples: Positive | None = Field(None, description="use only the first rows of each set")
     on_bad_row: Literal["fail", "skip"] = Field(
         "fail", description="fail before anything is built, or skip and count"
+    )
+
+
+class DataConfig(PromptData):
+    probabilities: tuple[Probability, ...] = Field(
+        (), description="mix the sets with these shares; without it they are concatenated"
     )
     shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
 
@@ -278,10 +284,6 @@ class EvalConfig(EvalSchedule):
     )
     max_samples: Positive | None = Field(None, description="use only the first rows of each set")
     pass_threshold: float = Field(1.0, description="a sample passes if its reward is at least this")
-
-
-class EngineSelection(Config):
-    name: str = Field(description="who generates")
 
 
 class RunConfig(RunOptions):

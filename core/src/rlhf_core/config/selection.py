@@ -16,7 +16,7 @@ from .annotations import Mismatch, convert
 from .layers import Layer, lookup
 from .option_tree import OptionTree, Selector
 from .problems import Labels, show, with_article
-from .resolved import RunT
+from .resolved import OptionsT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Choice:
 
 
 def select(
-    tree: Layer, labels: Labels, plugins: Plugins, options: OptionTree[RunT]
+    tree: Layer, labels: Labels, plugins: Plugins, options: OptionTree[OptionsT]
 ) -> list[Choice]:
     """Return the components that the selectors name, in the selectors' order.
 
@@ -79,7 +79,7 @@ def select(
 
 
 def select_slot(
-    slot: Selector, tree: Layer, labels: Labels, plugins: Plugins, options: OptionTree[RunT]
+    slot: Selector, tree: Layer, labels: Labels, plugins: Plugins, options: OptionTree[OptionsT]
 ) -> list[Choice]:
     """Return the components that one selector names; none for an optional selector that is not set.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..batch.task import Message
-from ..config.run import DataConfig
+from ..config.run import PromptData
 from ..errors import DataError
 from .source import Row
 
@@ -68,7 +68,7 @@ class PromptFormat:
             )
 
     @classmethod
-    def of(cls, data: DataConfig) -> PromptFormat:
+    def of(cls, data: PromptData) -> PromptFormat:
         """Return the format that a run's options describe."""
         return cls(
             prompt_key=data.prompt_key,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch.task import Task, Uid
-from ..config.run import DataConfig, RunConfig
+from ..config.run import PromptData, RunConfig
 from ..errors import DataError
 from .mixing import epoch_counts, epoch_order, held_out
 from .prompts import Prompts, tokenize_prompts
@@ -148,9 +148,8 @@ def load_task_set(run: RunConfig, renderer: TokenizerRenderer) -> TaskSet | Envi
     return TaskSet(reader.parts(), probabilities=data.probabilities, shuffle=data.shuffle)
 
 
-def load_prompts(data: DataConfig, renderer: TokenizerRenderer) -> TaskSet:
-    """Return all rows of ``data.train`` as tasks, each once, in their order, whatever ``shuffle`` and ``probabilities``
-    say.
+def load_prompts(data: PromptData, renderer: TokenizerRenderer) -> TaskSet:
+    """Return all rows of ``data.train`` as tasks, each once, in their order.
 
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``.
@@ -213,7 +212,7 @@ class _Reader:
     """Reader of the sources of one task set, which reports the bad rows of all sources in one message."""
 
     def __init__(
-        self, data: DataConfig, renderer: TokenizerRenderer, option: str, specs: Sequence[str]
+        self, data: PromptData, renderer: TokenizerRenderer, option: str, specs: Sequence[str]
     ) -> None:
         self._data = data
         self._format = PromptFormat.of(data)

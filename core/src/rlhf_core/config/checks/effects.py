@@ -97,7 +97,7 @@ def _without_effect(
     if not run.log.samples:
         yield "log.samples_every", "no samples are kept. Set --log.samples too."
     yield from _rollouts_without_effect(run, selections, labels)
-    yield from _error_values_without_effect(selections)
+    yield from error_values_without_effect(selections)
 
 
 def _rollouts_without_effect(
@@ -127,7 +127,8 @@ def _rollouts_without_effect(
         )
 
 
-def _error_values_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
+def error_values_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
+    """Yield the ``error_value`` of each reward whose errors are not scored, and the reason."""
     for selection in selections["reward.use"]:
         if selection.reward is not None and selection.reward.on_error != "value":
             yield (
