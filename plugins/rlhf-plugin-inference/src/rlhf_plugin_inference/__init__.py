@@ -1,4 +1,4 @@
-"""Registration of the commands that use a trained model: ``rlhf merge``."""
+"""Registration of the commands that use a trained model: ``rlhf generate`` and ``rlhf merge``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from rlhf_core import Component, hookimpl
 def rlhf_commands() -> list[Component[Any]]:
     """Return the commands; a command's module is imported when the command runs."""
     return [
+        Component(
+            name="generate",
+            factory="rlhf_plugin_inference.generate.command:generate",
+            summary="Write completions of prompts, score them, and choose rows to train on.",
+        ),
         Component(
             name="merge",
             factory="rlhf_plugin_inference.merge.command:merge",

@@ -1,0 +1,166 @@
+"""One prompt: its completions from the engine, and their scores from the rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+
+from rlhf_core import RolloutError
+from rlhf_core.contracts import (
+    Completion,
+    GenerationRequest,
+    Generator,
+    Message,
+    RewardRequest,
+    SamplingParams,
+    Stop,
+    Task,
+    Turn,
+)
+from rlhf_core.data import TokenizerRenderer
+from rlhf_core.inference import (
+    PromptFormat,
+    RewardPanel,
+    RewardQueue,
+    SampleScore,
+    fault_point,
+    seed_of,
+)
+
+from .records import AnsweredPrompt, ScoredAnswer
+
+Requests = Sequence[RewardRequest]
+Scores = Sequence[SampleScore]
+
+
+def completion_seed(run_seed: int, prompt: int, sample: int) -> int:
+    """Return the seed of one completion, a function of the run's seed and the completion's name alone."""
+    return seed_of(run_seed, "generate", prompt, sample)
+
+
+class Prompter:
+    """Reader of prompts as text and as messages."""
+
+    def __init__(self, format: PromptFormat, renderer: TokenizerRenderer) -> None:
+        self._format = format
+        self.renderer = renderer
+
+    def prompt_of(self, task: Task) -> tuple[str, tuple[Message, ...] | None]:
+        """Return a task's prompt as text, and its messages if it is a chat."""
+        prompt = self._format.prompt(task.row)
+        if isinstance(prompt, str):
+            return prompt, None
+        return self.renderer.render_text(prompt), prompt
+
+    def text_of(self, task: Task) -> str:
+        """Return a task's prompt as text."""
+        return self.prompt_of(task)[0]
+
+
+class Answerer:
+    """Answers prompts. ``close`` ends a call to the rewards that is under way.
+
+    Args:
+        panel: the rewards, started; None: nothing is scored.
+        count: completions of a prompt.
+    """
+
+    def __init__(
+        self,
+        engine: Generator,
+        prompter: Prompter,
+        panel: RewardPanel | None,
+        *,
+        sampling: SamplingParams,
+        count: int,
+        seed: int,
+    ) -> None:
+        self._engine = engine
+        self._prompter = prompter
+        self._panel = panel
+        self._queue: RewardQueue[Requests, Scores] = RewardQueue(self._score_together)
+        self._sampling = sampling
+        self._count = count
+        self._seed = seed
+
+    async def answer(self, task: Task) -> AnsweredPrompt:
+        """Return a task's prompt with its completions.
+
+        Raises:
+            RolloutError: the engine failed.
+            RewardError: a completion could not be scored, and its reward's policy is to fail.
+        """
+        fault_point("generate", task.uid.prompt)
+        seeds = tuple(
+            completion_seed(self._seed, task.uid.prompt, sample) for sample in range(self._count)
+        )
+        completions = await self._engine.generate(
+            GenerationRequest(
+                uid=task.uid, prompt_ids=task.prompt_ids, seeds=seeds, sampling=self._sampling
+            )
+        )
+        if len(completions) != len(seeds):
+            raise RolloutError(
+                f"{task.uid}: the engine returned {len(completions)} completions for {len(seeds)} seeds"
+            )
+        texts = self._prompter.renderer.decode_batch(
+            [one.token_ids.tolist() for one in completions], skip_special_tokens=True
+        )
+        scores: Scores = [SampleScore(reward=None)] * self._count
+        if self._panel is not None:
+            scores = await self._queue.put(self._requests(task, completions, texts))
+        prompt, messages = self._prompter.prompt_of(task)
+        return AnsweredPrompt(
+            index=task.uid.prompt,
+            dataset=task.dataset,
+            prompt=prompt,
+            messages=messages,
+            prompt_tokens=len(task.prompt_ids),
+            completions=tuple(map(_scored, completions, texts, seeds, scores)),
+        )
+
+    async def close(self) -> None:
+        """End the call to the rewards that is under way."""
+        await self._queue.close()
+
+    def _requests(
+        self, task: Task, completions: Sequence[Completion], texts: Sequence[str]
+    ) -> list[RewardRequest]:
+        start = len(task.prompt_ids)
+        prompt = self._prompter.renderer.decode(task.prompt_ids, skip_special_tokens=False)
+        return [
+            RewardRequest(
+                uid=str(task.uid._replace(sample=sample)),
+                row=task.row,
+                prompt=prompt,
+                response=text,
+                token_ids=(*task.prompt_ids, *completion.token_ids.tolist()),
+                action_mask=(False,) * start + (True,) * len(completion.token_ids),
+                turns=(
+                    Turn(start=start, end=start + len(completion.token_ids), stop=completion.stop),
+                ),
+                truncated=completion.stop == Stop.LENGTH,
+            )
+            for sample, (completion, text) in enumerate(zip(completions, texts, strict=True))
+        ]
+
+    async def _score_together(self, waiting: Sequence[Requests]) -> list[Scores]:
+        """Score the completions of several prompts in one call."""
+        assert self._panel is not None
+        scores = iter(await self._panel.score([one for requests in waiting for one in requests]))
+        return [list(islice(scores, len(requests))) for requests in waiting]
+
+
+def _scored(completion: Completion, text: str, seed: int, score: SampleScore) -> ScoredAnswer:
+    return ScoredAnswer(
+        text=text,
+        tokens=len(completion.token_ids),
+        stop=completion.stop.value,
+        logprob=float(completion.logprobs.sum(dtype=np.float64)),
+        seed=seed,
+        reward=score.reward,
+        rewards=dict(score.rewards),
+        metrics=dict(score.metrics),
+    )

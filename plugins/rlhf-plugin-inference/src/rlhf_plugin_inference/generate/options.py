@@ -1,0 +1,204 @@
+"""The options of ``rlhf generate``. Sections that ``rlhf train`` has too have the same names there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf_core import CapabilityError, Config, ConfigError
+from rlhf_core.config import (
+    CommandOptions,
+    Labels,
+    NamedPaths,
+    OptionTree,
+    PromptData,
+    RewardOptions,
+    Selections,
+    Selector,
+    error_values_without_effect,
+    refuse_typed,
+)
+from rlhf_core.config.common import EngineSelection, Positive
+from rlhf_core.plugins import Plugins
+
+from ..serving.options import Sampling, ServedModel
+
+COMPLETIONS = "completions.jsonl"
+_IN_FLIGHT = 1024
+"""Completions in flight, unless an option says how many prompts are."""
+
+
+class Answers(Sampling):
+    n_samples_per_prompt: Positive = Field(1, description="completions of each prompt")
+    concurrency: Positive | None = Field(
+        None, description="prompts in flight at most; unset: as many as make 1024 completions"
+    )
+
+    @property
+    def prompts_in_flight(self) -> int:
+        return self.concurrency or max(1, _IN_FLIGHT // self.n_samples_per_prompt)
+
+
+class Scores(Config):
+    use: tuple[str, ...] = Field(
+        (), description="rewards, added with their weights; FILE.py:NAME for your own function"
+    )
+
+
+class SelectOptions(Config):
+    mode: Literal["all", "best", "rejection", "pairs"] = Field(
+        "all",
+        description="all: completions alone; best: also the best of each prompt, as rows of rlhf sft; rejection: those "
+        "that reach the threshold, likewise; pairs: the best and the worst, as rows of rlhf dpo",
+    )
+    threshold: float | None = Field(
+        None, description="reward that a completion of best and rejection has to reach"
+    )
+    truncated: bool = Field(
+        False, description="choose from completions that were cut off at the token limit, too"
+    )
+
+
+class Display(Config):
+    progress: Literal["auto", "live", "plain", "off"] = Field(
+        "auto", description="auto: live on a terminal, else plain"
+    )
+
+
+class Continuation(Config):
+    checkpoint: Literal["auto"] | None = Field(
+        None, description="auto: go on with the completions that are in the folder"
+    )
+
+
+class GenerateOptions(CommandOptions):
+    """All options of ``rlhf generate`` but those of components."""
+
+    seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
+    output: str = Field(
+        "runs/generate", min_length=1, description="folder of the completions and of what is chosen"
+    )
+    model: ServedModel
+    data: PromptData = PromptData()
+    rollout: Answers = Answers()
+    reward: Scores = Scores()
+    select: SelectOptions = SelectOptions()
+    log: Display = Display()
+    resume: Continuation = Continuation()
+    engine: EngineSelection
+
+
+def _check(run: GenerateOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
+    for problem in _problems(run, labels):
+        raise ConfigError(problem)
+    for chosen in selections.values():
+        for selection in chosen:
+            if selection.needs:
+                raise CapabilityError(
+                    f"{labels(selection.slot)} {selection.registered.name} needs {', '.join(sorted(selection.needs))}, "
+                    "which rlhf generate does not supply"
+                )
+    refuse_typed(_without_effect(run, selections), labels)
+
+
+def _problems(run: GenerateOptions, labels: Labels) -> Iterator[str]:
+    rollout, mode = run.rollout, run.select.mode
+    if not run.data.train:
+        yield "--data: expected data files; got none. Add --data FILE.jsonl."
+    if mode != "all" and not run.reward.use:
+        yield f"{labels('select.mode')} {mode}: it compares rewards, and there is none. Add --reward NAME."
+    if mode == "rejection" and run.select.threshold is None:
+        yield (
+            f"{labels('select.mode')} rejection: expected --select.threshold X, which completions have to reach. "
+            "For the best of each prompt set --select.mode best."
+        )
+    if mode == "pairs" and rollout.n_samples_per_prompt < 2:
+        yield (
+            f"{labels('select.mode')} pairs: it takes two completions of a prompt; "
+            f"{labels('rollout.n_samples_per_prompt')} is {rollout.n_samples_per_prompt}. Set it to 2 or more."
+        )
+    if rollout.temperature == 0 and rollout.n_samples_per_prompt > 1:
+        yield (
+            f"{labels('rollout.temperature')} 0 takes the most probable token, so all "
+            f"{rollout.n_samples_per_prompt} completions of a prompt would be the same. Raise it, or set "
+            "--rollout.n_samples_per_prompt 1."
+        )
+    if rollout.min_new_tokens > rollout.max_new_tokens:
+        yield (
+            f"{labels('rollout.min_new_tokens')} {rollout.min_new_tokens}: expected at most "
+            f"--rollout.max_new_tokens, which is {rollout.max_new_tokens}"
+        )
+
+
+def _without_effect(run: GenerateOptions, selections: Selections) -> Iterator[tuple[str, str]]:
+    mode = run.select.mode
+    if mode in ("all", "pairs"):
+        yield "select.threshold", f"nothing has to reach it. Set --select.mode best; it is {mode}."
+    if mode == "all":
+        yield "select.truncated", "nothing is chosen. Set --select.mode too."
+    if run.rollout.temperature == 0:
+        for name in ("top_p", "top_k", "min_p"):
+            yield f"rollout.{name}", "at temperature 0 nothing is drawn. Leave that option out."
+    yield from error_values_without_effect(selections)
+
+
+def _outputs(run: GenerateOptions, labels: Labels) -> Iterator[str]:
+    output = Path(run.output)
+    label = f"{labels('output')} {run.output}"
+    existing = next((path for path in (output, *output.parents) if os.path.exists(path)), None)
+    if existing is not None and not existing.is_dir():
+        yield f"{label}: expected a folder; {existing} is a file"
+    elif existing is not None and not os.access(existing, os.W_OK | os.X_OK):
+        yield f"{label}: {existing} cannot be written to (permissions)"
+    if os.path.isfile(output / "config.json"):
+        yield f"{label}: there is a model in this folder; choose another one"
+    if os.path.isfile(output / "metrics.jsonl"):
+        yield f"{label}: there is a training run in this folder; choose another one"
+    if run.resume.checkpoint is None and os.path.lexists(output / COMPLETIONS):
+        yield (
+            f"{label}: there are completions already. Add --resume to go on with them, or choose another folder."
+        )
+
+
+def _models(run: GenerateOptions) -> NamedPaths:
+    yield "model.path", run.model.path
+
+
+def _data(run: GenerateOptions) -> NamedPaths:
+    yield from (("data.train", source) for source in run.data.train)
+
+
+_USAGE = """\
+Usage: rlhf generate [-c FILE.toml]... [--OPTION VALUE]...
+
+Writes completions of prompts, with their scores, and chooses rows for rlhf sft or rlhf dpo from them.
+Options come from the files in order, then from the command line; the same paths in both.
+The options of a component appear here once it is selected: rlhf generate --reward NAME --help
+
+  -c FILE            a TOML file with options; may be given several times, later ones win
+  --check            say whether the configuration is valid, and stop
+  --dry-run          show what would be generated, and stop
+  --resume           go on with the completions that are in the folder
+  -h, --help         this text"""
+
+GENERATE = OptionTree(
+    command="generate",
+    purpose="Writes completions of prompts.",
+    example="--reward NAME",
+    model=GenerateOptions,
+    selectors=(
+        Selector("engine.name", "rlhf_engines"),
+        Selector("reward.use", "rlhf_rewards", many=True),
+    ),
+    shared={"reward.use": RewardOptions},
+    check=_check,
+    cautions=lambda run, selections, labels: (),
+    models=_models,
+    data=_data,
+    outputs=_outputs,
+    usage=_USAGE,
+)

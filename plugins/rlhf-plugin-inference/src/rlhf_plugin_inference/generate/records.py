@@ -1,0 +1,121 @@
+"""The file of completions: one JSON line for each prompt, in the order of the prompts.
+
+A killed process leaves whole lines and perhaps half of one, which is cut off when the file is opened again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rlhf_core import ResumeError
+from rlhf_core.contracts import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredAnswer:
+    """One completion of a prompt."""
+
+    text: str
+    """The completion, without special tokens."""
+    tokens: int
+    """Number of its tokens, the end-of-sequence token included."""
+    stop: str
+    """Reason for its end: ``eos``, ``string`` or ``length``."""
+    logprob: float
+    """Sum of its tokens' log-probs, in nats, under the distribution that they were drawn from."""
+    seed: int
+    reward: float | None = None
+    """Weighted sum of the rewards; None without rewards, and where one failed with ``on_error = drop``."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Each reward's own score, by name."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that rewards report, as ``name/metric``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredPrompt:
+    """One line of the file."""
+
+    index: int
+    """Index of the prompt's row over all sets."""
+    dataset: str
+    """Name of the row's set."""
+    prompt: str
+    """The prompt as text; a chat is rendered by the chat template."""
+    messages: tuple[Message, ...] | None
+    """The prompt as chat messages; None for plain text."""
+    prompt_tokens: int
+    completions: tuple[ScoredAnswer, ...]
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=True)
+
+    @classmethod
+    def from_line(cls, line: str) -> AnsweredPrompt:
+        """Return the prompt of a line.
+
+        Raises:
+            ValueError: the line is no JSON, or no such object.
+        """
+        values = json.loads(line)
+        try:
+            messages = values.pop("messages")
+            answers = tuple(ScoredAnswer(**answer) for answer in values.pop("completions"))
+            return cls(
+                messages=None if messages is None else tuple(messages),
+                completions=answers,
+                **values,
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"expected a prompt with its completions: {error!r}") from error
+
+
+def cut_half_line(path: Path) -> None:
+    """Remove what is behind the last line break of a file."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        whole = sum(len(line) for line in file if line.endswith(b"\n"))
+    os.truncate(path, whole)
+
+
+def read_lines(path: Path) -> Iterator[AnsweredPrompt]:
+    """Yield the prompts of a file, which may be missing.
+
+    Raises:
+        ResumeError: a line cannot be read.
+    """
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield AnsweredPrompt.from_line(line)
+            except ValueError as error:
+                raise ResumeError(
+                    f"{path}:{number}: {error}. Remove this line and those after it, or choose another --output."
+                ) from error
+
+
+def check_same_prompts(path: Path, expected: Iterable[tuple[int, str]]) -> int:
+    """Return the number of lines of a file, each of which belongs to the prompt at its place.
+
+    Args:
+        expected: index and text of each prompt, in order; made as far as the file goes.
+
+    Raises:
+        ResumeError: a line belongs to another prompt, or there are more lines than prompts.
+    """
+    count = 0
+    prompts = iter(expected)
+    for count, line in enumerate(read_lines(path), start=1):
+        if (line.index, line.prompt) != next(prompts, None):
+            raise ResumeError(
+                f"{path}:{count}: its prompt is not the one at this place of --data now. The data have changed since; "
+                "choose another --output."
+            )
+    return count

@@ -1,0 +1,136 @@
+"""The course of ``rlhf generate``: the folder, the prompts that are missing, the table, the data set."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Literal
+
+from rlhf_core import RewardError, RolloutError
+from rlhf_core.config import ResolvedOptions
+from rlhf_core.contracts import RunResult, Task
+from rlhf_core.inference import (
+    AppendedFile,
+    Interrupts,
+    PromptFormat,
+    RewardPanel,
+    RunFolder,
+    claim,
+    fault_point,
+    load_prompts,
+)
+from rlhf_core.plugins import Plugins
+
+from ..serving.served import renderer_of, serving
+from .answering import Answerer, Prompter
+from .configuration import record_config
+from .dataset import summarize
+from .in_order import in_order
+from .options import COMPLETIONS, GenerateOptions
+from .progress import GenerationProgress
+from .records import check_same_prompts, cut_half_line
+
+
+def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResult:
+    """Generate what is missing, print the summary, write the data set, and return how that ended.
+
+    Raises:
+        RLHFError: the model or the data cannot be used, or the engine or a reward failed; the prompts that were
+            finished are in the folder, and ``--resume`` goes on.
+    """
+    begin = time.monotonic()
+    options = resolved.run
+    folder = Path(options.output)
+    with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
+        path = folder / COMPLETIONS
+        record_config(resolved, folder, is_begun=path.exists())
+        renderer = renderer_of(options.model)
+        prompter = Prompter(PromptFormat.of(options.data), renderer)
+        prompts = load_prompts(options.data, renderer)
+        order = prompts.order(0, 0).tolist()
+        cut_half_line(path)
+        before = (prompter.text_of(prompts.task(index, 0)) for index in order)
+        written = check_same_prompts(path, zip(order, before, strict=True))
+        if written < len(order):
+            tasks = (prompts.task(index, 0) for index in order[written:])
+            progress = GenerationProgress(options.log.progress, total=len(order), done=written)
+            try:
+                written = asyncio.run(_write(resolved, tasks, prompter, path, progress, interrupts))
+            except (RewardError, RolloutError) as error:
+                raise type(error)(
+                    f"{error}\n  The prompts that were finished are in {path}; the same command with --resume goes on."
+                ) from error
+        if written < len(order):
+            message = (
+                f"by {interrupts.requested}: {written} of {len(order)} prompts are in {path}. The same command with "
+                "--resume goes on."
+            )
+            return _result("interrupted", written, begin, message)
+        summary, chosen = summarize(options, path)
+    print(summary.lines())
+    print(f"completions: {path}")
+    if chosen is not None:
+        print(f"{options.select.mode}: {chosen}")
+    return _result("finished", written, begin)
+
+
+def _result(
+    status: Literal["finished", "interrupted"], written: int, begin: float, message: str = ""
+) -> RunResult:
+    seconds = time.monotonic() - begin
+    return RunResult(status=status, steps=written, seconds=seconds, message=message)
+
+
+async def _write(
+    resolved: ResolvedOptions[GenerateOptions],
+    tasks: Iterable[Task],
+    prompter: Prompter,
+    path: Path,
+    progress: GenerationProgress,
+    interrupts: Interrupts,
+) -> int:
+    """Append the completions of ``tasks`` to the file, and return the number of prompts that are in it then."""
+    options = resolved.run
+    rollout = options.rollout
+    at_once, count = rollout.prompts_in_flight, rollout.n_samples_per_prompt
+    async with AsyncExitStack() as stack:
+        panel = None
+        if rewards := resolved.selections["reward.use"]:
+            panel = RewardPanel(rewards)
+            stack.push_async_callback(panel.close)
+            await panel.start()
+        engine = await stack.enter_async_context(
+            serving(
+                options.model,
+                resolved.one("engine.name"),
+                prompter.renderer,
+                max_length=options.data.max_prompt_tokens + rollout.max_new_tokens,
+                max_concurrency=at_once * count,
+            )
+        )
+        answerer = Answerer(
+            engine,
+            prompter,
+            panel,
+            sampling=rollout.params(),
+            count=count,
+            seed=options.seed,
+        )
+        stack.push_async_callback(answerer.close)
+        file = AppendedFile(path)
+        stack.callback(file.close)
+        stack.enter_context(progress)
+        async for prompt in in_order(
+            tasks,
+            answerer.answer,
+            at_once=at_once,
+            stopped=lambda: interrupts.requested is not None,
+        ):
+            fault_point("save", prompt.index)
+            file.write_line(prompt.to_line())
+            progress.add(prompt)
+        file.sync()
+    return progress.done

@@ -1,0 +1,132 @@
+"""Weights of a model on disk, as engines ask for them: as a module in this process, or a few tensors at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedModel
+
+from rlhf_core import ConfigError
+from rlhf_core.contracts import WeightSource
+from rlhf_torch.models.buckets import buckets_of
+from rlhf_torch.models.device import choose_device
+from rlhf_torch.models.loading import load_causal_lm
+from rlhf_torch.models.modeling import DTYPES, CausalLM
+
+from .options import ServedModel
+
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+
+
+def config_of(options: ServedModel) -> Any:
+    """Return the model's configuration, as Transformers reads it.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return AutoConfig.from_pretrained(options.path, trust_remote_code=options.trust_remote_code)
+    except Exception as error:  # Transformers checks little of what the files hold
+        raise ConfigError(f"model {options.path}: config.json cannot be read: {error}") from error
+
+
+def dtype_of(options: ServedModel) -> str:
+    """Return ``float32`` or ``bfloat16``; for ``auto`` what the model's config says.
+
+    Raises:
+        ConfigError: the config cannot be read.
+    """
+    if options.dtype != "auto":
+        return options.dtype
+    # Three bits of a float16 would be lost in bfloat16; in float32 none is.
+    dtype = config_of(options).get_text_config().dtype
+    return "bfloat16" if dtype == torch.bfloat16 else "float32"
+
+
+class ModelSource(WeightSource):
+    """``WeightSource`` of a folder or hub name. Weights are read when an engine asks for them, and nothing is kept.
+
+    With an adapter, both forms are the merged model: summed in float32 and rounded once.
+    """
+
+    def __init__(self, options: ServedModel, dtype: str) -> None:
+        self._options = options
+        self._dtype = dtype
+
+    def module(self) -> nn.Module | None:
+        """Return the model on its device (the GPU if there is one).
+
+        Raises:
+            ConfigError: the model cannot be loaded, or the adapter does not fit it.
+            PluginError: the architecture or the adapter cannot be computed here.
+        """
+        return self._loaded().to(choose_device("auto")).eval().requires_grad_(False)
+
+    def buckets(self) -> Iterator[dict[str, Tensor]]:
+        """Yield the weights in the engine's dtype; without an adapter a file at a time is open, and no model is built.
+
+        Raises:
+            ConfigError: as ``module``; or embedding and head, which the base shares, differ under the adapter.
+        """
+        if self._options.adapter is None:
+            yield from buckets_of(_stored(self._options.path, DTYPES[self._dtype]))
+            return
+        model = self._loaded().model
+        config = config_of(self._options)
+        if config.tie_word_embeddings and not model.config.tie_word_embeddings:
+            raise ConfigError(
+                f"--model.adapter {self._options.adapter}: it makes embedding and head of {self._options.path} differ, "
+                "which an engine that knows the base alone has no room for. Merge it first: rlhf merge "
+                f"{self._options.path} {self._options.adapter} OUT"
+            )
+        yield from buckets_of(model.state_dict().items())
+
+    def _loaded(self) -> CausalLM:
+        options = self._options
+        if options.adapter is None:
+            return load_causal_lm(
+                options.path, dtype=self._dtype, trust_remote_code=options.trust_remote_code
+            )
+        # Imported here: PEFT is needed for adapters alone.
+        from ..adapters.base_model import cast_back, refuse_quantized
+        from ..adapters.folder import read_adapter
+        from ..adapters.merging import merge_adapter
+
+        adapter = read_adapter(options.adapter)
+        lm = load_causal_lm(
+            options.path, dtype="float32", trust_remote_code=options.trust_remote_code
+        )
+        refuse_quantized(options.path, lm.model.config)
+        merged = merge_adapter(cast(PreTrainedModel, lm.model), options.path, adapter)
+        dtype = DTYPES[self._dtype]
+        cast_back(merged, dict.fromkeys(merged.state_dict(), dtype))
+        return CausalLM(merged, dtype)
+
+
+def _stored(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Yield each tensor of a model's safetensors files by its name, floating-point ones as ``dtype``."""
+    folder = Path(path)
+    try:
+        if not folder.is_dir():
+            folder = Path(snapshot_download(path, allow_patterns=["*.safetensors", "*.json"]))
+        for file in _files(folder):
+            with safe_open(str(folder / file), framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - the file is no mapping
+                    tensor: Tensor = tensors.get_tensor(name)
+                    yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ConfigError(f"model {path}: its weights cannot be read: {error}") from error
+
+
+def _files(folder: Path) -> list[str]:
+    if not (folder / _INDEX).is_file():
+        return [_SINGLE]
+    index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+    return sorted(set(index["weight_map"].values()))

@@ -1,0 +1,77 @@
+"""The file of completions: lines there and back, halves, and lines of other prompts."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_core import ResumeError
+from rlhf_plugin_inference.generate.records import (
+    AnsweredPrompt,
+    ScoredAnswer,
+    check_same_prompts,
+    cut_half_line,
+    read_lines,
+)
+
+
+def line(index):
+    answer = ScoredAnswer(
+        text="ü\u2028\n", tokens=2, stop="eos", logprob=-0.1, seed=2**62, rewards={"a": 1.5}
+    )
+    return AnsweredPrompt(
+        index=index,
+        dataset="d",
+        prompt=f"p{index}",
+        messages=({"role": "user", "content": "x"},),
+        prompt_tokens=1,
+        completions=(answer,),
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "completions.jsonl"
+    path.write_text("".join(f"{line(index).to_line()}\n" for index in range(3)))
+    return path
+
+
+def test_a_line_is_read_as_it_was_written(path):
+    assert list(read_lines(path)) == [line(0), line(1), line(2)]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 17])
+def test_half_a_line_is_cut_off(path, kept):
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:kept])
+
+    cut_half_line(path)
+
+    assert path.read_bytes() == whole
+
+
+def test_a_file_that_is_not_there_has_no_lines(tmp_path):
+    cut_half_line(tmp_path / "none")
+    assert check_same_prompts(tmp_path / "none", [(0, "p0")]) == 0
+
+
+def test_lines_of_these_prompts_are_counted(path):
+    assert check_same_prompts(path, [(n, f"p{n}") for n in range(7)]) == 3
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [[(0, "p0"), (2, "p1"), (2, "p2")], [(0, "p0"), (1, "P1"), (2, "p2")], [(0, "p0")]],
+    ids=["another index", "another text", "fewer prompts"],
+)
+def test_a_line_of_another_prompt_is_refused(path, prompts):
+    with pytest.raises(ResumeError, match=":2: its prompt is not the one at this place"):
+        check_same_prompts(path, prompts)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"messages": null}', '"x"'])
+def test_a_line_of_something_else_is_refused_with_its_number(path, text):
+    with path.open("a") as file:
+        file.write(text + "\n")
+
+    with pytest.raises(ResumeError, match=":4: "):
+        list(read_lines(path))
