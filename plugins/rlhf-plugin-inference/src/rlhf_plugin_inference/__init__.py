@@ -1,4 +1,4 @@
-"""Registration of the commands that use a trained model: ``rlhf generate`` and ``rlhf merge``."""
+"""Registration of the commands that use a trained model: ``rlhf generate``, ``rlhf chat`` and ``rlhf merge``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from rlhf_core import Component, hookimpl
 def rlhf_commands() -> list[Component[Any]]:
     """Return the commands; a command's module is imported when the command runs."""
     return [
+        Component(
+            name="chat",
+            factory="rlhf_plugin_inference.chat.command:chat",
+            summary="Hold a conversation with a model, on the terminal or through a pipe.",
+        ),
         Component(
             name="generate",
             factory="rlhf_plugin_inference.generate.command:generate",

@@ -1,0 +1,70 @@
+"""A conversation as data: the messages so far, and the ways to change them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rlhf_core import ConfigError
+from rlhf_core.contracts import Message
+
+
+class ChatHistory:
+    """Messages of user and assistant in turn, behind a system prompt that may be changed at any time."""
+
+    def __init__(self, system: str | None) -> None:
+        self.system = system
+        self._said: list[Message] = []
+        self.attempt = 0
+        """Number of answers that the last question has had before."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The whole conversation, the system prompt included."""
+        system = () if self.system is None else ({"role": "system", "content": self.system},)
+        return (*system, *self._said)
+
+    @property
+    def turn(self) -> int:
+        """Number of questions so far."""
+        return sum(message["role"] == "user" for message in self._said)
+
+    def ask(self, text: str) -> None:
+        """Add the user's message."""
+        self._said.append({"role": "user", "content": text})
+        self.attempt = 0
+
+    def answer(self, text: str) -> None:
+        """Add the assistant's answer. A blank one takes back the question too: no template has a place for it."""
+        if text.strip():
+            self._said.append({"role": "assistant", "content": text})
+        else:
+            self._said.pop()
+
+    def take_back_answer(self) -> bool:
+        """Remove the last answer, so that its question is asked again; False where there is none."""
+        if not self._said:
+            return False
+        self._said.pop()
+        self.attempt += 1
+        return True
+
+    def take_back_question(self) -> None:
+        """Remove a question that got no answer."""
+        self._said.pop()
+
+    def reset(self) -> None:
+        """Forget everything but the system prompt."""
+        self._said.clear()
+
+    def save(self, path: Path) -> None:
+        """Append the conversation to a file as a row of ``rlhf sft --data.messages_key messages``.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"messages": list(self.messages)}) + "\n")
+        except OSError as error:
+            raise ConfigError(f"/save {path}: cannot be written: {error.strerror}") from error

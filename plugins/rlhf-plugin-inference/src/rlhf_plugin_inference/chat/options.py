@@ -1,0 +1,81 @@
+"""The options of ``rlhf chat``."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlhf_core import CapabilityError, Config, ConfigError
+from rlhf_core.config import CommandOptions, Labels, NamedPaths, OptionTree, Selections, Selector
+from rlhf_core.config.common import EngineSelection, NotNegative, Positive
+from rlhf_core.plugins import Plugins
+
+from ..serving.options import Sampling, ServedModel
+
+
+class Replies(Sampling):
+    max_new_tokens: Positive = Field(1024, description="tokens of the longest answer")
+
+
+class Talk(Config):
+    system: str | None = Field(None, description="system prompt of the conversation")
+    stream_tokens: NotNegative = Field(
+        8, description="tokens after which the text so far is shown; 0: whole answers"
+    )
+    max_length: Positive | None = Field(
+        None,
+        description="tokens of a whole conversation; unset: as many as the model has positions for, at most 4096",
+    )
+
+
+class ChatOptions(CommandOptions):
+    """All options of ``rlhf chat`` but those of components."""
+
+    seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
+    model: ServedModel
+    rollout: Replies = Replies()
+    chat: Talk = Talk()
+    engine: EngineSelection
+
+
+def _check(run: ChatOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
+    (engine,) = selections["engine.name"]
+    if engine.needs:
+        raise CapabilityError(
+            f"{labels('engine.name')} {engine.registered.name} needs {', '.join(sorted(engine.needs))}, which rlhf "
+            "chat does not supply"
+        )
+    if run.rollout.min_new_tokens > run.rollout.max_new_tokens:
+        raise ConfigError(
+            f"{labels('rollout.min_new_tokens')} {run.rollout.min_new_tokens}: expected at most "
+            f"--rollout.max_new_tokens, which is {run.rollout.max_new_tokens}"
+        )
+
+
+def _models(run: ChatOptions) -> NamedPaths:
+    yield "model.path", run.model.path
+
+
+_USAGE = """\
+Usage: rlhf chat MODEL [-c FILE.toml]... [--OPTION VALUE]...
+
+Holds a conversation with a model. Each line is a message; a line of three quotes begins and ends one of several lines.
+Without a terminal the lines of standard input are the messages, and the answers go to standard output.
+Lines that begin with a slash are commands; /help lists them. Ctrl-C stops an answer, Ctrl-D ends the program.
+
+  -c FILE            a TOML file with options; may be given several times, later ones win
+  --check            say whether the configuration is valid, and stop
+  -h, --help         this text"""
+
+CHAT = OptionTree(
+    command="chat",
+    purpose="Holds a conversation with a model.",
+    example="MODEL --engine NAME",
+    model=ChatOptions,
+    selectors=(Selector("engine.name", "rlhf_engines"),),
+    check=_check,
+    cautions=lambda run, selections, labels: (),
+    models=_models,
+    data=lambda run: iter(()),
+    outputs=lambda run, labels: iter(()),
+    usage=_USAGE,
+)
