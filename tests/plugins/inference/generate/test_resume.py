@@ -62,7 +62,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(folder, whole, fault):
     assert list((folder / "killed").glob("*.part")) == []
 
 
-@pytest.mark.parametrize("size", [1, 700, -1])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 700, -1])
 def test_a_file_cut_anywhere_is_completed_to_the_same_bytes(folder, whole, size):
     path = folder / "whole" / "completions.jsonl"
     os.truncate(path, size % len(whole[0]))
@@ -107,7 +107,12 @@ def test_a_folder_with_completions_is_refused_without_resume(folder, whole):
     ],
 )
 def test_an_option_that_completions_depend_on_may_not_change(folder, whole, words, option):
+    recorded = (folder / "whole" / "config.toml").read_text()
+
     assert f"--resume: {option} is " in refusal(folder, "--resume", *words)
+
+    assert (folder / "whole" / "config.toml").read_text() == recorded
+    assert list((folder / "whole").glob("*.part")) == []
 
 
 def test_options_that_completions_do_not_depend_on_may_change(folder, whole):

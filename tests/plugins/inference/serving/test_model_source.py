@@ -67,6 +67,13 @@ def test_an_adapter_that_unties_head_and_embedding_cannot_come_in_buckets(base, 
         buckets(base, adapter=str(adapter))
 
 
+def test_an_adapter_of_another_base_is_refused(base, untied_base, write_adapter):
+    adapter = write_adapter(base)
+
+    with pytest.raises(ConfigError, match=f"was trained on {base}.* rlhf merge --same-base"):
+        ModelSource(ServedModel(path=str(untied_base), adapter=str(adapter)), "float32").module()
+
+
 def test_weights_that_cannot_be_read_are_refused(base, tmp_path):
     shutil.copytree(base, tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").write_bytes(b"nothing")

@@ -35,7 +35,22 @@ class AdapterFolder:
         """Folder or hub name of the base that the adapter was trained on; None where none is recorded."""
         return self.config.get("base_model_name_or_path") or None
 
-    def has_base_of(self, base: str) -> bool:
+    def require_base(self, base: str, way_out: str) -> None:
+        """Refuse another base than the one that the adapter was trained on.
+
+        Args:
+            way_out: text on what to do if ``base`` is a copy of that one.
+
+        Raises:
+            ConfigError: ``base`` is another one by its name.
+        """
+        if not self._may_be(base):
+            raise ConfigError(
+                f"adapter {self.path} was trained on {self.base}, and not on {base}. Give that base; if {base} is a "
+                f"copy of it, {way_out}"
+            )
+
+    def _may_be(self, base: str) -> bool:
         """Return whether ``base`` may be the base that the adapter was trained on.
 
         Two folders that are both there have to be the same one. Otherwise the last parts of the names decide, since a

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf_core import ConfigError, PluginError
+from rlhf_core import ConfigError, MissingDependency, PluginError
 
 from .fitting import check_fit
 from .folder import AdapterFolder
@@ -37,10 +37,15 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
 
     Raises:
         ConfigError: the adapter does not fit the model, cannot be merged, or makes weights that are not finite.
+        MissingDependency: PEFT is not installed.
         PluginError: the merged model computes something else than the base with the adapter.
     """
-    from peft import PeftModel
-
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise MissingDependency(
+            f"adapter {folder.path}: merging it needs peft.\n  pip install 'rlhf-plugin-inference[peft]'"
+        ) from error
     check_fit(folder, base, model)
     own = model.config._attn_implementation
     model.set_attn_implementation("eager")

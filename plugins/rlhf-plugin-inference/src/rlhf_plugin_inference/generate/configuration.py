@@ -28,16 +28,23 @@ def record_config(resolved: ResolvedOptions[Any], folder: Path, *, is_begun: boo
     """
     target = folder / NAME
     part = folder / f"{NAME}.part"
-    write_toml(resolved, part)
-    if is_begun and target.exists():
-        before, now = (dict(_leaves(read_toml(path).values)) for path in (target, part))
-        for option in sorted(before.keys() | now.keys()):
-            if before.get(option) != now.get(option) and not FREE.fullmatch(option):
-                raise ConfigError(
-                    f"--resume: {option} is {now.get(option)!r}; the completions in {folder} were made with "
-                    f"{before.get(option)!r}. Leave it as it was, or choose another --output."
-                )
-    part.replace(target)
+    try:
+        write_toml(resolved, part)
+        if is_begun and target.exists():
+            _compare(target, part, folder)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _compare(recorded: Path, new: Path, folder: Path) -> None:
+    before, now = (dict(_leaves(read_toml(path).values)) for path in (recorded, new))
+    for option in sorted(before.keys() | now.keys()):
+        if before.get(option) != now.get(option) and not FREE.fullmatch(option):
+            raise ConfigError(
+                f"--resume: {option} is {now.get(option)!r}; the completions in {folder} were made with "
+                f"{before.get(option)!r}. Leave it as it was, or choose another --output."
+            )
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,8 +8,6 @@ from types import TracebackType
 
 from .records import AnsweredPrompt
 
-_EVERY_S = 10.0
-
 
 class GenerationProgress:
     """Context that shows how many prompts are done, and the rate; on stderr.
@@ -17,11 +15,13 @@ class GenerationProgress:
     Args:
         wanted: the option ``log.progress``.
         done: prompts that were done before.
+        every_s: seconds between two lines.
     """
 
-    def __init__(self, wanted: str, *, total: int, done: int) -> None:
+    def __init__(self, wanted: str, *, total: int, done: int, every_s: float = 10.0) -> None:
         self._is_live = wanted == "live" or (wanted == "auto" and sys.stderr.isatty())
         self._bar: _Bar | None = None
+        self._every_s = every_s
         self._is_silent = wanted == "off"
         self.done = done
         """Prompts that are written."""
@@ -50,7 +50,7 @@ class GenerationProgress:
         self._tokens += sum(answer.tokens for answer in prompt.completions)
         if self._bar is not None:
             self._bar.show(self.done, self.rate())
-        elif not self._is_silent and time.monotonic() - self._shown >= _EVERY_S:
+        elif not self._is_silent and time.monotonic() - self._shown >= self._every_s:
             self._shown = time.monotonic()
             print(f"{self.done}/{self._total} prompts, {self.rate()}", file=sys.stderr, flush=True)
 

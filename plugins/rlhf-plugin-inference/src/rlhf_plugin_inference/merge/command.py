@@ -57,11 +57,8 @@ def merge(words: Sequence[str]) -> int:
 
     check_output(own.out)
     adapter = read_adapter(own.adapter)
-    if not own.same_base and not adapter.has_base_of(own.base):
-        raise ConfigError(
-            f"adapter {own.adapter} was trained on {adapter.base}; BASE is {own.base}. Give that base, or add "
-            "--same-base if BASE is a copy of it"
-        )
+    if not own.same_base:
+        adapter.require_base(own.base, "add --same-base")
     loaded = load_base(own.base, adapter, trust_remote_code=own.trust_remote_code)
     merged = merge_adapter(loaded.model, own.base, adapter)
     cast_back(merged, loaded.dtypes)

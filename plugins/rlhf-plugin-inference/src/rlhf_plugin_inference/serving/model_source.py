@@ -100,6 +100,9 @@ class ModelSource(WeightSource):
         from ..adapters.merging import merge_adapter
 
         adapter = read_adapter(options.adapter)
+        adapter.require_base(
+            options.path, f"merge them: rlhf merge --same-base {options.path} {adapter.path} OUT"
+        )
         lm = load_causal_lm(
             options.path, dtype="float32", trust_remote_code=options.trust_remote_code
         )

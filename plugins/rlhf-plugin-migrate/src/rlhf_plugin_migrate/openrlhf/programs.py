@@ -39,7 +39,7 @@ NOT_MIGRATED = {
     "train_sft": "rlhf sft is its counterpart, docs/supervised.md",
     "train_rm": "rlhf rm, its counterpart, is not there yet either",
     "train_dpo": "rlhf dpo is its counterpart, docs/supervised.md",
-    "lora_combiner": "rlhf merge, its counterpart, is not there yet either",
+    "lora_combiner": "rlhf merge is its counterpart, docs/inference.md",
 }
 """Program whose flags have no table yet -> what there is of its counterpart."""
 
