@@ -54,11 +54,11 @@ def page(plugins: Plugins, selected: dict[str, Any]) -> str:
             lines.append(row(path, info, lookup(selected, path)))
     lines += ["", "## Components", ""]
     lines.append("In a section named after the component, beside the selector that picks it.")
-    lines.append("Optimizers stand in `critic.<name>` likewise.")
+    lines.append("Optimizers and model adapters stand in `critic.<name>` likewise.")
     lines.append("Policy losses stand in `algo.terms.<name>` when they are further terms.")
     for slot in SLOTS:
-        if slot.path in ("critic.optim", "algo.terms.use"):
-            continue  # The same components as actor.optim and algo.loss.policy.
+        if slot.path in ("critic.optim", "critic.adapter", "algo.terms.use"):
+            continue  # The same components as actor.optim, actor.adapter and algo.loss.policy.
         entries = [entry for entry in plugins.registries[slot.hook] if _is_ours(entry)]
         for entry in entries:
             lines += ["", *component(slot.section, COMPONENT_HOOKS[slot.hook], entry)]

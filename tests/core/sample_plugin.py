@@ -5,6 +5,7 @@ import types
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, hookimpl
+from rlhf_core.capabilities import SERVES_ADAPTERS
 
 
 class Discount(Config):
@@ -57,6 +58,15 @@ class Following(Config):
         return frozenset({"teacher_top_k" if self.wide else "teacher_logprobs"})
 
 
+class Beside(Config):
+    """Options of an adapter that engines serve beside the base's weights."""
+
+    rank: int | None = Field(8, description="None: engines get merged weights")
+
+    def needed_by_options(self):
+        return frozenset({SERVES_ADAPTERS} if self.rank else ())
+
+
 class Exploding(Config):
     depth: int = Field(1, description="too deep raises")
 
@@ -71,9 +81,16 @@ def component(name, **keywords):
     return Component(name=name, factory=keywords.pop("factory", lambda config: config), **keywords)
 
 
+def adapter(config):
+    return types.SimpleNamespace(served_rank=getattr(config, "rank", None))
+
+
 COMPONENTS = {
     "rlhf_runtimes": [component("here")],
-    "rlhf_engines": [component("fake_engine", provides={"rollout_logprobs"})],
+    "rlhf_engines": [
+        component("fake_engine", provides={"rollout_logprobs"}),
+        component("takes_factors", provides={"rollout_logprobs", SERVES_ADAPTERS}),
+    ],
     "rlhf_train_backends": [component("table")],
     "rlhf_rollout_executors": [
         component("one_turn"),
@@ -115,7 +132,10 @@ COMPONENTS = {
         component("plain", config=Inner, aliases=("simple",)),
         component("picky", needs={"kl_in_loss"}),
     ],
-    "rlhf_model_adapters": [component("thin")],
+    "rlhf_model_adapters": [
+        component("thin", factory=adapter),
+        component("beside", config=Beside, factory=adapter),
+    ],
     "rlhf_loggers": [component("notebook", config=Pattern)],
 }
 

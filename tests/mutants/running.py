@@ -8,6 +8,7 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_core.plugins import Plugins
 
 from . import (
+    adapter_bugs,
     estimator_bugs,
     loss_bugs,
     off_policy_bugs,
@@ -25,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *off_policy_bugs.MUTANTS,
     *training_bugs.MUTANTS,
     *preference_bugs.MUTANTS,
-    *score_bugs.MUTANTS,
+    *adapter_bugs.MUTANTS,
 )
 
 

@@ -36,6 +36,9 @@ class Role:
     async def logprobs(self, batch):
         return np.full(batch.num_actions.sum(), self.number, np.float32)
 
+    async def base_logprobs(self, batch):
+        return np.full(batch.num_actions.sum(), 2 * self.number, np.float32)
+
     async def values(self, batch):
         return np.full(batch.num_actions.sum(), self.number, np.float32)
 
@@ -83,6 +86,12 @@ def test_each_column_is_of_the_model_that_is_named(batch):
         "values": [2.0] * 5,
     }
     assert outputs.sum_pi_squared.tolist() == [-1.0] * 5
+
+
+def test_without_a_reference_the_policys_base_is_asked(batch):
+    outputs = ask(batch, replace(NOTHING, reference=True), policy=Role(-1))
+
+    assert outputs.columns["ref_logprobs"].tolist() == [-2.0] * 5
 
 
 def test_the_samplers_logprobs_stand_in_for_the_old_ones(batch):

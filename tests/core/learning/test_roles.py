@@ -163,3 +163,45 @@ def test_other_processes_get_the_components_of_episodes_by_name(resolved):
     assert [reward.section for reward in rollouts.rewards] == ["reward.pattern"]
     assert rollouts.tokenizer_path == "some/model"
     assert spec(resolved("--model.tokenizer", "t")).rollouts.tokenizer_path == "t"
+
+
+FACTORS = ("--engine", "takes_factors", "--actor.adapter", "beside", "--algo.kl.coef", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("words", "roles"),
+    [
+        ((), ["policy"]),
+        (("--ref.path", "some/model"), ["policy"]),
+        (("--ref.path", "first"), ["policy", "reference"]),
+    ],
+)
+def test_under_an_adapter_the_base_is_the_reference_unless_another_one_is_named(
+    resolved, words, roles
+):
+    built = spec(resolved(*FACTORS, *words))
+
+    assert list(built.roles) == roles
+    assert built.roles["policy"].adapter.name == "sample:beside"
+
+
+def test_a_critic_has_an_adapter_of_its_own(resolved):
+    words = ("--estimator", "discounted", "--critic.adapter", "thin")
+
+    built = spec(resolved(*FACTORS, *words))
+
+    assert built.roles["critic"].adapter.name == "sample:thin"
+
+
+@pytest.mark.parametrize(
+    ("words", "rank"),
+    [
+        ((), None),
+        (("--actor.adapter", "thin"), None),
+        (FACTORS, 8),
+        ((*FACTORS, "--actor.beside.rank", "4"), 4),
+        ((*FACTORS, "--actor.beside.rank", "none"), None),
+    ],
+)
+def test_the_engine_is_told_the_rank_of_the_factors_that_it_serves(resolved, words, rank):
+    assert spec(resolved(*words)).engine_spec.adapter_rank == rank

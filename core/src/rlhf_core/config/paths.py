@@ -93,6 +93,11 @@ def _model_problems(models: Iterator[tuple[str, str, str]], labels: Labels) -> I
             yield f"{label}: expected a Transformers folder; this is a file"
         elif not os.access(folder, os.R_OK | os.X_OK):
             yield f"{label}: the folder cannot be read (permissions)"
+        elif needed == "config.json" and os.path.isfile(folder / "adapter_config.json"):
+            yield (
+                f"{label}: expected a whole model; it is an adapter (adapter_config.json). Make a plain model of it "
+                f"and its base: rlhf merge BASE {name} OUT"
+            )
         elif not os.path.isfile(folder / needed):
             yield f"{label}: expected a Transformers folder; it has no {needed}"
 

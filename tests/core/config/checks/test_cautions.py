@@ -45,3 +45,34 @@ def test_several_updates_by_a_loss_without_a_ratio_are_doubted(resolved, words):
 
     assert "plain_gradient: a rollout batch gives 2 updates" in caution
     assert "'off_policy'" in caution
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--actor.adapter", "thin", "--actor.plain.lr", "1e-6"), "--actor.adapter thin"),
+        (
+            (
+                *("--estimator", "discounted", "--critic.adapter", "thin"),
+                *("--critic.plain.lr", "1e-6"),
+            ),
+            "--critic.adapter thin",
+        ),
+    ],
+)
+def test_an_adapter_at_the_learning_rate_of_full_training_is_doubted(resolved, words, named):
+    (caution,) = resolved(*words).cautions
+
+    assert caution.startswith(f"{named} with a learning rate of 1e-06")
+    assert "about 10 times" in caution
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--actor.adapter", "thin", "--actor.plain.lr", "1e-5"),
+        ("--actor.plain.lr", "1e-6"),
+    ],
+)
+def test_an_adapter_that_learns_and_full_training_are_not(resolved, words):
+    assert resolved(*words).cautions == ()

@@ -78,6 +78,10 @@ CAPABILITIES = {
         "cannot be combined with 'renormalized_sampling'",
     ),
     "optimizer that needs a KL": (["--optim", "picky"], "--algo.kl.mode loss"),
+    "factors for an engine that takes none": (
+        ["--actor.adapter", "beside"],
+        "choose an engine that serves adapters",
+    ),
     "imitation without responses": (
         ["--algo.terms.use", "imitate"],
         "give the responses to imitate with --supervised.data",
@@ -91,6 +95,12 @@ def test_components_that_cannot_work_together_are_refused(resolved, words, part)
         resolved(*words)
 
     assert part in str(caught.value)
+
+
+def test_the_engine_need_not_serve_a_critics_adapter(resolved):
+    found = resolved("--estimator", "discounted", "--critic.adapter", "beside")
+
+    assert [chosen.registered.name for chosen in found.selections["critic.adapter"]] == ["beside"]
 
 
 def brought(found):

@@ -1,0 +1,201 @@
+"""Runs under adapters, as a user starts them: their reference, their files, a kill, and what is refused."""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from rlhf_cli.main import main
+from rlhf_core.testing.tiny import write_tiny_model
+
+from .forked_runs import (
+    QUIET,
+    metrics_without_times,
+    records,
+    run_in_a_fork,
+    train_in_a_fork,
+    write_workspace,
+)
+from .test_dpo import PAIRS, naive_loss
+
+ADAPTED = (
+    *("--actor.adapter", "lora", "--actor.lora.rank", "4", "--actor.lora.dropout", "0.1"),
+    *("--critic.adapter", "lora", "--critic.lora.rank", "2"),
+)
+
+
+def files_digest(run):
+    """Digest of the exported adapter, and of its average where there is one."""
+    return {
+        str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(run.glob("model*/adapter_model.safetensors"))
+    }
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    return write_workspace(tmp_path_factory.mktemp("adapters"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(workspace):
+    assert train_in_a_fork(workspace, "whole", *ADAPTED) == 0, (workspace / "whole.log").read_text()
+    return workspace / "whole"
+
+
+@pytest.mark.parametrize("point", ["generate:2", "train:5", "save:6", "export:12"])
+def test_a_killed_run_goes_on_to_the_bit(workspace, uninterrupted, point):
+    output = f"killed-{point.replace(':', '-')}"
+    killed = train_in_a_fork(workspace, output, *ADAPTED, fault=point)
+    assert os.WIFSIGNALED(killed), (workspace / f"{output}.log").read_text()
+    assert os.WTERMSIG(killed) == signal.SIGKILL
+
+    resumed = train_in_a_fork(workspace, output, *ADAPTED, "--resume", "auto")
+
+    assert resumed == 0, (workspace / f"{output}.log").read_text()
+    assert metrics_without_times(workspace / output) == metrics_without_times(uninterrupted)
+    assert files_digest(workspace / output) == files_digest(uninterrupted)
+
+
+def test_the_export_is_an_adapter_and_its_average(uninterrupted, workspace):
+    assert list(files_digest(uninterrupted)) == [
+        "model/adapter_model.safetensors",
+        "model_ema/adapter_model.safetensors",
+    ]
+    settings = json.loads((uninterrupted / "model" / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(workspace / "model")
+    PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(workspace / "model"), uninterrupted / "model"
+    )
+
+
+def test_the_reference_is_the_base(workspace, uninterrupted):
+    """A second model with the base's weights gives the same numbers, to the bit."""
+    shutil.copytree(workspace / "model", workspace / "copy", dirs_exist_ok=True)
+
+    code = train_in_a_fork(workspace, "two", *ADAPTED, "--ref.path", "copy")
+
+    assert code == 0, (workspace / "two.log").read_text()
+    assert metrics_without_times(workspace / "two") == metrics_without_times(uninterrupted)
+    penalties = [line["kl/ref"] for line in records(uninterrupted, "metrics") if "kl/ref" in line]
+    assert penalties[0] == 0.0
+    assert max(penalties) > 1e-6
+
+
+def test_a_resumed_run_keeps_its_adapter(workspace, uninterrupted, capsys, monkeypatch):
+    monkeypatch.chdir(workspace)
+    words = ["train", "-c", "run.toml", "--output", "whole", "--resume", "auto"]
+
+    other = main([*words, *ADAPTED, "--actor.lora.alpha", "3"])
+    none = main(words)
+
+    assert (other, none) == (2, 2)
+    said = capsys.readouterr().err
+    assert "--actor.lora.alpha is 3, but the checkpoint" in said
+    assert "--actor.adapter is None, but the checkpoint" in said
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with ``model``, ``sums.jsonl`` and ``pairs.jsonl``."""
+    write_tiny_model(tmp_path / "model", hidden_size=32, num_layers=2, num_heads=2)
+    sums = [{"prompt": f"{a}+{b}=", "response": f"{a + b:02d}"} for a in range(5) for b in range(5)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, sums)) + "\n")
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("adapter", ["lora", "qlora"])
+def test_supervised_training_that_was_killed_goes_on_to_the_bit(folder, adapter):
+    words = [
+        *("sft", "--model", "model", "--data", "sums.jsonl", *QUIET, "--train.batch_size", "8"),
+        *("--train.epochs", "2", "--checkpoint.every", "2", "--runtime.local.threads", "1"),
+        *("--actor.adapter", adapter, "--actor.adam.lr", "1e-3", "--model.dtype", "bfloat16"),
+        *("--eval.data", "sums.jsonl", "--eval.every", "3"),
+    ]
+    assert run_in_a_fork(folder, "whole", [*words, "--output", "whole"]) == 0
+    killed = run_in_a_fork(folder, "cut", [*words, "--output", "cut"], fault="train:5")
+    assert os.WIFSIGNALED(killed), (folder / "cut.log").read_text()
+
+    assert run_in_a_fork(folder, "cut", [*words, "--output", "cut", "--resume", "auto"]) == 0
+
+    assert metrics_without_times(folder / "cut") == metrics_without_times(folder / "whole")
+    assert files_digest(folder / "cut") == files_digest(folder / "whole")
+    first, *_, last = records(folder / "whole", "eval")
+    assert last["eval/nll"] < first["eval/nll"]
+
+
+def test_the_loss_of_preferences_is_against_the_base(folder):
+    """The second loss is that of the adapter after the first update, by plain PEFT and Transformers."""
+    words = [
+        *("dpo", "--model", "model", "--data", "pairs.jsonl", *QUIET, "--train.batch_size", "16"),
+        *("--actor.adapter", "lora", "--actor.warmup_ratio", "0", "--actor.adam.lr", "1e-2"),
+        *("--preference.dpo.beta", "0.3"),
+    ]
+    for steps in ("1", "2"):
+        assert main([*words, "--steps", steps, "--output", f"run{steps}"]) == 0
+    first, second = records(folder / "run2", "metrics")
+    reference = AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32)
+
+    policy = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32), "run1/model"
+    )
+
+    assert first["loss/preference"] == pytest.approx(math.log(2), abs=1e-6)
+    expected = naive_loss(policy, reference, PAIRS, 0.3).item()
+    assert second["loss/preference"] == pytest.approx(expected, abs=1e-5)
+    assert second["loss/preference"] < first["loss/preference"] - 1e-3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--actor.lora.target", "q_prog"], "the nearest are q_proj"),
+        (["--engine.embedded.weights", "copy"], "Share the trainer's model"),
+        (["--actor.lora.rank", "0"], "expected at least 1"),
+        (["--actor.lora.serve", "sideways"], "'adapter' or 'merged'"),
+    ],
+)
+def test_bad_input_is_refused_with_exit_code_2(workspace, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(workspace)
+    common = ["train", "-c", "run.toml", "--output", "bad", "--actor.adapter", "lora"]
+
+    assert main([*common, *words]) == 2
+
+    assert message in capsys.readouterr().err
+
+
+def test_an_adapter_is_no_model_path(workspace, uninterrupted, monkeypatch, capsys):
+    monkeypatch.chdir(workspace)
+
+    code = main(["train", "-c", "run.toml", "--output", "bad", "--model", "whole/model"])
+
+    assert code == 2
+    assert "rlhf merge" in capsys.readouterr().err
+
+
+def test_a_low_learning_rate_is_doubted(folder, caplog):
+    words = ["sft", "--model", "model", "--data", "sums.jsonl", "--actor.adapter", "lora"]
+
+    assert main([*words, *QUIET, "--output", "run", "--steps", "1"]) == 0
+
+    assert "--actor.adapter lora with a learning rate of 1e-06" in caplog.text
+    assert "--actor.adam.lr 1e-05" in (folder / "run" / "run.log").read_text()
+
+
+def test_the_plan_says_what_the_reference_is(workspace, monkeypatch, capsys):
+    monkeypatch.chdir(workspace)
+
+    assert main(["train", "-c", "run.toml", *ADAPTED, "--dry-run"]) == 0
+
+    said = capsys.readouterr().out
+    assert "the policy without its adapter" in said
+    assert "value head, adapter lora:lora" in said
