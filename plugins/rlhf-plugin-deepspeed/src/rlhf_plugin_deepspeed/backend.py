@@ -193,7 +193,7 @@ class DeepSpeedBackend(ScoringBackend):
         shared = self._lay_out(batch.trajectories, rows)
         objective = self._objective
         assert objective is not None
-        if isinstance(objective, BuiltValueObjective):
+        if isinstance(objective, BuiltValueObjective | BuiltScoreObjective):
             values = shared.whole(self._role.reader.values(shared.packed))
             if not len(rows):
                 return nothing(values)
