@@ -19,7 +19,7 @@ def rlhf_engines() -> list[Component[Any]]:
             config=EmbeddedEngineConfig,
             factory="rlhf_plugin_local.engine.embedded:EmbeddedEngine",
             summary="generates in this process, on the trainer's own weights",
-            provides={SERVES_ADAPTERS, SHARES_WEIGHTS},
+            provides=frozenset({SERVES_ADAPTERS, SHARES_WEIGHTS}),
         )
     ]
 

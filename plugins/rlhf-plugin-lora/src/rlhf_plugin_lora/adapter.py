@@ -23,7 +23,7 @@ from .quantized import compute_in_the_dtype_of_inputs
 from .targets import LINEAR, adapted_modules, floating_dtype, saved_modules
 
 PREFIX = "base_model.model."
-"""What PEFT's files have in front of the names of the plain model."""
+"""Beginning of the names in PEFT's files, before the names of the plain model."""
 
 
 class PeftAdapter:
@@ -131,7 +131,7 @@ class PeftAdapter:
                 for layer in layers:
                     layer.eval()
 
-    def factors(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    def factors(self, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         """Yield the factors, with the scaling in B.
 
         Raises:

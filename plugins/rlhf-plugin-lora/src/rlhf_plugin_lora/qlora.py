@@ -54,6 +54,6 @@ COMPONENT = Component(
     factory=build,
     config=QloraOptions,
     summary="LoRA on a base in 4 bits, for an engine that shares the trainer's model",
-    needs={SHARES_WEIGHTS},
+    needs=frozenset({SHARES_WEIGHTS}),
     extra="qlora",
 )

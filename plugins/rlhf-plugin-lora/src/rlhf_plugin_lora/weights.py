@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from peft.tuners.lora import LoraLayer
 from peft.utils import ModulesToSaveWrapper
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError
 
@@ -26,7 +27,7 @@ def saved_modules(model: nn.Module) -> dict[str, ModulesToSaveWrapper]:
 
 
 @torch.no_grad()
-def factors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def factors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     """Yield ``MODULE.lora_A`` (r, in) and ``MODULE.lora_B`` (out, r), with the scaling in the latter.
 
     Raises:
@@ -71,12 +72,12 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield key, tensor
 
 
-def _is_served(layer: LoraLayer, name: str, model: nn.Module) -> bool:
+def _is_served(layer: LoraLayer, name: str, model: PreTrainedModel) -> bool:
     head = model.get_output_embeddings()
     return isinstance(layer.get_base_layer(), nn.Linear) and model.get_submodule(name) is not head
 
 
-def _is_adapters_own(key: str, *adapted: dict[str, nn.Module]) -> bool:
+def _is_adapters_own(key: str, *adapted: Mapping[str, nn.Module]) -> bool:
     parts = key.split(".")
     owners = {".".join(parts[:end]) for end in range(1, len(parts))}
     return any(owner in modules for owner in owners for modules in adapted)
@@ -88,7 +89,7 @@ def _merged(layer: LoraLayer, weight: Tensor) -> Tensor:
             "the base is quantized, so the adapter cannot be merged into it: no engine in another process can serve "
             "this policy. Use --actor.adapter lora, or --engine embedded with --runtime local, which share the model."
         )
-    total = weight.float() + _product(layer) * layer.scaling[NAME]
+    total: Tensor = weight.float() + _product(layer) * layer.scaling[NAME]
     if NAME in layer.lora_magnitude_vector:
         magnitude = layer.lora_magnitude_vector[
             NAME
@@ -103,7 +104,9 @@ def _merged(layer: LoraLayer, weight: Tensor) -> Tensor:
 def _product(layer: LoraLayer) -> Tensor:
     """Return B A in float32, in the orientation of the base's weight."""
     if NAME in layer.lora_embedding_A:
-        product = layer.lora_embedding_B[NAME].float() @ layer.lora_embedding_A[NAME].float()
-        return product.T
-    product = layer.lora_B[NAME].weight.float() @ layer.lora_A[NAME].weight.float()
+        by_token: Tensor = (
+            layer.lora_embedding_B[NAME].float() @ layer.lora_embedding_A[NAME].float()
+        )
+        return by_token.T
+    product: Tensor = layer.lora_B[NAME].weight.float() @ layer.lora_A[NAME].weight.float()
     return product.T if layer.fan_in_fan_out else product

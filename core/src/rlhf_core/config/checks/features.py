@@ -16,7 +16,7 @@ from ..run import RolloutConfig, RunConfig
 
 _CRITIC = "critic."
 _OF_ENGINES = frozenset({SERVES_ADAPTERS, SHARES_WEIGHTS})
-"""What adapters need of the engine, which never gets a critic's."""
+"""Needs of adapters that concern the engine, which never gets a critic's."""
 _AGGREGATIONS: Mapping[str, Aggregation] = {
     f"aggregation:{mode}": mode for mode in get_args(Aggregation)
 }

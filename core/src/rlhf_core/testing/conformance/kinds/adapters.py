@@ -109,7 +109,7 @@ def check_the_seed_decides_the_first_parameters(subject: Subject) -> None:
             found.append(_Adapted(subject, folder, SEED).trained())
             drawn = not torch.equal(torch.random.get_rng_state(), before)
             assert not drawn, "wrap drew from the global random state"
-        _require_unchanged(*found, "two adapters of one seed")
+        _require_unchanged(found[0], found[1], "two adapters of one seed")
 
 
 def check_a_new_adapter_changes_nothing(subject: Subject) -> None:
@@ -208,7 +208,7 @@ def check_factors_make_the_difference(subject: Subject) -> None:
 
 
 def check_peft_loads_what_is_saved(subject: Subject) -> None:
-    """What is saved is a PEFT folder if it has PEFT's settings, which PEFT then loads to the same outputs."""
+    """A saved folder that has PEFT's settings is one of PEFT, which loads it to the same outputs."""
     with _adapted(subject) as case, tempfile.TemporaryDirectory() as folder:
         case.stir()
         case.adapter.save(case.model, folder)
