@@ -61,7 +61,6 @@ from rlhf_core.rollouts.worker import GroupRunner, RolloutParts
 from rlhf_core.testing.fakes import FakeRenderer
 from rlhf_plugin_agents.config import SingleTurnConfig
 from rlhf_plugin_agents.single_turn import SingleTurn
-from rlhf_plugin_ray.batches.sharding import split_rows
 from rlhf_plugin_ray.config import RayRuntimeConfig
 from rlhf_plugin_ray.processes.process import ActorProcess
 from rlhf_plugin_ray.processes.supervisor import Supervisor
@@ -211,7 +210,7 @@ class Dealing:
 
     async def learn(self, request: LearnRequest) -> LearnOutcome:
         batch, ranks = request.batch, self._ranks
-        parts = SharedBatches().put(batch, split_rows(batch.num_tokens, len(ranks)), ranks)
+        parts = SharedBatches().cut(batch, ranks).parts
         read = [rank.actor.num_bytes.remote(part) for rank, part in zip(ranks, parts, strict=True)]
         num_bytes = float(sum(await asyncio.gather(*read)))
         return LearnOutcome(

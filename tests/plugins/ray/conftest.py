@@ -233,7 +233,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class StartedRun:
-    """``rlhf train --runtime ray`` in a process group of its own, and what its processes have taken hold of."""
+    """A run with ``--runtime ray`` in a process group of its own, and what its processes have taken hold of."""
 
     def __init__(self, command: list[str], folder: Path, temporary: Path, **environment: str):
         self.folder = folder
@@ -339,25 +339,33 @@ def listening_sockets() -> set[str]:
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Callable[..., StartedRun]]:
-    """Starts ``rlhf train --runtime ray``; afterwards everything has to be gone."""
+def launch(folder: Path) -> Iterator[Callable[..., StartedRun]]:
+    """Starts ``rlhf COMMAND WORDS`` on Ray; afterwards everything has to be gone."""
     # Short, because paths of sockets have to be.
     temporary = Path(tempfile.mkdtemp(prefix="rt", dir="/tmp"))
     started = []
 
-    def run(
-        *flags: str, reward: str | None = "score", shell: bool = False, **environment: str
-    ) -> StartedRun:
-        command = [sys.executable, "-m", "rlhf_cli.main", "train", *SMALL_RUN, *ON_RAY]
-        command += ["--output", "run", *flags]
-        if reward is not None:
-            command += ["--reward", f"my_reward.py:{reward}"]
+    def run(command: str, *words: str, shell: bool = False, **environment: str) -> StartedRun:
+        program = [sys.executable, "-m", "rlhf_cli.main", command, *ON_RAY, *words]
         if shell:
-            command = ["sh", "-c", f"{shlex.join(command)}; exit $?"]
-        started.append(StartedRun(command, folder, temporary, **environment))
+            program = ["sh", "-c", f"{shlex.join(program)}; exit $?"]
+        started.append(StartedRun(program, folder, temporary, **environment))
         return started[-1]
 
     yield run
     for each in started:
         each.assert_gone()
     shutil.rmtree(temporary, ignore_errors=True)
+
+
+@pytest.fixture
+def start(launch: Callable[..., StartedRun]) -> Callable[..., StartedRun]:
+    """Starts ``rlhf train --runtime ray``."""
+
+    def run(*flags: str, reward: str | None = "score", **options: Any) -> StartedRun:
+        words = ["train", *SMALL_RUN, "--output", "run", *flags]
+        if reward is not None:
+            words += ["--reward", f"my_reward.py:{reward}"]
+        return launch(*words, **options)
+
+    return run

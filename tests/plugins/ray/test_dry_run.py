@@ -1,4 +1,4 @@
-"""``rlhf train --dry-run`` tells the placement without Ray being there."""
+"""``--dry-run`` of commands that train tells the placement without Ray being there."""
 
 import pytest
 
@@ -47,3 +47,29 @@ def test_gpus_that_are_given_depend_on_nothing(capsys, gpus):
     out = capsys.readouterr().out
     assert "if the cluster has any" not in out
     assert ("2 GPU" in out) == (gpus == "2")
+
+
+EXAMPLES = ["--model", "m", "--data", "d", "--runtime", "ray", "--dry-run"]
+
+
+@pytest.mark.parametrize("command", ["sft", "dpo"])
+def test_commands_that_train_on_examples_place_their_ranks_alone(capsys, command):
+    assert main([command, *EXAMPLES, "--runtime.ray.ranks.policy", "4"]) == 0
+
+    out = capsys.readouterr().out
+    assert "policy x4: 4 x (1 CPU, 1 GPU)" in out
+    assert "engine" not in out.partition("placement")[2].partition("data")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--runtime.ray.engines", "2"], "--runtime.ray.engines would change nothing: nothing gen"),
+        (["--runtime.ray.learner", "process"], "--runtime.ray.learner would change nothing"),
+        (["--runtime.ray.gpus_per.engine", "1"], "gpus_per names engine; this run has policy"),
+    ],
+)
+def test_options_of_engines_are_refused_where_nothing_generates(capsys, words, message):
+    assert main(["sft", *EXAMPLES, *words]) == 2
+
+    assert message in capsys.readouterr().err

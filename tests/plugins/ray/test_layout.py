@@ -100,3 +100,27 @@ def test_rollout_workers_are_named_only_where_there_are_some():
     for options in ({"cpus_per": {"rollout": 2}}, {"colocate": ("policy+rollout",)}):
         with pytest.raises(ConfigError, match="names rollout; this run has policy, engine"):
             plan_layout(RayRuntimeConfig(**options), ["policy"], has_gpus=False)
+
+
+def test_without_an_engine_there_are_roles_alone():
+    config = RayRuntimeConfig(ranks={"policy": 2}, engines=3, rollout_workers=4)
+
+    layout = plan_layout(config, ["policy"], has_gpus=True, has_engine=False)
+
+    assert layout.counts == {"policy": 2}
+    (part,) = layout.colocations
+    assert (part.names, part.num_bundles) == (("policy",), 2)
+    assert part.bundle == {"CPU": 1.0, "GPU": 1.0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"gpus_per": {"engine": 1}}, {"cpus_per": {"engine": 1}}, {"colocate": ("policy+engine",)}],
+)
+def test_an_engine_that_the_run_has_not_is_not_named(options):
+    with pytest.raises(ConfigError, match=r"names engine; this run has policy$"):
+        plan_layout(RayRuntimeConfig(**options), ["policy"], has_gpus=False, has_engine=False)
+
+
+def test_options_for_engines_are_options():
+    assert RayRuntimeConfig().for_engines <= RayRuntimeConfig.model_fields.keys()

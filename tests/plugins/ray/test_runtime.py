@@ -1,13 +1,27 @@
 """Roles and engines in processes of their own do what they do in one process."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rlhf_core import ConfigError, FingerprintMismatch, PluginError, RLHFError, RolloutError
 from rlhf_core.code_reference import parse
-from rlhf_core.contracts import GenerationRequest, RoleSpec, SamplingParams, Uid
+from rlhf_core.contracts import (
+    ComponentRef,
+    GenerationRequest,
+    Normalizers,
+    PreferenceObjective,
+    RoleSpec,
+    SamplingParams,
+    StepPlan,
+    TrainBatch,
+    Trajectory,
+    TrajectoryColumns,
+    Turn,
+    Uid,
+)
 from rlhf_plugin_local.config import LocalRuntimeConfig
 from rlhf_plugin_local.runtime import LocalRuntime
 
@@ -81,6 +95,60 @@ def test_two_ranks_do_the_update_of_one(placed, spec, plugins):
 
 
 HALF = {"policy": 0.5, "engine": 0.5}
+
+
+def answers(num_pairs=5):
+    """Pairs of answers, the chosen one first; lengths grow, so that neighbors cost different amounts."""
+    rows = []
+    for index in range(2 * num_pairs):
+        tokens = np.arange(5, 10 + index, dtype=np.int32)
+        rows.append(
+            Trajectory(
+                uid=Uid(0, index // 2, index % 2),
+                token_ids=tokens,
+                action_mask=np.arange(len(tokens)) >= 2,
+                rollout_logprobs=np.zeros(len(tokens) - 2, dtype=np.float32),
+                weight_version=np.zeros(len(tokens) - 2, dtype=np.int32),
+                turns=(Turn(start=2, end=len(tokens)),),
+                reward=float(index % 2 == 0),
+            )
+        )
+    return TrajectoryColumns.from_trajectories(rows)
+
+
+def without_engine(spec):
+    """The same roles; the policy learns from pairs."""
+    loss = ComponentRef(kind="rlhf_preference_losses", name="dpo")
+    policy = replace(spec.roles["policy"], objective=PreferenceObjective(loss=loss, nll_coef=0.1))
+    return replace(spec, engine=None, engine_spec=None, roles={"policy": policy})
+
+
+async def two_preference_updates(placement):
+    policy, rows = placement.roles["policy"], answers()
+    reference = await policy.logprobs(rows)
+    totals = Normalizers(
+        num_actions=len(reference), num_sequences=len(rows), max_actions=int(rows.num_actions.max())
+    )
+    batch = TrainBatch(trajectories=rows, columns={"ref_logprobs": reference})
+    plan = StepPlan(normalizers=totals, return_logprobs=True)
+    return [await policy.train_step(batch, plan) for _ in range(2)]
+
+
+def test_without_an_engine_pairs_of_answers_stay_on_one_rank(placed, spec, plugins):
+    """A preference loss looks at both answers of a pair."""
+
+    async def play():
+        expected = await on_one_process(without_engine(spec()), plugins, two_preference_updates)
+        two = {"ranks": {"policy": 2}, "cpus_per": {"policy": 0.5}}
+        async with placed(without_engine(spec(backend="summing")), **two) as run:
+            assert (run.engine, run.executor, run.groups) == (None, None, None)
+            return expected, await two_preference_updates(run)
+
+    for here, there in zip(*asyncio.run(play()), strict=True):
+        np.testing.assert_allclose(there.logprobs, here.logprobs, atol=1e-5)
+        for name in ("loss/preference", "preference/margin", "preference/accuracy"):
+            expected = here.metrics[name].value()
+            assert there.metrics[name].value() == pytest.approx(expected, abs=1e-5), name
 
 
 def test_every_call_of_a_role_reaches_its_ranks(placed, spec, plugins, model, tmp_path):

@@ -121,19 +121,30 @@ class Placement:
 class PlansPlacement(Protocol):
     """Options of a runtime that can predict its placement before anything is started."""
 
-    def layout(self, roles: Sequence[str], *, has_gpus: bool) -> ProcessLayout:
+    @property
+    def for_engines(self) -> frozenset[str]:
+        """Options that change nothing in a run without an engine, by name."""
+        ...
+
+    def layout(
+        self, roles: Sequence[str], *, has_gpus: bool, has_engine: bool = True
+    ) -> ProcessLayout:
         """Return the processes and the CPUs and GPUs that they share, for predictions of memory and time.
 
         Args:
             has_gpus: True: each process has a GPU where the options do not say otherwise.
+            has_engine: False: nothing generates in this run.
 
         Raises:
             ConfigError: the options contradict each other, or name a role that the run does not have.
         """
         ...
 
-    def placement(self, roles: Sequence[str]) -> Sequence[str]:
-        """Return the layout in lines, for ``rlhf train --dry-run``.
+    def placement(self, roles: Sequence[str], *, has_engine: bool = True) -> Sequence[str]:
+        """Return the layout in lines, for ``--dry-run``.
+
+        Args:
+            has_engine: False: nothing generates in this run.
 
         Raises:
             ConfigError: the options contradict each other, or name a role that the run does not have.

@@ -149,21 +149,43 @@ class RayRuntimeConfig(Config):
     )
     show_output: bool = Field(True, description="print the output of the actors' processes")
 
-    def layout(self, roles: Sequence[str], *, has_gpus: bool) -> ProcessLayout:
+    @property
+    def for_engines(self) -> frozenset[str]:
+        """Options about engines, about rollouts and about the ways of weights to engines."""
+        return frozenset(
+            {
+                "engines",
+                "max_engine_restarts",
+                "rollout_workers",
+                "rewards",
+                "learner",
+                "max_rollout_restarts",
+                "weights",
+                "bucket_mib",
+                "generate_timeout_s",
+                "rollout_timeout_s",
+                "learn_timeout_s",
+                "sync_timeout_s",
+            }
+        )
+
+    def layout(
+        self, roles: Sequence[str], *, has_gpus: bool, has_engine: bool = True
+    ) -> ProcessLayout:
         """Return which processes share what, as far as the options alone say it.
 
         Raises:
             ConfigError: they contradict each other, or name a role that the run does not have.
         """
-        return plan_layout(self, roles, has_gpus=has_gpus)
+        return plan_layout(self, roles, has_gpus=has_gpus, has_engine=has_engine)
 
-    def placement(self, roles: Sequence[str]) -> list[str]:
+    def placement(self, roles: Sequence[str], *, has_engine: bool = True) -> list[str]:
         """Return lines that say which processes share bundles, as far as the options alone determine it.
 
         Raises:
             ConfigError: options contradict each other, or name a role that the run does not have.
         """
-        layout = self.layout(roles, has_gpus=True)
+        layout = self.layout(roles, has_gpus=True, has_engine=has_engine)
         lines = layout.describe().splitlines()
         if any(
             part.gpus and name not in self.gpus_per

@@ -34,19 +34,24 @@ class LayoutOptions(Protocol):
     def weights(self) -> WeightWay: ...
 
 
-def plan_layout(config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool) -> ProcessLayout:
+def plan_layout(
+    config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool, has_engine: bool = True
+) -> ProcessLayout:
     """Return which processes share bundles, and how large the bundles are.
 
     Args:
         roles: names of the run's roles.
         has_gpus: True if the cluster has GPUs, so that each process has one by default.
+        has_engine: False if nothing generates in this run, which then has neither engines nor rollout workers.
 
     Raises:
         ConfigError: an option names a role that the run does not have, or options contradict each other.
     """
-    names = (*roles, ENGINE)
-    require_known_names(config, roles)
-    counts = {role: config.ranks.get(role, 1) for role in roles} | {ENGINE: config.engines}
+    require_known_names(config, roles, has_engine=has_engine)
+    names = _names(roles, has_engine)
+    counts = {role: config.ranks.get(role, 1) for role in roles}
+    if has_engine:
+        counts[ENGINE] = config.engines
     default_gpus = 1.0 if has_gpus else 0.0
     colocations = []
     for members in _sets(config.colocate, names):
@@ -70,7 +75,7 @@ def plan_layout(config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool) 
                 gpus=gpus[members[0]],
             )
         )
-    if config.rollout_workers:
+    if has_engine and config.rollout_workers:
         counts[ROLLOUT] = config.rollout_workers
         colocations.append(
             Colocation(
@@ -84,7 +89,9 @@ def plan_layout(config: LayoutOptions, roles: Sequence[str], *, has_gpus: bool) 
     return ProcessLayout(counts=counts, colocations=tuple(colocations), weights=config.weights)
 
 
-def require_known_names(config: LayoutOptions, roles: Sequence[str]) -> None:
+def require_known_names(
+    config: LayoutOptions, roles: Sequence[str], *, has_engine: bool = True
+) -> None:
     """Refuse options with a name that the run does not have, and a name that ``colocate`` has twice.
 
     This check needs no cluster.
@@ -92,9 +99,9 @@ def require_known_names(config: LayoutOptions, roles: Sequence[str]) -> None:
     Raises:
         ConfigError: names the option, and the names that the run has.
     """
-    names = (*roles, ENGINE)
+    names = _names(roles, has_engine)
     _require_known("ranks", config.ranks, roles)
-    workers = (ROLLOUT,) if config.rollout_workers else ()
+    workers = (ROLLOUT,) if has_engine and config.rollout_workers else ()
     _require_known("cpus_per", config.cpus_per, (*names, *workers))
     _require_known("gpus_per", config.gpus_per, names)
     mentioned = [name for members in _words(config.colocate) for name in members]
@@ -126,6 +133,10 @@ def require_room(layout: ProcessLayout, available: Mapping[str, float]) -> None:
                 + "Lower runtime.ray.ranks, engines, cpus_per or gpus_per, let more processes share bundles with "
                 "runtime.ray.colocate, or add nodes."
             )
+
+
+def _names(roles: Sequence[str], has_engine: bool) -> tuple[str, ...]:
+    return (*roles, ENGINE) if has_engine else tuple(roles)
 
 
 def _sets(colocate: tuple[str, ...] | None, names: tuple[str, ...]) -> list[tuple[str, ...]]:

@@ -25,6 +25,7 @@ from rlhf_core.contracts import (
     RoleSpec,
     RuntimeSpec,
 )
+from rlhf_core.objective import rows_per_unit
 from rlhf_core.plugins import Plugins
 
 from .cluster import preflight
@@ -55,7 +56,10 @@ LEARNER = "the learner"
 
 
 class RayRuntime:
-    """Implements ``rlhf_core.contracts.Runtime``. ``layout`` decides which processes share machines and GPUs."""
+    """Implements ``rlhf_core.contracts.Runtime``. ``layout`` decides which processes share machines and GPUs.
+
+    A run without an engine has the processes of its roles alone.
+    """
 
     def __init__(self, config: RayRuntimeConfig) -> None:
         self._config = config
@@ -72,7 +76,7 @@ class RayRuntime:
     async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
         """Start and build all processes, and return the loop's handles of them.
 
-        The engines then serve version 0 of the policy's weights.
+        Engines, if the run has any, then serve version 0 of the policy's weights.
 
         Raises:
             ConfigError: the cluster cannot be reached or is too small, or the options contradict each other.
@@ -81,13 +85,14 @@ class RayRuntime:
         """
         names = list(spec.roles)
         # Checks that need no cluster come before a cluster is started.
-        _require_engine(spec)
         _require_ranks_fit(self._config, spec, plugins)
-        require_known_names(self._config, names)
+        require_known_names(self._config, names, has_engine=spec.engine is not None)
         self._cluster.open()
         self._driver = describe_driver(plugins)
         self._layout = await self._reserve(names, spec)
-        roles = await self._start_roles(spec)
+        roles = await self._start_roles(spec, plugins)
+        if spec.engine is None:
+            return Placement(roles=roles)
         router = self._make_router(spec, roles["policy"])
         self._router = router
         self._rewards_in_workers = rewards_in_workers(self._config, spec, plugins)
@@ -132,7 +137,12 @@ class RayRuntime:
         """
         nodes = preflight.alive_nodes()
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        layout = plan_layout(self._config, roles, has_gpus=resources.get("GPU", 0) > 0)
+        layout = plan_layout(
+            self._config,
+            roles,
+            has_gpus=resources.get("GPU", 0) > 0,
+            has_engine=spec.engine is not None,
+        )
         require_room(layout, resources)
         preflight.require_bundles_fit(layout, nodes)
         for part in layout.colocations:
@@ -152,13 +162,14 @@ class RayRuntime:
         log.info("placement:\n%s", placed)
         return layout
 
-    async def _start_roles(self, spec: RuntimeSpec) -> dict[str, RayRole]:
+    async def _start_roles(self, spec: RuntimeSpec, plugins: Plugins) -> dict[str, RayRole]:
         """Start all ranks of all roles at the same time, then load all models."""
         counts, batches = self._layout.counts, SharedBatches()
 
         async def start(name: str) -> RayRole:
             ranks = await all_of(self._process(RankActor, name, i) for i in range(counts[name]))
-            return RayRole(ranks, self._supervisor, batches, self._config)
+            together = rows_per_unit(spec.roles[name].objective, plugins)
+            return RayRole(ranks, self._supervisor, batches, self._config, together)
 
         started = await all_of(start(name) for name in spec.roles)
         roles: dict[str, RayRole] = dict(zip(spec.roles, started, strict=True))
@@ -288,18 +299,6 @@ class RayRuntime:
             ray.kill(actor)
         for reserved in self._placement_groups.values():
             remove_placement_group(reserved)
-
-
-def _require_engine(spec: RuntimeSpec) -> None:
-    """Refuse a run in which nothing generates.
-
-    Raises:
-        ConfigError: the spec has no engine.
-    """
-    if spec.engine is None:
-        raise ConfigError(
-            "--runtime ray: expected a run with an engine; in this one nothing generates. Use --runtime local."
-        )
 
 
 def _require_ranks_fit(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plugins) -> None:

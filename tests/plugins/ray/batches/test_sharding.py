@@ -47,3 +47,32 @@ def test_equal_lengths_are_dealt_in_order():
     rows = split_rows(np.full(6, 10), 3)
 
     assert [part.tolist() for part in rows] == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_the_rows_of_a_unit_stay_together():
+    # Units of 3 + 3, 9 + 1 and 4 + 1: 10 -> rank 0; 6 -> rank 1; 5 -> rank 1.
+    rows = split_rows(np.array([3, 3, 9, 1, 4, 1]), 2, 2)
+
+    assert [part.tolist() for part in rows] == [[2, 3], [0, 1, 4, 5]]
+
+
+@pytest.mark.parametrize("rows_per_unit", [2, 3])
+def test_each_unit_has_one_rank_and_no_rank_much_more_than_the_mean(rows_per_unit):
+    lengths = np.random.default_rng(1).integers(1, 4096, size=60)
+
+    rows = split_rows(lengths, 4, rows_per_unit)
+
+    assert sorted(np.concatenate(rows).tolist()) == list(range(60))
+    for part in rows:
+        units = part.reshape(-1, rows_per_unit)
+        assert (units[:, 0] % rows_per_unit == 0).all()
+        assert (np.diff(units, axis=1) == 1).all()
+    cost = sequence_cost(lengths)
+    of_units = cost.reshape(-1, rows_per_unit).sum(axis=1)
+    assert max(cost[part].sum() for part in rows) <= cost.sum() / 4 + of_units.max()
+
+
+def test_with_fewer_units_than_ranks_the_last_ranks_get_none():
+    rows = split_rows(np.array([3, 5]), 3, 2)
+
+    assert [part.tolist() for part in rows] == [[0, 1], [], []]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rlhf_core import Component, hookimpl
 from rlhf_plugin_agents.single_turn import SingleTurn
+from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
@@ -154,7 +155,13 @@ def rlhf_train_backends():
             name="mortal_torch",
             config=TorchBackendConfig,
             factory="mortal_components:MortalBackend",
-        )
+        ),
+        Component(
+            name="mortal_deepspeed",
+            config=DeepSpeedConfig,
+            factory="mortal_ranks:MortalDeepSpeed",
+            provides=frozenset({"several_ranks"}),
+        ),
     ]
 
 

@@ -19,23 +19,28 @@ def sequence_cost(num_tokens: NDArray[np.integer]) -> NDArray[np.float64]:
     return tokens + ATTENTION_SHARE * tokens**2
 
 
-def split_rows(num_tokens: NDArray[np.integer], num_ranks: int) -> list[NDArray[np.int64]]:
-    """Return the ascending row indices of each rank; each row goes to exactly one rank.
+def split_rows(
+    num_tokens: NDArray[np.integer], num_ranks: int, rows_per_unit: int = 1
+) -> list[NDArray[np.int64]]:
+    """Return the ascending row indices of each rank; each unit of neighboring rows goes to exactly one rank.
 
-    The most expensive row that is left goes to the rank with the least cost so far. Ties go to the lower row and the
-    lower rank, so that the result depends on the lengths alone. No rank gets more cost than the mean plus one row. With
-    fewer rows than ranks, the last ranks get no rows, and the backend decides what these ranks compute.
+    The most expensive unit that is left goes to the rank with the least cost so far. Ties go to the lower unit and the
+    lower rank, so that the result depends on the lengths alone. No rank gets more cost than the mean plus one unit.
+    With fewer units than ranks, the last ranks get no rows, and the backend decides what these ranks compute.
 
     Args:
         num_tokens: (B,) number of tokens of each row.
+        rows_per_unit: number of rows of a unit, which divides B: 2 for pairs.
 
     Source: Graham 1969, longest processing time first.
     """
-    cost = sequence_cost(num_tokens)
+    cost = sequence_cost(num_tokens).reshape(-1, rows_per_unit).sum(axis=1)  # cost of each unit
     ranks = [(0.0, rank) for rank in range(num_ranks)]
-    rows: list[list[int]] = [[] for _ in range(num_ranks)]
-    for row in np.argsort(-cost, kind="stable").tolist():
+    units: list[list[int]] = [[] for _ in range(num_ranks)]
+    for unit in np.argsort(-cost, kind="stable").tolist():
         filled, rank = heapq.heappop(ranks)
-        rows[rank].append(row)
-        heapq.heappush(ranks, (filled + float(cost[row]), rank))
-    return [np.array(sorted(part), dtype=np.int64) for part in rows]
+        units[rank].append(unit)
+        heapq.heappush(ranks, (filled + float(cost[unit]), rank))
+    within = np.arange(rows_per_unit)
+    sorted_units = (np.array(sorted(part), dtype=np.int64) for part in units)
+    return [(part[:, None] * rows_per_unit + within).ravel() for part in sorted_units]

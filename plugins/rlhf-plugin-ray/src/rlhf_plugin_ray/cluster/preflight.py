@@ -181,9 +181,11 @@ def warnings_of(node: Node, report: NodeReport, batch: int) -> list[str]:
 
 
 def batch_bytes(spec: RuntimeSpec) -> int:
-    """Return the most bytes that a batch can take in the object store, with all sequences at their longest."""
+    """Return the most bytes that a batch can take in the object store, with all sequences at their longest; 0 without
+    an engine, whose spec has these numbers."""
     engine = spec.engine_spec
-    assert engine is not None
+    if engine is None:
+        return 0
     return engine.max_concurrency * engine.max_length * BYTES_PER_TOKEN
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ DEATH_KNOWN_S = 3.0
 """Seconds within which the driver learns of a rank's death. The other ranks wait for this rank, and may fail first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """A batch in the object store, cut into one part for each rank."""
+
+    rows: Sequence[Rows]
+    """Ascending row indices of each rank."""
+    parts: Sequence[ray.ObjectRef[TrajectoryColumns]]
+    """References to the rows of each rank."""
+
+
 class SharedBatches:
     """The newest batch in the object store, cut into one part for each rank. Roles with equally many ranks share parts.
 
@@ -48,24 +59,27 @@ class SharedBatches:
 
     def __init__(self) -> None:
         self._batch: TrajectoryColumns | None = None
-        self._parts: dict[int, list[ray.ObjectRef[TrajectoryColumns]]] = {}
-        """References to the parts, by number of ranks; the rows of each rank depend on this number only."""
+        self._shards: dict[tuple[int, int], Shards] = {}
+        """The batch's parts, by the numbers of ranks and of rows of a unit, on which alone the cut depends."""
 
-    def put(
-        self, batch: TrajectoryColumns, rows: Sequence[Rows], ranks: Sequence[ActorProcess]
-    ) -> list[ray.ObjectRef[TrajectoryColumns]]:
-        """Return for each rank a reference to its rows, and drop the references to the batch before.
+    def cut(
+        self, batch: TrajectoryColumns, ranks: Sequence[ActorProcess], rows_per_unit: int = 1
+    ) -> Shards:
+        """Return one part of the batch for each rank, and drop the references to the batch before.
 
         Args:
-            rows: ascending row indices of each rank.
+            rows_per_unit: number of neighboring rows that go to the same rank.
         """
         if self._batch is not batch:
-            self._batch, self._parts = batch, {}
-        if len(rows) not in self._parts:
-            self._parts[len(rows)] = [
+            self._batch, self._shards = batch, {}
+        key = len(ranks), rows_per_unit
+        if key not in self._shards:
+            rows = split_rows(batch.num_tokens, len(ranks), rows_per_unit)
+            parts = [
                 self._part(rows_of(batch, own), rank) for own, rank in zip(rows, ranks, strict=True)
             ]
-        return self._parts[len(rows)]
+            self._shards[key] = Shards(rows, parts)
+        return self._shards[key]
 
     @staticmethod
     def _part(own: TrajectoryColumns, rank: ActorProcess) -> ray.ObjectRef[TrajectoryColumns]:
@@ -85,6 +99,7 @@ class RayRole:
 
     Args:
         batches: the batches in the object store, shared by all roles.
+        rows_per_unit: number of neighboring rows of an update that go to the same rank: 2 for pairs.
     """
 
     def __init__(
@@ -93,11 +108,13 @@ class RayRole:
         supervisor: Supervisor,
         batches: SharedBatches,
         config: RayRuntimeConfig,
+        rows_per_unit: int = 1,
     ) -> None:
         self.ranks = ranks
         self._supervisor = supervisor
         self._batches = batches
         self._config = config
+        self._rows_per_unit = rows_per_unit
         self.changes = 0
         """Number of calls so far that change the weights, counted when the call begins."""
         self._lock = asyncio.Lock()
@@ -142,56 +159,54 @@ class RayRole:
         return await self._per_action("values", batch)
 
     async def _per_action(self, name: str, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        rows = split_rows(batch.num_tokens, len(self.ranks))
-        shards = self._batches.put(batch, rows, self.ranks)
-        parts = await self._on_all(name, lambda i, actor: actor.per_action.remote(name, shards[i]))
-        return joined(batch, rows, parts)
+        shards = self._batches.cut(batch, self.ranks)
+        parts = await self._on_all(
+            name, lambda i, actor: actor.per_action.remote(name, shards.parts[i])
+        )
+        return joined(batch, shards.rows, parts)
 
     async def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
         """Return (sum of A,) of each statistic, for the batch's actions."""
-        rows = split_rows(batch.num_tokens, len(self.ranks))
-        shards = self._batches.put(batch, rows, self.ranks)
+        shards = self._batches.cut(batch, self.ranks)
         parts = await self._on_all(
-            "statistics", lambda i, actor: actor.statistics.remote(shards[i], list(names))
+            "statistics", lambda i, actor: actor.statistics.remote(shards.parts[i], list(names))
         )
-        return {name: joined(batch, rows, [part[name] for part in parts]) for name in names}
+        return {name: joined(batch, shards.rows, [part[name] for part in parts]) for name in names}
 
     async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
         """Return (sum of A, k) tokens with the largest log-probs, for the batch's actions."""
-        rows = split_rows(batch.num_tokens, len(self.ranks))
-        shards = self._batches.put(batch, rows, self.ranks)
+        shards = self._batches.cut(batch, self.ranks)
         parts = await self._on_all(
-            "top_tokens", lambda i, actor: actor.top_tokens.remote(shards[i], k)
+            "top_tokens", lambda i, actor: actor.top_tokens.remote(shards.parts[i], k)
         )
         return TopTokens(
-            token_ids=joined(batch, rows, [part.token_ids for part in parts]),
-            logprobs=joined(batch, rows, [part.logprobs for part in parts]),
+            token_ids=joined(batch, shards.rows, [part.token_ids for part in parts]),
+            logprobs=joined(batch, shards.rows, [part.logprobs for part in parts]),
         )
 
     async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one update, and return its outcome. The plan's normalizers are those of the whole batch, on every rank."""
         self.changes += 1
         trajectories = batch.trajectories
-        rows = split_rows(trajectories.num_tokens, len(self.ranks))
+        shards = self._batches.cut(trajectories, self.ranks, self._rows_per_unit)
         supervised: Sequence[Rows | None] = [None] * len(self.ranks)
         if batch.supervised is not None:
             supervised = split_rows(batch.supervised.num_tokens, len(self.ranks))
-        shards = self._batches.put(trajectories, rows, self.ranks)
         # The trajectories may be in the object store already, where a role computed log-probs of them. The columns are
         # known only now.
         columns = [
             ray.put(columns_of(batch, own, also))
-            for own, also in zip(rows, supervised, strict=True)
+            for own, also in zip(shards.rows, supervised, strict=True)
         ]
         outcomes = await self._on_all(
             "train_step",
-            lambda i, actor: actor.train_step.remote(columns[i], shards[i], plan),
+            lambda i, actor: actor.train_step.remote(columns[i], shards.parts[i], plan),
         )
         logprobs = None
         if plan.return_logprobs:
-            logprobs = joined(trajectories, rows, [outcome.logprobs for outcome in outcomes])
+            logprobs = joined(trajectories, shards.rows, [outcome.logprobs for outcome in outcomes])
         return StepOutcome(
             metrics=merge_metrics([outcome.metrics for outcome in outcomes]), logprobs=logprobs
         )

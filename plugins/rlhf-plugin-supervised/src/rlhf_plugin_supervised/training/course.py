@@ -44,13 +44,12 @@ from rlhf_core.runs import (
     seed_of,
 )
 
-from .options import ExampleOptions
+from .options import POLICY, ExampleOptions
 from .order import UnitOrder
 
-log = logging.getLogger(__name__)
-
-PATIENCE = 10
-"""Steps in a row with a gradient of exactly 0, before the run says that it learns nothing."""
+CAUSES = ZeroGradientCauses(
+    wrong="An adapter trains what the loss does not depend on, or the backend drops the gradient"
+)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core.config import ResolvedOptions
+from rlhf_core.contracts import PlansPlacement
 from rlhf_core.plugins import Plugins
 
-from .options import ExampleOptions
+from .options import POLICY, ExampleOptions
 
 
 def describe(resolved: ResolvedOptions[Any], plugins: Plugins) -> str:
@@ -18,7 +19,12 @@ def describe(resolved: ResolvedOptions[Any], plugins: Plugins) -> str:
         for selection in selections:
             registered = selection.registered
             lines.append(f"  {slot:26} {registered.qualified} ({registered.origin})")
-    lines += ["model", f"  {run.model.path}, {run.model.dtype}", "data"]
+    lines += ["model", f"  {run.model.path}, {run.model.dtype}"]
+    runtime = resolved.one("runtime.name").options
+    if isinstance(runtime, PlansPlacement):
+        lines.append("placement")
+        lines += [f"  {line}" for line in runtime.placement([POLICY], has_engine=False)]
+    lines.append("data")
     lines.append(f"  {'train':26} {', '.join(run.data.train)}")
     if run.eval.data:
         lines.append(f"  {'evaluation':26} {', '.join(run.eval.data)}")

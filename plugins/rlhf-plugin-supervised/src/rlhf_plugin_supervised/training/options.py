@@ -30,7 +30,11 @@ from rlhf_core.config.common import (
     ResumeConfig,
     RuntimeSelection,
 )
+from rlhf_core.contracts import PlansPlacement
 from rlhf_core.data import SequenceOptions
+
+POLICY = "policy"
+"""Name of the role that learns, the only one of these runs."""
 
 
 class ExampleData(SequenceOptions):
@@ -133,6 +137,10 @@ def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tup
     if not run.eval.data:
         for name in ("every", "at_start", "batch_size"):
             yield f"eval.{name}", "there is nothing to evaluate on. Add --eval.data FILE."
+    (runtime,) = selections["runtime.name"]
+    if isinstance(runtime.options, PlansPlacement):
+        for name in sorted(runtime.options.for_engines):
+            yield f"{runtime.section}.{name}", "nothing generates in this run. Leave it out."
     yield from shared_without_effect(run, selections)
     yield from schedule_without_effect("actor", run.actor)
 

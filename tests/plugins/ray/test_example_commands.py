@@ -1,0 +1,213 @@
+"""``rlhf sft`` and ``rlhf dpo`` on Ray: the updates of one process of torch, also after a kill."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from .conftest import COMPONENTS
+
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
+pytest.importorskip("ray")
+
+ROWS = [
+    {"prompt": f"{a}+{b}=", "response": right, "chosen": right, "rejected": wrong}
+    for a in range(4)
+    for b in range(4)
+    for right, wrong in [(f"{a + b:02d}" * (1 + b), f"{a + b + 1}?" * (1 + a))]
+]
+"""Sums, whose answers have 2 to 8 characters."""
+SMALL = [
+    *("--model", "model", "--data", "sums.jsonl", "--eval.data", "sums.jsonl"),
+    *("--data.max_length", "30", "--train.max_tokens_per_micro_batch", "40"),
+    *("--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"),
+]
+BY_SIX = ["--train.batch_size", "6"]
+"""Three updates an epoch, of several micro-batches each."""
+GRADIENT = ["--optim", "sgd", "--actor.sgd.lr", "0.5", "--actor.max_norm", "0.4"]
+"""Weights move by the clipped gradient, so their distance is its error."""
+RANKS = ["--runtime.ray.ranks.policy", "2"]
+TWO_RANKS = ["--runtime", "ray", "--backend", "deepspeed", *RANKS]
+
+
+@pytest.fixture
+def sums(folder):
+    """The folder of a small run, with ``sums.jsonl``."""
+    (folder / "sums.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n")
+    return folder
+
+
+@pytest.fixture
+def learn(sums, monkeypatch, cluster):
+    """Runs a command in this process; returns the run folder."""
+    from rlhf_cli.main import main
+
+    monkeypatch.chdir(sums)
+
+    def run(command, output, *words, code=0):
+        assert main([command, *SMALL, "--output", output, *words]) == code
+        return sums / output
+
+    return run
+
+
+def lines_of(run, *left_out):
+    """The run's records, without times and without the named metrics."""
+    found = []
+    for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()):
+        metrics = {k: v for k, v in line.get("metrics", {}).items() if k not in left_out}
+        found.append({"step": line["step"], "metrics": metrics, "eval": line.get("eval")})
+    return found
+
+
+def weights_of(run, name="model"):
+    return dict(AutoModelForCausalLM.from_pretrained(run / name).named_parameters())
+
+
+def assert_same_run(run, alone):
+    """Two ranks cut other micro-batches than one."""
+    wanted, found = (lines_of(each, "train/micro_batches") for each in (alone, run))
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert one["step"] == other["step"]
+        for part in ("metrics", "eval"):
+            assert (one[part] or {}) == pytest.approx(other[part] or {}, abs=1e-5, rel=1e-5)
+    for name, weight in weights_of(alone).items():
+        torch.testing.assert_close(weights_of(run)[name], weight, atol=1e-6, rtol=0.0)
+
+
+STAGES = [
+    ("sft", "3"),
+    ("dpo", "2"),
+    ("dpo", "3"),
+    *(
+        pytest.param(*case, marks=pytest.mark.matrix)
+        for case in (("sft", "0"), ("sft", "1"), ("sft", "2"), ("dpo", "0"), ("dpo", "1"))
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "stage"), STAGES)
+def test_two_ranks_of_zero_do_the_updates_of_one_process(learn, command, stage):
+    pytest.importorskip("deepspeed")
+    words = [*GRADIENT, *BY_SIX, "--steps", "2", "--actor.ema", "0.5"]
+    alone = learn(command, "alone", *words)
+
+    zero = ["--backend.deepspeed.zero_stage", stage]
+    ranks = learn(command, "ranks", *words, *TWO_RANKS, *zero)
+
+    assert_same_run(ranks, alone)
+    averages = weights_of(ranks, "model_ema"), weights_of(alone, "model_ema")
+    torch.testing.assert_close(*averages, atol=1e-6, rtol=0.0)
+    start = dict(AutoModelForCausalLM.from_pretrained("model").named_parameters())
+    moved = [(weight - start[name]).abs().max() for name, weight in weights_of(alone).items()]
+    assert max(moved) > 1e-2
+
+
+@pytest.mark.parametrize("command", ["sft", "dpo"])
+def test_one_rank_of_torch_has_the_bits_of_one_process(learn, command):
+    words = [*BY_SIX, "--actor.adam.lr", "0.01"]
+    alone = learn(command, "alone", *words, "--runtime.local.threads", "1")
+
+    rank = learn(command, "rank", *words, "--runtime", "ray")
+
+    assert lines_of(rank) == lines_of(alone)
+    torch.testing.assert_close(weights_of(rank), weights_of(alone), atol=0, rtol=0)
+
+
+def test_ranks_without_a_pair_take_part(learn):
+    pytest.importorskip("deepspeed")
+    words = [*GRADIENT, "--train.batch_size", "1", "--steps", "1"]
+    alone = learn("dpo", "alone", *words)
+
+    ranks = learn("dpo", "ranks", *words, *TWO_RANKS)
+
+    assert_same_run(ranks, alone)
+
+
+@pytest.mark.parametrize("command", ["sft", "dpo"])
+def test_an_error_of_a_rank_names_it_and_the_option(learn, capfd, command):
+    pytest.importorskip("deepspeed")
+    learn(command, "run", *TWO_RANKS, "--backend.deepspeed.sequence_parallel", "4", code=2)
+
+    said = capfd.readouterr().err
+    assert re.search(r"policy rank \d \(pid \d+ on \S+\)", said)
+    assert "sequence_parallel 4" in said
+
+
+LONG = [*SMALL, *BY_SIX, *RANKS, "--train.epochs", "2", "--checkpoint.every", "2"]
+LONG += ["--actor.adam.lr", "0.01", "--actor.ema", "0.9", "--eval.every", "2", "--output", "run"]
+DEEPSPEED = ["--backend", "deepspeed"]
+
+
+def assert_same_bits(run, whole):
+    assert lines_of(run) == whole["lines"]
+    for name in ("model", "model_ema"):
+        torch.testing.assert_close(weights_of(run, name), whole[name], atol=0, rtol=0)
+
+
+@pytest.fixture
+def undisturbed(launch, sums):
+    """Records and weights of a run of a command that nothing stops; its folder is free afterwards."""
+
+    def run(command):
+        whole = launch(command, *LONG, *DEEPSPEED)
+        assert whole.end() == 0, whole.output
+        kept = sums / "whole"
+        (sums / "run").rename(kept)
+        models = {name: weights_of(kept, name) for name in ("model", "model_ema")}
+        return {"lines": lines_of(kept), **models}
+
+    return run
+
+
+@pytest.mark.parametrize("command", [pytest.param("sft", marks=pytest.mark.matrix), "dpo"])
+def test_a_rank_that_is_killed_ends_the_run_which_resumes_to_the_bit(
+    launch, sums, undisturbed, command, tmp_path_factory
+):
+    pytest.importorskip("deepspeed")
+    whole, deaths = undisturbed(command), tmp_path_factory.mktemp("deaths")
+    (deaths / "plan").write_text("rank rank.train 4")
+    environment = {
+        "MORTAL_FOLDER": str(deaths),
+        "RLHF_PLUGINS": "mortal_components",
+        "PYTHONPATH": os.pathsep.join([str(COMPONENTS), os.environ.get("PYTHONPATH", "")]),
+    }
+
+    killed = launch(command, *LONG, "--backend", "mortal_deepspeed", **environment)
+
+    assert killed.end() == 1, killed.output
+    death = json.loads((deaths / "killed-0").read_text())
+    told = re.search(rf"policy rank \d \(pid {death['pid']} on .*", killed.output)
+    assert told is not None, killed.output
+    assert "--resume auto" in told[0]
+
+    resumed = launch(command, *LONG, *DEEPSPEED, "--resume", "auto")
+
+    assert resumed.end() == 0, resumed.output
+    assert_same_bits(sums / "run", whole)
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("sft", "train:4"),
+        pytest.param("dpo", "train:4", marks=pytest.mark.matrix),
+        pytest.param("dpo", "save:4", marks=pytest.mark.matrix),
+        pytest.param("sft", "export:6", marks=pytest.mark.matrix),
+    ],
+)
+def test_a_run_whose_driver_is_killed_goes_on_to_the_bit(launch, sums, undisturbed, command, fault):
+    pytest.importorskip("deepspeed")
+    whole = undisturbed(command)
+
+    killed = launch(command, *LONG, *DEEPSPEED, RLHF_FAULT=fault)
+    assert killed.end() == -signal.SIGKILL, killed.output
+    resumed = launch(command, *LONG, *DEEPSPEED, "--resume", "auto")
+
+    assert resumed.end() == 0, resumed.output
+    assert_same_bits(sums / "run", whole)
