@@ -1,4 +1,4 @@
-"""Planned run for commands of plugins: the configuration, read as ``rlhf train`` reads it, with nothing built.
+"""Runs for commands of plugins: the configuration, read as the command that trains reads it, with nothing built.
 
 This module is public to plugins (``docs/plugins.md``) and imports no torch.
 """
@@ -7,15 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rlhf_core.config import Resolved, RunConfig, Selection, resolve
+from rlhf_core import UnknownComponent
+from rlhf_core.config import (
+    Resolved,
+    ResolvedOptions,
+    RunConfig,
+    Selection,
+    resolve,
+    resolve_options,
+)
 from rlhf_core.contracts import ComponentRef, RuntimeSpec
 from rlhf_core.learning.demands import Demands, demands_of
 from rlhf_core.learning.roles import max_length, runtime_spec
 from rlhf_core.plugins import Plugins
 
-from .train import DEFAULTS
-from .training import layers_of, split_arguments
+from . import train
+from .training import TrainingCommand, layers_of, split_arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +51,7 @@ def read_run(words: Sequence[str], plugins: Plugins) -> PlannedRun:
     Raises:
         ConfigError: the configuration is wrong.
     """
-    resolved = resolve(layers_of(split_arguments(words), DEFAULTS), plugins)
+    resolved = resolve(layers_of(split_arguments(words), train.DEFAULTS), plugins)
     return planned(resolved)
 
 
@@ -59,3 +68,33 @@ def planned(resolved: Resolved) -> PlannedRun:
         demands=demands,
         max_length=max_length(resolved.run),
     )
+
+
+def training_command(name: str, plugins: Plugins) -> TrainingCommand[Any]:
+    """Return the command ``rlhf NAME``, which trains: that of this package or of a plugin.
+
+    Raises:
+        UnknownComponent: no plugin that is installed has a command of that name that trains.
+    """
+    if name == train.COMMAND.options.command:
+        return train.COMMAND
+    for entry in plugins.registries["rlhf_commands"]:
+        if entry.name == name:
+            command = entry.load()
+            if isinstance(command, TrainingCommand):
+                return command
+    raise UnknownComponent(
+        f"rlhf {name}: expected a command that trains; none of that name is installed"
+    )
+
+
+def read_options(
+    command: TrainingCommand[Any], words: Sequence[str], plugins: Plugins
+) -> ResolvedOptions[Any]:
+    """Return the options with which ``rlhf COMMAND WORDS`` would start, without a check that its files exist.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+    """
+    layers = layers_of(split_arguments(words), command.defaults)
+    return resolve_options(layers, plugins, command.options)

@@ -30,7 +30,7 @@ from rlhf_core.config import (
 )
 from rlhf_core.contracts import RunResult
 from rlhf_core.loop.loggers import build_loggers
-from rlhf_core.plugins import Plugins
+from rlhf_core.plugins import Plugins, load
 
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)
 
@@ -65,6 +65,10 @@ class TrainingCommand(Generic[OptionsT]):
     imported when a run starts, because it imports torch."""
     describe: str
     """``module:function`` likewise, which returns the text of ``--dry-run``."""
+
+    def __call__(self, words: Sequence[str]) -> int:
+        """Run the command with the plugins that are installed; see ``execute``. So it can be a plugin's command."""
+        return execute(self, words, load())
 
 
 def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: Plugins) -> int:

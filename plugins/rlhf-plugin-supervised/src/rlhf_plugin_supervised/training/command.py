@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_cli.training import TrainingCommand, execute
-from rlhf_core import plugins as plugin_loader
+from rlhf_cli.training import TrainingCommand
 from rlhf_core.config import OptionTree
 
 from .imitation.distill_options import DISTILL
@@ -28,39 +27,12 @@ def _command(options: OptionTree[Any], room: str) -> TrainingCommand[Any]:
     )
 
 
+sft = _command(SFT, "imitation")
+dpo = _command(DPO, "preferences")
+rm = _command(RM, "reward_models")
+prm = _command(PRM, "reward_models")
+
 COMMANDS: Mapping[str, TrainingCommand[Any]] = {
-    options.command: _command(options, room)
-    for options, room in (
-        (SFT, "imitation"),
-        (DPO, "preferences"),
-        (RM, "reward_models"),
-        (PRM, "reward_models"),
-        (DISTILL, "imitation"),
-    )
+    command.options.command: command for command in (sft, dpo, rm, prm)
 }
 """The commands by name."""
-
-
-def sft(words: Sequence[str]) -> int:
-    """Run ``rlhf sft WORDS`` and return the exit code."""
-    return execute(COMMANDS["sft"], words, plugin_loader.load())
-
-
-def dpo(words: Sequence[str]) -> int:
-    """Run ``rlhf dpo WORDS`` and return the exit code."""
-    return execute(COMMANDS["dpo"], words, plugin_loader.load())
-
-
-def rm(words: Sequence[str]) -> int:
-    """Run ``rlhf rm WORDS`` and return the exit code."""
-    return execute(COMMANDS["rm"], words, plugin_loader.load())
-
-
-def prm(words: Sequence[str]) -> int:
-    """Run ``rlhf prm WORDS`` and return the exit code."""
-    return execute(COMMANDS["prm"], words, plugin_loader.load())
-
-
-def distill(words: Sequence[str]) -> int:
-    """Run ``rlhf distill WORDS`` and return the exit code."""
-    return execute(COMMANDS["distill"], words, plugin_loader.load())
