@@ -1,6 +1,7 @@
 """A folder with everything that the example commands name: a tiny model, rows, a reward function, an environment."""
 
 import json
+import shlex
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,16 @@ import pytest
 
 from rlhf_cli.main import main
 from rlhf_core.testing.tiny import write_tiny_model
-from rlhf_plugin_migrate.openrlhf.train_ppo_ray import migrate as migrate_flags
+from rlhf_plugin_migrate.openrlhf.reinforcement.train_ppo_ray import migrate as migrate_flags
+from rlhf_plugin_migrate.openrlhf.supervised import train_dpo, train_rm, train_sft
 
 COMMANDS = Path(__file__).parent / "commands"
+
+PROGRAMS = {
+    "train_sft": train_sft.migrate,
+    "train_rm": train_rm.migrate,
+    "train_dpo": train_dpo.migrate,
+}
 
 REWARD = """
 class Tensor(float):
@@ -68,13 +76,24 @@ def workspace(tmp_path, tiny_model, monkeypatch):
         for n in range(40)
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = [
+        {
+            "prompt": f"{n} + 1 =",
+            "chosen": [*row["messages"], {"role": "assistant", "content": row["answer"]}],
+            "rejected": [*row["messages"], {"role": "assistant", "content": "no"}],
+        }
+        for n, row in enumerate(rows)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     (tmp_path / "reward_func.py").write_text(REWARD)
     (tmp_path / "agent_func.py").write_text(AGENT)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")  # Its logger asks for a key else.
     return {
         "MODEL": str(tiny_model),
         "REWARD_MODEL": str(tiny_model),
         "DATA": "rows.jsonl",
+        "PAIRS": "pairs.jsonl",
         "REWARD": "reward_func.py",
         "AGENT": "agent_func.py",
     }
@@ -111,6 +130,18 @@ def outcome():
 
     def call(text):
         found = migrate_flags(text.split(), "reward.py")
+        settings = {path: setting.value for path, setting in found.settings.items()}
+        return settings, {row.what: row for row in found.rows()}
+
+    return call
+
+
+@pytest.fixture
+def learned():
+    """The same of a program that learns from examples."""
+
+    def call(program, text, processes=1):
+        found = PROGRAMS[program](shlex.split(text), processes)
         settings = {path: setting.value for path, setting in found.settings.items()}
         return settings, {row.what: row for row in found.rows()}
 

@@ -67,8 +67,8 @@ def test_nothing_is_overwritten_and_nothing_is_written_in_part(run, workspace, t
 
 def test_strict_fails_for_what_has_no_equivalent(run, workspace):
     assert run("--strict", "--", *LINE).code == 0
-    assert run("--strict", "--", *LINE, "--ds.lora.rank", "8", output="a.toml").code == 1
-    assert run("--", *LINE, "--ds.lora.rank", "8", output="b.toml").code == 0
+    assert run("--strict", "--", *LINE, "--ds.enable_sleep", output="a.toml").code == 1
+    assert run("--", *LINE, "--ds.enable_sleep", output="b.toml").code == 0
 
 
 def test_an_unknown_flag_is_reported_with_the_nearest_one(run, workspace):
@@ -101,29 +101,39 @@ def test_a_configuration_that_rlhf_train_refuses_says_so(run, workspace):
 
 @pytest.mark.parametrize(
     ("program", "target"),
-    [
-        ("train_sft", "rlhf sft"),
-        ("train_rm", "rlhf rm"),
-        ("train_dpo", "rlhf dpo"),
-        ("lora_combiner", "rlhf merge"),
-    ],
+    [("train_kto", "rlhf dpo --preference.loss kto"), ("train_prm", "rlhf prm")],
 )
-def test_a_program_whose_flags_have_no_table_is_refused(run, workspace, program, target):
+def test_a_program_that_openrlhf_has_no_longer_is_refused_with_its_counterpart(
+    run, workspace, program, target
+):
     migrated = run("--", "deepspeed", "--module", f"openrlhf.cli.{program}", "--adam.lr", "1e-5")
 
     assert migrated.code == 2
-    assert f"its flags cannot be migrated yet; {target}" in migrated.report
+    assert target in migrated.report
 
 
 def test_programs_with_a_table_are_written_beside_one_without(run, workspace, tmp_path):
     (tmp_path / "both.sh").write_text(
-        f"deepspeed --module openrlhf.cli.train_sft\n{' '.join(LINE)}\n"
+        f"deepspeed --module openrlhf.cli.train_prm\n{' '.join(LINE)}\n"
     )
 
     migrated = run("both.sh")
 
     assert migrated.code == 2
     assert migrated.config["model"]["path"] == "m"
+
+
+def test_a_script_of_stages_becomes_a_file_for_each(run, workspace, tmp_path):
+    sft = "deepspeed --module openrlhf.cli.train_sft --pretrain m --dataset d.jsonl --output_key o"
+    merge = "python -m openrlhf.cli.lora_combiner --model_path m --lora_path a --output_path o"
+    (tmp_path / "stages.sh").write_text(f"{sft}\n{merge}\n{' '.join(LINE)}\n")
+
+    migrated = run("stages.sh", output="stage.toml")
+
+    assert migrated.code == 0
+    assert "rlhf sft -c FILE" in (tmp_path / "stage-1.toml").read_text()
+    assert "rlhf train -c FILE" in (tmp_path / "stage-2.toml").read_text()
+    assert "rlhf merge m a o" in migrated.report
 
 
 @pytest.mark.parametrize(
@@ -140,6 +150,7 @@ def test_programs_with_a_table_are_written_beside_one_without(run, workspace, tm
         (["--set", "X", "--", *LINE], "expected NAME=VALUE"),
         (["--from", "verl", "x"], "invalid choice"),
         (["--from", "trl", "--processes", "0", "x.yaml"], "expected 1 or more"),
+        (["--from", "trl", "--script", "kto", "x.yaml"], "invalid choice"),
     ],
 )
 def test_bad_input_is_an_error_with_a_reason(run, workspace, tmp_path, words, expected):

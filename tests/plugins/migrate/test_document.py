@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rlhf_plugin_migrate.document import MigrationReport, toml
 from rlhf_plugin_migrate.table.outcome import OptionSetting, ReportRow, Status, shown
 
-EMPTY = MigrationReport(origin="here", rows=(), defaults=(), warnings=())
+EMPTY = MigrationReport(origin="here", command="train", rows=(), defaults=(), warnings=())
 
 
 @given(
@@ -63,6 +63,7 @@ def test_the_report_has_all_rows_and_is_a_comment():
     rows = tuple(ReportRow(f"--{status.name}", status, "because\nof this") for status in Status)
     report = MigrationReport(
         origin="here",
+        command="train",
         rows=rows,
         defaults=(ReportRow("--x 1", Status.DIFFERS, "why"),),
         warnings=("careful",),
@@ -79,6 +80,10 @@ def test_the_report_has_all_rows_and_is_a_comment():
 def test_a_report_is_complete_without_missing_and_unknown_options():
     for status in Status:
         report = MigrationReport(
-            origin="", rows=(ReportRow("x", status, "y"),), defaults=(), warnings=()
+            origin="",
+            command="sft",
+            rows=(ReportRow("x", status, "y"),),
+            defaults=(),
+            warnings=(),
         )
         assert report.is_complete == (status not in (Status.MISSING, Status.UNKNOWN))

@@ -2,15 +2,16 @@
 
 import pytest
 
+from rlhf_core import UnknownComponent
 from rlhf_core import plugins as plugin_loader
 from rlhf_plugin_migrate.migration import worth_stating
-from rlhf_plugin_migrate.openrlhf.train_ppo_ray import migrate
+from rlhf_plugin_migrate.openrlhf.reinforcement.train_ppo_ray import migrate
 from rlhf_plugin_migrate.ours import OurDefaults
 
 
 @pytest.fixture(scope="module")
 def ours():
-    return OurDefaults(plugin_loader.load())
+    return OurDefaults("train", plugin_loader.load())
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,23 @@ def test_a_default_is_stated_only_where_ours_differs(ours):
     assert "algo.loss.ppo.clip_high" not in settings
     assert settings["critic.adam.lr"].comment == "OpenRLHF's default"
     assert settings["algo.advantage.gae.lambda_"].value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "value", "is_default"),
+    [
+        ("sft", "train.aggregation", "token-mean", True),
+        ("sft", "data.max_length", 2048, True),
+        ("rm", "data.max_length", 512, False),
+        ("dpo", "preference.dpo.beta", 0.1, True),
+        ("dpo", "actor.lora.rank", 16, True),
+        ("sft", "preference.dpo.beta", 0.1, False),
+    ],
+)
+def test_each_command_has_its_own_defaults(command, path, value, is_default):
+    assert OurDefaults(command, plugin_loader.load()).has(path, value) is is_default
+
+
+def test_a_command_that_is_not_there_is_named():
+    with pytest.raises(UnknownComponent, match="rlhf nothing: expected a command that trains"):
+        OurDefaults("nothing", plugin_loader.load())

@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,7 +19,7 @@ from .migration import Migrate, Migration, migrated
 from .openrlhf import programs
 from .shell.launchers import launch_of, launches_of
 from .shell.script import Command, commands
-from .trl import grpo
+from .trl import scripts
 
 _STDIN = "-"
 
@@ -56,8 +56,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
     own = _Parser(
         prog="rlhf migrate",
-        description="Turn the launch of another framework into a configuration for rlhf train -c, and report what "
-        "became of each of its options. Nothing of the input is run.",
+        description="Turn the launch of another framework into a configuration for rlhf train -c, sft -c, rm -c or "
+        "dpo -c, and report what became of each of its options. Nothing of the input is run.",
         usage="rlhf migrate [OPTIONS] FILE, or rlhf migrate [OPTIONS] -- python3 -m openrlhf.cli.train_ppo_ray ...",
         allow_abbrev=False,
     )
@@ -91,8 +91,12 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--processes",
         type=int,
-        default=1,
-        help="TRL: number of processes that accelerate starts, which is in no YAML file (1)",
+        help="number of processes that accelerate or deepspeed starts, where the input does not say it (1)",
+    )
+    own.add_argument(
+        "--script",
+        choices=tuple(scripts.SCRIPTS),
+        help="TRL: script that the YAML file is for, where its keys do not say it",
     )
     own.add_argument(
         "--strict", action="store_true", help="exit with 1 if anything has no equivalent"
@@ -103,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Write the configurations and return the exit code.
 
-    The code is 0; 1 if ``rlhf train`` would refuse a configuration or, with ``--strict``, if something has no
+    The code is 0; 1 if a configuration would be refused or, with ``--strict``, if something has no
     equivalent; 2 if a command has no counterpart.
 
     Raises:
@@ -119,17 +123,20 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(
             "rlhf migrate: expected a file, - for standard input, or a command line behind --; got nothing"
         )
+    if own.processes is not None and own.processes < 1:
+        raise ConfigError(f"--processes {own.processes}: expected 1 or more")
     if launch_of(line) is not None:
-        jobs = _openrlhf_jobs([line], "the command line")
+        jobs = _openrlhf_jobs([line], "the command line", own.processes)
     elif len(own.input) > 1:
         raise ConfigError(
             "rlhf migrate: expected one file, or a command line with openrlhf.cli.NAME, such as python3 -m "
             f"openrlhf.cli.train_ppo_ray; got {' '.join(own.input)}"
         )
     elif own.framework == "trl":
-        jobs = Jobs(runs=[_trl_job(own.input[0], own.processes)])
+        jobs = Jobs(runs=[_trl_job(own.input[0], own.script, own.processes or 1)])
     else:
-        jobs = _openrlhf_jobs(_script(own.input[0], variables), own.input[0])
+        found = _script(own.input[0], variables)
+        jobs = _openrlhf_jobs(found, own.input[0], own.processes)
     outputs = _outputs(own.output, len(jobs.runs))
     plugins = plugin_loader.load()
     done = [
@@ -156,11 +163,12 @@ def _script(path: str, variables: dict[str, str]) -> list[Command]:
     return commands(_read(path), variables, folder)
 
 
-def _openrlhf_jobs(found: Sequence[Command], name: str) -> Jobs:
+def _openrlhf_jobs(found: Sequence[Command], name: str, processes: int | None) -> Jobs:
     """Return the programs of OpenRLHF that commands start.
 
     Args:
         name: the input, in words.
+        processes: number of processes that a launcher starts that does not say it.
     """
     launches = launches_of(found)
     if not launches:
@@ -169,7 +177,8 @@ def _openrlhf_jobs(found: Sequence[Command], name: str) -> Jobs:
             f"there is none among the {len(found)} commands of {name}"
         )
     jobs = Jobs(remarks=list(_remarks(found)))
-    for launch in launches:
+    for each in launches:
+        launch = replace(each, processes=each.processes or processes)
         origin = f"{launch.program} of OpenRLHF, {name}, line {launch.line}"
         answer = programs.answer(launch)
         if isinstance(answer, str):
@@ -198,12 +207,12 @@ def _remarks(found: Sequence[Command]) -> Iterator[str]:
         yield f"not looked at: {', '.join(names)}"
 
 
-def _trl_job(path: str, processes: int) -> Job:
-    if processes < 1:
-        raise ConfigError(f"--processes {processes}: expected 1 or more")
+def _trl_job(path: str, name: str | None, processes: int) -> Job:
+    text = _read(path)
+    script = scripts.SCRIPTS[name or scripts.script_of(text, path)]
     return Job(
-        migrate=functools.partial(grpo.migrate, grpo.read(_read(path), path), processes),
-        origin=f"GRPO of TRL, {path}",
+        migrate=functools.partial(script.migrate, script.read(text, path), processes),
+        origin=f"{script.title} of TRL, {path}",
         framework="TRL",
     )
 

@@ -12,7 +12,8 @@ WIDTH = 120
 
 _ORDER = (
     "", "model", "data", "reward", "runtime", "engine", "backend", "rollout", "algo.advantage", "algo.loss",
-    "algo.correction", "algo.kl", "algo", "actor", "critic", "ref", "train", "eval", "checkpoint", "log", "resume",
+    "algo.correction", "algo.kl", "algo", "ranking", "preference", "actor", "critic", "ref", "train", "eval",
+    "checkpoint", "log", "resume",
 )  # fmt: skip
 """Sections as our examples have them."""
 
@@ -31,6 +32,8 @@ class MigrationReport:
 
     origin: str
     """The input, in words."""
+    command: str
+    """Name of the command that takes the configuration."""
     rows: tuple[ReportRow, ...]
     """A row for everything that was written in the input."""
     defaults: tuple[ReportRow, ...]
@@ -38,7 +41,7 @@ class MigrationReport:
     warnings: tuple[str, ...]
     """Facts about the whole run."""
     refusal: str = ""
-    """Why ``rlhf train`` would refuse the configuration; empty if it would not."""
+    """Why the command would refuse the configuration; empty if it would not."""
 
     @property
     def is_complete(self) -> bool:
@@ -59,7 +62,8 @@ class MigrationReport:
         for warning in self.warnings:
             yield from _wrapped(f"! {warning}", "  ")
         if self.refusal:
-            yield from _wrapped(f"! rlhf train refuses this configuration: {self.refusal}", "  ")
+            text = f"! rlhf {self.command} refuses this configuration: {self.refusal}"
+            yield from _wrapped(text, "  ")
         for status, title in _TITLES.items():
             yield from _block(title, [row for row in self.rows if row.status is status])
         yield from _block("Defaults that differ", self.defaults)
@@ -70,10 +74,11 @@ def report_of(outcome: Outcome, origin: str, refusal: str = "") -> MigrationRepo
 
     Args:
         origin: the input, in words.
-        refusal: why ``rlhf train`` would refuse the configuration.
+        refusal: why the command would refuse the configuration.
     """
     return MigrationReport(
         origin=origin,
+        command=outcome.command,
         rows=tuple(outcome.rows()),
         defaults=tuple(outcome.default_rows()),
         warnings=tuple(outcome.warnings),

@@ -1,4 +1,4 @@
-"""From an outcome to files: settings that are worth stating, a check by ``rlhf train``'s own rules, and the texts."""
+"""From an outcome to files: settings that are worth stating, a check by the command's own rules, and the texts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.runs import read_run
+from rlhf_cli.runs import read_options, read_run, training_command
 from rlhf_core import RLHFError
+from rlhf_core.contracts import PlansPlacement
 from rlhf_core.plugins import Plugins
 
 from .document import MigrationReport, report_of, toml
 from .ours import OurDefaults
 from .table.outcome import OptionSetting, Outcome, as_default
+
+_POLICY = "policy"
+"""Name of the role of a run that learns from examples, the only one."""
 
 Migrate = Callable[[str], Outcome]
 """Function from the path of the file with reward functions, if one is needed, to an outcome."""
@@ -42,8 +46,11 @@ def migrated(
     """
     outcome = migrate(adapter)
     report = report_of(outcome, origin, refusal(migrate, plugins))
-    settings = worth_stating(outcome, framework, OurDefaults(plugins))
-    head = f"{origin}, by rlhf migrate. The report of every option is at the end."
+    settings = worth_stating(outcome, framework, OurDefaults(outcome.command, plugins))
+    head = (
+        f"{origin}, by rlhf migrate. Run it with: rlhf {outcome.command} -c FILE. "
+        "The report of every option is at the end."
+    )
     return Migration(text=toml(settings, report, head), report=report, files=outcome.files)
 
 
@@ -60,7 +67,7 @@ def worth_stating(outcome: Outcome, framework: str, ours: OurDefaults) -> dict[s
 
 
 def refusal(migrate: Migrate, plugins: Plugins) -> str:
-    """Return why ``rlhf train`` would refuse the configuration; empty if it would not.
+    """Return why the command would refuse the configuration; empty if it would not.
 
     Files of data and models are not looked for: they may be on another machine.
     """
@@ -69,10 +76,27 @@ def refusal(migrate: Migrate, plugins: Plugins) -> str:
         for path, text in outcome.files.items():
             Path(path).write_text(text, encoding="utf-8")
         file = Path(folder, "run.toml")
-        report = MigrationReport(origin="", rows=(), defaults=(), warnings=())
+        report = MigrationReport(
+            origin="", command=outcome.command, rows=(), defaults=(), warnings=()
+        )
         file.write_text(toml(outcome.settings, report, ""), encoding="utf-8")
         try:
-            read_run(["-c", str(file)], plugins)
+            _read(outcome.command, ["-c", str(file)], plugins)
         except RLHFError as error:
             return str(error).replace(f"{file}: ", "").replace(f"{folder}/", "")
     return ""
+
+
+def _read(command: str, words: list[str], plugins: Plugins) -> None:
+    """Check a configuration as far as is possible without its files.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+    """
+    if command == "train":
+        read_run(words, plugins)  # It looks at the placement, too.
+        return
+    resolved = read_options(training_command(command, plugins), words, plugins)
+    runtime = resolved.one("runtime.name").options
+    if isinstance(runtime, PlansPlacement):
+        runtime.placement([_POLICY], has_engine=False)

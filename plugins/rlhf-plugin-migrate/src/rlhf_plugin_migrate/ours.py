@@ -5,33 +5,28 @@ from __future__ import annotations
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rlhf_cli.runs import read_run
+from rlhf_cli.runs import read_options, training_command
 from rlhf_core.plugins import Plugins
 
-_ANY_RUN = ("--model", "any", "--data", "any.jsonl", "--reward", "exact_match")
+_ANY_RUN = ("--model", "any", "--data", "any.jsonl")
 """A run whose options are defaults; nothing is read from it but these."""
-
-_HOOKS = {
-    "runtime": ("rlhf_runtimes",),
-    "engine": ("rlhf_engines",),
-    "backend": ("rlhf_train_backends",),
-    "rollout": ("rlhf_rollout_executors", "rlhf_environments", "rlhf_sample_filters"),
-    "reward": ("rlhf_rewards", "rlhf_reward_shapers"),
-    "algo.advantage": ("rlhf_advantage_estimators",),
-    "algo.loss": ("rlhf_policy_losses",),
-    "algo.correction": ("rlhf_is_corrections",),
-    "actor": ("rlhf_optimizers",),
-    "critic": ("rlhf_optimizers",),
-}
-"""Section of a selector -> hooks of the components whose own sections are below it."""
+_WHAT_TRAIN_NEEDS = ("--reward", "exact_match")
 
 
 class OurDefaults:
-    """Defaults by the paths of options."""
+    """Defaults of a command's options, by their paths."""
 
-    def __init__(self, plugins: Plugins) -> None:
+    def __init__(self, command: str, plugins: Plugins) -> None:
+        """Read the defaults.
+
+        Args:
+            command: name of the command that trains, such as ``sft``.
+        """
         self._plugins = plugins
-        self._run: BaseModel = read_run(_ANY_RUN, plugins).run
+        training = training_command(command, plugins)
+        self._selectors = training.options.selectors
+        words = _ANY_RUN + (_WHAT_TRAIN_NEEDS if command == "train" else ())
+        self._run: BaseModel = read_options(training, words, plugins).run
 
     def has(self, path: str, value: object) -> bool:
         """Return True if ``value`` is what an option has when nobody sets it."""
@@ -55,14 +50,14 @@ class OurDefaults:
         return (value,)
 
     def _component(self, path: str) -> tuple[object] | None:
-        for section, hooks in _HOOKS.items():
+        for selector in self._selectors:
+            section = selector.section
             name, _, option = path.removeprefix(f"{section}.").partition(".")
             if not path.startswith(f"{section}.") or not option:
                 continue
-            for hook in hooks:
-                for entry in self._plugins.registries[hook]:
-                    if entry.name == name:
-                        return _default(entry.component.config.model_fields.get(option))
+            for entry in self._plugins.registries[selector.hook]:
+                if entry.name == name:
+                    return _default(entry.component.config.model_fields.get(option))
         return None
 
 

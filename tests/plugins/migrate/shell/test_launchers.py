@@ -38,3 +38,23 @@ def test_unresolved_parts_are_those_of_the_flags():
     (launch,) = launches("$PYTHON -m openrlhf.cli.train_ppo_ray --ckpt.path $SAVE/x")
 
     assert launch.unresolved == ("$SAVE",)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "processes"),
+    [
+        ("deepspeed --module", None),
+        ("deepspeed --include localhost:0,1 --module", None),
+        ("deepspeed --num_gpus 8 --module", 8),
+        ("deepspeed --num_gpus=4 --num_nodes=2 --module", 8),
+        ("torchrun --nproc_per_node 8 --nnodes 4 -m", 32),
+        ("torchrun --nproc-per-node=2 -m", 2),
+        ("torchrun --nproc_per_node gpu -m", None),
+        ("torchrun --nproc_per_node 8 --nnodes 1:4 -m", None),
+        ("python -m", None),
+    ],
+)
+def test_the_number_of_processes_is_that_of_the_launcher(launcher, processes):
+    (launch,) = launches(f"{launcher} openrlhf.cli.train_sft --num_gpus 3")
+
+    assert launch.processes == processes

@@ -93,7 +93,7 @@ def test_rewards_have_counterparts_and_weights(written):
 
     assert reward["use"] == ["math", "regex", "run_reward.py:short"]
     assert (reward["regex"]["weight"], reward["short"]["weight"]) == (0.2, 0.1)
-    assert "there is no logger for wandb" in written.report
+    assert written.config["log"]["to"] == ["wandb"]
 
 
 @pytest.mark.parametrize("chat", [True, False])
@@ -217,7 +217,7 @@ def test_unknown_keys_and_values_are_reported(grpo):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("packing: true\nmax_length: 1024", "a file for TRL's SFT"),
+        ("dtype: bfloat16\nseed: 1", "say which one it is for: --script grpo or --script sft"),
         ("a: [", "not valid YAML"),
         ("- a", "expected keys with values"),
     ],

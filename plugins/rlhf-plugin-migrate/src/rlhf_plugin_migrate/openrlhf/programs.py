@@ -1,13 +1,15 @@
-"""Programs of OpenRLHF: the function that migrates each, the command that replaces it, or why there is neither yet."""
+"""Programs of OpenRLHF: the function that migrates each, or the command that replaces it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..shell.launchers import Launch
 from ..table.outcome import Outcome, ReportRow, Status
-from . import serve_rm, train_ppo_ray
+from .printed import lora_combiner, serve_rm
+from .reinforcement import train_ppo_ray
+from .supervised import train_dpo, train_rm, train_sft
 
 Program = Callable[[Launch, str], Outcome]
 """Function from a launch, and the path of the file with reward functions, to an outcome."""
@@ -23,25 +25,44 @@ class CommandLine:
 
 def _reinforcement(launch: Launch, adapter: str) -> Outcome:
     outcome = train_ppo_ray.migrate(launch.words, adapter)
+    return _launched(launch, outcome)
+
+
+def _supervised(migrate: Callable[[Sequence[str], int | None], Outcome]) -> Program:
+    def program(launch: Launch, adapter: str) -> Outcome:
+        return _launched(launch, migrate(launch.words, launch.processes))
+
+    return program
+
+
+def _launched(launch: Launch, outcome: Outcome) -> Outcome:
+    """Return the outcome with what is to be said of its launch."""
     if launch.unresolved:
         outcome.warnings.append(
             f"only a shell could work out {', '.join(launch.unresolved)}: replace it, or give its value with --set"
         )
     if launch.launcher:
-        text = "rlhf train -c FILE; on a Ray cluster examples/cluster/submit.sh -c FILE"
+        text = f"rlhf {outcome.command} -c FILE"
+        if outcome.command == "train":
+            text += "; on a Ray cluster examples/cluster/submit.sh -c FILE"
         outcome.others.append(ReportRow(f"{launch.launcher} ...", Status.NOTHING, text))
     return outcome
 
 
-_PROGRAMS: dict[str, Program] = {"train_ppo_ray": _reinforcement}
+_PROGRAMS: dict[str, Program] = {
+    "train_ppo_ray": _reinforcement,
+    "train_sft": _supervised(train_sft.migrate),
+    "train_rm": _supervised(train_rm.migrate),
+    "train_dpo": _supervised(train_dpo.migrate),
+}
+_PRINTED = {"serve_rm": serve_rm.migrate, "lora_combiner": lora_combiner.migrate}
 
 NOT_MIGRATED = {
-    "train_sft": "rlhf sft is its counterpart, docs/supervised.md",
-    "train_rm": "rlhf rm, its counterpart, is not there yet either",
-    "train_dpo": "rlhf dpo is its counterpart, docs/supervised.md",
-    "lora_combiner": "rlhf merge is its counterpart, docs/inference.md",
+    "train_kto": "rlhf dpo --preference.loss kto is its counterpart, docs/supervised.md",
+    "train_prm": "rlhf prm is its counterpart, docs/supervised.md",
+    "train_kd": "the policy loss distill learns from a teacher, docs/algorithms/distill.md",
 }
-"""Program whose flags have no table yet -> what there is of its counterpart."""
+"""Program of OpenRLHF before 0.9.6, whose flags have no table -> its counterpart."""
 
 
 def answer(launch: Launch) -> Program | CommandLine | str:
@@ -49,9 +70,11 @@ def answer(launch: Launch) -> Program | CommandLine | str:
     name, where = launch.program, f"line {launch.line}: {launch.program}"
     if name in _PROGRAMS:
         return _PROGRAMS[name]
-    if name == "serve_rm":
-        return CommandLine(*serve_rm.migrate(launch.words))
+    if name in _PRINTED:
+        return CommandLine(*_PRINTED[name](launch.words))
     if name in NOT_MIGRATED:
-        return f"{where}: its flags cannot be migrated yet; {NOT_MIGRATED[name]}"
-    known = ", ".join([*_PROGRAMS, "serve_rm"])
+        return (
+            f"{where}: OpenRLHF has it no longer, so its flags have no table; {NOT_MIGRATED[name]}"
+        )
+    known = ", ".join([*_PROGRAMS, *_PRINTED])
     return f"{where}: OpenRLHF has no such program, or none that is known here. Known: {known}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,13 @@ from .script import Command
 
 _MODULE = re.compile(r"openrlhf\.cli\.(\w+)")
 _SECRETS = re.compile(r"(--runtime-env-json|[A-Za-z_]\w*)=.*", re.DOTALL)
+_COUNTS = {
+    "__num_gpus": "node",
+    "__nproc_per_node": "node",
+    "__num_nodes": "nodes",
+    "__nnodes": "nodes",
+}
+"""Flag of deepspeed or torchrun, with underscores for dashes -> whether it counts processes of a node, or nodes."""
 _FILE = re.compile(r"(?:.*/)?openrlhf/cli/(\w+)\.py")
 
 
@@ -25,6 +33,8 @@ class Launch:
     """The words before it as one line, without the values of variables."""
     line: int
     """Line of the script on which the command begins."""
+    processes: int | None = None
+    """Number of processes that the launcher starts; None: it does not say."""
     unresolved: tuple[str, ...] = ()
     """Expansions that only the shell could work out."""
 
@@ -42,6 +52,7 @@ def launch_of(command: Command) -> Launch | None:
                 words=command.words[index + 1 :],
                 launcher=" ".join(before),
                 line=command.line,
+                processes=_processes(command.words[:index]),
                 unresolved=tuple(
                     part
                     for part in dict.fromkeys(command.unresolved)
@@ -49,6 +60,19 @@ def launch_of(command: Command) -> Launch | None:
                 ),
             )
     return None
+
+
+def _processes(words: Sequence[str]) -> int | None:
+    """Return the number of processes that deepspeed or torchrun is told to start; None: it is not told a number."""
+    counts: dict[str, int] = {}
+    parts = [part for word in words for part in word.split("=", 1)]
+    for flag, value in itertools.pairwise(parts):
+        kind = _COUNTS.get(flag.replace("-", "_"))
+        if kind and not value.isdecimal():
+            return None
+        if kind:
+            counts[kind] = int(value)
+    return counts["node"] * counts.get("nodes", 1) if "node" in counts else None
 
 
 def launches_of(commands: Sequence[Command]) -> list[Launch]:

@@ -52,6 +52,8 @@ class Outcome:
     """Options that the rules of a table have set, and notes on those of the other framework."""
 
     source: SourceOptions
+    command: str = "train"
+    """Name of the command that takes the result, as in ``rlhf NAME``."""
     settings: dict[str, OptionSetting] = field(default_factory=dict)
     """By path."""
     files: dict[str, str] = field(default_factory=dict)

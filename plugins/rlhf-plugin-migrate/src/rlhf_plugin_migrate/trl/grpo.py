@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from rlhf_core import ConfigError
-
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
 from . import grpo_algorithm, grpo_rewards, grpo_sizes
 from .grpo_keys import KEYS
+from .model_adapter import set_adapter
+from .optimization import set_optimization
+from .shared_rules import set_computing, set_data
 from .yaml_file import read_keys
-
-_ONLY_SFT = {
-    "packing", "packing_strategy", "completion_only_loss", "assistant_only_loss", "dataset_text_field", "max_length",
-    "eval_packing", "padding_free", "truncation_mode",
-}  # fmt: skip
 
 
 def read(text: str, name: str) -> SourceOptions:
@@ -22,14 +18,7 @@ def read(text: str, name: str) -> SourceOptions:
     Raises:
         ConfigError: the text is not such a file.
     """
-    source = read_keys(text, name, KEYS)
-    unknown = {written.text.partition(":")[0] for written in source.written if not written.names}
-    if unknown & _ONLY_SFT and not source.given("reward_funcs", "num_generations", "beta"):
-        raise ConfigError(
-            f"rlhf migrate: {name} is a file for TRL's SFT ({', '.join(sorted(unknown & _ONLY_SFT))}), which cannot "
-            "be migrated yet; rlhf sft is its counterpart, docs/supervised.md"
-        )
-    return source
+    return read_keys(text, name, "GRPO", KEYS)
 
 
 def migrate(source: SourceOptions, processes: int, adapter: str) -> Outcome:
@@ -46,12 +35,12 @@ def migrate(source: SourceOptions, processes: int, adapter: str) -> Outcome:
     if processes == 1 and not source.given("deepspeed", "fsdp"):
         out.warnings.append("one process is assumed; --processes says how many accelerate starts")
     backend = grpo_sizes.set_components(source, out, processes)
-    grpo_sizes.set_computing(source, out, backend)
+    set_computing(source, out, backend)
+    set_adapter(source, out, is_sampled_from=source.flag("use_vllm"), backend=backend)
     grpo_sizes.set_batches(source, out, processes)
     grpo_sizes.set_records(source, out, processes)
-    grpo_sizes.set_data(source, out)
-    grpo_algorithm.set_optimizer(source, out)
-    grpo_algorithm.set_schedule(source, out)
+    set_data(source, out)
+    set_optimization(source, out)
     grpo_algorithm.set_advantage(source, out)
     grpo_algorithm.set_loss(source, out)
     grpo_algorithm.set_kl(source, out)

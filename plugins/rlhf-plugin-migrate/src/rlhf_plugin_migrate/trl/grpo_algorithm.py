@@ -1,29 +1,10 @@
-"""Rules of TRL's algorithm: optimizer, advantage, loss, KL, entropy and correction."""
+"""Rules of TRL's algorithm: advantage, loss, KL, entropy and correction."""
 
 from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
 
-_OPTIMIZERS = {
-    "adamw_torch_fused": "adam",
-    "adamw_torch": "adam",
-    "adamw_apex_fused": "adam",
-    "adamw_anyprecision": "adam",
-    "adamw_32bit": "adam",
-    "adamw_bnb_8bit": "adam8bit",
-    "adamw_8bit": "adam8bit",
-    "sgd": "sgd",
-}
-"""Optimizer of Transformers, without ``paged_`` -> ours."""
-
-_SCHEDULES = {
-    "linear": ("linear", 0.0),
-    "cosine": ("cosine", 0.0),
-    "cosine_with_min_lr": ("cosine", 0.1),
-    "constant": ("constant", 0.0),
-    "constant_with_warmup": ("constant", 0.0),
-}
 _AGGREGATIONS = {
     "grpo": "seq-mean-token-mean",
     "bnpo": "token-mean",
@@ -38,75 +19,6 @@ _AGGREGATIONS = {
 
 _OTHER_LOSSES = ("cispo", "sapo", "vespo", "luspo")
 _VESPO = ("k_pos", "lambda_pos", "k_neg", "lambda_neg")
-
-
-def set_optimizer(source: SourceOptions, out: Outcome) -> None:
-    """Set the optimizer."""
-    name = source.text("optim")
-    ours = _OPTIMIZERS.get(name.removeprefix("paged_"), "")
-    if not ours:
-        ours = "adam"
-        out.missing("optim", f"there is no {name}: adam, adam8bit, muon and sgd are; adam is set")
-    out.set("actor.optim", ours, "optim")
-    if ours == "adam8bit" and name.startswith("paged_"):
-        out.set("actor.adam8bit.paged", True, "optim")
-    out.set(f"actor.{ours}.lr", source.number("learning_rate"), "learning_rate")
-    out.set(f"actor.{ours}.weight_decay", source.number("weight_decay"), "weight_decay")
-    if ours == "sgd":
-        for key in ("adam_beta1", "adam_beta2", "adam_epsilon"):
-            out.nothing(key, "the optimizer is sgd")
-        return
-    betas = [source.number("adam_beta1"), source.number("adam_beta2")]
-    out.set(f"actor.{ours}.betas", betas, "adam_beta1", "adam_beta2")
-    out.set(f"actor.{ours}.eps", source.number("adam_epsilon"), "adam_epsilon")
-
-
-def set_schedule(source: SourceOptions, out: Outcome) -> None:
-    """Set the schedule of the learning rate."""
-    name = source.text("lr_scheduler_type")
-    if name not in _SCHEDULES:
-        out.missing(
-            "lr_scheduler_type",
-            f"there is no schedule {name}: constant, linear and cosine are; constant is set",
-        )
-    schedule, floor = _SCHEDULES.get(name, ("constant", 0.0))
-    out.set("actor.lr_schedule", schedule, "lr_scheduler_type")
-    arguments = source.value("lr_scheduler_kwargs")
-    rest: dict[str, float] = dict(arguments) if isinstance(arguments, dict) else {}
-    if name == "cosine_with_min_lr":
-        peak = source.number("learning_rate")
-        floor = float(rest.pop("min_lr_rate", 0.0) or float(rest.pop("min_lr", 0.0)) / peak)
-    if schedule != "constant":
-        out.set("actor.min_lr_ratio", floor, "lr_scheduler_type", "lr_scheduler_kwargs")
-    if rest:
-        out.missing(
-            "lr_scheduler_kwargs",
-            f"{', '.join(rest)}: the schedules have a warm-up and a floor only",
-        )
-    else:
-        out.nothing("lr_scheduler_kwargs", "the floor is all that it may say here")
-    _set_warmup(source, out, name)
-
-
-def _set_warmup(source: SourceOptions, out: Outcome, name: str) -> None:
-    key = "warmup_ratio" if source.given("warmup_ratio") else "warmup_steps"
-    out.nothing("warmup_steps" if key == "warmup_ratio" else "warmup_ratio", f"{key} is read")
-    value, total = source.number(key), source.whole("max_steps")
-    if value >= 1 and total > 0 and name != "constant":
-        out.set(
-            "actor.warmup_ratio",
-            min(value / total, 1.0),
-            key,
-            comment=f"{value:g} of {total} updates",
-        )
-    elif value >= 1:
-        out.set("actor.warmup_ratio", 0.0, key)
-        out.missing(
-            key,
-            "a warm-up is a share of all updates (actor.warmup_ratio), whose number the file does not have",
-        )
-    else:
-        out.set("actor.warmup_ratio", 0.0 if name == "constant" else value, key)
 
 
 def set_advantage(source: SourceOptions, out: Outcome) -> None:

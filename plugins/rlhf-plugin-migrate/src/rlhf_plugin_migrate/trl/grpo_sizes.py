@@ -1,16 +1,19 @@
-"""Rules of TRL's machine, batches, data, evaluation and checkpoints."""
+"""Rules of the machine, the batches and the evaluation of TRL's GRPO."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
+from .shared_rules import global_batch, set_duration, set_logs, set_names, set_saves
 
 _MICRO_BATCH = "train.max_tokens_per_micro_batch"
 _PROMPT_TOKENS = 1024
 """Our default for the longest prompt; TRL has no limit."""
+
+
+def has_reference_role(source: SourceOptions) -> bool:
+    """Return True if the reference is a model of its own, and not the policy without its adapter."""
+    return bool(source.number("beta")) and not source.flag("use_peft")
 
 
 def set_components(source: SourceOptions, out: Outcome, processes: int) -> str:
@@ -20,7 +23,7 @@ def set_components(source: SourceOptions, out: Outcome, processes: int) -> str:
     if processes > 1:
         out.set("runtime.name", "ray")
         out.set("runtime.ray.ranks.policy", processes)
-        if source.number("beta"):
+        if has_reference_role(source):
             out.set("runtime.ray.ranks.reference", processes, "beta")
     if not source.flag("use_vllm"):
         out.nothing("use_vllm", "off: the engine embedded generates on the trainer's own weights")
@@ -43,7 +46,7 @@ def _set_engines(source: SourceOptions, out: Outcome, processes: int) -> None:
         out.set("runtime.name", "ray")
         out.set(
             "runtime.ray.colocate",
-            ["policy+reference"] if source.number("beta") else [],
+            ["policy+reference"] if has_reference_role(source) else [],
             "vllm_mode",
         )
         out.differs(
@@ -65,27 +68,6 @@ def _set_engines(source: SourceOptions, out: Outcome, processes: int) -> None:
         )
     else:
         out.nothing("vllm_tensor_parallel_size", "1 is the default")
-
-
-def set_computing(source: SourceOptions, out: Outcome, backend: str) -> None:
-    """Set the weights' type and how passes are computed."""
-    dtype = source.text("dtype")
-    known = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32", "fp32": "float32"}
-    out.set("model.dtype", known.get(dtype, "bfloat16"), "dtype")
-    if dtype not in known:
-        out.differs("dtype", f"there is no {dtype}: weights are float32 or bfloat16")
-    out.set(
-        f"backend.{backend}.gradient_checkpointing",
-        source.flag("gradient_checkpointing"),
-        "gradient_checkpointing",
-    )
-    out.set(f"backend.{backend}.compile", source.flag("torch_compile"), "torch_compile")
-
-
-def global_batch(source: SourceOptions, processes: int) -> int:
-    """Return the number of completions of an optimizer step."""
-    per_step = source.whole("per_device_train_batch_size") * processes
-    return per_step * source.whole("gradient_accumulation_steps")
 
 
 def generation_batch(source: SourceOptions, processes: int) -> int:
@@ -129,49 +111,15 @@ def set_batches(source: SourceOptions, out: Outcome, processes: int) -> None:
         )
     comment = f"{per_pass} x {longest}; a matter of memory, the gradient does not depend on it"
     out.set(_MICRO_BATCH, per_pass * longest, sizes[0], comment=comment)
-    _set_duration(source, out, updates_per_step(source, processes))
-
-
-def _set_duration(source: SourceOptions, out: Outcome, updates: int) -> None:
-    steps = source.whole("max_steps")
-    if steps > 0:
-        out.set(
-            "train.steps",
-            math.ceil(steps / updates),
-            "max_steps",
-            comment="rollout batches; TRL counts updates",
-        )
-        out.nothing("num_train_epochs", "max_steps overrides it")
-        return
-    epochs = source.number("num_train_epochs")
-    out.set("train.epochs", max(math.ceil(epochs), 1), "num_train_epochs")
-    out.nothing("max_steps", "the epochs say how long to train")
-    if epochs != math.ceil(epochs):
-        out.differs("num_train_epochs", "epochs are whole here")
+    set_duration(source, out, updates_per_step(source, processes))
 
 
 def set_records(source: SourceOptions, out: Outcome, processes: int) -> None:
     """Set evaluation, checkpoints and logs. TRL's steps are updates, ours are rollout batches."""
     updates = updates_per_step(source, processes)
-    strategy = source.text("save_strategy")
-    if strategy == "steps":
-        every = max(round(source.number("save_steps") / updates), 1)
-        out.set("checkpoint.every", every, "save_steps", "save_strategy")
-    else:
-        out.nothing("save_steps", f"save_strategy is {strategy}")
-        out.nothing("save_strategy", "a checkpoint is saved at the end")
-        if strategy not in ("no", "end"):
-            out.missing("save_strategy", "checkpoints are counted in steps: checkpoint.every")
+    set_saves(source, out, updates)
     _set_evaluation(source, out, updates)
-    loggers = source.value("report_to")
-    names = [loggers] if isinstance(loggers, str) else list(loggers or [])  # type: ignore[arg-type]
-    other = [str(name) for name in names if name not in ("tensorboard", "none", "all")]
-    if other:
-        out.missing(
-            "report_to",
-            f"there is no logger for {', '.join(other)}; TensorBoard's events are in the run folder",
-        )
-    out.set("log.tensorboard", True, "report_to")
+    set_logs(source, out)
 
 
 def _set_evaluation(source: SourceOptions, out: Outcome, updates: int) -> None:
@@ -182,7 +130,7 @@ def _set_evaluation(source: SourceOptions, out: Outcome, updates: int) -> None:
         "num_generations_eval",
         "dataset_test_split",
     )
-    sets = list(_sets(source))
+    sets = list(set_names(source))
     if source.text("eval_strategy") == "no" or not sets:
         for name in keys:
             out.nothing(name, "TRL evaluates only with eval_strategy")
@@ -209,34 +157,3 @@ def _set_evaluation(source: SourceOptions, out: Outcome, updates: int) -> None:
     samples = source.value("num_generations_eval") or source.value("num_generations")
     out.set("eval.n_samples", samples, "num_generations_eval")
     out.set("eval.temperatures", [source.number("temperature")], "temperature")
-
-
-def _sets(source: SourceOptions) -> Iterator[str]:
-    """Yield the names of the sets."""
-    mixture = source.value("datasets")
-    if isinstance(mixture, list):
-        for part in mixture:
-            if isinstance(part, dict) and "path" in part:
-                name = part.get("name")
-                yield f"{part['path']}:{name}" if name else str(part["path"])
-    elif source.given("dataset_name"):
-        name = source.text("dataset_config")
-        yield source.text("dataset_name") + (f":{name}" if name else "")
-
-
-def set_data(source: SourceOptions, out: Outcome) -> None:
-    """Set the sets of prompts."""
-    sets = list(_sets(source))
-    key = "datasets" if source.given("datasets") else "dataset_name"
-    if sets:
-        out.set("data.train", list(sets), key, "dataset_config")
-    else:
-        out.warnings.append("dataset_name is missing: the configuration needs data.train")
-        out.nothing("dataset_config", "there is no dataset_name")
-    if source.given("datasets"):
-        out.differs(
-            "datasets",
-            "path and name of each set are kept; data.split holds for all, and single files are named in data.train",
-        )
-        out.nothing("dataset_name", "TRL reads datasets instead")
-        out.nothing("dataset_config", "TRL reads datasets instead")

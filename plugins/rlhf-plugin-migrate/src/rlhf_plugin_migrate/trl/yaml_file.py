@@ -16,8 +16,40 @@ from ..table.source import SourceOptions, Written
 _SECRET = {"hub_token"}
 
 
-def read_keys(text: str, name: str, entries: Mapping[str, OptionEntry]) -> SourceOptions:
+def read_keys(
+    text: str, name: str, script: str, entries: Mapping[str, OptionEntry]
+) -> SourceOptions:
     """Return the options of a file. What cannot be read is kept with the reason.
+
+    Args:
+        name: the file, in words.
+        script: what TRL's script trains, in words.
+        entries: table of the script.
+
+    Raises:
+        ConfigError: the text is not YAML, or no table.
+    """
+    values = read_table(text, name)
+    given: dict[str, Value] = {}
+    written: list[Written] = []
+    for key, value in values.items():
+        shown = "..." if key in _SECRET else value
+        line = f"{key}: {shown}"
+        if key not in entries:
+            problem = f"TRL's script for {script} has no such key.{nearest(key, iter(entries))}"
+            written.append(Written(line, (), problem))
+            continue
+        try:
+            given[key] = _converted(value, entries[key])
+            written.append(Written(line, (key,)))
+        except (ValueError, TypeError):
+            problem = f"expected {entries[key].kind.name}, got {value!r}; TRL's default is assumed"
+            written.append(Written(line, (key,), problem))
+    return SourceOptions(entries, given, written, spelling="{}")
+
+
+def read_table(text: str, name: str) -> dict[str, object]:
+    """Return the keys of a file with their values.
 
     Raises:
         ConfigError: the text is not YAML, or no table.
@@ -28,22 +60,7 @@ def read_keys(text: str, name: str, entries: Mapping[str, OptionEntry]) -> Sourc
         raise ConfigError(f"rlhf migrate: {name}: not valid YAML: {error}") from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ConfigError(f"rlhf migrate: {name}: expected keys with values, as TRL's scripts read")
-    given: dict[str, Value] = {}
-    written: list[Written] = []
-    for key, value in values.items():
-        shown = "..." if key in _SECRET else value
-        line = f"{key}: {shown}"
-        if key not in entries:
-            problem = f"TRL's script for GRPO has no such key.{nearest(key, iter(entries))}"
-            written.append(Written(line, (), problem))
-            continue
-        try:
-            given[key] = _converted(value, entries[key])
-            written.append(Written(line, (key,)))
-        except (ValueError, TypeError):
-            problem = f"expected {entries[key].kind.name}, got {value!r}; TRL's default is assumed"
-            written.append(Written(line, (key,), problem))
-    return SourceOptions(entries, given, written, spelling="{}")
+    return values
 
 
 def _converted(value: object, entry: OptionEntry) -> Value:

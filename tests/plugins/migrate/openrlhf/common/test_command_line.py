@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlhf_plugin_migrate.openrlhf.command_line import read_flags
-from rlhf_plugin_migrate.openrlhf.rl import FLAGS
+from rlhf_plugin_migrate.openrlhf.common.command_line import read_flags
+from rlhf_plugin_migrate.openrlhf.reinforcement.rl import FLAGS
 
 
 def read(text):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_plugin_migrate.openrlhf.train_ppo_ray import migrate
+from rlhf_plugin_migrate.openrlhf.reinforcement.train_ppo_ray import migrate
 from rlhf_plugin_migrate.table.outcome import Status
 
 

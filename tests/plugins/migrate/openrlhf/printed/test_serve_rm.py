@@ -2,7 +2,7 @@
 
 import shlex
 
-from rlhf_plugin_migrate.openrlhf.serve_rm import migrate
+from rlhf_plugin_migrate.openrlhf.printed.serve_rm import migrate
 from rlhf_plugin_reward_model.config import ServeConfig
 from rlhf_plugin_reward_model.serving.flags import parse_flags
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlhf_core import plugins as plugin_loader
-from rlhf_plugin_migrate.openrlhf.algorithm import correction
+from rlhf_plugin_migrate.openrlhf.reinforcement.algorithm import correction
 from rlhf_plugin_migrate.table.outcome import Status
 
 GROUP = "--rollout.n_samples_per_prompt 4 --algo.advantage.estimator"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_plugin_migrate.openrlhf.lengths import largest_divisor
+from rlhf_plugin_migrate.openrlhf.reinforcement.lengths import largest_divisor
 from rlhf_plugin_migrate.table.outcome import Status
 
 MICRO = "train.max_tokens_per_micro_batch"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlhf_plugin_migrate.openrlhf.prompts import named
-from rlhf_plugin_migrate.openrlhf.train_ppo_ray import migrate
+from rlhf_plugin_migrate.openrlhf.common.sets import named
+from rlhf_plugin_migrate.openrlhf.reinforcement.train_ppo_ray import migrate
 from rlhf_plugin_migrate.table.outcome import Status
 
 

@@ -1,8 +1,8 @@
-"""Evaluation, checkpoints and logs."""
+"""Evaluation, and the best checkpoint by it."""
 
 import pytest
 
-from rlhf_plugin_migrate.openrlhf.records import set_name
+from rlhf_plugin_migrate.openrlhf.reinforcement.records import set_name
 from rlhf_plugin_migrate.table.outcome import Status
 
 EVAL = "--eval.dataset a/aime-2024,b.jsonl --eval.steps 5"
@@ -42,18 +42,3 @@ def test_the_best_checkpoint_is_of_the_mean_reward(outcome, key, metric, status)
 )
 def test_names_of_sets(path, name):
     assert set_name(path) == name
-
-
-def test_checkpoints_and_folders(outcome):
-    settings, rows = outcome(
-        "--ckpt.output_dir out/ --ckpt.path ckpt --ckpt.save_steps 10 --ckpt.load_enable --ckpt.max_mem 100"
-    )
-
-    assert settings["output"] == "out"
-    assert (settings["checkpoint.every"], settings["checkpoint.keep"]) == (10, 3)
-    assert settings["resume.checkpoint"] == "auto"
-    assert rows["--ckpt.max_mem 100"].status is Status.MISSING
-
-
-def test_no_periodic_checkpoint_is_zero(outcome):
-    assert outcome("--ckpt.save_steps -1")[0]["checkpoint.every"] == 0

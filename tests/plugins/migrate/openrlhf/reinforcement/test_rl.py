@@ -1,19 +1,10 @@
-"""The table of ``train_ppo_ray`` against the flags of released versions and against our own options."""
-
-import tomllib
-from pathlib import Path
+"""Each flag of ``train_ppo_ray`` in the company of others."""
 
 import pytest
 
-from rlhf_core import plugins as plugin_loader
-from rlhf_core.config.run import RunConfig
-from rlhf_core.config.sections import options_of
-from rlhf_core.config.train import SLOTS
-from rlhf_plugin_migrate.openrlhf import serve_rm
-from rlhf_plugin_migrate.openrlhf.programs import NOT_MIGRATED
-from rlhf_plugin_migrate.openrlhf.rl import FLAGS
-from rlhf_plugin_migrate.openrlhf.train_ppo_ray import migrate
-from rlhf_plugin_migrate.table.entries import Rule, To
+from rlhf_plugin_migrate.openrlhf.reinforcement.rl import FLAGS
+from rlhf_plugin_migrate.openrlhf.reinforcement.train_ppo_ray import migrate
+from rlhf_plugin_migrate.table.entries import Rule
 from rlhf_plugin_migrate.table.kinds import (
     NUMBER,
     NUMBERS,
@@ -24,65 +15,6 @@ from rlhf_plugin_migrate.table.kinds import (
     TEXTS,
     WHOLE,
 )
-from rlhf_plugin_migrate.trl.grpo_keys import KEYS
-
-RELEASED = tomllib.loads((Path(__file__).parent / "openrlhf_flags.toml").read_text())
-TABLES = {"train_ppo_ray": FLAGS, "serve_rm": serve_rm.FLAGS}
-OF_COMMAND_LINES = (
-    "runtime.ray.ranks",
-    "runtime.ray.gpus_per",
-    "engine.vllm.args",
-    "backend.deepspeed.args",
-)
-"""Options that are tables, whose keys no model lists."""
-
-
-@pytest.mark.parametrize("program", TABLES)
-@pytest.mark.parametrize("version", RELEASED)
-def test_every_flag_of_a_released_version_has_an_entry(version, program):
-    table = TABLES[program]
-    spelled = {spelling for entry in table.values() for spelling in (entry.name, *entry.old)}
-
-    assert sorted(set(RELEASED[version][program]) - spelled) == []
-
-
-def test_every_program_has_a_table_or_a_reason():
-    assert set(RELEASED["0.11.2"]) == TABLES.keys() | NOT_MIGRATED.keys()
-
-
-def test_the_four_trainers_have_203_flags_together():
-    trainers = {
-        program: flags for program, flags in RELEASED["0.11.2"].items() if "train" in program
-    }
-
-    assert len({name for flags in trainers.values() for name in flags}) == 203
-    assert len(trainers["train_ppo_ray"]) == 167
-
-
-@pytest.mark.parametrize("table", [FLAGS, KEYS], ids=["openrlhf", "trl"])
-def test_every_option_that_the_table_names_exists(table):
-    loaded = plugin_loader.load()
-    known = set(options_of(RunConfig))
-    for slot in SLOTS:
-        for entry in loaded.registries[slot.hook]:
-            section = f"{slot.section}.{entry.name}"
-            known |= {f"{section}.{name}" for name in options_of(entry.component.config)}
-            known |= {f"{section}.weight", f"{section}.timeout_s"}
-    named = {
-        option
-        for entry in table.values()
-        for option in (
-            (entry.fate.option,)
-            if isinstance(entry.fate, To)
-            else entry.fate.options
-            if isinstance(entry.fate, Rule)
-            else ()
-        )
-    }
-
-    assert len(named) > 80
-    assert sorted(name for name in named - known if not name.startswith(OF_COMMAND_LINES)) == []
-
 
 WORDS = {
     SWITCH: "",
@@ -104,6 +36,7 @@ BASES = {
     "agent": "--algo.advantage.estimator reinforce --train.agent_func_path a.py --train.async_enable "
     "--train.dynamic_batch_enable --algo.dynamic_filtering_enable",
     "muon": "--actor.optim muon --critic.optim muon --reward.model_name_or_path rm --actor.lr_scheduler constant",
+    "an adapter": "--ds.lora.rank 8 --ds.load_in_4bit --reward.remote_url f.py --algo.advantage.estimator rloo",
     "old correction": "--enable_vllm_is_correction --reward.model_name_or_path rm",
 }
 

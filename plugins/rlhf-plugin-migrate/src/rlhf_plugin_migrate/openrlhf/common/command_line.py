@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ..table.entries import OptionEntry
-from ..table.kinds import Value
-from ..table.outcome import nearest
-from ..table.source import SourceOptions, Written
+from ...table.entries import OptionEntry
+from ...table.kinds import Value
+from ...table.outcome import nearest
+from ...table.source import SourceOptions, Written
 
 _FLAG = re.compile(r"--[A-Za-z_]")
 _SECRET = {"logger.wandb.key"}

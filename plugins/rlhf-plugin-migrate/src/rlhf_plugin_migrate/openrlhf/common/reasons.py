@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from ..table.entries import Missing, Nothing
+from ...table.entries import Missing, Nothing
 
-ADAPTER = Missing(
-    "no adapter plugin is installed (actor.adapter), so all weights are trained",
-    off=(0, None, False),
-)
-ADAPTER_DETAIL = Missing("no adapter plugin is installed (actor.adapter)", off=(None,))
-QUANTIZED = Missing(
-    "no adapter plugin is installed, and quantized weights cannot be trained without one"
-)
+QUANTIZED = Missing("a reward model is served with the weights as they are, not in 4 bits")
 IMAGES = Missing("images are not supported yet: prompts are text", off=(None, False, 0))
-WANDB = Missing(
-    "there is no Weights & Biases logger; metrics are in metrics.jsonl and in TensorBoard's format in the run folder"
-)
 SLEEP = Missing(
     "nothing sleeps: trainer and engine keep their memory all the time. Set engine.vllm.memory_share to what the "
     "trainer leaves; rlhf plan -c FILE predicts both"
@@ -41,7 +31,7 @@ OFFLOADED_REWARD = Missing(
     'nothing is moved back and forth; reward.reward_model.device = "cpu" computes the reward model on the CPU'
 )
 DISK_LIMIT = Missing(
-    "checkpoints are limited by their number, checkpoint.keep", off=(float("inf"),)
+    "checkpoints are limited by their number, checkpoint.keep", off=(float("inf"), 1e8)
 )
 NO_STATE = Missing("a checkpoint always has all state, since a run has to resume to the bit")
 PRETRAINING = Nothing("OpenRLHF reads it nowhere")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ..table.entries import Nothing, OptionEntry, Rule, To
-from ..table.kinds import SWITCH, TEXT, WHOLE, choice
-from ..table.outcome import Outcome
-from . import reasons as why
-from .command_line import read_flags
+from ...table.entries import Nothing, OptionEntry, Rule, To
+from ...table.kinds import SWITCH, TEXT, WHOLE, choice
+from ...table.outcome import Outcome
+from ..common import reasons as why
+from ..common.command_line import read_flags
 
 _MODEL = "MODEL"
 _ENTRIES = (

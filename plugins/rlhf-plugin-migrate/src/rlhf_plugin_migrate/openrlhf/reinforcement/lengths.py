@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..table.outcome import Outcome
-from ..table.source import SourceOptions
+from ...table.outcome import Outcome
+from ...table.source import SourceOptions
 
 _MICRO_BATCH = "train.max_tokens_per_micro_batch"
 _OLD_LENGTH = 1024

@@ -1,86 +1,24 @@
-"""Rules of the optimizers: Adam or Muon and the schedule, for policy and critic; the critic; the averaged policy."""
+"""Rules of what is trained: optimizers and adapters of policy and critic, the critic itself, the averaged policy."""
 
 from __future__ import annotations
 
-from ..table.outcome import Outcome
-from ..table.source import SourceOptions
+from ...table.outcome import Outcome
+from ...table.source import SourceOptions
+from ..common.model_adapter import set_adapter
+from ..common.optimizer import set_optimizer, set_schedule
 from .algorithm import has_critic
-
-_SCHEDULES = {
-    "cosine_with_min_lr": ("cosine", None),
-    "cosine_warmup_with_min_lr": ("cosine", None),
-    "cosine": ("cosine", 0.0),
-    "linear": ("linear", 0.0),
-    "constant": ("constant", None),
-    "constant_with_warmup": ("constant", None),
-}
-"""Name of a schedule in Transformers -> ours, and its floor where it is not an option."""
 
 
 def set_optimizers(source: SourceOptions, out: Outcome) -> None:
     """Set optimizer and schedule of the policy, and of the critic if there is one."""
     for role in ("actor", "critic") if has_critic(source) else ("actor",):
-        _set_optimizer(source, out, role)
-        _set_schedule(source, out, role)
+        set_optimizer(source, out, role, f"{role}.")
+        set_schedule(source, out, role, f"{role}.")
     if not has_critic(source):
         for name in source.entries:
             if name.startswith("critic."):
                 estimator = source.text("algo.advantage.estimator")
                 out.nothing(name, f"{estimator} has no critic, in OpenRLHF neither")
-
-
-def _set_optimizer(source: SourceOptions, out: Outcome, role: str) -> None:
-    name = source.text(f"{role}.optim")
-    out.set(f"{role}.optim", name, f"{role}.optim")
-    if name == "adam":
-        for option in ("lr", "betas", "eps", "weight_decay"):
-            flag = f"{role}.adam.{option}"
-            out.set(flag, source.value(flag), flag)
-        for option in ("lr", "momentum"):
-            out.nothing(f"{role}.muon.{option}", "the optimizer is adam")
-    else:
-        for option in ("lr", "momentum"):
-            flag = f"{role}.muon.{option}"
-            out.set(flag, source.value(flag), flag)
-        comment = "DeepSpeed's scaling of a matrix's learning rate"
-        out.set(f"{role}.muon.adjust_lr", "original", f"{role}.muon.lr", comment=comment)
-        for option, ours in (("lr", "adam_lr"), ("betas", "adam_betas"), ("eps", "adam_eps")):
-            flag = f"{role}.adam.{option}"
-            out.set(f"{role}.muon.{ours}", source.value(flag), flag)
-        flag = f"{role}.adam.weight_decay"
-        out.set(f"{role}.muon.weight_decay", source.value(flag), flag)
-        if source.number(flag):
-            out.differs(flag, "only matrices are decayed; DeepSpeed's Muon decays norms too")
-    norm = source.number(f"{role}.max_norm")
-    out.set(f"{role}.max_norm", norm if norm else "none", f"{role}.max_norm")
-
-
-def _set_schedule(source: SourceOptions, out: Outcome, role: str) -> None:
-    flag, floor_flag = f"{role}.lr_scheduler", f"{role}.min_lr_ratio"
-    name = source.text(flag)
-    if name not in _SCHEDULES:
-        out.missing(
-            flag, f"there is no schedule {name}; actor.lr_schedule is constant, linear or cosine"
-        )
-    schedule, floor = _SCHEDULES.get(name, ("constant", None))
-    out.set(f"{role}.lr_schedule", schedule, flag)
-    if name == "constant":
-        out.set(
-            f"{role}.warmup_ratio", 0.0, flag, comment="constant has no warm-up in Transformers"
-        )
-        out.nothing(
-            f"{role}.lr_warmup_ratio", "the schedule constant of Transformers has no warm-up"
-        )
-    else:
-        warmup = source.number(f"{role}.lr_warmup_ratio")
-        out.set(f"{role}.warmup_ratio", warmup, f"{role}.lr_warmup_ratio")
-    if schedule == "constant":
-        out.nothing(floor_flag, "the learning rate is constant")
-    elif floor is None:
-        out.set(f"{role}.min_lr_ratio", source.number(floor_flag), floor_flag)
-    else:
-        out.set(f"{role}.min_lr_ratio", floor, flag, comment=f"{name} of Transformers ends at 0")
-        out.nothing(floor_flag, f"OpenRLHF reads it only with cosine_with_min_lr, not with {name}")
 
 
 def set_critic(source: SourceOptions, out: Outcome) -> None:
@@ -110,6 +48,12 @@ def set_critic(source: SourceOptions, out: Outcome) -> None:
             "critic.save_value_network",
             "the critic is in the checkpoints; only the policy is exported",
         )
+
+
+def set_adapters(source: SourceOptions, out: Outcome) -> None:
+    """Set the adapters of the policy and, if there is one, of the critic, to which OpenRLHF gives the same."""
+    roles = ("actor", "critic") if has_critic(source) else ("actor",)
+    set_adapter(source, out, roles, is_sampled_from=True)
 
 
 def set_average(source: SourceOptions, out: Outcome) -> None:

@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from ..table.outcome import Outcome
-from ..table.source import SourceOptions
+from ...table.outcome import Outcome
+from ...table.source import SourceOptions
+from ..common.machine import set_backend
+from ..common.model_adapter import has_adapter
 from .algorithm import has_critic, has_reference
 
 _ROLES = {"actor": "policy", "critic": "critic", "ref": "reference"}
 
 
 def set_components(source: SourceOptions, out: Outcome) -> None:
-    """Set runtime, engine and backend, which OpenRLHF gives no choice of, and the weights' type."""
+    """Set runtime, engine and backend, which OpenRLHF gives no choice of."""
     out.set("runtime.name", "ray")
     out.set("engine.name", "vllm")
-    out.set("backend.name", "deepspeed")
-    out.set("model.dtype", "bfloat16", "ds.param_dtype", "bf16")
-    if source.text("ds.param_dtype") == "fp16":
-        out.differs(
-            "ds.param_dtype",
-            "there is no float16; OpenRLHF's engine computes in bfloat16 at any rate",
-        )
-    ring = source.whole("ds.ring_attn_size")
-    out.set("backend.deepspeed.sequence_parallel", ring, "ds.ring_attn_size")
-    if ring > 1:
-        out.differs(
-            "ds.ring_attn_size",
-            "ranks trade tokens for heads (Ulysses) in place of a ring, so the number divides the model's heads",
-        )
-    out.nothing("ds.ring_attn_head_stride", "there is no ring, so heads are not passed on in parts")
-    hpz = source.whole("ds.zpg")
-    if hpz > 1:
-        out.set("backend.deepspeed.args.zero_optimization.zero_hpz_partition_size", hpz, "ds.zpg")
-    else:
-        out.nothing("ds.zpg", "1 is off")
+    set_backend(source, out)
+
+
+def has_reference_role(source: SourceOptions) -> bool:
+    """Return True if the reference is a model of its own, and not the policy without its adapter."""
+    return has_reference(source) and not has_adapter(source)
 
 
 def set_ranks(source: SourceOptions, out: Outcome) -> None:
     """Set the number of processes of each role: nodes times GPUs per node."""
-    roles = {"actor": True, "critic": has_critic(source), "ref": has_reference(source)}
+    roles = {"actor": True, "critic": has_critic(source), "ref": has_reference_role(source)}
     for role, is_built in roles.items():
         nodes, gpus = f"{role}.num_nodes", f"{role}.num_gpus_per_node"
         if is_built:
             number = source.whole(nodes) * source.whole(gpus)
             out.set(f"runtime.ray.ranks.{_ROLES[role]}", number, nodes, gpus)
         elif role == "ref":
+            why = "no reference model is built with a KL coefficient of 0"
+            if has_reference(source):
+                why = "the reference is the policy without its adapter, not a model of its own"
             for name in (nodes, gpus):
-                out.nothing(name, "no reference model is built with a KL coefficient of 0")
+                out.nothing(name, why)
     local_model = source.given("reward.model_name_or_path") and not source.given(
         "reward.remote_url", "train.agent_func_path"
     )
@@ -114,7 +105,7 @@ def _set_colocate(source: SourceOptions, out: Outcome) -> None:
     shared = ["policy"]
     if source.flag("train.colocate_all") and has_critic(source):
         shared.append("critic")
-    if has_reference(source):
+    if has_reference_role(source):
         shared.append("reference")
     wanted = source.flag("train.colocate_all") or source.flag("train.colocate_actor_ref")
     sets = ["+".join(shared)] if wanted and len(shared) > 1 else []

@@ -1,9 +1,9 @@
-"""Rules of evaluation, checkpoints and logs."""
+"""Rules of evaluation, and of the best checkpoint by it."""
 
 from __future__ import annotations
 
-from ..table.outcome import Outcome
-from ..table.source import SourceOptions
+from ...table.outcome import Outcome
+from ...table.source import SourceOptions
 
 _EVAL = ("dataset", "steps", "split", "temperature", "n_samples_per_prompt")
 
@@ -51,34 +51,3 @@ def set_name(path: str) -> str:
     """Return a short name for a held-out set: the last part of its path, without an ending."""
     last = path.partition("@")[0].rstrip("/").rpartition("/")[2]
     return last.partition(".")[0] or "held_out"
-
-
-def set_files(source: SourceOptions, out: Outcome) -> None:
-    """Set the run folder and the checkpoints."""
-    folder = "ckpt.output_dir"
-    if source.given(folder):
-        out.set("output", source.text(folder).rstrip("/"), folder)
-        out.differs(
-            folder, "it is the run folder: the model is in model/, beside checkpoints and metrics"
-        )
-    if source.given("ckpt.path"):
-        out.differs("ckpt.path", "checkpoints are in checkpoints/ of the run folder")
-    every = source.whole("ckpt.save_steps")
-    out.set("checkpoint.every", max(every, 0), "ckpt.save_steps")
-    if source.flag("ckpt.save_hf"):
-        out.set("checkpoint.export", True, "ckpt.save_hf")
-        out.differs("ckpt.save_hf", "a Transformers folder is written once, at the end")
-    if source.flag("ckpt.load_enable"):
-        out.set("resume.checkpoint", "auto", "ckpt.load_enable")
-        out.differs("ckpt.load_enable", "checkpoints of OpenRLHF cannot be read")
-
-
-def set_logs(source: SourceOptions, out: Outcome) -> None:
-    """Set what is recorded."""
-    if source.whole("logger.logging_steps") != 1:
-        out.differs("logger.logging_steps", "every step is recorded")
-    else:
-        out.nothing("logger.logging_steps", "every step is recorded")
-    if source.given("logger.tensorboard_dir"):
-        out.set("log.tensorboard", True, "logger.tensorboard_dir")
-        out.differs("logger.tensorboard_dir", "events are in the run folder")

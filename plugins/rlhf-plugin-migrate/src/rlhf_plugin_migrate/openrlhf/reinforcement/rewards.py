@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..adapters import OPENRLHF_NAME, openrlhf_reward
-from ..table.outcome import Outcome
-from ..table.source import SourceOptions
+from ...adapters import OPENRLHF_NAME, openrlhf_reward
+from ...table.outcome import Outcome
+from ...table.source import SourceOptions
 from .lengths import longest
 
 _WITHOUT_BASELINE = ("gae", "reinforce")

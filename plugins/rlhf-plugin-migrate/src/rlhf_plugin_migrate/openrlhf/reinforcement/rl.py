@@ -1,30 +1,23 @@
 """Flags of ``train_ppo_ray`` in OpenRLHF 0.11.2, with the flat names of 0.10.1 and flags that were removed since.
 
-A line has the flag, its kind, its default, what becomes of it, and its flat names. ``To`` is a counterpart of the same
-meaning; ``Rule`` lists the options that a function of this folder may set from the flag and others.
+``common/flags.py`` says what a line has, and has the lines that other programs share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from ..table.entries import Fate, OptionEntry, Rule, To
-from ..table.kinds import (
+from ...table.entries import Rule, To
+from ...table.kinds import (
     NUMBER,
     NUMBERS,
     PAIR,
     SHARES,
     SWITCH,
     TEXT,
-    TEXTS,
     WHOLE,
-    Kind,
-    Value,
     choice,
 )
-from . import reasons as why
-
-_Line = tuple[str, Kind, Value, Fate, *tuple[str, ...]]
+from ..common import reasons as why
+from ..common.flags import DEEPSPEED, FILES, LIGER, Line, adapted, logged, table, trained
 
 _RANKS, _ENGINES, _COLOCATE = "runtime.ray.ranks.", "runtime.ray.engines", "runtime.ray.colocate"
 _ENGINE_GPUS, _ENGINE_TP = "runtime.ray.gpus_per.engine", "engine.vllm.args.tensor_parallel_size"
@@ -62,7 +55,7 @@ _ESTIMATOR = choice(
 
 
 # fmt: off
-_ACTOR: tuple[_Line, ...] = (
+_ACTOR: tuple[Line, ...] = (
     ("actor.num_nodes", WHOLE, 1, Rule(_RANKS + "policy"), "actor_num_nodes"),
     ("actor.num_gpus_per_node", WHOLE, 8, Rule(_RANKS + "policy"), "actor_num_gpus_per_node"),
     ("actor.gradient_checkpointing_enable", SWITCH, False, To("backend.deepspeed.gradient_checkpointing"),
@@ -80,7 +73,7 @@ _ACTOR: tuple[_Line, ...] = (
     ("actor.freeze_visual_encoder", SWITCH, False, why.IMAGES, "freeze_visual_encoder"),
 )
 
-_CRITIC: tuple[_Line, ...] = (
+_CRITIC: tuple[Line, ...] = (
     ("critic.num_nodes", WHOLE, 1, Rule(_RANKS + "critic"), "critic_num_nodes"),
     ("critic.num_gpus_per_node", WHOLE, 8, Rule(_RANKS + "critic"), "critic_num_gpus_per_node"),
     ("critic.value_clip", NUMBER, 0.5, Rule("critic.value_clip"), "value_clip"),
@@ -89,7 +82,7 @@ _CRITIC: tuple[_Line, ...] = (
     ("critic.model_name_or_path", TEXT, None, Rule("critic.path"), "critic_pretrain"),
 )
 
-_OTHER_ROLES: tuple[_Line, ...] = (
+_OTHER_ROLES: tuple[Line, ...] = (
     ("ref.num_nodes", WHOLE, 1, Rule(_RANKS + "reference"), "ref_num_nodes"),
     ("ref.num_gpus_per_node", WHOLE, 8, Rule(_RANKS + "reference"), "ref_num_gpus_per_node"),
     ("ref.offload", SWITCH, False, why.OFFLOADED_REFERENCE, "ref_reward_offload"),
@@ -109,7 +102,7 @@ _OTHER_ROLES: tuple[_Line, ...] = (
     ("reward.offload", SWITCH, False, why.OFFLOADED_REWARD, "ref_reward_offload"),
 )
 
-_ROLLOUT: tuple[_Line, ...] = (
+_ROLLOUT: tuple[Line, ...] = (
     ("rollout.batch_size", WHOLE, 1024, To("rollout.batch_size"), "rollout_batch_size"),
     ("rollout.n_samples_per_prompt", WHOLE, 1, To("rollout.n_samples_per_prompt"), "n_samples_per_prompt"),
     ("rollout.temperature", NUMBER, 1.0, To("rollout.temperature"), "temperature"),
@@ -130,7 +123,7 @@ _ROLLOUT: tuple[_Line, ...] = (
     ("vllm.gpu_memory_utilization", NUMBER, 0.95, Rule("engine.vllm.memory_share"), "vllm_gpu_memory_utilization"),
 )
 
-_ALGO: tuple[_Line, ...] = (
+_ALGO: tuple[Line, ...] = (
     ("algo.advantage.estimator", _ESTIMATOR, "gae", Rule("algo.advantage.estimator"), "advantage_estimator"),
     ("algo.advantage.gamma", NUMBER, 1.0, Rule("algo.advantage.gae.gamma", "algo.advantage.reinforce.gamma"),
      "gamma"),
@@ -152,7 +145,7 @@ _ALGO: tuple[_Line, ...] = (
      Rule("rollout.dynamic_sampling.low", "rollout.dynamic_sampling.high"), "dynamic_filtering_reward_range"),
 )
 
-_TRAIN: tuple[_Line, ...] = (
+_TRAIN: tuple[Line, ...] = (
     ("train.colocate_actor_ref", SWITCH, False, Rule(_COLOCATE), "colocate_actor_ref"),
     ("train.colocate_critic_reward", SWITCH, False, Rule(), "colocate_critic_reward"),
     ("train.colocate_all", SWITCH, False, Rule(_COLOCATE), "colocate_all_models"),
@@ -167,34 +160,12 @@ _TRAIN: tuple[_Line, ...] = (
     ("train.batch_size", WHOLE, 128, Rule("train.batch_size"), "train_batch_size"),
     ("train.num_episodes", WHOLE, 1, To("train.epochs"), "num_episodes"),
     ("train.max_epochs", WHOLE, 1, To("train.inner_epochs"), "max_epochs"),
-    ("train.seed", WHOLE, 42, To("seed"), "seed"),
-    ("train.full_determinism_enable", SWITCH, False, why.DETERMINISM, "full_determinism"),
     ("train.agent_func_path", TEXT, None, Rule("rollout.executor", "rollout.environment"), "agent_func_path"),
-    ("ds.zero_stage", WHOLE, 2, To("backend.deepspeed.zero_stage"), "zero_stage"),
-    ("ds.param_dtype", choice("bf16", "fp16"), "bf16", Rule("model.dtype"), "param_dtype"),
-    ("ds.zpg", WHOLE, 1, Rule("backend.deepspeed.args.zero_optimization.zero_hpz_partition_size"), "zpg"),
-    ("ds.adam_offload", SWITCH, False, To("backend.deepspeed.offload_optimizer"), "adam_offload"),
-    ("ds.deepcompile", SWITCH, False, To("backend.deepspeed.deep_compile"), "deepcompile"),
-    ("ds.overlap_comm", SWITCH, False, To("backend.deepspeed.overlap_comm"), "overlap_comm"),
-    ("ds.tensor_parallel_size", WHOLE, 1, To("backend.deepspeed.tensor_parallel"), "ds_tensor_parallel_size"),
-    ("ds.ring_attn_size", WHOLE, 1, Rule("backend.deepspeed.sequence_parallel"), "ring_attn_size"),
-    ("ds.ring_attn_head_stride", WHOLE, 1, Rule(), "ring_head_stride"),
-    ("ds.grad_accum_dtype", TEXT, None, why.ACCUMULATION, "grad_accum_dtype"),
-    ("ds.packing_samples", SWITCH, False, why.PACKING, "packing_samples"),
-    ("ds.attn_implementation", TEXT, "flash_attention_2", why.ATTENTION, "attn_implementation"),
-    ("ds.experts_implementation", TEXT, None, why.EXPERTS),
-    ("ds.use_liger_kernel", SWITCH, False, why.LIGER, "use_liger_kernel"),
     ("ds.enable_sleep", SWITCH, False, why.SLEEP, "deepspeed_enable_sleep"),
-    ("ds.use_universal_ckpt", SWITCH, False, why.UNIVERSAL, "use_ds_universal_ckpt"),
     ("ds.value_head_prefix", TEXT, "score", Rule("reward.reward_model.head"), "value_head_prefix"),
-    ("ds.load_in_4bit", SWITCH, False, why.QUANTIZED, "load_in_4bit"),
-    ("ds.lora.rank", WHOLE, 0, why.ADAPTER, "lora_rank"),
-    ("ds.lora.alpha", WHOLE, 16, why.ADAPTER_DETAIL, "lora_alpha"),
-    ("ds.lora.target_modules", TEXTS, None, why.ADAPTER_DETAIL, "target_modules"),
-    ("ds.lora.dropout", NUMBER, 0.0, why.ADAPTER, "lora_dropout"),
 )
 
-_DATA_AND_FILES: tuple[_Line, ...] = (
+_DATA_AND_EVAL: tuple[Line, ...] = (
     ("data.prompt_dataset", TEXT, None, Rule("data.train"), "prompt_data"),
     ("data.prompt_probs", SHARES, None, Rule("data.probabilities"), "prompt_data_probs"),
     ("data.prompt_split", TEXT, "train", To("data.split"), "prompt_split"),
@@ -204,8 +175,6 @@ _DATA_AND_FILES: tuple[_Line, ...] = (
     ("data.apply_chat_template", SWITCH, False, Rule("data.chat"), "apply_chat_template"),
     ("data.max_len", WHOLE, 2048, Rule(*_LENGTHS), "max_len"),
     ("data.max_samples", NUMBER, 1e8, Rule("data.max_samples"), "max_samples"),
-    ("data.dataloader_num_workers", WHOLE, 0, why.LOADER, "dataloader_num_workers"),
-    ("data.disable_fast_tokenizer", SWITCH, False, why.SLOW_TOKENIZER, "disable_fast_tokenizer"),
     ("data.image_key", TEXT, "images", Rule(), "image_key"),
     ("data.max_images_per_prompt", WHOLE, 0, why.IMAGES, "max_images_per_prompt"),
     ("eval.dataset", TEXT, None, _EVAL, "eval_dataset"),
@@ -213,27 +182,10 @@ _DATA_AND_FILES: tuple[_Line, ...] = (
     ("eval.split", TEXT, "train", _EVAL, "eval_split"),
     ("eval.temperature", NUMBER, 0.6, _EVAL, "eval_temperature"),
     ("eval.n_samples_per_prompt", WHOLE, 4, _EVAL, "eval_n_samples_per_prompt"),
-    ("ckpt.output_dir", TEXT, "./ckpt", Rule("output"), "save_path"),
-    ("ckpt.path", TEXT, "./ckpt/checkpoints_ppo_ray", Rule(), "ckpt_path"),
-    ("ckpt.save_steps", WHOLE, -1, Rule("checkpoint.every"), "save_steps"),
-    ("ckpt.save_hf", SWITCH, False, Rule("checkpoint.export"), "save_hf_ckpt"),
-    ("ckpt.disable_ds", SWITCH, False, why.NO_STATE, "disable_ds_ckpt"),
-    ("ckpt.max_num", WHOLE, 3, To("checkpoint.keep"), "max_ckpt_num"),
-    ("ckpt.max_mem", NUMBER, float("inf"), why.DISK_LIMIT, "max_ckpt_mem"),
-    ("ckpt.load_enable", SWITCH, False, Rule("resume.checkpoint"), "load_checkpoint"),
     ("ckpt.best_metric_key", TEXT, "", Rule("checkpoint.best_metric"), "best_metric_key"),
-    ("logger.logging_steps", WHOLE, 1, Rule(), "logging_steps"),
-    ("logger.wandb.key", TEXT, None, why.WANDB, "use_wandb"),
-    ("logger.wandb.org", TEXT, None, why.WANDB, "wandb_org"),
-    ("logger.wandb.group", TEXT, None, why.WANDB, "wandb_group"),
-    ("logger.wandb.project", TEXT, "openrlhf_train_ppo", why.WANDB, "wandb_project"),
-    ("logger.wandb.run_name", TEXT, "", why.WANDB, "wandb_run_name"),
-    ("logger.tensorboard_dir", TEXT, None, Rule("log.tensorboard"), "use_tensorboard"),
-    ("local_rank", WHOLE, -1, why.LAUNCHER),
-    ("use_ms", SWITCH, False, why.MODELSCOPE),
 )
 
-_REMOVED: tuple[_Line, ...] = (
+_REMOVED: tuple[Line, ...] = (
     # Up to 0.11.0; three names for what the four flags of today say.
     ("algo.advantage.is_correction_enable", SWITCH, False, _CORRECTION, "enable_vllm_is_correction"),
     ("algo.advantage.is_correction_type", choice("tis", "icepop", "seq-mask-tis"), "tis", _CORRECTION,
@@ -245,50 +197,24 @@ _REMOVED: tuple[_Line, ...] = (
     # Up to 0.9; README and scripts still have them.
     ("prompt_max_len", WHOLE, None, Rule(*_LENGTHS)),
     ("generate_max_len", WHOLE, None, Rule(*_LENGTHS)),
-    ("bf16", SWITCH, False, Rule("model.dtype")),
-    ("flash_attn", SWITCH, False, why.FLASH),
 )
-
-
-def _trained(role: str, lr: float, flat_lr: str) -> tuple[_Line, ...]:
-    """Return the flags of optimizer and schedule, which policy and critic each have."""
-    return (
-        (f"{role}.optim", choice("adam", "muon"), "adam", Rule(f"{role}.optim")),
-        (f"{role}.muon.lr", NUMBER, 0.02, Rule(f"{role}.muon.lr", f"{role}.muon.adjust_lr")),
-        (f"{role}.muon.momentum", NUMBER, 0.95, Rule(f"{role}.muon.momentum")),
-        (f"{role}.muon.ns_steps", WHOLE, 5, why.PLACEHOLDER),
-        (f"{role}.muon.nesterov", SWITCH, True, why.PLACEHOLDER),
-        (f"{role}.muon.no_nesterov", SWITCH, False, why.PLACEHOLDER),
-        (f"{role}.adam.lr", NUMBER, lr, Rule(f"{role}.adam.lr", f"{role}.muon.adam_lr"), flat_lr),
-        (f"{role}.adam.betas", PAIR, [0.9, 0.95], Rule(f"{role}.adam.betas", f"{role}.muon.adam_betas"),
-         "adam_betas"),
-        (f"{role}.adam.eps", NUMBER, 1e-8, Rule(f"{role}.adam.eps", f"{role}.muon.adam_eps")),
-        (f"{role}.adam.weight_decay", NUMBER, 0.0,
-         Rule(f"{role}.adam.weight_decay", f"{role}.muon.weight_decay"), "l2"),
-        (f"{role}.lr_scheduler", TEXT, "cosine_with_min_lr", Rule(f"{role}.lr_schedule"), "lr_scheduler"),
-        (f"{role}.lr_warmup_ratio", NUMBER, 0.03, Rule(f"{role}.warmup_ratio"), "lr_warmup_ratio"),
-        (f"{role}.min_lr_ratio", NUMBER, 0.1, Rule(f"{role}.min_lr_ratio")),
-        (f"{role}.max_norm", NUMBER, 1.0, Rule(f"{role}.max_norm"), "max_norm"),
-    )
 # fmt: on
 
 
-def _entries() -> Iterator[OptionEntry]:
-    for part in (
-        _ACTOR,
-        _trained("actor", 1e-6, "actor_learning_rate"),
-        _CRITIC,
-        _trained("critic", 9e-6, "critic_learning_rate"),
-        _OTHER_ROLES,
-        _ROLLOUT,
-        _ALGO,
-        _TRAIN,
-        _DATA_AND_FILES,
-        _REMOVED,
-    ):
-        for name, kind, default, fate, *old in part:
-            yield OptionEntry(name, kind, default, fate, tuple(old))
-
-
-FLAGS = {entry.name: entry for entry in _entries()}
+FLAGS = table(
+    _ACTOR,
+    trained("actor", "actor.", 1e-6, "actor_learning_rate"),
+    _CRITIC,
+    trained("critic", "critic.", 9e-6, "critic_learning_rate"),
+    _OTHER_ROLES,
+    _ROLLOUT,
+    _ALGO,
+    _TRAIN,
+    (*DEEPSPEED, LIGER),
+    adapted("actor", "critic"),
+    _DATA_AND_EVAL,
+    FILES,
+    logged("openrlhf_train_ppo"),
+    _REMOVED,
+)
 """The table, by the names of 0.11.2."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..table.outcome import Outcome
+from ...table.outcome import Outcome
+from ..common.command_line import read_flags
+from ..common.records import set_files, set_logs
 from . import algorithm, lengths, optimization, placement, prompts, records, rewards
-from .command_line import read_flags
 from .rl import FLAGS
 
 
@@ -36,13 +37,14 @@ def migrate(words: Sequence[str], adapter: str) -> Outcome:
         algorithm.set_correction,
         optimization.set_optimizers,
         optimization.set_critic,
+        optimization.set_adapters,
         optimization.set_average,
         lengths.set_lengths,
         lengths.set_micro_batches,
         lengths.set_batch,
         records.set_evaluation,
-        records.set_files,
-        records.set_logs,
+        set_files,
+        set_logs,
     ):
         rule(source, out)
     rewards.set_reward(source, out, adapter)

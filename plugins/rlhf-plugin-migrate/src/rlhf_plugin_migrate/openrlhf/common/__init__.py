@@ -1,0 +1,1 @@
+"""Rules and lines of tables that several programs of OpenRLHF share."""

@@ -1,0 +1,1 @@
+"""Programs that become a command line: what replaces them has no configuration."""

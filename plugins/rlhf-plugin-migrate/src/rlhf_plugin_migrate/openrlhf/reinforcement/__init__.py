@@ -1,0 +1,1 @@
+"""``train_ppo_ray``, which becomes a configuration of ``rlhf train``."""

@@ -1,0 +1,39 @@
+"""Keys of the YAML file that TRL's script for DPO reads, beside those that all scripts share."""
+
+from __future__ import annotations
+
+from ..table.entries import Missing, Nothing, Rule
+from ..table.kinds import NUMBER, SWITCH, TEXT
+from .sft_keys import EXAMPLE_GROUPS, EXAMPLES
+from .shared_keys import COMPUTED, REFERENCE, REFERENCE_DETAIL, Group, Line, table
+
+_LOSSES = ("dpo", "cdpo", "robust", "ipo", "hinge")
+_DIVERGENCE = Missing("the divergence to the reference is the reverse KL", off=("reverse_kl",))
+_BEFOREHAND = Nothing("the reference's log-probs are always computed before the first update")
+
+# fmt: off
+_LINES: tuple[Line, ...] = (
+    ("learning_rate", NUMBER, 1e-6, Rule("actor.adam.lr", "actor.adam8bit.lr", "actor.sgd.lr")),
+    ("loss_type", TEXT, "sigmoid", Rule("preference.loss", "preference.ipo.length_normalized")),
+    ("loss_weights", TEXT, None, Rule("preference.nll_coef")),
+    ("beta", NUMBER, 0.1, Rule(*(f"preference.{loss}.beta" for loss in _LOSSES))),
+    ("label_smoothing", NUMBER, 0.0,
+     Rule("preference.loss", "preference.cdpo.label_smoothing", "preference.robust.label_smoothing")),
+    ("f_divergence_type", TEXT, "reverse_kl", _DIVERGENCE),
+    ("ld_alpha", NUMBER, None, Missing("no loss weighs the tokens beyond the shorter answer", off=(None, 1.0))),
+    ("use_weighting", SWITCH, False, Missing("pairs are not weighted by their probability (WPO)")),
+    ("sync_ref_model", SWITCH, False, REFERENCE),
+)
+# fmt: on
+
+_GROUPS: tuple[Group, ...] = (
+    *EXAMPLE_GROUPS,
+    (COMPUTED, "disable_dropout"),
+    (_BEFOREHAND, "precompute_ref_log_probs precompute_ref_batch_size"),
+    (REFERENCE_DETAIL, "ref_model_mixup_alpha ref_model_sync_steps"),
+    (Nothing("it concerns f_divergence_type"), "f_alpha_divergence_coef"),
+    (Nothing("it concerns a loss of loss_type that has no counterpart"), "discopop_tau"),
+)
+
+KEYS = table((*EXAMPLES, *_LINES), _GROUPS)
+"""The table, by name."""

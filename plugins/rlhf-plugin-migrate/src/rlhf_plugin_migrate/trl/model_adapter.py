@@ -1,0 +1,106 @@
+"""Rules of the model adapter, which TRL has PEFT make: LoRA, DoRA, or LoRA beside weights in 4 bits."""
+
+from __future__ import annotations
+
+from ..table.kinds import Value
+from ..table.outcome import Outcome
+from ..table.source import SourceOptions
+
+_ALL_LINEAR = "all-linear"
+_PEFT_TARGETS = ("q_proj", "v_proj")
+"""Modules that PEFT 0.21 adapts in models such as Llama, Mistral, Gemma, Qwen2 and Qwen3 when none are named."""
+_DETAILS = (
+    "use_dora", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_modules_to_save", "use_rslora",
+)  # fmt: skip
+_FOUR_BITS, _NESTED = "load_in_4bit", "use_bnb_nested_quant"
+
+
+def set_adapter(
+    source: SourceOptions, out: Outcome, *, is_sampled_from: bool, backend: str
+) -> None:
+    """Set the adapter.
+
+    Args:
+        is_sampled_from: True if vLLM samples from the model, which no weights in 4 bits can serve.
+        backend: name of the training backend.
+    """
+    if not source.flag("use_peft"):
+        out.nothing("use_peft", "all weights are trained, as here")
+        for key in _DETAILS:
+            out.nothing(key, "TRL reads it only with use_peft")
+        out.nothing(_NESTED, "nothing is quantized")
+        if source.flag(_FOUR_BITS):
+            out.missing(
+                _FOUR_BITS, "weights in 4 bits cannot be trained without an adapter: set use_peft"
+            )
+        else:
+            out.nothing(_FOUR_BITS, "nothing is quantized")
+        return
+    name = _name(source, out, is_sampled_from, backend)
+    section = f"actor.{name}"
+    keys = ("use_peft", {"qlora": _FOUR_BITS, "dora": "use_dora"}.get(name, "use_peft"))
+    out.set("actor.adapter", name, *dict.fromkeys(keys))
+    out.set(f"{section}.rank", source.whole("lora_r"), "lora_r")
+    out.set(f"{section}.alpha", source.whole("lora_alpha"), "lora_alpha")
+    out.set(f"{section}.dropout", source.number("lora_dropout"), "lora_dropout")
+    out.set(f"{section}.use_rslora", source.flag("use_rslora"), "use_rslora")
+    _set_modules(source, out, section)
+    if name == "qlora":
+        out.set(f"{section}.double_quantization", source.flag(_NESTED), _NESTED)
+    else:
+        out.nothing(_NESTED, "nothing is quantized")
+
+
+def _name(source: SourceOptions, out: Outcome, is_sampled_from: bool, backend: str) -> str:
+    """Return the adapter, and note what of the keys it leaves out."""
+    four_bits, dora = source.flag(_FOUR_BITS), source.flag("use_dora")
+    if four_bits and is_sampled_from:
+        out.missing(
+            _FOUR_BITS,
+            "the engine vllm would not sample from weights in 4 bits, so the base keeps its type; qlora needs an "
+            "engine that shares the trainer's model (--engine embedded)",
+        )
+    elif four_bits:
+        if dora:
+            out.missing("use_dora", "weights in 4 bits have the adapter qlora, which is LoRA")
+        else:
+            out.nothing("use_dora", "off")
+        if backend != "torch":
+            out.differs(
+                _FOUR_BITS, f"4 bits were tried with the backend torch only, not with {backend}"
+            )
+        return "qlora"
+    else:
+        out.nothing(_FOUR_BITS, "nothing is quantized")
+    if dora:
+        return "dora"
+    out.nothing("use_dora", "off")
+    return "lora"
+
+
+def _set_modules(source: SourceOptions, out: Outcome, section: str) -> None:
+    key, saved_key = "lora_target_modules", "lora_modules_to_save"
+    targets = _texts(source.value(key))
+    if not targets:
+        comment = "PEFT's choice for models such as Llama and Qwen; ours is all linear layers"
+        out.set(f"{section}.target", list(_PEFT_TARGETS), key, comment=comment)
+        out.differs(
+            key,
+            f"unset, PEFT chooses by architecture: {' and '.join(_PEFT_TARGETS)} for Llama, Mistral, Gemma and Qwen, "
+            "which are set. For another one name its modules, or leave it out for all linear layers",
+        )
+    elif targets != [_ALL_LINEAR]:
+        out.set(f"{section}.target", targets, key)
+    else:
+        out.nothing(key, "the default: all linear layers but the output head")
+    if saved := _texts(source.value(saved_key)):
+        out.set(f"{section}.modules_to_save", saved, saved_key)
+    else:
+        out.nothing(saved_key, "none")
+
+
+def _texts(value: Value) -> list[str]:
+    """Return the texts of a key that takes one or several."""
+    if isinstance(value, list):
+        return [str(entry) for entry in value]
+    return [str(value)] if value else []

@@ -1,0 +1,52 @@
+"""Scripts of TRL that a YAML file may be for: how each is migrated, and which one the keys of a file are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rlhf_core import ConfigError
+
+from ..table.entries import OptionEntry
+from ..table.outcome import Outcome
+from ..table.source import SourceOptions
+from . import dpo, dpo_keys, grpo, grpo_keys, sft, sft_keys
+from .yaml_file import read_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A script of TRL."""
+
+    title: str
+    """What it trains, as in ``GRPO of TRL``."""
+    keys: Mapping[str, OptionEntry]
+    read: Callable[[str, str], SourceOptions]
+    """Function from a file's text, and the file in words, to its options."""
+    migrate: Callable[[SourceOptions, int, str], Outcome]
+    """Function from options, a number of processes, and the path of the file with reward functions, to an outcome."""
+
+
+SCRIPTS = {
+    "grpo": Script(title="GRPO", keys=grpo_keys.KEYS, read=grpo.read, migrate=grpo.migrate),
+    "sft": Script(title="SFT", keys=sft_keys.KEYS, read=sft.read, migrate=sft.migrate),
+    "dpo": Script(title="DPO", keys=dpo_keys.KEYS, read=dpo.read, migrate=dpo.migrate),
+}
+"""The scripts, by their names on TRL's command line."""
+
+
+def script_of(text: str, name: str) -> str:
+    """Return the name of the script that knows most keys of a file.
+
+    Raises:
+        ConfigError: several scripts know as many, or the text is no table.
+    """
+    found = read_table(text, name).keys()
+    known = {script: len(found & each.keys.keys()) for script, each in SCRIPTS.items()}
+    best = [script for script, number in known.items() if number == max(known.values())]
+    if len(best) > 1:
+        raise ConfigError(
+            f"rlhf migrate: {name}: its keys are those of several scripts of TRL; say which one it is for: --script "
+            f"{' or --script '.join(best)}"
+        )
+    return best[0]

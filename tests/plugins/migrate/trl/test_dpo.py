@@ -1,0 +1,70 @@
+"""A YAML file of TRL for DPO becomes a configuration that ``rlhf dpo`` takes."""
+
+import pytest
+
+from rlhf_cli.main import main
+from rlhf_plugin_migrate.table.outcome import Status
+from rlhf_plugin_migrate.trl.dpo import migrate, read
+
+
+@pytest.fixture
+def dpo():
+    """Settings of the loss, and the rows of a text."""
+
+    def call(text):
+        out = migrate(read(text, "x.yaml"), 1, "r.py")
+        section = "preference."
+        settings = {
+            path.removeprefix(section): setting.value
+            for path, setting in out.settings.items()
+            if path.startswith(section)
+        }
+        return settings, {row.what: row for row in out.rows()}
+
+    return call
+
+
+def test_rlhf_dpo_accepts_the_result(run, workspace, tmp_path, capsys):
+    (tmp_path / "dpo.yaml").write_text(
+        f"model_name_or_path: {workspace['MODEL']}\ndataset_name: pairs.jsonl\nlearning_rate: 5.0e-7\n"
+        "loss_type: ipo\nbeta: 0.2\nper_device_train_batch_size: 4\nprecompute_ref_log_probs: true\n"
+    )
+
+    migrated = run("dpo.yaml", "--from", "trl")
+
+    assert migrated.code == 0, migrated.report
+    assert main(["dpo", "-c", "run.toml", "--check"]) == 0, capsys.readouterr().err
+    assert migrated.config["preference"] == {
+        "loss": "ipo",
+        "ipo": {"beta": 0.2, "length_normalized": True},
+    }
+    assert migrated.config["train"]["max_tokens_per_micro_batch"] == 4 * 2 * 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("seed: 1", {"loss": "dpo", "dpo.beta": 0.1}),
+        ("label_smoothing: 0.1", {"loss": "cdpo", "cdpo.beta": 0.1, "cdpo.label_smoothing": 0.1}),
+        (
+            "loss_type: robust\nlabel_smoothing: 0.2",
+            {"loss": "robust", "robust.beta": 0.1, "robust.label_smoothing": 0.2},
+        ),
+        ("loss_type: [hinge]\nbeta: 0.5", {"loss": "hinge", "hinge.beta": 0.5}),
+        (
+            "loss_type: [sigmoid, sft]\nloss_weights: [2.0, 1.0]",
+            {"loss": "dpo", "dpo.beta": 0.1, "nll_coef": 0.5},
+        ),
+        ("loss_type: [sft, sigmoid]", {"loss": "dpo", "dpo.beta": 0.1, "nll_coef": 1.0}),
+    ],
+)
+def test_losses(dpo, text, expected):
+    assert dpo(text)[0] == expected
+
+
+@pytest.mark.parametrize("text", ["loss_type: nca_pair", "loss_type: [sigmoid, bco_pair]"])
+def test_a_loss_without_a_counterpart_is_missing(dpo, text):
+    settings, rows = dpo(text)
+
+    assert settings["loss"] == "dpo"
+    assert {row.status for row in rows.values()} == {Status.MISSING}
