@@ -11,11 +11,11 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_core import ConfigError
 from rlhf_plugin_inference.serving.model_source import ModelSource, dtype_of
-from rlhf_plugin_inference.serving.options import ServedModel
+from rlhf_plugin_inference.serving.options import ModelToServe
 
 
 def buckets(path, dtype="float32", **options):
-    source = ModelSource(ServedModel(path=str(path), **options), dtype)
+    source = ModelSource(ModelToServe(path=str(path), **options), dtype)
     return {name: tensor for bucket in source.buckets() for name, tensor in bucket.items()}
 
 
@@ -39,7 +39,7 @@ def test_buckets_are_the_files_tensors_in_the_engines_dtype(untied_base, tmp_pat
 
 
 def test_the_module_computes_what_the_model_computes(base):
-    module = ModelSource(ServedModel(path=str(base)), "float32").module()
+    module = ModelSource(ModelToServe(path=str(base)), "float32").module()
 
     state = module.model.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in plain(base).items())
@@ -71,7 +71,7 @@ def test_an_adapter_of_another_base_is_refused(base, untied_base, write_adapter)
     adapter = write_adapter(base)
 
     with pytest.raises(ConfigError, match=f"was trained on {base}.* rlhf merge --same-base"):
-        ModelSource(ServedModel(path=str(untied_base), adapter=str(adapter)), "float32").module()
+        ModelSource(ModelToServe(path=str(untied_base), adapter=str(adapter)), "float32").module()
 
 
 def test_weights_that_cannot_be_read_are_refused(base, tmp_path):
@@ -95,4 +95,4 @@ def test_auto_takes_the_files_dtype_and_loses_no_bit(base, tmp_path, stored, wan
     config = json.loads((base / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"dtype": stored}))
 
-    assert dtype_of(ServedModel(path=str(tmp_path), dtype=wanted)) == expected
+    assert dtype_of(ModelToServe(path=str(tmp_path), dtype=wanted)) == expected

@@ -9,7 +9,7 @@ from rlhf_core.config import CommandOptions, Labels, NamedPaths, OptionTree, Sel
 from rlhf_core.config.common import EngineSelection, NotNegative, Positive
 from rlhf_core.plugins import Plugins
 
-from ..serving.options import Sampling, ServedModel
+from ..serving.options import ModelToServe, Sampling
 
 
 class Replies(Sampling):
@@ -31,7 +31,7 @@ class ChatOptions(CommandOptions):
     """All options of ``rlhf chat`` but those of components."""
 
     seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
-    model: ServedModel
+    model: ModelToServe
     rollout: Replies = Replies()
     chat: Talk = Talk()
     engine: EngineSelection

@@ -25,7 +25,7 @@ from rlhf_core.config import (
 from rlhf_core.config.common import EngineSelection, Positive
 from rlhf_core.plugins import Plugins
 
-from ..serving.options import Sampling, ServedModel
+from ..serving.options import ModelToServe, Sampling
 
 COMPLETIONS = "completions.jsonl"
 _IN_FLIGHT = 1024
@@ -82,7 +82,7 @@ class GenerateOptions(CommandOptions):
     output: str = Field(
         "runs/generate", min_length=1, description="folder of the completions and of what is chosen"
     )
-    model: ServedModel
+    model: ModelToServe
     data: PromptData = PromptData()
     rollout: Answers = Answers()
     reward: Scores = Scores()

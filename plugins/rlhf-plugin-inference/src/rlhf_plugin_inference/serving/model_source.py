@@ -20,12 +20,12 @@ from rlhf_torch.models.device import choose_device
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import DTYPES, CausalLM
 
-from .options import ServedModel
+from .options import ModelToServe
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
-def config_of(options: ServedModel) -> Any:
+def config_of(options: ModelToServe) -> Any:
     """Return the model's configuration, as Transformers reads it.
 
     Raises:
@@ -37,7 +37,7 @@ def config_of(options: ServedModel) -> Any:
         raise ConfigError(f"model {options.path}: config.json cannot be read: {error}") from error
 
 
-def dtype_of(options: ServedModel) -> str:
+def dtype_of(options: ModelToServe) -> str:
     """Return ``float32`` or ``bfloat16``; for ``auto`` what the model's config says.
 
     Raises:
@@ -56,7 +56,7 @@ class ModelSource(WeightSource):
     With an adapter, both forms are the merged model: summed in float32 and rounded once.
     """
 
-    def __init__(self, options: ServedModel, dtype: str) -> None:
+    def __init__(self, options: ModelToServe, dtype: str) -> None:
         self._options = options
         self._dtype = dtype
 

@@ -11,7 +11,7 @@ from rlhf_core.config.common import ModelPath, NotNegative, Positive
 from rlhf_core.contracts import SamplingParams
 
 
-class ServedModel(ModelPath):
+class ModelToServe(ModelPath):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
         description="parameters and matmuls; auto: bfloat16 if the model's files are, else float32",

@@ -11,10 +11,10 @@ from rlhf_core.contracts import Engine, EngineSpec
 from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
 
 from .model_source import ModelSource, dtype_of
-from .options import ServedModel
+from .options import ModelToServe
 
 
-def renderer_of(model: ServedModel) -> TokenizerRenderer:
+def renderer_of(model: ModelToServe) -> TokenizerRenderer:
     """Return the renderer of a model's tokenizer.
 
     Raises:
@@ -26,7 +26,7 @@ def renderer_of(model: ServedModel) -> TokenizerRenderer:
 
 @asynccontextmanager
 async def serving(
-    model: ServedModel,
+    model: ModelToServe,
     engine: Selection,
     renderer: TokenizerRenderer,
     *,
