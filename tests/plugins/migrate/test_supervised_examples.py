@@ -20,6 +20,7 @@ def test_the_command_of_the_head_accepts_the_result(example, capsys, name, comma
     migrated = example(f"{name}.sh")
 
     assert migrated.code == 0, migrated.report
+    assert "Not understood" not in migrated.report
     for file in files:
         with open(file) as text:
             head = " ".join(text.read().replace("# ", "").split())

@@ -1,8 +1,5 @@
-# Facts of OpenRLHF's train_sft.sh and README, with its flags as 0.11.2 spells them; the launcher names 8 GPUs.
-set -x
-
-read -r -d '' training_commands <<EOF
-openrlhf.cli.train_sft \
+# Facts of OpenRLHF's README and train_sft.sh, with its flags as 0.11.2 spells them; the launcher names 8 GPUs.
+deepspeed --num_gpus 8 --module openrlhf.cli.train_sft \
    --data.max_len 4096 \
    --data.dataset ${DATA} \
    --data.input_key question \
@@ -23,6 +20,3 @@ openrlhf.cli.train_sft \
    --adam.lr 5e-6 \
    --model.gradient_checkpointing_enable \
    --logger.wandb.key {wandb_token}
-EOF
-
-deepspeed --num_gpus 8 --module $training_commands

@@ -1,1 +1,1 @@
-"""Files of TRL: a table of keys for GRPO, and the rules by which several keys act together."""
+"""Files of TRL: a table of keys for each script, and the rules by which several keys act together."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
+from .common.yaml_file import read_keys
 from .dpo_keys import KEYS
 from .example_rules import set_run
-from .yaml_file import read_keys
 
 _LOSSES = {"sigmoid": "dpo", "robust": "robust", "ipo": "ipo", "hinge": "hinge"}
 """TRL's loss on pairs -> ours."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..table.entries import Missing, Nothing, Rule
 from ..table.kinds import NUMBER, SWITCH, TEXT
+from .common.shared_keys import COMPUTED, REFERENCE, REFERENCE_DETAIL, Group, Line, table
 from .sft_keys import EXAMPLE_GROUPS, EXAMPLES
-from .shared_keys import COMPUTED, REFERENCE, REFERENCE_DETAIL, Group, Line, table
 
 _LOSSES = ("dpo", "cdpo", "robust", "ipo", "hinge")
 _DIVERGENCE = Missing("the divergence to the reference is the reverse KL", off=("reverse_kl",))

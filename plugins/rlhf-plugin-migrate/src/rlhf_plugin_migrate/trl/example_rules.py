@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
-from .model_adapter import set_adapter
-from .optimization import set_optimization
-from .shared_rules import (
+from .common.model_adapter import set_adapter
+from .common.optimization import set_optimization
+from .common.shared_rules import (
     global_batch,
     set_computing,
     set_data,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
 from . import grpo_algorithm, grpo_rewards, grpo_sizes
+from .common.model_adapter import set_adapter
+from .common.optimization import set_optimization
+from .common.shared_rules import set_computing, set_data
+from .common.yaml_file import read_keys
 from .grpo_keys import KEYS
-from .model_adapter import set_adapter
-from .optimization import set_optimization
-from .shared_rules import set_computing, set_data
-from .yaml_file import read_keys
 
 
 def read(text: str, name: str) -> SourceOptions:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from ..table.entries import Missing, Nothing, Rule, To
 from ..table.kinds import NUMBER, SWITCH, TEXT, WHOLE, choice
-from .shared_keys import COMPUTED, KWARGS, RECORDS, REFERENCE, REFERENCE_DETAIL, Group, Line, table
+from .common.shared_keys import (
+    COMPUTED,
+    KWARGS,
+    RECORDS,
+    REFERENCE,
+    REFERENCE_DETAIL,
+    Group,
+    Line,
+    table,
+)
 
 _LOSSES = ("ppo", "gspo", "cispo", "sapo", "vespo", "luspo")
 _CLIP = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
-from .shared_rules import global_batch, set_duration, set_logs, set_names, set_saves
+from .common.shared_rules import global_batch, set_duration, set_logs, set_names, set_saves
 
 _MICRO_BATCH = "train.max_tokens_per_micro_batch"
 _PROMPT_TOKENS = 1024

@@ -11,7 +11,7 @@ from ..table.entries import OptionEntry
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
 from . import dpo, dpo_keys, grpo, grpo_keys, sft, sft_keys
-from .yaml_file import read_table
+from .common.yaml_file import read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
+from .common.yaml_file import read_keys
 from .example_rules import set_run
 from .sft_keys import KEYS
-from .yaml_file import read_keys
 
 
 def read(text: str, name: str) -> SourceOptions:

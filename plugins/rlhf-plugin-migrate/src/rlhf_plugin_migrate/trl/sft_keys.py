@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..table.entries import Missing, Nothing, Rule
 from ..table.kinds import NUMBER, SWITCH, TEXT, WHOLE
-from .shared_keys import COMPUTED, Group, Line, table
+from .common.shared_keys import COMPUTED, Group, Line, table
 
 SIZES = Rule("train.batch_size", "train.max_tokens_per_micro_batch")
 EVAL = Rule("eval.every", "eval.at_start")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..table.entries import Fate, Missing, Nothing, OptionEntry, Rule, To
-from ..table.kinds import NUMBER, SWITCH, TEXT, WHOLE, Kind, Value
+from ...table.entries import Fate, Missing, Nothing, OptionEntry, Rule, To
+from ...table.kinds import NUMBER, SWITCH, TEXT, WHOLE, Kind, Value
 
 Line = tuple[str, Kind, Value, Fate]
 Group = tuple[Fate, str]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..table.kinds import Value
-from ..table.outcome import Outcome
-from ..table.source import SourceOptions
+from ...table.kinds import Value
+from ...table.outcome import Outcome
+from ...table.source import SourceOptions
 
 _ALL_LINEAR = "all-linear"
 _PEFT_TARGETS = ("q_proj", "v_proj")

@@ -8,10 +8,10 @@ import yaml
 
 from rlhf_core import ConfigError
 
-from ..table.entries import OptionEntry
-from ..table.kinds import SWITCH, TEXT, Value
-from ..table.outcome import nearest
-from ..table.source import SourceOptions, Written
+from ...table.entries import OptionEntry
+from ...table.kinds import SWITCH, TEXT, Value
+from ...table.outcome import nearest
+from ...table.source import SourceOptions, Written
 
 _SECRET = {"hub_token"}
 

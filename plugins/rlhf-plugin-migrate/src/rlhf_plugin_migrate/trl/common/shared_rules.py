@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..table.outcome import Outcome
-from ..table.source import SourceOptions
+from ...table.outcome import Outcome
+from ...table.source import SourceOptions
 
 _LOGGERS = ("wandb", "trackio", "mlflow")
 """Loggers that have the same name here."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..table.outcome import Outcome
-from ..table.source import SourceOptions
+from ...table.outcome import Outcome
+from ...table.source import SourceOptions
 
 _OPTIMIZERS = {
     "adamw_torch_fused": "adam",

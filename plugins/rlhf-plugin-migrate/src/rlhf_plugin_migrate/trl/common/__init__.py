@@ -1,0 +1,1 @@
+"""Keys and rules that several scripts of TRL share."""
