@@ -19,7 +19,7 @@ class Script:
     """A script of TRL."""
 
     title: str
-    """What it trains, as in ``GRPO of TRL``."""
+    """Algorithm that it trains, as in ``GRPO of TRL``."""
     keys: Mapping[str, OptionEntry]
     read: Callable[[str, str], SourceOptions]
     """Function from a file's text, and the file in words, to its options."""
