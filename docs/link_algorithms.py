@@ -42,12 +42,12 @@ def linked(page: str, entry: Registered[object]) -> str:
 
 
 def components(plugins: Plugins) -> dict[str, Registered[object]]:
-    """The component of each page, by its name. A command may have the name of a loss, whose page it is not."""
+    """The component of each page, by its name."""
     pages = {path.stem for path in PAGES.glob("*.md")}
     return {
         entry.name: entry
         for hook in COMPONENT_HOOKS
-        if hook != "rlhf_commands"
+        if hook != "rlhf_commands"  # some have the name of the loss that they train with
         for entry in plugins.registries[hook]
         if entry.name in pages
     }

@@ -26,6 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *off_policy_bugs.MUTANTS,
     *training_bugs.MUTANTS,
     *preference_bugs.MUTANTS,
+    *score_bugs.MUTANTS,
     *adapter_bugs.MUTANTS,
 )
 

@@ -191,6 +191,11 @@ def test_padding_has_no_effect(build, logprobs):
     torch.testing.assert_close(loss, by_hand(logprobs))
 
 
+def test_only_a_loss_on_pairs_keeps_rows_together():
+    assert rows_per_unit(None, empty()) == 1
+    assert rows_per_unit(ValueObjective(), empty()) == 1
+
+
 def test_a_loss_is_given_the_mismatched_kl_of_the_whole_update(build, logprobs):
     seen = []
     objective = build("each")

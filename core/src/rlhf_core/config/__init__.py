@@ -3,6 +3,7 @@
 Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.steps", "10"])], plugins)``
 """
 
+from .checks.cautions import small_adapter_rates
 from .checks.effects import (
     error_values_without_effect,
     refuse_typed,

@@ -63,6 +63,7 @@ __all__ = [
     "ranking_loss",
     "ranking_objective",
     "read_metrics",
+    "rows_per_unit",
     "step_label_objective",
     "supervised_objective",
     "value_objective",

@@ -151,15 +151,15 @@ def build_objective(objective: Objective, plugins: Plugins) -> BuiltObjective:
     return BuiltPolicyObjective(PolicyComponents.build(objective, plugins))
 
 
-def rows_per_unit(
-    objective: PolicyObjective | ValueObjective | PreferenceObjective | None, plugins: Plugins
-) -> int:
-    """Return the number of neighboring rows that stay together, on one rank and in one micro-batch: 2 for a preference
-    loss on pairs, else 1.
+def rows_per_unit(objective: Objective | None, plugins: Plugins) -> int:
+    """Return the number of neighboring rows that stay together, on one rank and in one micro-batch: 2 for the pairs
+    that a ranking and most preference losses learn from, else 1.
 
     Raises:
         UnknownComponent: no plugin provides the preference loss.
     """
+    if isinstance(objective, RankingObjective):
+        return 2
     if not isinstance(objective, PreferenceObjective):
         return 1
     component = plugins.get(objective.loss.kind, objective.loss.name).component

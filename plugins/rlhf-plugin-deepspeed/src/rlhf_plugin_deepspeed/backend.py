@@ -88,12 +88,6 @@ class DeepSpeedBackend(ScoringBackend):
                 name the other ranks.
             PluginError: the backend cannot use the architecture, the adapter or the optimizer.
         """
-        if isinstance(spec.objective, PreferenceObjective):
-            # Ranks deal out single rows, and the two answers of a pair have to stay together.
-            raise ConfigError(
-                "--backend deepspeed: expected an objective on rollouts; it cannot keep the answers of a pair on one "
-                "rank. Use --backend torch."
-            )
         if spec.head == "score":
             # Ranks read the hidden state before an action, which in a rank group is not on the action's own rank.
             raise ConfigError(

@@ -167,16 +167,8 @@ class TorchBackend(ScoringBackend):
         return objective.rollouts(scores, columns, plan)
 
     def module(self) -> torch.nn.Module | None:
-        """The live ``CausalLM``; None for a critic or a reward model, and under an adapter, whose merged weights
-        ``buckets`` gives."""
-        if self._model.adapter is not None or self._model.value_head is not None:
-            return None
-        return self._lm
-
-    def _served(self) -> Iterator[tuple[str, Tensor]]:
-        if self._model.adapter is not None:
-            return self._model.adapter.served_weights(self._lm.model)
-        return iter(self._lm.model.state_dict().items())
+        """The live ``CausalLM``, adapter included; None for a critic or a reward model."""
+        return None if self._model.value_head is not None else self._lm
 
     def buckets(self) -> Iterator[dict[str, Tensor]]:
         """Yield the weights that engines get (``RoleModel.served``), at most 512 MiB at a time unless one tensor is

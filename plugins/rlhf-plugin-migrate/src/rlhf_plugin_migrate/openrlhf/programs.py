@@ -60,7 +60,7 @@ _PRINTED = {"serve_rm": serve_rm.migrate, "lora_combiner": lora_combiner.migrate
 NOT_MIGRATED = {
     "train_kto": "rlhf dpo --preference.loss kto is its counterpart, docs/supervised.md",
     "train_prm": "rlhf prm is its counterpart, docs/supervised.md",
-    "train_kd": "the policy loss distill learns from a teacher, docs/algorithms/distill.md",
+    "train_kd": "rlhf distill is its counterpart, docs/supervised.md",
 }
 """Program of OpenRLHF before 0.9.6, whose flags have no table -> its counterpart."""
 

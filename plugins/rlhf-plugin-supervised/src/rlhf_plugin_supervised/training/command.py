@@ -31,8 +31,9 @@ sft = _command(SFT, "imitation")
 dpo = _command(DPO, "preferences")
 rm = _command(RM, "reward_models")
 prm = _command(PRM, "reward_models")
+distill = _command(DISTILL, "imitation")
 
 COMMANDS: Mapping[str, TrainingCommand[Any]] = {
-    command.options.command: command for command in (sft, dpo, rm, prm)
+    command.options.command: command for command in (sft, dpo, rm, prm, distill)
 }
 """The commands by name."""

@@ -44,7 +44,7 @@ from rlhf_core.runs import (
     seed_of,
 )
 
-from .options import POLICY, ExampleOptions
+from .options import ExampleOptions
 from .order import UnitOrder
 
 CAUSES = ZeroGradientCauses(
@@ -132,7 +132,7 @@ class ExampleCourse:
         self._folder = folder
         self._examples = examples
         self._order = order_of(self._run, examples)
-        self._zero_gradients = ZeroGradients({POLICY: CAUSES}, self._run.backend.name)
+        self._zero_gradients = ZeroGradients({role: CAUSES}, self._run.backend.name)
         self.total_steps = total_steps(self._run, examples)
 
     @property
@@ -166,6 +166,13 @@ class ExampleCourse:
         )
         fault_point("train", self.state.step + 1)
         outcome = await self._model.train_step(update.batch, plan)
+        self.state.skipped_in_a_row = count_skipped(
+            self.state.skipped_in_a_row,
+            outcome.metrics,
+            role=self._role,
+            limit=self._run.train.max_skipped_updates,
+            look_at="the data",
+        )
         values = metric_values(outcome.metrics)
         values.pop("policy/approx_kl", None)  # 0 before each update, which is when it is measured
         self.state.step += 1
@@ -176,27 +183,6 @@ class ExampleCourse:
         rate = int(rows.num_tokens.sum()) / seconds
         timing = {"step_s": round(seconds, 6), "train_tokens_per_s": round(rate, 6)}
         return FinishedStep(metrics=values, timing=timing)
-
-    def _count_bad_updates(self, values: Mapping[str, float]) -> None:
-        state = self.state
-        was_skipped = bool(values["train/skipped_updates"])
-        state.skipped_in_a_row = state.skipped_in_a_row + 1 if was_skipped else 0
-        if state.skipped_in_a_row >= self._run.train.max_skipped_updates:
-            raise NonFiniteError(
-                f"{state.skipped_in_a_row} updates in a row had a gradient that is not finite; the weights are those "
-                "of the last good update. Lower the learning rate, or look at the data."
-            )
-        is_zero = values.get(f"{self._role}/grad_norm") == 0
-        state.zero_in_a_row = state.zero_in_a_row + 1 if is_zero else 0
-        if state.zero_in_a_row == PATIENCE:
-            log.warning(
-                "the model learns nothing: each of its last %s steps, up to step %s, had a gradient of norm 0. An "
-                "adapter trains what the loss does not depend on, or the backend drops the gradient: ask it with "
-                "rlhf check %s",
-                PATIENCE,
-                state.step,
-                self._run.backend.name,
-            )
 
     async def evaluate(self) -> Mapping[str, float] | None:
         return await self._examples.evaluate(self._model)
@@ -230,10 +216,10 @@ Logprobs = Callable[[TrajectoryColumns], Awaitable[NDArray[np.float32]]]
 
 
 async def logprobs_of(
-    rows: TrajectoryColumns, model: RoleHandle, batch_size: int
+    rows: TrajectoryColumns, logprobs: Logprobs, batch_size: int
 ) -> NDArray[np.float32]:
-    """Return the log-prob of each learned token, (sum of A,), in nats."""
-    parts = [await model.logprobs(rows.select(part)) for part in passes(len(rows), batch_size)]
+    """Return the log-prob of each learned token, (sum of A,), in nats, a batch at a time."""
+    parts = [await logprobs(rows.select(part)) for part in passes(len(rows), batch_size)]
     return np.concatenate(parts)
 
 

@@ -22,17 +22,14 @@ log = logging.getLogger(__name__)
 def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_code: bool) -> None:
     """Write weights, config and the tokenizer of ``source`` into ``folder``.
 
-    With an adapter the weights are the merged ones, and the adapter's own files are in ``adapter/``. A value head is a
-    file beside the model; a critic that is loaded from the folder starts from it. A model with a score head is written
-    as a sequence classifier of one label.
+    Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside the
+    model; a critic that is loaded from the folder starts from it. A model with a score head is written as a sequence
+    classifier of one label, with its adapter merged, and the adapter's own files in ``adapter/``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if model.head_name == SCORE_HEAD:
         _export_scorer(model, source, folder, trust_remote_code=trust_remote_code)
         return
-    merged = None
-    if model.adapter is not None:
-        merged = dict(model.adapter.served_weights(model.lm.model))
     with no_progress_bars():
         if model.adapter is not None:
             model.adapter.save(model.lm.model, str(folder))
@@ -49,7 +46,7 @@ def _export_scorer(model: RoleModel, source: str, folder: Path, *, trust_remote_
     assert head is not None
     weights = dict(plain.state_dict())
     if model.adapter is not None:
-        weights = dict(model.adapter.served_weights(plain))
+        weights = dict(model.adapter.merged_weights(plain))
         model.adapter.save(plain, str(folder / "adapter"))
     pad = None
     if _lacks_tokenizer(source):

@@ -27,6 +27,8 @@ def load_causal_lm(
     dtype: str | torch.dtype,
     compute_dtype: str | torch.dtype | None = None,
     trust_remote_code: bool = False,
+    adapt: Adapt | None = None,
+    load_options: Mapping[str, Any] | None = None,
     needs_head: bool = True,
 ) -> CausalLM:
     """Return the model of a folder or hub name, on the CPU, in evaluation mode (dropout is never on), and verified.
@@ -36,6 +38,8 @@ def load_causal_lm(
     Args:
         dtype: dtype of the parameters, ``float32`` or ``bfloat16``.
         compute_dtype: dtype of the matmuls; None: that of the parameters.
+        adapt: changes the model in place before it is verified.
+        load_options: further arguments of ``from_pretrained``.
         needs_head: False: a folder without the output head, such as that of a reward model, is enough; the head is then
             zeros.
 

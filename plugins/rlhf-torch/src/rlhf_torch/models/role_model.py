@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf_core import PluginError
+from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import ModelAdapter, NamedParameters, RoleSpec, norm_parameters
 from rlhf_core.plugins import Plugins
 
@@ -134,21 +134,22 @@ def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> 
         PluginError: the architecture or the adapter cannot be used.
     """
     device = choose_device(options.device)
+    adapter: ModelAdapter | None = plugins.build(spec.adapter) if spec.adapter else None
     lm = load_causal_lm(
         spec.model_path,
         dtype=spec.dtype,
         trust_remote_code=spec.trust_remote_code,
+        adapt=partial(_wrapped, adapter, spec.seed) if adapter else None,
+        load_options=adapter.load_options() if adapter else None,
         needs_head=spec.head != "score",
     )
     if spec.head == "score":
-        classifier_of(lm.model)  # raises now what an export would raise after the training
+        # Raise now what an export would raise after the training.
+        classifier_of(lm.model)
+        _require_mergeable(spec, adapter)
     lm.compute_dtype = choose_compute_dtype(
         options.compute_dtype, lm.dtype, sum(p.numel() for p in lm.parameters()), device
     )
-    adapter = None
-    if spec.adapter is not None:
-        adapter = plugins.build(spec.adapter)
-        lm = CausalLM(_wrapped(adapter, lm.model), lm.compute_dtype)
     value_head, head_name = None, VALUE_HEAD
     if spec.head == "value":
         value_head = _value_head(spec, lm)
@@ -174,6 +175,14 @@ def _wrapped(adapter: ModelAdapter, seed: int, model: PreTrainedModel) -> PreTra
             "Transformers model itself, changed in place"
         )
     return wrapped
+
+
+def _require_mergeable(spec: RoleSpec, adapter: ModelAdapter | None) -> None:
+    if adapter is not None and adapter.load_options():
+        raise ConfigError(
+            f"the {spec.role} is exported as one model, and an adapter cannot be merged into a quantized base. Choose "
+            "--actor.adapter lora, or none."
+        )
 
 
 def _value_head(spec: RoleSpec, lm: CausalLM) -> nn.Linear:

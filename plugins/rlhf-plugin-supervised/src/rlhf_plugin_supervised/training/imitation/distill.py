@@ -54,7 +54,7 @@ class TaughtRows:
         self._teacher = beside[TEACHER]
         held_out = self._imitated.held_out
         if held_out is not None:
-            logprobs = await logprobs_of(held_out, self._teacher, self._eval_batch_size)
+            logprobs = await logprobs_of(held_out, self._teacher.logprobs, self._eval_batch_size)
             self._teacher_nll = -float(logprobs.mean(dtype=np.float64))
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:

@@ -52,7 +52,7 @@ class ImitatedRows:
         """Return the mean negative log-likelihood of the learned tokens held out, in nats, and its exponential."""
         if self.held_out is None:
             return None
-        logprobs = await logprobs_of(self.held_out, model, self._eval_batch_size)
+        logprobs = await logprobs_of(self.held_out, model.logprobs, self._eval_batch_size)
         nll = -float(logprobs.mean(dtype=np.float64))
         return {"eval/nll": nll, "eval/perplexity": math.exp(min(nll, 700.0))}
 

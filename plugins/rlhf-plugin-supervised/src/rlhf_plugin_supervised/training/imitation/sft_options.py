@@ -9,7 +9,16 @@ from rlhf_core.contracts import Aggregation
 from rlhf_core.data import ConversationColumns
 from rlhf_core.plugins import Plugins
 
-from ..options import SELECTORS, ExampleData, ExampleOptions, ExampleTraining, check, data, models
+from ..options import (
+    SELECTORS,
+    ExampleData,
+    ExampleOptions,
+    ExampleTraining,
+    cautions,
+    check,
+    data,
+    models,
+)
 
 
 class SftData(ConversationColumns, ExampleData):

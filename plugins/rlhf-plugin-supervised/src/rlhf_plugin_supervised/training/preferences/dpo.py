@@ -68,11 +68,11 @@ class PreferredAnswers:
         """Compute the reference's log-probs, by the policy that has not learned yet."""
         if not self._has_reference:
             return
-        self._reference = await logprobs_of(self.rows, model, self._eval_batch_size)
+        size = self._eval_batch_size
+        logprobs = model.base_logprobs if self._has_adapter else model.logprobs
+        self._reference = await logprobs_of(self.rows, logprobs, size)
         if self._held_out is not None:
-            self._held_out_reference = await logprobs_of(
-                self._held_out, model, self._eval_batch_size
-            )
+            self._held_out_reference = await logprobs_of(self._held_out, logprobs, size)
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         columns = {}
@@ -85,7 +85,7 @@ class PreferredAnswers:
         and by how much on average."""
         if self._held_out is None:
             return None
-        logprobs = await logprobs_of(self._held_out, model, self._eval_batch_size)
+        logprobs = await logprobs_of(self._held_out, model.logprobs, self._eval_batch_size)
         policy_sums = answer_sums(self._held_out, logprobs)  # (B,)
         reference = self._held_out_reference
         reference_sums = None if reference is None else answer_sums(self._held_out, reference)
@@ -117,6 +117,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     selected = resolved.one("preference.loss")
     loss = selected.registered.build(selected.options)
     has_reference = "ref_logprobs" in selected.needs
+    has_adapter = resolved.optional("actor.adapter") is not None
     is_single = UNPAIRED_ANSWERS in selected.registered.component.provides
     read = load_labeled_answers if is_single else load_pairs
 
@@ -131,6 +132,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
             held_out,
             loss,
             has_reference=has_reference,
+            has_adapter=has_adapter,
             needs_kl="mismatched_kl" in selected.needs,
             eval_batch_size=run.eval.batch_size,
             max_length=run.data.max_length,
@@ -140,6 +142,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
         held_out,
         loss,
         has_reference=has_reference,
+        has_adapter=has_adapter,
         eval_batch_size=run.eval.batch_size,
     )
 

@@ -10,7 +10,7 @@ from rlhf_core.config import Labels, OptionTree, Selections, Selector, refuse_ty
 from rlhf_core.data import LabeledColumns, PairColumns
 from rlhf_core.plugins import Plugins
 
-from ..options import SELECTORS, ExampleData, ExampleOptions, check, data, models
+from ..options import SELECTORS, ExampleData, ExampleOptions, cautions, check, data, models
 
 METRICS = ("eval/loss", "eval/margin")
 """Metrics of held-out sets; pairs have eval/accuracy too."""
@@ -71,7 +71,7 @@ DPO = OptionTree(
     model=DpoOptions,
     selectors=(*SELECTORS, Selector("preference.loss", "rlhf_preference_losses")),
     check=_check,
-    cautions=lambda run, selections, labels: (),
+    cautions=cautions,
     models=models,
     data=data,
 )

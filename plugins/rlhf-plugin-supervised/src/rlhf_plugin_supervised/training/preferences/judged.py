@@ -29,9 +29,10 @@ log = logging.getLogger(__name__)
 class JudgedAnswers:
     """See ``course.Examples``: each row is an answer, whose reward is 1 for a good one and 0 for another.
 
-    The reference is the model before its first update, as in ``dpo.PreferredAnswers``.
+    The reference is that of ``dpo.PreferredAnswers``.
 
     Args:
+        has_adapter: True: the model has an adapter.
         needs_kl: True: the loss looks at the mean log-ratio of answers beside the prompts of others.
         max_length: tokens of a sequence, prompt included.
     """
@@ -45,6 +46,7 @@ class JudgedAnswers:
         loss: PreferenceLoss,
         *,
         has_reference: bool,
+        has_adapter: bool,
         needs_kl: bool,
         eval_batch_size: int,
         max_length: int,
@@ -57,6 +59,7 @@ class JudgedAnswers:
             if part is not None
         }
         self._has_reference = has_reference
+        self._has_adapter = has_adapter
         self._eval_batch_size = eval_batch_size
 
     async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
@@ -65,10 +68,11 @@ class JudgedAnswers:
         log.info("%s good answers and %s bad ones", good, len(self.rows) - good)
         if not self._has_reference:
             return
+        logprobs = model.base_logprobs if self._has_adapter else model.logprobs
         for part in self._sets.values():
-            part.reference = await logprobs_of(part.rows, model, self._eval_batch_size)
+            part.reference = await logprobs_of(part.rows, logprobs, self._eval_batch_size)
             if part.mismatched is not None:
-                found = await logprobs_of(part.mismatched, model, self._eval_batch_size)
+                found = await logprobs_of(part.mismatched, logprobs, self._eval_batch_size)
                 part.mismatched_reference = answer_sums(part.mismatched, found)
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
@@ -87,7 +91,9 @@ class JudgedAnswers:
         if held_out is None:
             return None
         rows = held_out.rows
-        policy = answer_sums(rows, await logprobs_of(rows, model, self._eval_batch_size))  # (B,)
+        policy = answer_sums(
+            rows, await logprobs_of(rows, model.logprobs, self._eval_batch_size)
+        )  # (B,)
         reference = (
             None if held_out.reference is None else answer_sums(rows, held_out.reference)
         )  # (B,)
@@ -138,5 +144,5 @@ class _Judged:
         if self.mismatched is None or self.mismatched_reference is None:
             return None
         chosen = self.mismatched.select(rows)
-        sums = answer_sums(chosen, await logprobs_of(chosen, model, batch_size))  # (B,)
+        sums = answer_sums(chosen, await logprobs_of(chosen, model.logprobs, batch_size))  # (B,)
         return float((sums - self.mismatched_reference[torch.from_numpy(rows)]).double().mean())

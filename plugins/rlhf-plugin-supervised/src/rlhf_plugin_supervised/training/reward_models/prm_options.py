@@ -8,7 +8,7 @@ from rlhf_core.config import Labels, OptionTree, Selections
 from rlhf_core.data import StepLabelColumns
 from rlhf_core.plugins import Plugins
 
-from ..options import SELECTORS, ExampleData, ExampleOptions, check, data, models
+from ..options import SELECTORS, ExampleData, ExampleOptions, cautions, check, data, models
 
 METRICS = ("eval/loss", "eval/accuracy", "eval/good", "eval/label")
 
@@ -35,7 +35,7 @@ PRM = OptionTree(
     model=PrmOptions,
     selectors=SELECTORS,
     check=_check,
-    cautions=lambda run, selections, labels: (),
+    cautions=cautions,
     models=models,
     data=data,
 )

@@ -11,7 +11,7 @@ from rlhf_core.config import Labels, OptionTree, Selections
 from rlhf_core.data import PairColumns
 from rlhf_core.plugins import Plugins
 
-from ..options import SELECTORS, ExampleData, ExampleOptions, check, data, models
+from ..options import SELECTORS, ExampleData, ExampleOptions, cautions, check, data, models
 
 METRICS = ("eval/loss", "eval/accuracy", "eval/margin", "eval/score_mean", "eval/score_std")
 
@@ -63,7 +63,7 @@ RM = OptionTree(
     model=RmOptions,
     selectors=SELECTORS,
     check=_check,
-    cautions=lambda run, selections, labels: (),
+    cautions=cautions,
     models=models,
     data=data,
 )
