@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlhf_cli.runs import read_run
-from rlhf_core import ConfigError
+from rlhf_cli.runs import read_options, read_run, training_command
+from rlhf_core import ConfigError, UnknownComponent
 from rlhf_core.plugins import load
 
 RUN = ["--model", "some/model", "--data", "somebody/rows", "--reward", "exact_match"]
@@ -29,3 +29,18 @@ def test_roles_are_those_that_components_need():
 def test_a_mistake_is_refused_as_train_refuses_it():
     with pytest.raises(ConfigError, match="batch_sizes"):
         read_run([*RUN, "--rollout.batch_sizes", "5"], load())
+
+
+@pytest.mark.parametrize("name", ["train", "sft", "rm"])
+def test_a_command_that_trains_is_found_by_its_name(name):
+    command = training_command(name, load())
+
+    assert command.options.command == name
+    words = RUN if name == "train" else RUN[:4]
+    assert read_options(command, words, load()).run.model.path == "some/model"
+
+
+@pytest.mark.parametrize("name", ["migrate", "nothing"])
+def test_a_command_that_does_not_train_is_refused(name):
+    with pytest.raises(UnknownComponent, match=f"rlhf {name}: expected a command that trains"):
+        training_command(name, load())

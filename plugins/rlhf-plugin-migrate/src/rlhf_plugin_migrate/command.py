@@ -107,8 +107,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Write the configurations and return the exit code.
 
-    The code is 0; 1 if a configuration would be refused or, with ``--strict``, if something has no
-    equivalent; 2 if a command has no counterpart.
+    The code is 0; 1 if a configuration would be refused or, with ``--strict``, if something has no equivalent; 2 if a
+    program has no table.
 
     Raises:
         ConfigError: a flag is wrong, or the input cannot be read or has no command of OpenRLHF.

@@ -8,11 +8,11 @@ from .common.model_adapter import set_adapter
 from .common.optimization import set_optimization
 from .common.shared_rules import (
     global_batch,
+    names_of_sets,
     set_computing,
     set_data,
     set_duration,
     set_logs,
-    set_names,
     set_saves,
 )
 
@@ -79,7 +79,7 @@ def _set_sizes(source: SourceOptions, out: Outcome, processes: int, sequences_pe
 def _set_evaluation(source: SourceOptions, out: Outcome) -> None:
     keys = ("eval_strategy", "eval_steps", "eval_on_start", "dataset_test_split")
     strategy = source.text("eval_strategy")
-    if strategy == "no" or not list(set_names(source)):
+    if strategy == "no" or not list(names_of_sets(source)):
         for key in keys:
             out.nothing(key, "TRL evaluates only with eval_strategy")
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
-from .common.shared_rules import global_batch, set_duration, set_logs, set_names, set_saves
+from .common.shared_rules import global_batch, names_of_sets, set_duration, set_logs, set_saves
 
 _MICRO_BATCH = "train.max_tokens_per_micro_batch"
 _PROMPT_TOKENS = 1024
@@ -130,7 +130,7 @@ def _set_evaluation(source: SourceOptions, out: Outcome, updates: int) -> None:
         "num_generations_eval",
         "dataset_test_split",
     )
-    sets = list(set_names(source))
+    sets = list(names_of_sets(source))
     if source.text("eval_strategy") == "no" or not sets:
         for name in keys:
             out.nothing(name, "TRL evaluates only with eval_strategy")

@@ -47,7 +47,7 @@ def test_all_linear_layers_are_our_default(value):
 @pytest.mark.parametrize(
     ("text", "name", "four_bits"),
     [
-        ("use_dora: true", "dora", None),
+        ("load_in_4bit: false\nuse_dora: true", "dora", Status.NOTHING),
         ("load_in_4bit: true", "qlora", Status.MAPPED),
         ("load_in_4bit: true\nuse_dora: true", "qlora", Status.MAPPED),
         ("load_in_4bit: true\nuse_vllm: true", "lora", Status.MISSING),
@@ -58,9 +58,10 @@ def test_kinds(text, name, four_bits):
 
     assert settings["actor.adapter"] == name
     assert settings[f"actor.{name}.rank"] == 16
-    assert rows["load_in_4bit: True"].status is four_bits if four_bits else True
-    if name == "qlora":
-        assert settings["actor.qlora.double_quantization"] is False  # TRL's default; ours is true.
+    (row,) = (row for what, row in rows.items() if what.startswith("load_in_4bit"))
+    assert row.status is four_bits
+    # TRL's default; ours is true.
+    assert settings.get("actor.qlora.double_quantization", True) is (name != "qlora")
 
 
 def test_keys_of_the_adapter_do_nothing_without_it():

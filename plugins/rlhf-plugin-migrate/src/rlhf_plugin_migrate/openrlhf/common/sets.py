@@ -10,7 +10,7 @@ from ...table.source import SourceOptions
 _NOT_READ = (".arrow", ".py")
 
 
-def set_names(source: SourceOptions, name: str) -> list[str]:
+def names_of_sets(source: SourceOptions, name: str) -> list[str]:
     """Return the sets that a flag names, with commas between them."""
     return [part.strip() for part in source.text(name).split(",") if part.strip()]
 
@@ -22,7 +22,7 @@ def set_training_sets(source: SourceOptions, out: Outcome, flag: str, limit: flo
         flag: name of the flag with the sets.
         limit: number of samples from which on OpenRLHF uses all of them.
     """
-    sets = set_names(source, flag)
+    sets = names_of_sets(source, flag)
     if not sets:
         out.warnings.append(f"--{flag} is missing: the configuration needs data.train")
     else:

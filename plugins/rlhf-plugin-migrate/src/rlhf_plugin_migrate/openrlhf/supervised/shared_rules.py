@@ -8,7 +8,7 @@ from ..common.machine import set_backend
 from ..common.model_adapter import set_adapter
 from ..common.optimizer import set_optimizer, set_schedule
 from ..common.records import set_files, set_logs
-from ..common.sets import note_unread_sets, set_names, set_template, set_training_sets
+from ..common.sets import names_of_sets, note_unread_sets, set_template, set_training_sets
 
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
 _MICRO_BATCH = "train.max_tokens_per_micro_batch"
@@ -67,7 +67,7 @@ def _set_lengths(source: SourceOptions, out: Outcome, sequences_per_row: int) ->
 
 
 def _set_evaluation(source: SourceOptions, out: Outcome) -> None:
-    sets = set_names(source, "eval.dataset")
+    sets = names_of_sets(source, "eval.dataset")
     if not sets:
         for name in ("eval.dataset", "eval.steps", "eval.split"):
             out.nothing(name, "OpenRLHF evaluates only with --eval.dataset")

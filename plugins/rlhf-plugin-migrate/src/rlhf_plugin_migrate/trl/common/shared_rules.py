@@ -29,12 +29,12 @@ def set_computing(source: SourceOptions, out: Outcome, backend: str) -> None:
 
 
 def global_batch(source: SourceOptions, processes: int) -> int:
-    """Return the number of completions of an optimizer step."""
+    """Return the number of rows of an optimizer step; those of GRPO are completions."""
     per_step = source.whole("per_device_train_batch_size") * processes
     return per_step * source.whole("gradient_accumulation_steps")
 
 
-def set_names(source: SourceOptions) -> Iterator[str]:
+def names_of_sets(source: SourceOptions) -> Iterator[str]:
     """Yield the names of the sets."""
     mixture = source.value("datasets")
     if isinstance(mixture, list):
@@ -49,7 +49,7 @@ def set_names(source: SourceOptions) -> Iterator[str]:
 
 def set_data(source: SourceOptions, out: Outcome) -> None:
     """Set the training sets."""
-    sets = list(set_names(source))
+    sets = list(names_of_sets(source))
     key = "datasets" if source.given("datasets") else "dataset_name"
     if sets:
         out.set("data.train", list(sets), key, "dataset_config")
