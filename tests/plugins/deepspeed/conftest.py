@@ -43,6 +43,11 @@ def scenarios() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def adapting() -> ModuleType:
+    return _imported("deepspeed_adapting")
+
+
+@pytest.fixture(scope="session")
 def material() -> ModuleType:
     return _imported("deepspeed_material")
 

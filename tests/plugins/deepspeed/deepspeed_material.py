@@ -29,6 +29,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.plugins import Plugins, empty
 from rlhf_core.testing.fakes import WholeModel
+from rlhf_plugin_lora import rlhf_model_adapters
 from rlhf_plugin_optim.config import MuonConfig
 from rlhf_plugin_optim.muon import Muon
 
@@ -230,6 +231,11 @@ def _ref(kind: str, name: str) -> ComponentRef:
     return ComponentRef(kind=kind, name=f"test:{name}")
 
 
+def adapter(name: str, **options: Any) -> ComponentRef:
+    """Refer to an adapter of ``rlhf-plugin-lora``."""
+    return ComponentRef(kind="rlhf_model_adapters", name=f"lora:{name}", options=options)
+
+
 LOSS = _ref("rlhf_policy_losses", "policy_gradient")
 DISTILLING = _ref("rlhf_policy_losses", "distilling")
 PAIRED = _ref("rlhf_preference_losses", "paired")
@@ -263,6 +269,8 @@ def plain_plugins() -> Plugins:
     for ref, factory in (*losses, *optimizers, *adapters):
         component: Component[Any] = Component(name=ref.name.partition(":")[2], factory=factory)
         loaded.registries[ref.kind].add(Registered(component, "test"))
+    for component in rlhf_model_adapters():
+        loaded.registries["rlhf_model_adapters"].add(Registered(component, "lora"))
     preferences = loaded.registries["rlhf_preference_losses"]
     single: Component[Any] = Component(
         name="single", factory=Single, provides=frozenset({UNPAIRED_ANSWERS})

@@ -18,6 +18,7 @@ from typing import Any
 
 import deep_compile_on_cpu
 import torch
+from deepspeed_adapting import adapting, moving_adapters, resuming_adapters
 from deepspeed_moving import moving
 from deepspeed_scenarios import (
     Found,
@@ -124,6 +125,7 @@ GPU_SCENARIOS = (training, resting, whole, whole_on_host, muon, resuming)
 WAYS = {
     "rows": Way((0, 1, 2, 3), SCENARIOS, {}),
     "moves": Way((0, 1, 2, 3), (moving,), {}),
+    "adapters": Way((0, 1, 2, 3), (adapting, moving_adapters, resuming_adapters), {}),
     "answers": Way((0, 1, 2, 3), (preferences,), {}),
     "tokens of answers": Way((0, 2, 3), (preferences,), {"sequence_parallel": 2}),
     "matrices of answers": Way((1, 2), (preferences,), {"tensor_parallel": 2}),

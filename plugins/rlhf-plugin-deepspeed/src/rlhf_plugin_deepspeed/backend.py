@@ -63,6 +63,8 @@ from .zero.replicated_training import ReplicatedTraining
 from .zero.zero_training import ZeroTraining
 
 Training = ZeroTraining | ReplicatedTraining
+RANK_STRIDE = 1_000_003
+"""Distance of the dropout seeds of neighboring ranks: more updates than a run has. Torch reads 32 bits of a seed."""
 
 
 class DeepSpeedBackend(ScoringBackend):
@@ -154,8 +156,9 @@ class DeepSpeedBackend(ScoringBackend):
                 partial(self._supervised_loss, whole.supervised, rows, plan, parts)
                 for rows in self._passes(whole.supervised, together=True)
             ]
-        for number, work in enumerate(works, start=1):
-            training.backward(training.forward(work), last=number == len(works))
+        with self._model.updating(self._dropout_seed(training.updates)):
+            for number, work in enumerate(works, start=1):
+                training.backward(training.forward(work), last=number == len(works))
         update = training.update()
         last: Metrics = {
             "train/tokens": Metric(int(batch.trajectories.num_tokens.sum()), reduction="sum"),
@@ -164,6 +167,10 @@ class DeepSpeedBackend(ScoringBackend):
         }
         logprobs = None if seen.logprobs is None else seen.logprobs[together.own]
         return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=logprobs)
+
+    def _dropout_seed(self, updates: int) -> int:
+        """Return the seed of an adapter's dropout: another one on each rank, the torch backend's on the first."""
+        return self._spec.seed + updates + self._ranks.rank * RANK_STRIDE
 
     def _update_metrics(self, update: Metrics) -> Metrics:
         """Return the metrics of the update, named after the role.
@@ -277,13 +284,8 @@ class DeepSpeedBackend(ScoringBackend):
         return self._scoring.stage
 
     def module(self) -> torch.nn.Module | None:
-        """Return the live ``CausalLM``; None for a critic, with an adapter, or if no rank has the whole model."""
-        if (
-            self._stage == 3
-            or self._is_sharded
-            or self._model.adapter is not None
-            or self._model.value_head is not None
-        ):
+        """Return the live ``CausalLM``, adapter included; None for a critic, or if no rank has the whole model."""
+        if self._stage == 3 or self._is_sharded or self._model.value_head is not None:
             return None
         return self._lm
 
@@ -297,7 +299,8 @@ class DeepSpeedBackend(ScoringBackend):
         return served_weights(self._model, shared=self._stage == 3)
 
     def buckets(self) -> Iterator[dict[str, Tensor]]:
-        """Yield buckets of the weights by Hugging Face names, on every rank. All ranks must consume every bucket."""
+        """Yield buckets of the weights by Hugging Face names, or of an adapter's factors, on every rank. All ranks must
+        consume every bucket."""
         return buckets_of(self._served().items())
 
     def checksum(self) -> str:
@@ -322,7 +325,8 @@ class DeepSpeedBackend(ScoringBackend):
         load_training(folder, self._training, self._model, self._ranks)
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
-        """Write a plain Transformers folder. The first rank writes it, with weights from all ranks.
+        """Write a plain Transformers folder, under an adapter a PEFT folder. The first rank writes it, with weights from
+        all ranks.
 
         Raises:
             ConfigError: ``ema`` is true and the role keeps no moving average.
@@ -331,7 +335,8 @@ class DeepSpeedBackend(ScoringBackend):
         if ema and self._spec.ema_decay is None:
             raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
         with self._holding_average() if ema else nullcontext():
-            export_role(self._model, self._served(), self._spec, folder, self._ranks)
+            weights = self._served() if self._model.adapter is None else None
+            export_role(self._model, weights, self._spec, folder, self._ranks)
 
     def _holding_average(self) -> AbstractContextManager[None]:
         if self._training is None:

@@ -1,4 +1,4 @@
-"""Export of a role as a plain Transformers folder, which the first rank writes."""
+"""Export of a role as a plain Transformers folder, or as a PEFT folder under an adapter; the first rank writes it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,35 @@ from rlhf_torch.models.quiet import no_progress_bars
 from rlhf_torch.models.role_model import VALUE_HEAD_FILE, RoleModel
 
 from ..parallel.ranks import Ranks
-from .weights import whole
+from .weights import own_weights, whole
 
 
 def export_role(
-    role: RoleModel, weights: Mapping[str, Tensor], spec: RoleSpec, folder: Path, ranks: Ranks
+    role: RoleModel,
+    weights: Mapping[str, Tensor] | None,
+    spec: RoleSpec,
+    folder: Path,
+    ranks: Ranks,
 ) -> None:
     """Write weights, config and tokenizer into ``folder``; return on every rank once the files are written.
 
+    Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside either.
+
     Args:
         weights: the result of ``served_weights``. All ranks read every tensor, since reading may be a collective call;
-            only the first rank keeps the tensors, in host memory.
+            only the first rank keeps the tensors, in host memory. None under an adapter, which is written instead.
     """
-    state = _collected(role, weights, keep=ranks.is_first)
+    state = _collected(role, weights, keep=ranks.is_first) if weights is not None else None
     head = role.value_head
     shared = any(hasattr(parameter, "ds_id") for parameter in role.parameters())
-    with whole(role) if shared and (head or role.adapter) else nullcontext():
+    with whole(own_weights(role)) if shared and (head or role.adapter) else nullcontext():
         if ranks.is_first:
             folder.mkdir(parents=True, exist_ok=True)
             with no_progress_bars():
-                role.lm.model.save_pretrained(folder, state_dict=state)
-            if role.adapter is not None:
-                role.adapter.save(role.lm.model, str(folder / "adapter"))
+                if role.adapter is not None:
+                    role.adapter.save(role.lm.model, str(folder))
+                else:
+                    role.lm.model.save_pretrained(folder, state_dict=state)
             if head is not None:
                 # The file is float32 for every role; the value head of a bfloat16 role may be bfloat16 here.
                 tensors = {name: t.float().contiguous() for name, t in head.state_dict().items()}

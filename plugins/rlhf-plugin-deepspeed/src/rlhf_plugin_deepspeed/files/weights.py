@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlhf_torch.models.role_model import RoleModel
 
@@ -13,15 +13,17 @@ from ..partitioned_model import WholeWeights
 
 
 def served_weights(role: RoleModel, *, shared: bool) -> Mapping[str, Tensor]:
-    """Return the weights by Hugging Face names, as ``RoleModel.served`` yields them under an adapter.
+    """Return the weights by Hugging Face names; under an adapter what ``RoleModel.served`` yields.
 
     Args:
-        shared: the weights are partitioned by stage 3. Reading a weight is then a collective call; with an adapter
-            this call collects all weights at once.
+        shared: the weights are partitioned by stage 3. Reading a weight is then a collective call. Under an adapter
+            this call itself is one: it collects the adapter for its factors, and all weights at once to merge them.
     """
     model = role.lm.model
     if role.adapter is not None:
-        with whole(role) if shared else nullcontext():
+        merged = role.adapter.served_rank is None
+        needed = role.parameters() if merged else own_weights(role)
+        with whole(needed) if shared else nullcontext():
             return {name: t.detach().clone() for name, t in role.served()}
     state = dict(model.state_dict())
     if not shared:
@@ -29,11 +31,21 @@ def served_weights(role: RoleModel, *, shared: bool) -> Mapping[str, Tensor]:
     return WholeWeights(state, dict(model.named_parameters(remove_duplicate=False)))
 
 
-def whole(role: RoleModel) -> AbstractContextManager[None]:
-    """Return a context in which every rank has all parameters of a partitioned role whole; a collective call."""
+def own_weights(role: RoleModel) -> list[nn.Parameter]:
+    """Return the parameters that the role has beside its base: the trained ones, and the heads, which may be frozen.
+
+    A role that is not trained has no mark on its own parameters, so the result is all of them.
+    """
+    if not any(parameter.requires_grad for parameter in role.parameters()):
+        return list(role.parameters())
+    heads = [role.lm.model.get_output_embeddings(), role.value_head]
+    kept = {id(p) for head in heads if head is not None for p in head.parameters()}
+    return [p for p in role.parameters() if p.requires_grad or id(p) in kept]
+
+
+def whole(parameters: Iterable[nn.Parameter]) -> AbstractContextManager[None]:
+    """Return a context in which every rank has these partitioned parameters whole; a collective call."""
     import deepspeed
 
-    context: AbstractContextManager[None] = deepspeed.zero.GatheredParameters(
-        list(role.parameters())
-    )
+    context: AbstractContextManager[None] = deepspeed.zero.GatheredParameters(list(parameters))
     return context

@@ -29,6 +29,11 @@ class ReplicatedTraining:
         self._ranks = ranks
         self.updater = Updater(role.named_trainable(), spec, optimizer)
 
+    @property
+    def updates(self) -> int:
+        """Number of updates so far, skipped updates included."""
+        return self.updater.updates
+
     def forward(self, work: Callable[[], Tensor]) -> Tensor:
         """Return the loss that ``work`` computes."""
         return work()

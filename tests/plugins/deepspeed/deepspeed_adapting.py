@@ -1,0 +1,101 @@
+"""What a backend does with roles under adapters: written once for one rank of torch and every rank of DeepSpeed."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from deepspeed_material import ADAM, ADAMW, adapter, make_batch, make_plan
+from deepspeed_scenarios import TRAINING, Found, Place, steps
+
+from rlhf_core.contracts import ValueObjective
+from rlhf_core.weights import weights_digest
+
+ADAPTERS: dict[str, Any] = {
+    "lora": adapter("lora", rank=4),
+    "merged": adapter("lora", rank=4, serve="merged"),
+    "dora": adapter("dora", rank=4),
+}
+DROPPING = adapter("lora", rank=4, dropout=0.3, modules_to_save=("model.norm",), serve="merged")
+SAVED: dict[str, dict[str, Any]] = {
+    "float32": {"adapter": DROPPING},
+    "bfloat16": {"adapter": DROPPING, "dtype": "bfloat16"},
+    "critic": {
+        "adapter": adapter("lora", rank=4),
+        "role": "critic",
+        "head": "value",
+        "objective": ValueObjective(),
+    },
+}
+"""Roles that stop and go on."""
+
+
+def adapting(place: Place, found: Found) -> None:
+    """Two updates of AdamW, with what engines get, the log-probs of policy and base, and the export."""
+    for name, ref in ADAPTERS.items():
+        backend = place.start(optimizer=ADAMW, adapter=ref)
+        rows = place.part(make_batch()).trajectories
+        found.facts[f"first checksum {name}"] = backend.checksum()
+        found.array(f"first {name}", backend.logprobs(rows))
+        for seed in range(2):
+            batch = make_batch(seed=seed)
+            found.metrics(backend.train_step(place.part(batch), make_plan(batch)))
+            found.array(f"base {seed} {name}", backend.base_logprobs(rows))
+        found.array(f"logprobs {name}", backend.logprobs(rows))
+        found.keep_weights(backend, name)
+        found.facts[f"checksum {name}"] = backend.checksum()
+        served = {key.removeprefix(f"{name}/"): t for key, t in found.weights(name).items()}
+        found.facts[f"digest {name}"] = weights_digest(served.items())
+        backend.export(place.folder / name)
+        backend.close()
+
+
+def moving_adapters(place: Place, found: Found) -> None:
+    """How far two updates move each parameter, in both dtypes, of a policy and of a critic."""
+    batch = make_batch()
+    for name, changes in SAVED.items():
+        backend = place.start(**{"optimizer": ADAM, **changes})
+        before, trained = parameters_of(backend), trained_names(backend)
+        for _ in range(3):  # A critic's head is 0 before the first update, and B before the second.
+            backend.train_step(place.part(batch), make_plan(batch))
+        for key, weight in parameters_of(backend).items():
+            kind = "trained" if key in trained else "frozen"
+            distance = (weight.float() - before[key].float()).abs().max()
+            found.tensors[f"{name} {kind}/{key}"] = distance
+        backend.close()
+
+
+def resuming_adapters(place: Place, found: Found) -> None:
+    """A run under an adapter with dropout that is saved and goes on, and one that is restored."""
+    for name, changes in SAVED.items():
+        spec = {**TRAINING, **changes}
+        straight = place.start(**spec)
+        steps(place, straight, (0, 1, 2))
+        straight.save(place.folder / f"saved {name}")
+        steps(place, straight, (3, 4))
+        resumed = place.start(**spec)
+        resumed.load(place.folder / f"saved {name}")
+        steps(place, resumed, (3, 4))
+        ends = [parameters_of(backend) for backend in (straight, resumed)]
+        found.facts[f"trained {name}"] = sorted(trained_names(straight))
+        found.facts[f"differing {name}"] = [
+            key for key, weight in ends[0].items() if not torch.equal(weight, ends[1][key])
+        ]
+        for kind, backend in (("straight", straight), ("resumed", resumed)):
+            backend.export(place.folder / f"{kind} {name}", ema=True)
+            backend.close()
+
+
+def trained_names(backend: Any) -> set[str]:
+    return {name for name, weight in backend._model.named_weights() if weight.requires_grad}
+
+
+def parameters_of(backend: Any) -> dict[str, torch.Tensor]:
+    """Return copies of all parameters, collected where stage 3 has cut them."""
+    from rlhf_plugin_deepspeed.files.weights import whole
+
+    named = dict(backend._model.named_weights())
+    cut = [weight for weight in named.values() if hasattr(weight, "ds_id")]
+    with whole(cut) if cut else nullcontext():
+        return {name: weight.detach().clone() for name, weight in named.items()}
