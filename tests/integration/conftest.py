@@ -82,11 +82,12 @@ def reverse_digits(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def learn(reverse_digits, tmp_path) -> Callable[..., list[dict]]:
-    """Runs the quickstart with further flags, as users do; returns the run's metrics lines."""
+    """Runs the quickstart with further flags, and another model if one is given, as users do; returns the run's metrics
+    lines."""
 
-    def run(*flags: str) -> list[dict]:
+    def run(*flags: str, model: Path | None = None) -> list[dict]:
         command = [sys.executable, "-m", "rlhf_cli.main", "train", "-c", str(EXAMPLE / "run.toml")]
-        command += ["--model", str(reverse_digits / "model")]
+        command += ["--model", str(model or reverse_digits / "model")]
         command += ["--data", str(reverse_digits / "train.jsonl")]
         command += ["--eval.data", f"held_out={reverse_digits / 'test.jsonl'}"]
         command += ["--output", str(tmp_path / "run"), "--log.progress", "plain", *flags]
@@ -96,8 +97,10 @@ def learn(reverse_digits, tmp_path) -> Callable[..., list[dict]]:
     return run
 
 
-def require_learned(name: str, lines: list[dict], *, limit_s: float = 180) -> None:
-    """From nothing to 0.90 of the held-out strings, in time."""
+def require_learned(
+    name: str, lines: list[dict], *, limit_s: float = 180, from_at_most: float = 0.10
+) -> None:
+    """From nothing, or from no more than a half-trained model has, to 0.90 of the held-out strings, in time."""
     evaluations = [line for line in lines if "eval" in line]
     accuracy = [line["eval"]["eval/held_out/T0/pass@1"] for line in evaluations]
     seconds = [line["time_s"] for line in evaluations]
@@ -105,6 +108,6 @@ def require_learned(name: str, lines: list[dict], *, limit_s: float = 180) -> No
     print(
         f"{name}: {accuracy[0]:.3f} -> {accuracy[-1]:.3f} in {seconds[-1]:.0f} s, >= 0.90 after {reached[:1]} s"
     )
-    assert accuracy[0] < 0.10
+    assert accuracy[0] < from_at_most
     assert accuracy[-1] >= 0.90
     assert seconds[-1] <= limit_s
