@@ -36,7 +36,8 @@ VALUE = "model.layers.0.self_attn.v_proj"
 
 
 @pytest.fixture(scope="module")
-def started(loop, spec, plain, source_of):
+def started(loop, spec, plain, source_of, shared_engine):
+    """The shared engine starts first: one that starts under the variable below answers only while it is set."""
     engine = VllmEngine(VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, threads=1))
     with pytest.MonkeyPatch.context() as patch:
         # So that a test may have functions of its own called in the worker.
@@ -380,9 +381,12 @@ def test_what_it_writes_is_what_the_merged_model_writes_behind_vllm(
     """The same model by the way of whole weights."""
     with merged(plain, first):
         state = {name: tensor.clone() for name, tensor in plain.state_dict().items()}
-    run(shared_engine.update_weights(0, source_of(state)))
     request = make_request(LONG_PROMPT, seeds=SEEDS)
-    ours, theirs = run(engine.generate(request)), run(shared_engine.generate(request))
+    run(shared_engine.update_weights(0, source_of(state)))
+    try:
+        ours, theirs = run(engine.generate(request)), run(shared_engine.generate(request))
+    finally:
+        run(shared_engine.update_weights(0, source_of(dict(plain.state_dict()))))
 
     for row, other in zip(ours, theirs, strict=True):
         assert row.token_ids.tolist() == other.token_ids.tolist()
