@@ -1,12 +1,18 @@
 """Two ranks under adapters against one rank of the torch backend, at every stage."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_core import ConfigError
+from rlhf_plugin_local.config import TorchBackendConfig
+from rlhf_plugin_local.torch_backend import TorchBackend
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("deepspeed")
@@ -14,6 +20,10 @@ stages = pytest.mark.parametrize("stage", [0, 1, 2, 3])
 adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora"])
 saved = pytest.mark.parametrize("kind", ["float32", "bfloat16", "critic"])
 ROUNDING = {"atol": 1e-6, "rtol": 0.0}
+
+
+def in_torch(**options):
+    return TorchBackend(TorchBackendConfig(device="cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +41,9 @@ def found(folder, read_ranks):
 @pytest.fixture(scope="module")
 def alone(models, scenarios, adapting, tmp_path_factory):
     """What one rank of the torch backend found; its files are in ``folder``."""
-    from rlhf_plugin_local.config import TorchBackendConfig
-    from rlhf_plugin_local.torch_backend import TorchBackend
-
     folder = tmp_path_factory.mktemp("one_rank")
-    make = lambda **_: TorchBackend(TorchBackendConfig(device="cpu"))  # noqa: E731
-    result = scenarios.run(adapting.adapting, scenarios.Place(make, models, folder))
+    place = scenarios.Place(in_torch, models, folder)
+    result = scenarios.run(adapting.adapting, place)
     result.folder = folder
     return result
 
@@ -161,3 +168,92 @@ def test_a_critic_is_exported_with_its_head(folder, stage):
 
     assert float(head["weight"].abs().max()) > 0
     assert (exported / "adapter_model.safetensors").exists()
+
+
+@pytest.fixture
+def place(models, scenarios, tmp_path):
+    """One rank of DeepSpeed in this process."""
+    from rlhf_plugin_deepspeed.backend import DeepSpeedBackend
+    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+
+    def make(**options):
+        return DeepSpeedBackend(DeepSpeedConfig(device="cpu", **options))
+
+    return scenarios.Place(make, models, tmp_path)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_quantized_base_is_refused_where_deepspeed_holds_it(place, material, stage):
+    pytest.importorskip("bitsandbytes")
+
+    with pytest.raises(ConfigError, match=r"quantized base.* --backend.deepspeed.zero_stage 0"):
+        place.start(options={"zero_stage": stage}, adapter=material.adapter("qlora"))
+
+
+def test_a_quantized_base_at_stage_0_trains_as_in_torch(place, material, scenarios):
+    pytest.importorskip("bitsandbytes")
+    spec = {"adapter": material.adapter("qlora", rank=4), "optimizer": material.ADAMW}
+    backends = [
+        place.start(options={"zero_stage": 0}, **spec),
+        replace(place, make=in_torch).start(**spec),
+    ]
+
+    for backend in backends:
+        scenarios.steps(place, backend, (0, 1))
+
+    ends = [
+        {name: w.detach() for name, w in backend._model.named_weights() if w.requires_grad}
+        for backend in backends
+    ]
+    torch.testing.assert_close(*ends, **ROUNDING)
+    assert all(bool(weight.any()) for name, weight in ends[0].items() if "lora_B" in name)
+    # Only an engine that shares the model can sample from it.
+    assert backends[0].module() is backends[0]._lm
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_the_live_module_is_shared_with_its_adapter_where_it_is_whole(place, material, stage):
+    backend = place.start(options={"zero_stage": stage}, adapter=material.adapter("lora"))
+
+    assert (backend.module() is None) == (stage == 3)
+    backend.close()
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_dropout_is_on_in_updates_alone_and_another_one_on_each_rank(
+    place, material, scenarios, stage
+):
+    from rlhf_plugin_deepspeed.parallel.ranks import Ranks
+
+    rows, found = material.make_batch().trajectories, []
+    for rate, rank in ((0.5, 0), (0.5, 0), (0.5, 1), (0.0, 0)):
+        ref = material.adapter("lora", dropout=rate)
+        backend = place.start(options={"zero_stage": stage}, adapter=ref, optimizer=material.ADAMW)
+        backend._ranks = Ranks(rank, 1, backend._device)
+        scenarios.steps(place, backend, (0,))
+        np.testing.assert_array_equal(backend.logprobs(rows), backend.logprobs(rows))
+        found.append(backend.checksum())
+        backend.close()
+
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize(
+    "how", [{"target": ("lm_head", "q_proj")}, {"modules_to_save": ("lm_head",)}]
+)
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_an_adapted_head_trains_as_in_torch(place, material, scenarios, stage, how):
+    ref = material.adapter("lora", rank=4, serve="merged", **how)
+    ends = []
+    for one in (place, replace(place, make=in_torch)):
+        backend = one.start("untied", {"zero_stage": stage}, adapter=ref, optimizer=material.ADAMW)
+        scenarios.steps(one, backend, (0, 1))
+        ends.append(scenarios.Found())
+        ends[-1].keep_weights(backend)
+        folder = one.folder / str(len(ends))
+        backend.export(folder)
+        ends[-1].tensors |= load_file(folder / "adapter_model.safetensors")
+        backend.close()
+
+    torch.testing.assert_close(ends[0].tensors, ends[1].tensors, **ROUNDING)

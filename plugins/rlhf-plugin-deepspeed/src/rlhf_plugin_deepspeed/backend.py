@@ -325,8 +325,9 @@ class DeepSpeedBackend(ScoringBackend):
         load_training(folder, self._training, self._model, self._ranks)
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
-        """Write a plain Transformers folder, under an adapter a PEFT folder. The first rank writes it, with weights
-        from all ranks.
+        """Write a plain Transformers folder, or under an adapter a PEFT folder.
+
+        The first rank writes it, with weights from all ranks.
 
         Raises:
             ConfigError: ``ema`` is true and the role keeps no moving average.

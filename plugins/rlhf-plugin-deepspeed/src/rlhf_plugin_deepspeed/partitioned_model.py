@@ -46,10 +46,13 @@ def head_modules(role: RoleModel) -> list[nn.Module]:
 
 
 def leave_whole(modules: Sequence[nn.Module]) -> None:
-    """Remove the hooks by which stage 3 collects a module's weights before its call and drops the weights after it."""
-    for module in modules:
-        module._forward_pre_hooks.clear()
-        module._forward_hooks.clear()
+    """Remove the hooks by which stage 3 collects a module's weights before its call and drops the weights after it.
+
+    A head under an adapter has modules of its own, with such hooks too.
+    """
+    for part in (part for module in modules for part in module.modules()):
+        part._forward_pre_hooks.clear()
+        part._forward_hooks.clear()
 
 
 class WholeHead:

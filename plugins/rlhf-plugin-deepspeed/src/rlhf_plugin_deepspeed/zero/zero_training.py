@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_core import PluginError
+from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, RoleSpec
 from rlhf_core.math import lr_factor
 from rlhf_torch.models.modeling import DTYPES
@@ -216,6 +216,21 @@ def use_one_dtype(role: RoleModel, dtype: torch.dtype) -> None:
         parameter.data = parameter.data.to(dtype)
 
 
+def refuse_quantized(role: RoleModel, stage: int) -> None:
+    """Refuse a base in 4 or 8 bits, whose parameters hold packed integers that DeepSpeed would cast and cut.
+
+    Raises:
+        ConfigError: a parameter is no floating-point tensor.
+    """
+    packed = [name for name, p in role.named_weights() if not p.is_floating_point()]
+    if packed:
+        raise ConfigError(
+            f"backend.deepspeed.zero_stage {stage} with a quantized base: DeepSpeed would cast {packed[0]} and "
+            f"{len(packed) - 1} more from packed integers to floats. Set --backend.deepspeed.zero_stage 0, or choose "
+            "--actor.adapter lora."
+        )
+
+
 def start_engine(
     role: RoleModel,
     spec: RoleSpec,
@@ -230,6 +245,7 @@ def start_engine(
         PluginError: DeepSpeed cannot shard the model's matrices.
     """
     deepspeed = load_deepspeed(ranks.device)
+    refuse_quantized(role, config.zero_stage)
     deep_compile = config.deep_compile and torch_optimizer is not None
     if deep_compile:
         refuse_deep_compile(config, spec, ranks)
