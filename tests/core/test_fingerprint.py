@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 
 from rlhf_core import Component, FingerprintMismatch, Registered
@@ -15,6 +17,24 @@ def test_a_fingerprint_holds_components_and_libraries():
     assert found["acme:mine"] == "acme -> package.module:Mine"
     assert found.keys() == {"acme:mine", *LIBRARIES}
     assert found["deepspeed"] == "not installed" or found["deepspeed"][0].isdigit()
+
+
+class Made:
+    """A component whose factory is the class itself."""
+
+
+@pytest.mark.parametrize("factory", [Made, lambda config: Made(), partial(Made)])
+def test_a_factory_that_is_no_text_is_named_without_its_address(factory):
+    plugins = empty()
+    plugins.registries["rlhf_engines"].add(
+        Registered(Component(name="mine", factory=factory), "acme")
+    )
+
+    found = fingerprint(plugins)["acme:mine"]
+
+    assert found.startswith(f"acme -> {getattr(factory, '__module__', 'functools')}:")
+    assert f"{id(factory):x}" not in found
+    assert " at 0x" not in found
 
 
 def test_equal_fingerprints_are_accepted():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import metadata
+from typing import Any
 
+from .component import Component
 from .errors import FingerprintMismatch
 from .plugins import Plugins
 
@@ -14,11 +16,20 @@ LIBRARIES = ("torch", "transformers", "vllm", "deepspeed", "ray")
 def fingerprint(plugins: Plugins) -> dict[str, str]:
     """Return component -> ``distribution version -> factory``, and library -> version for each of ``LIBRARIES``."""
     components = {
-        entry.qualified: f"{entry.origin} -> {entry.component.factory}"
+        entry.qualified: f"{entry.origin} -> {_factory_name(entry.component)}"
         for registry in plugins.registries.values()
         for entry in registry
     }
     return components | {name: _version(name) for name in LIBRARIES}
+
+
+def _factory_name(component: Component[Any]) -> str:
+    """Return ``module:name`` of the factory. The text of a function would have its address, another one per process."""
+    factory = component.factory
+    if isinstance(factory, str):
+        return factory
+    module = getattr(factory, "__module__", type(factory).__module__)
+    return f"{module}:{getattr(factory, '__qualname__', type(factory).__qualname__)}"
 
 
 def require_equal(mine: Mapping[str, str], theirs: Mapping[str, str], who: str) -> None:
