@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+import torch
+
 from rlhf_core.durable.faults import ENVIRONMENT_VARIABLE
 from rlhf_core.testing.tiny import write_tiny_model
 
@@ -102,6 +104,8 @@ def run_in_a_fork(workspace: Path, name: str, words: list[str], *, fault: str = 
             os.dup2(log, 1)
             os.dup2(log, 2)
             sys.stdout = sys.stderr = os.fdopen(log, "w", buffering=1)
+            # A fork has no thread of the pool that its parent may have made, and would wait for them forever.
+            torch.set_num_threads(1)
             from rlhf_cli.main import main
 
             code = main(words)

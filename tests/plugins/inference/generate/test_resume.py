@@ -10,7 +10,6 @@ import sys
 import time
 
 import pytest
-import torch
 import transformers  # noqa: F401 - imported once, before the forks
 from tests.deadlines import HANG_S
 from tests.integration.forked_runs import run_in_a_fork
@@ -35,7 +34,6 @@ def files(folder, output):
 @pytest.fixture(scope="module")
 def uninterrupted(workspace):
     """The workspace, which has the folder ``whole`` from then on; returns its files."""
-    assert torch.get_num_threads()
     assert in_a_fork(workspace, "whole") == 0, (workspace / "whole.log").read_text()
     return files(workspace, "whole")
 
