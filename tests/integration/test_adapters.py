@@ -199,3 +199,14 @@ def test_the_plan_says_what_the_reference_is(workspace, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "the policy without its adapter" in said
     assert "value head, adapter lora:lora" in said
+
+
+def test_an_engine_that_reads_the_model_anew_cannot_serve_a_quantized_one(
+    workspace, monkeypatch, capsys
+):
+    monkeypatch.chdir(workspace)
+    words = ["train", "-c", "run.toml", "--actor.adapter", "qlora", "--engine", "vllm", "--check"]
+
+    assert main(words) == 2
+
+    assert "needs 'shares_weights': choose --engine embedded" in capsys.readouterr().err

@@ -17,6 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rlhf_core import ConfigError, MissingDependency, Registered, component
 from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
 from rlhf_plugin_lora import qlora
+from rlhf_plugin_lora.adapter import PeftAdapter
+from rlhf_plugin_lora.lora import LoraOptions
 from rlhf_plugin_lora.targets import adapted_modules
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -186,3 +188,19 @@ def test_the_base_is_frozen(start, spec_of):
     assert set(base_of(backend)) == {
         name for name, _ in backend._model.named_weights() if "lora_" not in name
     }
+
+
+def test_in_a_base_of_two_dtypes_each_layer_has_its_own(models):
+    """Some families keep norms, or single layers, in float32."""
+    model = plain_model(models["qwen3"]).to(torch.bfloat16)
+    model.model.layers[0].mlp.up_proj.float()
+    model.model.norm.float()
+    options = LoraOptions(modules_to_save=("model.norm", "layers.1.input_layernorm"))
+
+    wrapped = PeftAdapter(options).wrap(model, seed=0)
+
+    layers = wrapped.model.layers
+    assert layers[0].mlp.up_proj.lora_A["default"].weight.dtype == torch.float32
+    assert layers[0].mlp.down_proj.lora_A["default"].weight.dtype == torch.bfloat16
+    assert wrapped.model.norm.modules_to_save["default"].weight.dtype == torch.float32
+    assert layers[1].input_layernorm.modules_to_save["default"].weight.dtype == torch.bfloat16

@@ -73,9 +73,10 @@ class PeftAdapter:
             )
         for layer in adapted.values():
             layer.lora_dropout.eval()  # a new module is in training mode
-        for parameter in _own_parameters(model):
-            # On a base in 4 bits PEFT leaves float32, whatever the base computes in.
-            parameter.data = parameter.data.to(dtype)
+            if not layer.get_base_layer().weight.is_floating_point():
+                # Beside a weight in 4 bits PEFT's factors are float32, whatever the base computes in.
+                layer.lora_A.to(dtype)
+                layer.lora_B.to(dtype)
         return model
 
     def _config(self, model: PreTrainedModel, names: list[str]) -> LoraConfig:

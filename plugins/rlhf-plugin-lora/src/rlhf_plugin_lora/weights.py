@@ -91,12 +91,10 @@ def _merged(layer: LoraLayer, weight: Tensor) -> Tensor:
         )
     total: Tensor = weight.float() + _product(layer) * layer.scaling[NAME]
     if NAME in layer.lora_magnitude_vector:
-        magnitude = layer.lora_magnitude_vector[
-            NAME
-        ].weight.float()  # (out,), or (1, D) of embeddings
+        lengths = layer.lora_magnitude_vector[NAME].weight.float().reshape(-1, 1)
         by_input = isinstance(layer.get_base_layer(), nn.Embedding) or layer.fan_in_fan_out
         rows = total.T if by_input else total
-        total = magnitude.reshape(-1, 1) * rows / torch.linalg.norm(rows, dim=1, keepdim=True)
+        total = lengths * rows / torch.linalg.norm(rows, dim=1, keepdim=True)
         total = total.T if by_input else total
     return total.to(weight.dtype)
 

@@ -71,6 +71,7 @@ class ServedWeights:
                 "the engine shares the weights of the module that it was started with; the source of this update has "
                 + ("another one" if module is not None else "no module in this process")
             )
+        self._source = source
         self._follow()
 
     def catch_up(self) -> None:

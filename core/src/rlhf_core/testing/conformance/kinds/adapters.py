@@ -24,11 +24,11 @@ MERGES = 1000
 class _Adapted:
     """A tiny model under an adapter, and the base as it is loaded without one."""
 
-    def __init__(self, subject: Subject, folder: Path, seed: int) -> None:
+    def __init__(self, subject: Subject, folder: Path) -> None:
         self.folder = folder
         self.adapter = subject.make()
         self.loaded = self.load()
-        self.model = self.adapter.wrap(self.loaded, seed)
+        self.model = self.adapter.wrap(self.loaded, SEED)
 
     def load(self) -> Any:
         from transformers import AutoModelForCausalLM
@@ -73,9 +73,9 @@ class _Adapted:
 
 
 @contextmanager
-def _adapted(subject: Subject, *, seed: int = SEED) -> Iterator[_Adapted]:
+def _adapted(subject: Subject) -> Iterator[_Adapted]:
     with tiny_model() as folder:
-        yield _Adapted(subject, folder, seed)
+        yield _Adapted(subject, folder)
 
 
 def _require_same(actual: Tensor, expected: Tensor, what: str) -> None:
@@ -106,7 +106,7 @@ def check_the_seed_decides_the_first_parameters(subject: Subject) -> None:
         for state in (1, 2):
             torch.manual_seed(state)
             before = torch.random.get_rng_state()
-            found.append(_Adapted(subject, folder, SEED).trained())
+            found.append(_Adapted(subject, folder).trained())
             drawn = not torch.equal(torch.random.get_rng_state(), before)
             assert not drawn, "wrap drew from the global random state"
         _require_unchanged(found[0], found[1], "two adapters of one seed")
