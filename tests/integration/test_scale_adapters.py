@@ -1,0 +1,99 @@
+"""Ray places, vLLM serves the adapter or merged weights, DeepSpeed trains it on two ranks."""
+
+import os
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+pytest.importorskip("ray")
+pytest.importorskip("vllm")
+pytest.importorskip("deepspeed")
+
+pytestmark = [pytest.mark.scale, pytest.mark.slow]
+
+PLACED = (
+    *("--runtime", "ray", "--runtime.ray.ranks.policy", "2"),
+    *("--engine", "vllm", "--engine.vllm.threads", "1"),
+    *("--backend", "deepspeed", "--reward", "vary.py:vary", "--algo.kl.coef", "0.05"),
+    *("--actor.adapter", "lora", "--actor.lora.rank", "8", "--actor.adam.lr", "1e-2"),
+)
+
+STALE = """
+from rlhf_core import Component, hookimpl
+from rlhf_core.capabilities import SERVES_ADAPTERS
+from rlhf_plugin_vllm.config import VllmEngineConfig
+from rlhf_plugin_vllm.engine import VllmEngine
+
+
+class Stale(VllmEngine):
+    \"""Takes every version of the adapter, and goes on serving the first.\"""
+
+    async def update_weights(self, version, source):
+        buckets = list(source.buckets())
+        if version == 0:
+            self._first = buckets
+        return await super().update_weights(version, Kept(self._first))
+
+
+class Kept:
+    def __init__(self, buckets):
+        self._buckets = buckets
+
+    def module(self):
+        return None
+
+    def buckets(self):
+        return iter(self._buckets)
+
+
+@hookimpl
+def rlhf_engines():
+    return [
+        Component(
+            name="stale",
+            config=VllmEngineConfig,
+            factory="stale_engine:Stale",
+            provides=frozenset({SERVES_ADAPTERS}),
+        )
+    ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("serve", "stage"), [("adapter", "3"), pytest.param("merged", "2", marks=pytest.mark.matrix)]
+)
+def test_sampler_and_trainer_agree_about_the_adapter(train, workspace, serve, stage):
+    """After every update the run compares a digest of what vLLM serves with the trainer's."""
+    flags = ("--actor.lora.serve", serve, "--backend.deepspeed.zero_stage", stage)
+
+    lines = [line for line in train("run", *PLACED, *flags) if "metrics" in line]
+
+    assert len(lines) == 2
+    for line in lines:
+        assert line["metrics"]["mismatch/logprob_diff_mean"] < 1e-4
+        assert line["metrics"]["policy/grad_norm"] > 0
+    assert lines[0]["metrics"]["kl/ref"] == pytest.approx(0, abs=1e-6)
+    assert lines[1]["metrics"]["kl/ref"] > 1e-5
+    base = AutoModelForCausalLM.from_pretrained(workspace / "model", dtype=torch.float32)
+    exported = PeftModel.from_pretrained(base, workspace / "run" / "model")
+    assert any(
+        "lora_B" in name and bool(weight.any()) for name, weight in exported.named_parameters()
+    )
+
+
+def test_an_engine_that_keeps_the_old_factors_ends_the_run(train, workspace, monkeypatch, capsys):
+    (workspace / "stale_engine.py").write_text(STALE)
+    monkeypatch.syspath_prepend(workspace)
+    paths = [str(workspace), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("RLHF_PLUGINS", "stale_engine")
+    stale = ["stale" if word == "vllm" else word for word in PLACED]
+    stale = [word.replace("engine.vllm.", "engine.stale.") for word in stale]
+
+    train("run", *stale, "--runtime.ray.weights", "store", code=1)
+
+    assert (
+        "after the update to version 1 the engine serves other weights" in capsys.readouterr().err
+    )
