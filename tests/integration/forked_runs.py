@@ -7,7 +7,9 @@ weights, evaluation, checkpoints and export.
 import hashlib
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -69,11 +71,10 @@ def score(response, row):
 
 
 def write_workspace(folder: Path) -> Path:
-    """Write model, data, reward and configuration into ``folder``; torch is imported, so that forks start at once."""
-    import torch
+    """Write model, data, reward and configuration into ``folder``; Transformers is imported, so that forks start at
+    once."""
     import transformers  # noqa: F401
 
-    assert torch.get_num_threads()
     write_tiny_model(folder / "model", hidden_size=16, num_layers=1, num_heads=2)
     rows = [{"prompt": f"{n:04d}=", "answer": f"{n:04d}"[::-1]} for n in range(0, 9000, 400)]
     (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
@@ -137,3 +138,20 @@ def weights_digest(run: Path) -> dict[str, str]:
         for name in ("model", "model_ema")
         if (run / name).exists()
     }
+
+
+def check_that_killed_runs_resume(
+    folder: Path, words: list[str], phase: str, steps: Iterable[int]
+) -> None:
+    """Compare ``rlhf WORDS``, killed in a phase of each of these steps and resumed, with the same run left alone: equal
+    metrics and weights, to the bit. The runs are ``PHASE`` with the step behind it, and ``whole``."""
+    assert run_in_a_fork(folder, "whole", [*words, "--output", "whole"]) == 0
+    for step in steps:
+        name = f"{phase}{step}"
+        killed = run_in_a_fork(folder, name, [*words, "--output", name], fault=f"{phase}:{step}")
+        assert os.WIFSIGNALED(killed)
+        assert os.WTERMSIG(killed) == signal.SIGKILL
+        assert run_in_a_fork(folder, name, [*words, "--output", name, "--resume", "auto"]) == 0
+
+        assert metrics_without_times(folder / name) == metrics_without_times(folder / "whole")
+        assert weights_digest(folder / name) == weights_digest(folder / "whole")

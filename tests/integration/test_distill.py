@@ -1,8 +1,6 @@
 """``rlhf distill`` as a user runs it: its numbers are those of plain Transformers models."""
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_cli.main import main
 from rlhf_core.testing.tiny import tiny_tokenizer, write_tiny_model
 
-from .forked_runs import QUIET, metrics_without_times, records, run_in_a_fork, weights_digest
+from .forked_runs import (
+    QUIET,
+    check_that_killed_runs_resume,
+    records,
+)
 
 ROWS = [{"prompt": f"{a}+{b}=", "response": f"{a + b:02d}"} for a in range(4) for b in range(3)]
 VOCABULARY = len(tiny_tokenizer())
@@ -135,16 +137,8 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         *("--runtime.local.threads", "1", "--eval.data", "rows.jsonl", "--eval.every", "3"),
         *("--actor.adam.lr", "0.01"),
     ]
-    assert run_in_a_fork(folder, "whole", [*words, "--output", "whole"]) == 0
-    for step in {"train": (2, 5), "save": (4, 6)}[phase]:
-        name = f"{phase}{step}"
-        killed = run_in_a_fork(folder, name, [*words, "--output", name], fault=f"{phase}:{step}")
-        assert os.WIFSIGNALED(killed)
-        assert os.WTERMSIG(killed) == signal.SIGKILL
-        assert run_in_a_fork(folder, name, [*words, "--output", name, "--resume", "auto"]) == 0
-
-        assert metrics_without_times(folder / name) == metrics_without_times(folder / "whole")
-        assert weights_digest(folder / name) == weights_digest(folder / "whole")
+    steps = {"train": (2, 5), "save": (4, 6)}[phase]
+    check_that_killed_runs_resume(folder, words, phase, steps)
 
 
 @pytest.mark.parametrize(

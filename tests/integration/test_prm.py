@@ -3,8 +3,6 @@
 import asyncio
 import json
 import math
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,11 @@ from rlhf_core.contracts import RewardRequest
 from rlhf_core.plugins import load
 from rlhf_core.testing.tiny import write_tiny_model
 
-from .forked_runs import QUIET, metrics_without_times, records, run_in_a_fork, weights_digest
+from .forked_runs import (
+    QUIET,
+    check_that_killed_runs_resume,
+    records,
+)
 
 
 def solution(a, b):
@@ -143,16 +145,8 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         *("--train.epochs", "2", "--checkpoint.every", "2", "--runtime.local.threads", "1"),
         *("--eval.data", "steps.jsonl", "--eval.every", "3", "--actor.adam.lr", "0.01"),
     ]
-    assert run_in_a_fork(folder, "whole", [*words, "--output", "whole"]) == 0
-    for step in {"train": (1, 2, 5, 8), "save": (2, 8), "export": (8,)}[phase]:
-        name = f"{phase}{step}"
-        killed = run_in_a_fork(folder, name, [*words, "--output", name], fault=f"{phase}:{step}")
-        assert os.WIFSIGNALED(killed)
-        assert os.WTERMSIG(killed) == signal.SIGKILL
-        assert run_in_a_fork(folder, name, [*words, "--output", name, "--resume", "auto"]) == 0
-
-        assert metrics_without_times(folder / name) == metrics_without_times(folder / "whole")
-        assert weights_digest(folder / name) == weights_digest(folder / "whole")
+    steps = {"train": (1, 2, 5, 8), "save": (2, 8), "export": (8,)}[phase]
+    check_that_killed_runs_resume(folder, words, phase, steps)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,11 @@ from rlhf_core.contracts import RewardRequest, Turn
 from rlhf_core.plugins import load
 from rlhf_core.testing.tiny import write_tiny_model
 
-from .forked_runs import QUIET, metrics_without_times, records, run_in_a_fork, weights_digest
+from .forked_runs import (
+    QUIET,
+    check_that_killed_runs_resume,
+    records,
+)
 
 PAIRS = [
     {"prompt": f"{a}?", "chosen": str(max(b, c)) * 2, "rejected": str(min(b, c)), "by": (b - c) / 4}
@@ -212,18 +214,12 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         *("--train.epochs", "2", "--checkpoint.every", "2", "--runtime.local.threads", "1"),
         *("--eval.data", "pairs.jsonl", "--eval.every", "3", "--actor.adam.lr", "0.01"),
     ]
-    assert run_in_a_fork(folder, "whole", [*words, "--output", "whole"]) == 0
-    for step in {"train": (1, 2, 5, 8), "save": (2, 8), "export": (8,)}[phase]:
-        name = f"{phase}{step}"
-        killed = run_in_a_fork(folder, name, [*words, "--output", name], fault=f"{phase}:{step}")
-        assert os.WIFSIGNALED(killed)
-        assert os.WTERMSIG(killed) == signal.SIGKILL
-        assert run_in_a_fork(folder, name, [*words, "--output", name, "--resume", "auto"]) == 0
-
-        assert metrics_without_times(folder / name) == metrics_without_times(folder / "whole")
-        assert weights_digest(folder / name) == weights_digest(folder / "whole")
+    steps = {"train": (1, 2, 5, 8), "save": (2, 8), "export": (8,)}[phase]
+    check_that_killed_runs_resume(folder, words, phase, steps)
+    for step in steps:
         config = "model/config.json"
-        assert (folder / name / config).read_text() == (folder / "whole" / config).read_text()
+        resumed = (folder / f"{phase}{step}" / config).read_text()
+        assert resumed == (folder / "whole" / config).read_text()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_cli.main import main
 from rlhf_core.testing.tiny import write_tiny_model
 
-from .forked_runs import QUIET, metrics_without_times, records, run_in_a_fork, weights_digest
+from .forked_runs import (
+    QUIET,
+    check_that_killed_runs_resume,
+    records,
+)
 
 CONVERSATIONS = [
     [
@@ -139,16 +141,8 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         *("--train.epochs", "2", "--checkpoint.every", "2", "--actor.ema", "0.9"),
         *("--eval.data", "sums.jsonl", "--eval.every", "3", "--runtime.local.threads", "1"),
     ]
-    assert run_in_a_fork(folder, "whole", [*words, "--output", "whole"]) == 0
-    for step in {"train": range(1, 9), "save": range(2, 9, 2), "export": [8]}[phase]:
-        name = f"{phase}{step}"
-        killed = run_in_a_fork(folder, name, [*words, "--output", name], fault=f"{phase}:{step}")
-        assert os.WIFSIGNALED(killed)
-        assert os.WTERMSIG(killed) == signal.SIGKILL
-        assert run_in_a_fork(folder, name, [*words, "--output", name, "--resume", "auto"]) == 0
-
-        assert metrics_without_times(folder / name) == metrics_without_times(folder / "whole")
-        assert weights_digest(folder / name) == weights_digest(folder / "whole")
+    steps = {"train": range(1, 9), "save": range(2, 9, 2), "export": [8]}[phase]
+    check_that_killed_runs_resume(folder, words, phase, steps)
 
 
 def test_sigterm_saves_and_the_message_names_the_command(folder, capfd):
