@@ -3,11 +3,13 @@
     python benchmarks/gpu_step.py --shape 1.5b --peer trl --json result.json
     python benchmarks/gpu_step.py --shape 0.5b -- runtime=ray backend=deepspeed backend.deepspeed.zero_stage=2
     python benchmarks/gpu_step.py --shape 1.5b --peer trl --peer-gpu 1
+    python benchmarks/gpu_step.py --shape 7b --adapter qlora --peer trl --peer-engine generate
 
 Random weights of a published shape, prompts of one length, forced response lengths, sampled at temperature 1, GRPO
 without a reference model. The step is the whole one of ``rlhf train``. Everything runs in processes of their own, one
 after the other, on the same GPU, or at the same time on two of one host; the first step of each is left out
-(compilation and CUDA graphs), and of the others the median counts.
+(compilation and CUDA graphs), and of the others the median counts. With an adapter, TRL has PEFT's of
+the same rank. A base in 4 bits is sampled from by the embedded engine, which shares it with the trainer.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ ONE_GPU = {
     "model.dtype": "bfloat16",
     "backend.torch.compile": "true",
 }
+FOUR_BITS = {"engine": "embedded", "engine.embedded.weights": "shared"}
+"""Of ``qlora``: no other engine holds a base in 4 bits."""
 COMPILE_CACHES = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 PHASES = ("generate_s", "reward_s", "score_s", "train_s", "hold_s", "sync_s", "check_s")
 """Seconds of a step's record. ``hold_s``: what the update of weights waited for generation that runs ahead."""
@@ -52,6 +56,14 @@ def main() -> None:
     parser.add_argument("--peer-gpu", type=int, help="measure the peer there, at the same time")
     parser.add_argument("--peer-steps", type=int, default=3)
     parser.add_argument("--peer-micro-batch", type=int, default=8)
+    parser.add_argument("--peer-engine", choices=["vllm", "generate"], default="vllm")
+    parser.add_argument("--adapter", choices=["lora", "qlora"], help="on all linear layers")
+    parser.add_argument(
+        "--rank", type=int, default=16, help="of the adapter; its alpha is twice that"
+    )
+    parser.add_argument(
+        "--four-bits", action="store_true", help="the base is in 4 bits in its files already"
+    )
     parser.add_argument("--models", type=Path, help="where models are kept; a temporary folder")
     parser.add_argument("--json", type=Path)
     parser.add_argument("options", nargs="*", help="NAME=VALUE: options of rlhf train")
@@ -69,12 +81,15 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
     """Run ours and the peer, and return everything that they said."""
     model = models / arguments.shape
     if not (model / "config.json").exists():
-        code = f"import shapes, pathlib; shapes.write_model({arguments.shape!r}, pathlib.Path({str(model)!r}))"
+        words = (
+            f"{arguments.shape!r}, pathlib.Path({str(model)!r}), four_bits={arguments.four_bits}"
+        )
+        code = f"import shapes, pathlib; shapes.write_model({words})"
         subprocess.run([sys.executable, "-c", code], check=True, cwd=HERE)
     names = ("prompts", "samples", "prompt_tokens", "response_tokens")
     workload = {name: getattr(arguments, name) for name in names}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in workload.items()]
-    options: dict[str, str | None] = {**ONE_GPU}
+    options: dict[str, str | None] = {**ONE_GPU, **_adapter_options(arguments)}
     for option in arguments.options:
         name, _, value = option.partition("=")
         options[name] = value or None
@@ -89,6 +104,7 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
         "gpu": _gpu(),
         "python": platform.python_version(),
         "shape": arguments.shape,
+        "adapter": arguments.adapter,
         "options": options,
         **workload,
         "ours": ours,
@@ -102,8 +118,22 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
     return report
 
 
+def _adapter_options(arguments: argparse.Namespace) -> dict[str, str | None]:
+    name = arguments.adapter
+    if name is None:
+        return {}
+    adapter: dict[str, str | None] = {
+        "actor.adapter": name,
+        f"actor.{name}.rank": str(arguments.rank),
+    }
+    return adapter | FOUR_BITS if name == "qlora" else adapter
+
+
 def _run_peer(arguments: argparse.Namespace, model: Path, flags: list[str]) -> dict[str, Any]:
     extra = ["--gpu", "--recompute", f"--micro-batch={arguments.peer_micro_batch}"]
+    extra.append(f"--engine={arguments.peer_engine}")
+    if arguments.adapter:
+        extra += [f"--adapter={arguments.adapter}", f"--rank={arguments.rank}"]
     environment = {}
     if arguments.peer_gpu is not None:
         # Two that compile at once do not share what is half written.
@@ -118,7 +148,9 @@ def table(report: dict[str, Any]) -> str:
     timings = [record["timing"] for record in report["ours"]["records"][1:]]
     median = medians(timings)
     step = median["step_s"]
-    lines = [f"{report['gpu']}, {report['shape']}, {report['prompts']} x {report['samples']}"]
+    trained = report["adapter"] or "all weights"
+    work = f"{report['prompts']} x {report['samples']}"
+    lines = [f"{report['gpu']}, {report['shape']}, {trained}, {work}"]
     limits = _limits(report["ours"]["plan"])
     for name in PHASES:
         seconds, limit = median.get(name, 0.0), limits.get(name)
@@ -139,6 +171,8 @@ def table(report: dict[str, Any]) -> str:
         peer = statistics.median(report["peer"]["step_s"][1:])
         lines.append(f"  TRL          {peer:8.3f} s   {tokens / peer:8.0f} tokens/s")
         lines.append(f"  ours / TRL   {step / peer:8.3f}")
+        if (peak := report["peer"].get("torch_peak_gib")) is not None:
+            lines.append(f"  TRL's process allocated at most {peak:.1f} GiB")
     return "\n".join(lines)
 
 

@@ -12,6 +12,8 @@ import tempfile
 import time
 from typing import Any
 
+from peer_trl_adapter import adapter, loading
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -63,7 +65,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
-            model_init_kwargs=loading(arguments, on_gpu=on_gpu),
+            model_init_kwargs=loading(arguments, "bfloat16" if on_gpu else "float32"),
         ),
         peft_config=adapter(arguments),
         train_dataset=rows,
@@ -73,35 +75,6 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
     trainer.train()
     peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
     return {"step_s": seconds, "peak_gib": peak}
-
-
-def loading(arguments: argparse.Namespace, *, on_gpu: bool) -> dict[str, Any]:
-    """Return the arguments of ``from_pretrained``."""
-    kwargs: dict[str, Any] = {"dtype": "bfloat16" if on_gpu else "float32"}
-    if arguments.adapter == "qlora":
-        from transformers import BitsAndBytesConfig
-
-        kwargs["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=kwargs["dtype"],
-        )
-    return kwargs
-
-
-def adapter(arguments: argparse.Namespace) -> Any:
-    """Return PEFT's configuration, None if all weights are trained."""
-    if arguments.adapter is None:
-        return None
-    from peft import LoraConfig
-
-    return LoraConfig(
-        r=arguments.rank,
-        lora_alpha=2 * arguments.rank,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
 
 
 def now(torch: Any) -> float:

@@ -1,7 +1,8 @@
 """TRL's GRPO step, for ``cpu_step.py`` and ``gpu_step.py``: prints one line of JSON with the seconds of each step.
 
 Run in a process of its own, with the interpreter given there: TRL brings its own trainer stack. On a GPU it generates
-with vLLM in the same process, which sleeps while it trains (TRL's own way to share one GPU).
+with vLLM in the same process, which sleeps while it trains (TRL's own way to share one GPU), or with the model's
+``generate``. With an adapter it trains PEFT's, and hands vLLM the merged weights.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import string
 import tempfile
 import time
 from typing import Any
+
+from peer_trl_adapter import adapter, loading
 
 
 def main() -> None:
@@ -29,9 +32,13 @@ def main() -> None:
     parser.add_argument(
         "--recompute", action="store_true", help="activations, in the backward pass"
     )
+    parser.add_argument("--engine", choices=["vllm", "generate"], default="vllm")
+    parser.add_argument("--adapter", choices=["lora", "qlora"], help="on all linear layers")
+    parser.add_argument("--rank", type=int, default=16, help="of the adapter")
     parser.add_argument("--memory-share", type=float, default=0.4, help="of the GPU, for vLLM")
     arguments = parser.parse_args()
-    print("TRL " + json.dumps({"step_s": step_seconds(arguments)}), flush=True)
+    result = {"step_s": step_seconds(arguments), "torch_peak_gib": peak_gib()}
+    print("TRL " + json.dumps(result), flush=True)
 
 
 def step_seconds(arguments: argparse.Namespace) -> list[float]:
@@ -61,6 +68,7 @@ def step_seconds(arguments: argparse.Namespace) -> list[float]:
         model=arguments.model,
         reward_funcs=lambda completion_ids, **_: [sum(ids) % 7 / 7 for ids in completion_ids],
         args=GRPOConfig(**_settings(arguments)),
+        peft_config=adapter(arguments),
         train_dataset=rows,
         processing_class=tokenizer,
         callbacks=[Clock()],
@@ -96,15 +104,23 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
             "generation_kwargs": {"min_new_tokens": arguments.response_tokens},
             "model_init_kwargs": {"dtype": "float32"},
         }
+    settings |= {"bf16": True, "model_init_kwargs": loading(arguments, "bfloat16")}
+    if arguments.engine == "generate":
+        return settings | {"generation_kwargs": {"min_new_tokens": arguments.response_tokens}}
     return settings | {
-        "bf16": True,
         "generation_kwargs": {"ignore_eos": True},
-        "model_init_kwargs": {"dtype": "bfloat16"},
         "use_vllm": True,
         "vllm_mode": "colocate",
         "vllm_enable_sleep_mode": True,
         "vllm_gpu_memory_utilization": arguments.memory_share,
     }
+
+
+def peak_gib() -> float | None:
+    """Return what torch allocated at most in this process, in GiB; None without a GPU."""
+    import torch
+
+    return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
 
 
 def _now(torch: Any) -> float:
