@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tests.deadlines import PATIENT_S
 
 from rlhf_core.durable.ledger import replay
 
@@ -20,8 +21,7 @@ pytest.importorskip("vllm")
 pytest.importorskip("deepspeed")
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 600
-GONE_WITHIN_S = 20
+GONE_WITHIN_S = 45
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
@@ -166,7 +166,7 @@ def run(folder: Path, mode: Mode) -> list[dict]:
     }
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "rlhf_cli", "train", "-c", "examples/reverse_digits/run.toml"]
-    subprocess.run([*command, *words], cwd=ROOT, env=env, check=True, timeout=LIMIT_S)
+    subprocess.run([*command, *words], cwd=ROOT, env=env, check=True, timeout=PATIENT_S)
 
     give_up = time.monotonic() + GONE_WITHIN_S
     while (left := started_with(mark)) and time.monotonic() < give_up:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.contracts import (
@@ -216,10 +217,10 @@ ON_RAY = [
     *("--runtime", "ray", "--runtime.ray.object_store_mib", "100"),
     *("--runtime.ray.show_output", "false"),
 ]
-PATIENCE_S = 300
+PATIENCE_S = HANG_S
 LOOK_EVERY_S = 2
-GONE_WITHIN_S = 20
-"""After a run's end, also by kill -9. On an idle machine it is 2; Ray's own agents would take 60."""
+GONE_WITHIN_S = 45
+"""After a run's end, also by kill -9; Ray's own agents would take 60."""
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pytest
+from tests.deadlines import HANG_S, PATIENT_S
 
 from rlhf_core import RLHFError, RolloutError
 from rlhf_core.contracts import RoleSpec
@@ -16,8 +17,6 @@ from .conftest import engine_pids, pid_of, request, sample, update_of
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
 TWO = {"engines": 2, "colocate": ("policy+engine",)}
-AT_ONCE_S, SOON_S = 5, 30
-"""Within which the death of an engine, and of a rank, has to be known."""
 
 
 async def until(condition):
@@ -44,7 +43,7 @@ def test_requests_of_an_engine_that_is_killed_are_served_by_another_with_the_sam
             asked = asyncio.create_task(ask_many(run.engine))
             await until(lambda: all(server.load for server in run.engine.crew.members))
             os.kill(first, signal.SIGKILL)
-            async with asyncio.timeout(SOON_S):
+            async with asyncio.timeout(HANG_S):
                 actual = await asked
             assert completions_of(actual) == completions_of(expected)
 
@@ -61,9 +60,9 @@ def test_an_idle_engine_that_is_killed_is_missed_at_once_and_replaced_on_the_new
             await run.engine.update_weights(1, policy.weights())
             dead = engine_pids(run.engine)[1]
             os.kill(dead, signal.SIGKILL)
-            async with asyncio.timeout(AT_ONCE_S):
+            async with asyncio.timeout(HANG_S):
                 await until(lambda: dead not in engine_pids(run.engine))
-            async with asyncio.timeout(SOON_S):
+            async with asyncio.timeout(HANG_S):
                 await until(lambda: len(engine_pids(run.engine)) == 2)
             # The digest is compared between the engines, too.
             assert await run.engine.checksum() == await policy.checksum()
@@ -98,7 +97,7 @@ def test_without_restarts_the_last_engines_death_ends_the_request(placed, spec):
             with pytest.raises(
                 RolloutError, match=r"0\.2\.0\.0: no engine is left; engine 0 .*died"
             ):
-                async with asyncio.timeout(AT_ONCE_S):
+                async with asyncio.timeout(HANG_S):
                     await run.engine.generate(request(2))
 
     asyncio.run(play())
@@ -111,12 +110,14 @@ def test_an_engine_that_cannot_be_started_anew_uses_up_the_budget(
     shutil.copytree(model, folder)
 
     async def play():
-        async with placed(spec(folder=folder), max_engine_restarts=2) as run:
+        async with placed(
+            spec(folder=folder), max_engine_restarts=2, start_timeout_s=PATIENT_S
+        ) as run:
             shutil.rmtree(folder)  # a new engine finds no model
             os.kill(engine_pids(run.engine)[0], signal.SIGKILL)
             with pytest.raises(RolloutError, match=r"no engine is left; .* could not be started"):
-                # Less than start_timeout_s: a failed process does not keep its successor's place.
-                async with asyncio.timeout(2 * SOON_S):
+                # Long before start_timeout_s: a failed process does not keep its successor's place.
+                async with asyncio.timeout(HANG_S):
                     await run.engine.generate(request())
 
     asyncio.run(play())
@@ -130,14 +131,14 @@ def test_an_engine_that_cannot_be_started_anew_uses_up_the_budget(
 
 def test_an_engine_that_hangs_is_taken_for_dead(placed, spec):
     async def play():
-        async with placed(spec(), generate_timeout_s=5.0, **TWO) as run:
+        async with placed(spec(), generate_timeout_s=15.0, **TWO) as run:
             await ask_many(run.engine)  # the first answer of a process takes longest
             expected = await run.engine.generate(request())
             # An idle router asks the first engine, which need not be the one that was ready first.
             asked = min(run.engine.crew.members, key=lambda member: member.index)
             hanging = pid_of(asked.process)
             os.kill(hanging, signal.SIGSTOP)
-            async with asyncio.timeout(SOON_S):
+            async with asyncio.timeout(HANG_S):
                 actual = await run.engine.generate(request())
             assert hanging not in engine_pids(run.engine)
             assert completions_of([actual]) == completions_of([expected])
@@ -155,7 +156,7 @@ def test_an_engine_killed_while_weights_are_handed_over_is_left_out(placed, spec
             )
             await asyncio.sleep(0.1)
             os.kill(dead, signal.SIGKILL)
-            async with asyncio.timeout(SOON_S):
+            async with asyncio.timeout(HANG_S):
                 await handed
                 await until(lambda: len(engine_pids(run.engine)) == 2)
             assert dead not in engine_pids(run.engine)
@@ -175,9 +176,9 @@ def test_the_only_engine_that_dies_of_new_weights_is_waited_for(placed, spec):
             handed = asyncio.create_task(run.engine.update_weights(1, policy.weights()))
             await asyncio.sleep(0.1)
             os.kill(dead, signal.SIGKILL)
-            async with asyncio.timeout(AT_ONCE_S):
+            async with asyncio.timeout(HANG_S):
                 await handed
-            async with asyncio.timeout(2 * SOON_S):
+            async with asyncio.timeout(HANG_S):
                 assert await run.engine.checksum() == await policy.checksum()
             assert dead not in engine_pids(run.engine)
 
@@ -192,12 +193,12 @@ def test_an_engine_that_joins_during_an_update_gets_the_new_weights(placed, spec
             policy, dead = run.roles["policy"], engine_pids(run.engine)[0]
             delivery = run.engine._delivery
             os.kill(dead, signal.SIGKILL)
-            async with asyncio.timeout(2 * SOON_S):
+            async with asyncio.timeout(HANG_S):
                 await until(lambda: dead not in engine_pids(run.engine))
                 while not delivery._lock.locked():
                     await asyncio.sleep(0)
             await run.engine.update_weights(1, policy.weights())
-            async with asyncio.timeout(SOON_S):
+            async with asyncio.timeout(HANG_S):
                 await until(lambda: len(engine_pids(run.engine)) == 2)
             results = await ask_many(run.engine)
             versions = {v for part in results for c in part for v in c.weight_version.tolist()}
@@ -221,7 +222,7 @@ def test_a_request_that_arrives_during_an_update_is_served(placed, spec):
             asked = asyncio.create_task(run.engine.generate(request()))
             await asyncio.sleep(0.1)
             os.kill(engine, signal.SIGCONT)
-            async with asyncio.timeout(SOON_S):
+            async with asyncio.timeout(HANG_S):
                 await handed
                 await run.engine.resume()
                 assert len(await asked) == 3
@@ -257,7 +258,7 @@ def test_a_rank_that_dies_while_it_computes_ends_the_call_with_a_reason(placed, 
             with pytest.raises(
                 RLHFError, match=r"policy rank 0 \(pid \d+ on .*\) died.*--resume auto goes on"
             ):
-                async with asyncio.timeout(SOON_S):
+                async with asyncio.timeout(HANG_S):
                     await step
 
     asyncio.run(play())
@@ -272,7 +273,7 @@ def test_a_rank_that_dies_idle_ends_what_the_engines_are_doing(placed, spec):
             await until(lambda: run.engine.crew.members[0].load)
             os.kill(pid_of(run.roles["policy"].ranks[0]), signal.SIGKILL)
             with pytest.raises(RLHFError, match=r"policy rank 0 .*--resume auto goes on"):
-                async with asyncio.timeout(SOON_S):
+                async with asyncio.timeout(HANG_S):
                     await asked
 
     asyncio.run(play())
@@ -293,7 +294,7 @@ def test_one_of_two_ranks_that_dies_ends_the_wait_for_the_other(placed, spec):
             os.kill(rank, signal.SIGKILL)
             # Not the survivor's broken connection, which may be known first.
             with pytest.raises(RLHFError, match=rf"policy rank 1 \(pid {rank} .*--resume auto"):
-                async with asyncio.timeout(SOON_S):
+                async with asyncio.timeout(HANG_S):
                     await step
 
     asyncio.run(play())
@@ -308,7 +309,7 @@ def test_a_rank_that_hangs_misses_its_deadline(placed, spec, model):
             with pytest.raises(
                 RLHFError, match=r"reference rank 0 .* did not answer logprobs within 1 s"
             ):
-                async with asyncio.timeout(SOON_S):
+                async with asyncio.timeout(HANG_S):
                     await run.roles["reference"].logprobs(batch)
 
     asyncio.run(play())
@@ -326,7 +327,7 @@ def test_a_new_engine_makes_up_for_what_it_missed(placed, spec):
             await policy.train_step(*update_of(await sample(run.engine)))
             await run.engine.pause()
             await run.engine.update_weights(1, policy.weights())
-            async with asyncio.timeout(SOON_S):
+            async with asyncio.timeout(HANG_S):
                 await until(lambda: len(engine_pids(run.engine)) == 2)
             assert await run.engine.checksum() == await policy.checksum()
             await run.engine.resume()  # an engine that was not paused would refuse

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.deadlines import HANG_S
 
 ray = pytest.importorskip("ray")
 
@@ -33,7 +34,6 @@ from .conftest import COMPONENTS  # noqa: E402
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
-SOON_S = 60
 SETTINGS = GroupSettings(
     num_samples=3,
     sampling=SamplingParams(max_new_tokens=1),
@@ -69,7 +69,7 @@ def workers(cluster, monkeypatch, tmp_path):
             RayRuntimeConfig(**options),
         )
         try:
-            async with asyncio.timeout(SOON_S):
+            async with asyncio.timeout(HANG_S):
                 await pool.crew.start_all(count)
                 yield SimpleNamespace(pool=pool, pids=pids, supervisor=supervisor)
         finally:

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.deadlines import HANG_S
 
 from .conftest import PATIENCE_S, processes_of
 from .records import books_of, seconds_until_noted, train_here
@@ -26,11 +27,9 @@ pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("ray")
 
 STEPS = 4
-ENGINE_S, RANK_S = 5, 30
-"""Within which the loss of an engine or worker, and of a rank, has to be known."""
 HOSTS = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
 """Not 127.0.0.1, in whose place Ray takes the address of the machine."""
-JOIN_S = 60
+JOIN_S = 300
 STORE_BYTES = 100_000_000
 WAIT = Path(__file__).parents[3] / "examples/cluster/wait_for_nodes.py"
 
@@ -153,7 +152,7 @@ def train(nodes, start, folder):
         return started[-1]
 
     yield run
-    give_up = time.monotonic() + PATIENCE_S / 10
+    give_up = time.monotonic() + PATIENCE_S
     while (left := actors_in(folder)) and time.monotonic() < give_up:
         time.sleep(0.1)
     assert not left
@@ -224,7 +223,7 @@ def test_a_run_outlives_the_node_of_its_engine(nodes, train, folder, undisturbed
     when = nodes.kill(node_of(folder, "engine 0"))
 
     assert run.end() == 0, run.output
-    assert seconds_until_noted(folder, "engine 0", when) < ENGINE_S
+    assert seconds_until_noted(folder, "engine 0", when) < HANG_S
     assert books_of(folder / "run") == undisturbed
 
 
@@ -239,7 +238,7 @@ def test_a_run_outlives_the_node_of_a_rollout_worker(nodes, train, folder, undis
     when = nodes.kill(1)
 
     assert run.end() == 0, run.output
-    assert seconds_until_noted(folder, "rollout worker", when) < ENGINE_S
+    assert seconds_until_noted(folder, "rollout worker", when) < HANG_S
     assert books_of(folder / "run") == undisturbed
 
 
@@ -255,7 +254,7 @@ def test_a_run_ends_with_the_node_of_a_rank_and_resumes_elsewhere(
     when = nodes.kill(node_of(folder, "policy 0"))
 
     assert run.end() == 1, run.output
-    assert (folder / "run" / "run.log").stat().st_mtime - when < RANK_S
+    assert (folder / "run" / "run.log").stat().st_mtime - when < HANG_S
     told = re.search(r"error: policy rank 0 \(pid \d+ on .*", run.output)
     assert told is not None, run.output
     assert "--resume auto" in told[0]

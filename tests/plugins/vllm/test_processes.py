@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.deadlines import HANG_S
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
@@ -84,7 +85,7 @@ def test_a_call_in_flight_fails_and_nothing_is_left(folder, tmp_path, victim):
         stderr=subprocess.DEVNULL,
         text=True,
         check=False,
-        timeout=200,
+        timeout=2 * HANG_S,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
@@ -97,7 +98,7 @@ def test_a_call_in_flight_fails_and_nothing_is_left(folder, tmp_path, victim):
         assert "request 0.7" in said[2]
     if victim == "nobody":
         assert "the engine was closed" in said[2]
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + HANG_S
     while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < give_up:
         time.sleep(0.1)
     assert not left

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core import RLHFError
 
@@ -13,7 +14,6 @@ from rlhf_plugin_ray.processes.crew import Crew  # noqa: E402  (after importorsk
 from rlhf_plugin_ray.processes.supervisor import ProcessLost, Supervisor  # noqa: E402
 
 LOST = ProcessLost("policy rank 0 died")
-SOON_S = 30
 
 
 async def never(index):
@@ -34,7 +34,7 @@ def test_who_waits_for_an_engine_to_start_learns_that_the_run_is_over():
         assert not waiting.done()
         supervisor.fail(LOST)
         with pytest.raises(ProcessLost, match="policy rank 0 died"):
-            async with asyncio.timeout(SOON_S):
+            async with asyncio.timeout(HANG_S):
                 await waiting
         starting.cancel()
 
@@ -56,7 +56,7 @@ def test_an_error_gives_way_to_the_death_that_caused_it_and_stays_without_one():
     async def play():
         supervisor = Supervisor()
         assert await supervisor.cause_of(connection_closed, 0.1) is connection_closed
-        cause = asyncio.create_task(supervisor.cause_of(connection_closed, SOON_S))
+        cause = asyncio.create_task(supervisor.cause_of(connection_closed, HANG_S))
         await asyncio.sleep(0)
         supervisor.fail(LOST)
         assert await cause is LOST

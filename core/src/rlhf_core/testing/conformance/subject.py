@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from ...component import Component, Config, Registered
 
+HANGS_AFTER_S = 600.0
+"""Seconds after which a component that does not answer has failed its check, also on a busy machine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:

@@ -16,7 +16,7 @@ from ....batch.trajectory import Stop
 from ....contracts.engine import Completion, EngineSpec, GenerationRequest, SamplingParams
 from ....errors import RolloutError
 from ..comparing import assert_equal
-from ..subject import Check, Subject
+from ..subject import HANGS_AFTER_S, Check, Subject
 from ..tiny_policy import PlainModel, tiny_model
 
 PROMPTS = ((5, 9, 12), (7,), (30, 31, 32, 33, 34, 35, 36), (5, 9, 12, 40))
@@ -54,7 +54,7 @@ def _with_engine(subject: Subject, work: Work, *, eos: tuple[int, ...] = ()) -> 
             max_concurrency=32,
             eos_token_ids=eos,
         )
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(HANGS_AFTER_S):
             await engine.start(spec, _Source(plain.state()))
             try:
                 await work(engine, plain)

@@ -12,7 +12,7 @@ from ....contracts.engine import Completion, GenerationRequest, SamplingParams
 from ....contracts.environment import Action, Observation, StepResult
 from ....contracts.executor import RolloutContext
 from ...fakes import FakeEngine, FakeRenderer
-from ..subject import Check, Subject
+from ..subject import HANGS_AFTER_S, Check, Subject
 
 RENDERER = FakeRenderer()
 SAMPLES = (0, 1, 2, 3)
@@ -67,7 +67,7 @@ def _run(
     executor = subject.make()
 
     async def bounded() -> list[Trajectory]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANGS_AFTER_S):
             found: list[Trajectory] = await executor.run(task, samples, context)
             return found
 
