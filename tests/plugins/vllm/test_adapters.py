@@ -316,6 +316,7 @@ def test_a_module_that_vllm_left_out_is_named(engine, run, in_worker, first, sou
         manager = worker._rlhf_slots._manager
         layer = manager.modules[left_out]
         layer.set_lora = lambda index, *factors: layer.reset_lora(index)
+        worker._rlhf_slots._layout = None  # as before the first version
 
     def put_back(worker, left_out):
         del worker._rlhf_slots._manager.modules[left_out].set_lora

@@ -101,3 +101,109 @@ def test_a_worker_has_its_share_of_a_factor(workers, held, whole, is_share):
     room = _Room(made.lora_a_stacked[0], made.lora_b_stacked[0], made.tp_size)
 
     assert _is_share(held, whole, room) == is_share
+
+
+class CopyingManager(Manager):
+    """vLLM's manager, which copies the factors of a version into the next of its slots."""
+
+    model = None
+
+    def __init__(self, modules) -> None:
+        super().__init__(capacity=4, modules=modules)
+        self.lora_index_to_id = [None, None]
+        self.activations = 0
+        self.forgets = ()
+        """Names of modules that it leaves as they are."""
+
+    def add_adapter(self, adapter):
+        self.held[adapter.id] = adapter
+
+    def deactivate_adapter(self, number):
+        self.lora_index_to_id = [None if held == number else held for held in self.lora_index_to_id]
+
+    def activate_adapter(self, number):
+        slot = self.activations % 2
+        self.activations += 1
+        self.lora_index_to_id[slot] = number
+        for name, module in self.modules.items():
+            weights = self.held[number].loras[name]
+            if name in self.forgets:
+                continue
+            for stack, factor in (
+                (module.lora_a_stacked[0], weights.lora_a),
+                (module.lora_b_stacked[0], weights.lora_b),
+            ):
+                stack[slot] = 0.0
+                stack[slot, 0, : factor.shape[0], : factor.shape[1]].copy_(factor)
+
+
+def version(number, *, rank=2):
+    """The bucket of one version: its slots and bytes, by names of factors."""
+    from rlhf_core.weights import aligned, slot_for
+
+    factors = {
+        f"{module}.{factor}": torch.arange(float(a * b)).view(a, b) + number * 100 + at
+        for at, module in enumerate(("x", "y"))
+        for factor, (a, b) in {"lora_A": (rank, 6), "lora_B": (4, rank)}.items()
+    }
+    slots, end = [], 0
+    for name, tensor in factors.items():
+        slots.append(slot_for(name, tensor, aligned(end)))
+        end = slots[-1].offset + slots[-1].nbytes
+    store = torch.zeros(end, dtype=torch.uint8)
+    for slot in slots:
+        slot.view(store).copy_(factors[slot.name])
+    return slots, store
+
+
+@pytest.fixture
+def updated(slots_of, monkeypatch):
+    """``updated(version)``: slots and manager after that version came as the next one."""
+    from rlhf_plugin_vllm import compat
+
+    monkeypatch.setattr(compat, "adapted_module", lambda model, name: name)
+    manager = CopyingManager({"x": layer(1), "y": layer(1)})
+    held = slots_of(manager)
+
+    def update(bucket):
+        number = manager.activations + 1
+        held.begin(number, keep=[number - 1])
+        held.take(*bucket)
+        held.finish()
+        return held.served(number)
+
+    update.manager = manager
+    return update
+
+
+def test_each_version_is_read_back_from_the_slot_that_vllm_put_it_in(updated, slots_of):
+    for number in range(1, 5):
+        fresh = slots_of(CopyingManager({"x": layer(1), "y": layer(1)}))
+        fresh.begin(1, keep=[])
+        fresh.take(*version(number))
+        fresh.finish()
+
+        assert updated(version(number)) == fresh.served(1)
+
+
+def test_only_the_first_version_of_a_layout_is_recorded(updated, monkeypatch):
+    from rlhf_plugin_vllm.worker import adapter_slots
+
+    updated(version(1))
+    monkeypatch.setattr(adapter_slots, "CopyRecorder", None)
+
+    updated(version(2))
+
+    with pytest.raises(TypeError):  # other shapes have other places
+        updated(version(3, rank=1))
+
+
+def test_a_later_version_that_vllm_did_not_copy_has_another_digest(updated):
+    updated(version(1))
+    right = updated(version(2))
+    updated.manager.forgets = ("y",)
+
+    wrong = updated(version(2))
+
+    changed = [a["name"] for a, b in zip(right, wrong, strict=True) if a["total"] != b["total"]]
+    assert changed == ["y.lora_A", "y.lora_B"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from .. import compat
 from ..names import MERGED_INSTEAD
 from .held_weights import held_weights
 from .receiver import Bucket
-from .recorder import CopyRecorder, Placed
+from .recorder import CopiedPart, CopyRecorder, Placed
 
 FACTORS = ("lora_A", "lora_B")
 FIX = f"Leave this module out of the adapter, or {MERGED_INSTEAD}."
@@ -41,6 +41,36 @@ class _Room:
     """(slots, 1, out, R) for all slots, with this worker's share of the outputs."""
     num_workers: int
     """Number of workers that share the layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where vLLM put the factors of one version. The next version has the same places in another slot, if its buckets
+    are laid out alike."""
+
+    buckets: list[Sequence[TensorSlot]]
+    modules: dict[str, str]
+    """Names of the modules with factors, and vLLM's names of them."""
+    factors: Mapping[str, Placed]
+    slot: int
+
+    def in_slot(self, slot: int, strides: Mapping[int, int]) -> dict[str, Placed]:
+        """Return the factors' places in another slot.
+
+        Args:
+            strides: number of elements from one slot to the next, by the address of the matrix of all slots.
+        """
+
+        def moved(part: CopiedPart) -> CopiedPart:
+            kept = part.kept
+            distance = (slot - self.slot) * strides[kept.untyped_storage().data_ptr()]
+            offset = kept.storage_offset() + distance
+            return replace(part, kept=kept.as_strided(kept.shape, kept.stride(), offset))
+
+        return {
+            name: Placed(placed.slot, [moved(part) for part in placed.parts])
+            for name, placed in self.factors.items()
+        }
 
 
 class AdapterSlots:
@@ -63,6 +93,8 @@ class AdapterSlots:
         """Slot that ``_factors`` were copied to."""
         self._names: set[str] = set()
         """Names of the factors of the first version."""
+        self._layout: _Layout | None = None
+        """Of the version of which vLLM's copies were last recorded."""
 
     def begin(self, number: int, keep: Sequence[int]) -> None:
         """Begin a version, and drop the other versions but ``keep``.
@@ -94,17 +126,39 @@ class AdapterSlots:
             ValueError: there are no factors or other ones than before, or a factor does not fit the model.
         """
         factors = {slot.name: slot.view(store) for slots, store in self._buckets for slot in slots}
-        self._check_names(factors)
+        modules = self._vllm_names(factors)
         layers = {}
-        for module in dict.fromkeys(name.rpartition(".")[0] for name in factors):
+        for module, name in modules.items():
             a, b = (factors[f"{module}.{factor}"] for factor in FACTORS)
-            name = compat.adapted_module(self._manager.model, module)
-            self._check_fits(module, self._rooms.get(name), a, b)
             layers[name] = LoRALayerWeights(name, len(a), len(a), a, b, scaling=1.0)
         rank = max(layer.rank for layer in layers.values())
         self._manager.add_adapter(LoRAModel(self._number, rank, layers))
-        self._activate()
+        self._activate(modules)
         self._names = self._names or set(factors)
+
+    def _vllm_names(self, factors: Mapping[str, Tensor]) -> dict[str, str]:
+        """Return vLLM's name of each module that has factors.
+
+        Raises:
+            ValueError: see ``finish``.
+        """
+        if (known := self._known_layout()) is not None:
+            return known.modules
+        self._check_names(factors)
+        modules = {}
+        for module in dict.fromkeys(name.rpartition(".")[0] for name in factors):
+            name = compat.adapted_module(self._manager.model, module)
+            a, b = (factors[f"{module}.{factor}"] for factor in FACTORS)
+            self._check_fits(module, self._rooms.get(name), a, b)
+            modules[module] = name
+        return modules
+
+    def _known_layout(self) -> _Layout | None:
+        """Return the recorded layout if the last version's buckets have it: the same names, shapes and dtypes."""
+        layout = self._layout
+        if layout is None or layout.buckets != [slots for slots, _ in self._buckets]:
+            return None
+        return layout
 
     def served(self, number: int) -> list[dict[str, Any]]:
         """Return the fields of ``HeldWeight`` for each factor of the last version, read back from vLLM's slot for it.
@@ -115,7 +169,8 @@ class AdapterSlots:
         if number != self._number or number not in self._manager.list_adapters():
             raise ValueError(f"the worker does not hold version {number} of the adapter")
         if self._slot not in self._slots_of(number):  # vLLM needed the slot for an older version
-            self._activate()
+            assert self._layout is not None
+            self._activate(self._layout.modules)
         self._check_nothing_else()
         return held_weights(self._factors)
 
@@ -123,13 +178,19 @@ class AdapterSlots:
         """Return the index of the slot that vLLM has the version in, or nothing."""
         return [slot for slot, held in enumerate(self._manager.lora_index_to_id) if held == number]
 
-    def _activate(self) -> None:
+    def _activate(self, modules: dict[str, str]) -> None:
         """Have vLLM copy the factors into a slot, and note where they went.
 
         Raises:
             ValueError: vLLM left out a factor, or keeps it in another form.
         """
         self._manager.deactivate_adapter(self._number)
+        if (known := self._known_layout()) is not None:
+            # Watching each operation would take longer than all copies.
+            self._manager.activate_adapter(self._number)
+            (self._slot,) = self._slots_of(self._number)
+            self._factors = known.in_slot(self._slot, self._strides())
+            return
         with ExitStack() as stack:
             recorders = [
                 stack.enter_context(CopyRecorder(store, slots)) for slots, store in self._buckets
@@ -144,6 +205,16 @@ class AdapterSlots:
                 raise ValueError(
                     f"vLLM left out the factor {name}, or keeps it in a form in which it cannot be read back. {FIX}"
                 )
+        buckets = [slots for slots, _ in self._buckets]
+        self._layout = _Layout(buckets, modules, self._factors, self._slot)
+
+    def _strides(self) -> dict[int, int]:
+        """Return the number of elements from one slot to the next, by the address of each matrix of all slots."""
+        return {
+            stack.untyped_storage().data_ptr(): stack.stride(0)
+            for layer in self._manager.modules.values()
+            for stack in (*layer.lora_a_stacked, *layer.lora_b_stacked)
+        }
 
     def _check_names(self, factors: Mapping[str, Tensor]) -> None:
         if not factors:
