@@ -10,11 +10,14 @@ from typing import NoReturn
 from rlhf_cli.runs import PlannedRun, read_run
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
+from rlhf_core.contracts import RoleSpec
 
 from .machine.hardware import GPUS, find_gpu
 from .memory.placement import ClusterSize
 from .memory.roles import Workload
-from .model.configs import Shapes, shapes_of
+from .model.adapters import AdaptedModels, AdapterCounts
+from .model.activations import Precision
+from .model.configs import configs_of, shapes_of
 from .prediction import Prediction, predict, require_sane
 from .remedies import Remedy, remedies
 from .report import as_json, render
@@ -64,17 +67,24 @@ def main(arguments: Sequence[str]) -> int:
     own, words = parser().parse_known_args(list(arguments))
     plugins = plugin_loader.load()
     gpu, cluster = find_gpu(own.gpu), _cluster(own.nodes, own.gpus_per_node)
+    models = AdaptedModels(plugins)
 
     def predicted(more: Sequence[str]) -> tuple[PlannedRun, Prediction]:
         planned = read_run(replaced(words, more), plugins)
         workload = _workload(planned, own.prompt_tokens, own.response_tokens)
-        shapes: Shapes = shapes_of(planned, own.model_config)
-        return planned, predict(planned, shapes, gpu, cluster, workload)
+        configs = configs_of(planned, own.model_config)
+
+        def adapted(spec: RoleSpec, precision: Precision) -> AdapterCounts | None:
+            return models.counts(spec, configs[spec.role], precision)
+
+        shapes = shapes_of(configs)
+        return planned, predict(planned, shapes, gpu, cluster, workload, adapted)
 
     planned, prediction = predicted([])
     found: list[Remedy] = []
     if not prediction.fits:
-        found = remedies(planned, prediction, lambda flags: predicted(flags)[1])
+        adapters = [entry.name for entry in plugins.registries["rlhf_model_adapters"]]
+        found = remedies(planned, prediction, lambda flags: predicted(flags)[1], adapters)
     if own.json:
         print(json.dumps(as_json(prediction, found), indent=2))
     else:

@@ -20,7 +20,7 @@ from .memory.placement import (
     check_engine,
     place,
 )
-from .memory.roles import PlannedRole, Workload, planned_role
+from .memory.roles import Adapted, PlannedRole, Workload, planned_role
 from .memory.training_memory import Parts, RoleMemory, role_memory
 from .model.configs import Shapes
 from .seconds.phases import Step, phases_of, step_of
@@ -95,8 +95,12 @@ def predict(
     gpu: GpuSpec,
     cluster: ClusterSize | None,
     workload: Workload,
+    adapted: Adapted,
 ) -> Prediction:
     """Return the prediction of a run on GPUs of one model.
+
+    Args:
+        adapted: see ``memory.roles.Adapted``.
 
     Raises:
         ConfigError: the configuration cannot run on any GPU: numbers do not divide, or options contradict each other.
@@ -107,10 +111,13 @@ def predict(
     check_engine(policy, engine)
     placement = place(planned, engine, cluster, notes)
     roles = {
-        name: planned_role(spec, shapes[name], planned, workload, placement.ranks[name], notes)
+        name: planned_role(
+            spec, shapes[name], planned, workload, placement.ranks[name], adapted, notes
+        )
         for name, spec in planned.spec.roles.items()
     }
-    served = engine.memory(policy, gpu)
+    adapter = roles["policy"].role.adapter
+    served = engine.memory(policy, gpu, adapter.factors if adapter else 0)
     gpus = tuple(
         GpuMemory(
             kind=kind,

@@ -38,14 +38,19 @@ class Remedy:
         return f"{' '.join(self.flags)}: {effect}"
 
 
-def remedies(planned: PlannedRun, before: Prediction, again: Again) -> list[Remedy]:
+def remedies(
+    planned: PlannedRun, before: Prediction, again: Again, adapters: Sequence[str]
+) -> list[Remedy]:
     """Return changes that help, at most one of each sort; changes that are enough alone come first.
 
     From each sort the mildest change that is enough is taken, or, if none is enough, the change with the largest gain.
     If no change is enough alone, sorts are joined one after the other, and the first entry is the first joined change
     that is enough, if there is one.
+
+    Args:
+        adapters: names of the model adapters that are installed.
     """
-    sorts = [tuple(sort) for sort in _sorts(planned)]
+    sorts = [tuple(sort) for sort in _sorts(planned, adapters)]
     alone = [best for sort in sorts if (best := _best(sort, (), before, again)) is not None]
     alone.sort(key=lambda remedy: (not remedy.fits, -remedy.gain))
     if any(remedy.fits for remedy in alone):
@@ -62,9 +67,13 @@ def remedies(planned: PlannedRun, before: Prediction, again: Again) -> list[Reme
 
 
 def _best(sort: Sequence[Flags], with_: Flags, before: Prediction, again: Again) -> Remedy | None:
-    tried = [remedy for flags in sort if (remedy := _tried((*with_, *flags), before, again))]
-    enough = [remedy for remedy in tried if remedy.fits]
-    return enough[0] if enough else max(tried, key=lambda remedy: remedy.gain, default=None)
+    tried = []
+    for flags in sort:
+        remedy = _tried((*with_, *flags), before, again)
+        if remedy is not None and remedy.fits:
+            return remedy
+        tried += [remedy] if remedy is not None else []
+    return max(tried, key=lambda remedy: remedy.gain, default=None)
 
 
 def _tried(flags: Flags, before: Prediction, again: Again) -> Remedy | None:
@@ -79,8 +88,9 @@ def _tried(flags: Flags, before: Prediction, again: Again) -> Remedy | None:
     return Remedy(flags=flags, fits=after.fits, gain=gain)
 
 
-def _sorts(planned: PlannedRun) -> Iterator[list[Flags]]:
-    """Yield a list of changes for each sort of change, the mildest change first."""
+def _sorts(planned: PlannedRun, adapters: Sequence[str]) -> Iterator[list[Flags]]:
+    """Yield a list of changes for each sort of change, the mildest change first. Adapters, which change what is learned,
+    are the last sorts."""
     spec, run = planned.spec, planned.run
     backend = {TORCH: "torch", DEEPSPEED: "deepspeed"}.get(spec.backend.name, "")
     options = spec.backend.options
@@ -103,6 +113,9 @@ def _sorts(planned: PlannedRun) -> Iterator[list[Flags]]:
     if planned.runtime.name == "ray:ray" and backend == "deepspeed":
         ranks = planned.runtime.options["ranks"].get("policy", 1)
         yield [("--runtime.ray.ranks.policy", str(times * ranks)) for times in (2, 4)]
+    for role, section in (("policy", "actor"), ("critic", "critic")):
+        if role in spec.roles and spec.roles[role].adapter is None:
+            yield [(f"--{section}.adapter", name) for name in adapters]
 
 
 def _other_shares(planned: PlannedRun) -> list[Flags]:

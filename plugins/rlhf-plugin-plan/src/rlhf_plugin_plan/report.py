@@ -39,6 +39,11 @@ def as_json(prediction: Prediction, remedies: Sequence[Remedy]) -> dict[str, Any
         "gpu": {"name": prediction.gpu.name, "memory_gib": prediction.gpu.memory_gib},
         "num_gpus": prediction.placement.gpus,
         "parameters": {name: shape.parameters for name, shape in prediction.shapes.items()},
+        "adapters": {
+            name: {"name": adapter.name, "trained_parameters": adapter.trained}
+            for name, role in prediction.roles.items()
+            if (adapter := role.role.adapter) is not None
+        },
         "engine": {
             "num": prediction.placement.engines,
             "kv_tokens": prediction.engine_memory.kv_tokens,
@@ -98,8 +103,10 @@ def _head(prediction: Prediction) -> Iterator[str]:
         role = prediction.roles[name]
         together = f" ({role.parts} share every matrix)" if role.parts > 1 else ""
         together = f" ({role.slices} share every sequence)" if role.slices > 1 else together
+        adapter = role.role.adapter
+        trains = f", {adapter.trained:,} trained ({adapter.name})" if adapter else ""
         yield (
-            f"{name}: {shape.parameters:,} parameters, {role.ranks} rank{'s' if role.ranks > 1 else ''}{together}, "
+            f"{name}: {shape.parameters:,} parameters{trains}, {role.ranks} rank{'s' if role.ranks > 1 else ''}{together}, "
             f"micro-batches of {role.batch.tokens:,} tokens"
         )
     yield (

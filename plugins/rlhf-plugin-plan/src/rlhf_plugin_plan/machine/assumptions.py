@@ -30,6 +30,12 @@ ENGINE_SAMPLER_COPIES = 3
 SERVED_AT_ONCE = 1024
 """Largest number of sequences that the vLLM engine decodes together, unless its arguments say otherwise."""
 
+ADAPTER_SLOTS = 4
+"""Number of versions of an adapter with which the vLLM engine computes at once, unless its arguments say otherwise."""
+
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks for which vLLM makes room; an adapter gets the next one."""
+
 SHARING_IS_WORTH = 0.05
 """Share of the tokens that must be saved for the backends to compute prompts once."""
 

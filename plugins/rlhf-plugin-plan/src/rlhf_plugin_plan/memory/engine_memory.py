@@ -37,6 +37,12 @@ class VllmMemoryOptions:
     """Largest number of sequences that are decoded together."""
     kv_width: float
     """Bytes of one number in the KV cache."""
+    adapter_rank: int | None = None
+    """Rank of the adapter that vLLM serves beside the weights; None: it gets whole weights."""
+    adapter_slots: int = assumed.ADAPTER_SLOTS
+    """Number of versions of the adapter with which vLLM computes at once."""
+    adapter_versions: int = 2
+    """Number of versions of the adapter whose factors vLLM's workers keep: those in use, and the one before the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,21 +84,25 @@ def _layers(shape: ModelShape, stages: int) -> int:
 
 
 def vllm_memory(
-    shape: ModelShape, dtype: str, engine: VllmMemoryOptions, gpu: GpuSpec
+    shape: ModelShape, dtype: str, engine: VllmMemoryOptions, gpu: GpuSpec, factors: int = 0
 ) -> EngineMemory:
     """Return the memory of vLLM on one GPU.
 
     Without ``kv_cache_gib`` vLLM fills its share of the GPU, for any model: the KV cache gets the rest of the share. A
     KV cache of 0 tokens means that weights and activations already fill the share.
+
+    Args:
+        factors: number of weights in the factors of an adapter that vLLM serves.
     """
     split = engine.tensor_parallel * engine.pipeline_parallel
     weights = (
         BYTES[dtype] * stage_parameters(shape, engine.pipeline_parallel) / engine.tensor_parallel
     )
     activations = _activations(shape, dtype, engine)
+    slots = adapter_slots(shape, dtype, engine)
     if engine.kv_cache_gib is None:
         share = engine.memory_share * gpu.memory
-        cache = max(0.0, share - weights - activations - assumed.CONTEXT)
+        cache = max(0.0, share - weights - slots - activations - assumed.CONTEXT)
     else:
         cache = engine.kv_cache_gib * GIB
     parts = {
@@ -101,11 +111,17 @@ def vllm_memory(
         "activations": activations,
         "CUDA context": assumed.CONTEXT,
     }
+    if engine.adapter_rank is not None:
+        parts["slots for adapters"] = slots
+        # A worker keeps all factors as they came, whatever its share of the matrices.
+        parts["versions of the adapter"] = float(
+            BYTES[dtype] * factors * engine.adapter_versions
+        )
     if engine.graphs:
         parts["CUDA graphs"] = assumed.ENGINE_GRAPHS
     if split > 1:
         parts["collectives"] = assumed.COLLECTIVES
-    table = BYTES[dtype] * shape.head_weights
+    table = 0 if engine.adapter_rank is not None else BYTES[dtype] * shape.head_weights
     bucket = max(engine.bucket_mib * assumed.MIB, table)
     # The pipeline stage with the most layers has the most bytes per token, so its cache is full first.
     token = (
@@ -116,6 +132,24 @@ def vllm_memory(
         kv_tokens=int(cache * min(engine.tensor_parallel, shape.kv_heads) / token),
         in_trainer={"bucket for the engine's weights": float(bucket)},
     )
+
+
+def adapter_slots(shape: ModelShape, dtype: str, engine: VllmMemoryOptions) -> float:
+    """Return the bytes of vLLM's matrices for adapters on one GPU; 0 without an adapter.
+
+    Each slot has factors of every linear layer, adapted or not, at the next rank for which vLLM makes room. Slots of
+    embeddings and output head, which some families have, are not counted.
+    """
+    if engine.adapter_rank is None:
+        return 0.0
+    rank = min(
+        (room for room in assumed.ADAPTER_RANKS if room >= engine.adapter_rank),
+        default=engine.adapter_rank,
+    )
+    each = _layers(shape, engine.pipeline_parallel) * shape.factor_weights(
+        rank, engine.tensor_parallel
+    )
+    return BYTES[dtype] * engine.adapter_slots * each
 
 
 def embedded_memory(

@@ -20,6 +20,7 @@ MODELED_ARGS = (
     "max_num_seqs",
     "max_num_batched_tokens",
     "kv_cache_dtype",
+    "max_loras",
 )
 """Arguments of vLLM on which the prediction depends; other arguments get a note in the report."""
 
@@ -82,10 +83,14 @@ class PlannedEngine:
         """Number of GPUs of one engine."""
         return self.gpus_of_copy * self.copies
 
-    def memory(self, shape: ModelShape, gpu: GpuSpec) -> EngineMemory:
-        """Return the memory of one engine on one of its GPUs; no parts for an engine that is not modeled."""
+    def memory(self, shape: ModelShape, gpu: GpuSpec, factors: int = 0) -> EngineMemory:
+        """Return the memory of one engine on one of its GPUs; no parts for an engine that is not modeled.
+
+        Args:
+            factors: number of weights in the factors of an adapter that the engine serves.
+        """
         if self.vllm is not None:
-            return vllm_memory(shape, self.dtype, self.vllm, gpu)
+            return vllm_memory(shape, self.dtype, self.vllm, gpu, factors)
         if not self.embedded:
             return EngineMemory(parts={}, kv_tokens=self.max_sequences * self.length, in_trainer={})
         return embedded_memory(
@@ -139,6 +144,9 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
             batched_tokens=_count(args, "max_num_batched_tokens", assumed.ENGINE_BATCHED_TOKENS),
             graphs=options["compile"] is not False,
             max_sequences=_count(args, "max_num_seqs", sequences),
+            adapter_rank=spec.adapter_rank,
+            adapter_slots=_count(args, "max_loras", assumed.ADAPTER_SLOTS),
+            adapter_versions=2 + planned.run.rollout.max_staleness,
             kv_width=1 if "fp8" in str(args.get("kv_cache_dtype", "")) else BYTES[spec.dtype],
         )
         if others := sorted(set(args) - set(MODELED_ARGS)):

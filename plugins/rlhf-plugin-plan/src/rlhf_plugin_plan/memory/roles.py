@@ -6,7 +6,7 @@ and a note in the report says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from rlhf_core.contracts import ComponentRef, RoleSpec
 
 from ..machine import assumptions as assumed
 from ..model.activations import Precision
+from ..model.adapters import AdapterCounts
 from ..model.shapes import ModelShape
 from .training_memory import MicroBatch, Role, Sharing
 
@@ -24,6 +25,9 @@ LIVE_PARAMETERS = "zero_optimization.stage3_max_live_parameters"
 """The only key of ``backend.deepspeed.args`` on which the prediction depends."""
 SMALL = 1_000_000
 """Number of parameters below which the backends compute in float32."""
+
+Adapted = Callable[[RoleSpec, Precision], AdapterCounts | None]
+"""Function that returns the counts of a role's adapter; None if they cannot be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,7 @@ def planned_role(
     run: PlannedRun,
     workload: Workload,
     ranks: int,
+    adapted: Adapted,
     notes: list[str],
 ) -> PlannedRole:
     """Return a role as its backend would hold it; append to ``notes`` a note on each option that is not modeled.
@@ -102,29 +107,27 @@ def planned_role(
         _note(notes, "backend.torch.compile: its savings are modeled for --model.dtype bfloat16")
     if options.get("deep_compile"):
         _note(notes, "backend.deepspeed.deep_compile: planned like layers that are not compiled")
-    if spec.adapter is not None:
-        _note(
-            notes,
-            f"the adapter {spec.adapter.name} is not modeled; planned as if all weights were trained",
-        )
     trained = spec.objective is not None
     states = _optimizer_bytes(spec.optimizer, notes) if trained else (0.0, 0.0)
     slices, parts = _groups(backend, shape, ranks, spec)
+    precision = _precision(spec, shape, options)
+    base_reference = run.demands.reference and "reference" not in run.spec.roles
     role = Role(
         name=spec.role,
         shape=shape.part(parts),
-        precision=_precision(spec, shape, options),
+        precision=precision,
         trained=trained,
         has_head=spec.head == "lm",
         optimizer_bytes=states[0],
         optimizer_table_bytes=states[1],
-        scores=spec.role != "policy" or bool(run.demands.old_statistics),
+        scores=spec.role != "policy" or bool(run.demands.old_statistics) or base_reference,
         average=spec.ema_decay is not None,
         recompute=trained and bool(options.get("gradient_checkpointing")),
         compiled=bool(options.get("compile")),
         chunk=options.get("logits_chunk") or assumed.GPU_CHUNK,
         scales_logits=spec.temperature != 1.0,
         fused_head=not run.demands.teacher_top_k,
+        adapter=_adapter(spec, precision, adapted, notes),
     )
     rows = workload.sequences
     if trained:
@@ -158,6 +161,21 @@ def planned_role(
         slices=slices,
         parts=parts,
     )
+
+
+def _adapter(
+    spec: RoleSpec, precision: Precision, adapted: Adapted, notes: list[str]
+) -> AdapterCounts | None:
+    if spec.adapter is None:
+        return None
+    counts = adapted(spec, precision)
+    if counts is None:
+        _note(
+            notes,
+            f"the adapter {spec.adapter.name} cannot be counted without the model's weights; planned as if all weights "
+            "were trained",
+        )
+    return counts
 
 
 def _note_options(backend: ComponentRef, notes: list[str]) -> None:

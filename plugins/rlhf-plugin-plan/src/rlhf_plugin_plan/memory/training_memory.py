@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ..machine import assumptions as assumed
 from ..model.activations import (
     Precision,
+    adapted_layer_bytes,
     attention_bytes,
     checkpoint_bytes,
     last_norm_bytes,
@@ -22,6 +23,7 @@ from ..model.activations import (
     scoring_bytes,
     weight_gradient_bytes,
 )
+from ..model.adapters import AdapterCounts
 from ..model.shapes import ModelShape
 
 Parts = Mapping[str, float]
@@ -60,6 +62,8 @@ class Role:
     """Whether the temperature differs from 1."""
     fused_head: bool = True
     """Whether one kernel reads the head's product, forwards and backwards; not in distillation over several tokens."""
+    adapter: AdapterCounts | None = None
+    """The adapter that is trained beside the fixed weights of the role; None: the weights themselves are trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,15 +151,29 @@ def moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Mapping[str, Par
 
 
 def trained_parameters(role: Role) -> int:
-    """Return the number of parameters that the optimizer updates: all but the unused output head of a critic."""
+    """Return the number of parameters that the optimizer updates: those of the adapter, or else all but the unused output
+    head of a critic."""
+    if role.adapter is not None:
+        return role.adapter.trained
     unused = role.shape.head_weights if not role.has_head and not role.shape.tied else 0
     return role.shape.parameters - unused
+
+
+def weight_bytes(role: Role) -> float:
+    """Return the bytes of all weights of a role on one rank: base and adapter."""
+    width, shape = role.precision.weight_bytes, role.shape
+    weights = float(width * shape.parameters)
+    if role.adapter is not None:
+        weights += width * role.adapter.trained
+        if role.adapter.linear_weight_bytes is not None:
+            weights += (role.adapter.linear_weight_bytes - width) * shape.layer_weights
+    return weights
 
 
 def _resident(role: Role, sharing: Sharing) -> Parts:
     """Return the resident parts: weights, float32 copies, optimizer state, average; at stage 3 also gradients."""
     width, shape = role.precision.weight_bytes, role.shape
-    weights = width * shape.parameters * sharing.part(3)
+    weights = weight_bytes(role) * sharing.part(3)
     if sharing.stage == 3:
         weights = 0.0 if sharing.offload_parameters else weights
         if role.has_head:
@@ -168,6 +186,8 @@ def _resident(role: Role, sharing: Sharing) -> Parts:
     # DeepSpeed's optimizers keep float32 copies of float32 weights too.
     copied = width == 2 or sharing.stage >= 1
     tables = trained - shape.layer_parameters - shape.hidden
+    if role.adapter is not None:
+        tables = role.adapter.tables
     inner = trained - tables
     parts["float32 copies"] = 4.0 * trained * on_gpu if copied else 0.0
     parts["optimizer state"] = on_gpu * (
@@ -194,14 +214,15 @@ def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[
     kept = _kept(role, batch)
     if role.has_head:
         yield "backward of the head", {**common, **kept, **_head_work(role, batch)}
-    if role.recompute and role.precision.casts:
+    # Autocast keeps the casts of trained weights until a pass ends, those of fixed weights for as long as they are used.
+    if role.recompute and role.precision.casts and role.adapter is None:
         casts = float(role.precision.compute_bytes * role.shape.layer_weights)
         yield "end of the forward pass", {**common, **kept, "weights cast to bfloat16": casts}
     working = {
         "layer being worked on": _layer_work(role, batch),
-        "gradient of a weight": float(weight_gradient_bytes(role.shape, role.precision)),
+        **_weight_work(role),
     }
-    head_gradient = _head_weights(role) * role.precision.weight_bytes
+    head_gradient = _trained_head(role) * role.precision.weight_bytes
     yield "backward", {**common, **kept, **working, "gradient of the head": head_gradient}
     # With several micro-batches the bfloat16 gradients of one micro-batch exist beside the float32 sum until they are
     # added to the sum. The gradients of a single micro-batch become the sum one after the other and are freed.
@@ -242,40 +263,76 @@ def _collected(role: Role, sharing: Sharing) -> Parts:
 def _kept(role: Role, batch: MicroBatch) -> Parts:
     """Return the parts that the forward pass keeps for the backward pass."""
     shape, precision = role.shape, role.precision
-    each = _layer_keeps(role, batch)
+    layers = sum(_layers_keep(role, batch))
     if role.recompute:
-        each = float(batch.computed) * checkpoint_bytes(shape, precision)
+        layers = shape.layers * float(batch.computed) * checkpoint_bytes(shape, precision)
     casts = 0.0
-    if precision.casts and not role.recompute:
+    if precision.casts and not role.recompute and not _is_quantized(role):
         casts = float(precision.compute_bytes * shape.layer_weights)
+    last = last_norm_bytes(shape, precision, fixed=role.adapter is not None)
     return {
-        "activations": shape.layers * each,
-        "last norm and hidden states": float(batch.computed) * last_norm_bytes(shape, precision),
+        "activations": layers,
+        "last norm and hidden states": float(batch.computed) * last,
         "weights cast to bfloat16": casts,
     }
 
 
 def _layer_work(role: Role, batch: MicroBatch) -> float:
     work = float(batch.tokens) * layer_backward_bytes(role.shape, role.precision)
-    return work + (_layer_keeps(role, batch) if role.recompute else 0.0)
+    return work + (max(_layers_keep(role, batch), default=0.0) if role.recompute else 0.0)
 
 
-def _layer_keeps(role: Role, batch: MicroBatch) -> float:
-    """Return the bytes that one layer keeps for its backward pass.
+def _weight_work(role: Role) -> Parts:
+    """Return the part that the backward pass of one matrix takes: the gradient, or the weights out of their few bits."""
+    shape, precision = role.shape, role.precision
+    if role.adapter is None:
+        return {"gradient of a weight": float(weight_gradient_bytes(shape, precision))}
+    return {
+        "gradient of a weight": float(precision.weight_bytes * role.adapter.largest),
+        **_unpacked(role),
+    }
+
+
+def _unpacked(role: Role) -> Parts:
+    """Return the largest matrix of a quantized base in the type of the matmuls, as it is computed with, as a part."""
+    size = float(role.precision.compute_bytes * role.shape.hidden * role.shape.ffn)
+    return {"quantized weights as a matrix": size if _is_quantized(role) else 0.0}
+
+
+def _is_quantized(role: Role) -> bool:
+    return role.adapter is not None and role.adapter.linear_weight_bytes is not None
+
+
+def _layers_keep(role: Role, batch: MicroBatch) -> list[float]:
+    """Return the bytes that each layer keeps for its backward pass; layers without a gradient are left out.
 
     With shared prompts attention keeps its arrays for whole sequences, prompts repeated. The layer's next matmul then
     keeps a separate array without the repetitions.
     """
     shape, precision = role.shape, role.precision
-    kept = float(batch.computed) * layer_bytes(shape, precision, compiled=role.compiled)
-    if batch.repeated:
-        kept += float(batch.repeated) * attention_bytes(shape, precision)
-        kept += float(batch.computed) * precision.compute_bytes * shape.query_width
+    if role.adapter is None:
+        tokens = [(layer_bytes(shape, precision, compiled=role.compiled), True)] * shape.layers
+    else:
+        tokens = [
+            (adapted_layer_bytes(shape, precision, each, compiled=role.compiled), each.attention)
+            for each in role.adapter.layers
+        ]
+    kept = []
+    for each, next_keeps_input in tokens:
+        size = float(batch.computed) * each
+        if batch.repeated:
+            size += float(batch.repeated) * attention_bytes(shape, precision)
+            if next_keeps_input:
+                size += float(batch.computed) * precision.compute_bytes * shape.query_width
+        kept.append(size)
     return kept
 
 
-def _head_weights(role: Role) -> int:
-    return role.shape.head_weights if role.has_head else 0
+def _trained_head(role: Role) -> int:
+    """Return the number of weights of the output head that get a gradient."""
+    if not role.has_head:
+        return 0
+    return role.shape.head_weights if role.adapter is None else role.adapter.head
 
 
 def _head_work(role: Role, batch: MicroBatch) -> Parts:
@@ -284,14 +341,16 @@ def _head_work(role: Role, batch: MicroBatch) -> Parts:
     The float32 sum of the gradient over chunks exists beside the gradient of one chunk. Under autocast a chunk's
     gradient is bfloat16, and the head's weights have a bfloat16 cast.
     """
-    weights, precision = role.shape.head_weights, role.precision
+    trained, precision = _trained_head(role), role.precision
     each = assumed.CHUNK_FUSED * precision.compute_bytes
     if not role.fused_head:
         each = precision.compute_bytes + assumed.CHUNK_EAGER
-    made = precision.weight_bytes + (2 * precision.compute_bytes if precision.casts else 0)
+    made = precision.weight_bytes + (precision.compute_bytes if precision.casts else 0)
+    casts = precision.compute_bytes * role.shape.head_weights if precision.casts else 0
     return {
         "logits of a chunk": float(min(role.chunk, batch.actions)) * role.shape.vocab * each,
-        "gradient of the head": float((4 + made) * weights),
+        "gradient of the head": float((4 + made) * trained),
+        "head cast to bfloat16": float(casts),
     }
 
 
@@ -303,10 +362,16 @@ def _scoring(role: Role, batch: MicroBatch) -> Parts:
         each = assumed.CHUNK_SCORING_SCALED if role.scales_logits else assumed.CHUNK_SCORING
     chunk = min(role.chunk, batch.actions) * shape.vocab if role.has_head else 0
     widest = float(batch.tokens) * scoring_bytes(shape, precision)
-    casts = precision.compute_bytes * shape.layer_weights if precision.casts and role.trained else 0
+    casts = 0
+    if precision.casts and role.trained and role.adapter is None:
+        casts = precision.compute_bytes * shape.layer_weights
     after = float(batch.tokens) * last_norm_bytes(shape, precision)
     after += chunk * each
-    return {"activations": max(widest, after), "weights cast to bfloat16": float(casts)}
+    return {
+        "activations": max(widest, after),
+        "weights cast to bfloat16": float(casts),
+        **_unpacked(role),
+    }
 
 
 def _clean(parts: Parts) -> Parts:

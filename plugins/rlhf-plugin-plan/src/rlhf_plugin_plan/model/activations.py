@@ -76,6 +76,49 @@ def layer_bytes(
     return norms + attention + width * kept * shape.ffn + statistics
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptedLayer:
+    """What one layer keeps for its backward pass beside fixed weights. A fixed weight's matmul keeps no input, so that an
+    array is kept only if the adapter reads it."""
+
+    first_norm: bool
+    """Whether the first norm's output is kept, which the projections of queries, keys and values read."""
+    second_norm: bool
+    """Whether the second norm's output is kept, which the feed-forward part reads."""
+    attention: bool
+    """Whether the attention's output is kept by the projection that reads it; attention itself keeps it in any case."""
+    product: bool
+    """Whether silu(gate) * up is kept."""
+    trained_norms: int = 0
+    """Number of the two norms that are trained."""
+    own: int
+    """Bytes of one token that the adapter's own operations keep: products with the first factor, casts, masks."""
+
+
+def adapted_layer_bytes(
+    shape: ModelShape, precision: Precision, layer: AdaptedLayer, *, compiled: bool = False
+) -> int:
+    """Return the bytes of one token that one layer keeps for its backward pass under an adapter.
+
+    They are those of ``layer_bytes`` but for the arrays of which only a weight's gradient has use: the normalized input
+    of a norm that is fixed, and inputs of matmuls that the adapter does not keep.
+
+    Args:
+        compiled: see ``layer_bytes``. An array that the adapter keeps is taken to be kept by compiled layers too.
+    """
+    d, q, k = shape.hidden, shape.query_width, shape.kv_width
+    fuses = compiled and precision.parameters == "bfloat16"
+    normalized = 4 if precision.parameters == "float32" else 2
+    norms = 2 * (2 if fuses else 4) * d + (0 if fuses else layer.trained_norms * normalized * d)
+    norms += (layer.first_norm + layer.second_norm) * precision.weight_bytes * d
+    attention = attention_bytes(shape, precision)
+    if shape.qk_norm:
+        attention += 4 * (q + k) + 4 * (shape.heads + shape.kv_heads)
+    statistics = 4 * shape.heads + 2 * 4
+    kept = (2 if fuses else 3) + layer.product
+    return norms + attention + precision.compute_bytes * kept * shape.ffn + statistics + layer.own
+
+
 def attention_bytes(shape: ModelShape, precision: Precision) -> int:
     """Return the bytes of one token that the attention of one layer keeps: query, key, value and output."""
     return precision.compute_bytes * (2 * shape.query_width + 2 * shape.kv_width)
@@ -86,9 +129,14 @@ def checkpoint_bytes(shape: ModelShape, precision: Precision) -> int:
     return precision.weight_bytes * shape.hidden
 
 
-def last_norm_bytes(shape: ModelShape, precision: Precision) -> int:
-    """Return the bytes of one token behind the layers: last norm, hidden states at predictors and their gradient."""
+def last_norm_bytes(shape: ModelShape, precision: Precision, *, fixed: bool = False) -> int:
+    """Return the bytes of one token behind the layers: last norm, hidden states at predictors and their gradient.
+
+    Args:
+        fixed: the norm is not trained, so its normalized input is not kept.
+    """
     norm = 12 if precision.parameters == "float32" else 8
+    norm -= precision.weight_bytes if fixed else 0
     return (norm + 2 * precision.weight_bytes) * shape.hidden
 
 

@@ -14,28 +14,40 @@ Shapes = Mapping[str, ModelShape]
 """Shape of the model of each role, by role."""
 
 
-def shapes_of(planned: PlannedRun, given: Sequence[str]) -> Shapes:
+def shapes_of(configs: Mapping[str, Path]) -> Shapes:
     """Return the shape of each role's model.
+
+    Args:
+        configs: as ``configs_of`` returns them.
+
+    Raises:
+        ConfigError: a config.json cannot be read.
+    """
+    return {name: read_shape(path) for name, path in configs.items()}
+
+
+def configs_of(planned: PlannedRun, given: Sequence[str]) -> Mapping[str, Path]:
+    """Return the config.json, or the folder that has it, of each role's model.
 
     Args:
         given: values of ``--model-config``: ``FILE``, for the policy and every role with the same model, or
             ``ROLE=FILE``.
 
     Raises:
-        ConfigError: the run lacks a named role, or a role's config.json cannot be found or read.
+        ConfigError: the run lacks a named role, or a role's config.json cannot be found.
     """
     roles = planned.spec.roles
     files = _by_role(given, list(roles))
     policy = roles["policy"].model_path
-    shapes: dict[str, ModelShape] = {}
+    found: dict[str, Path] = {}
     for name, spec in roles.items():
         if name in files:
-            shapes[name] = read_shape(files[name])
+            found[name] = files[name]
         elif "policy" in files and spec.model_path == policy:
-            shapes[name] = read_shape(files["policy"])
+            found[name] = files["policy"]
         else:
-            shapes[name] = read_shape(_find(spec.model_path, name))
-    return shapes
+            found[name] = _find(spec.model_path, name)
+    return found
 
 
 def _by_role(given: Sequence[str], roles: Sequence[str]) -> dict[str, Path]:

@@ -61,6 +61,16 @@ class ModelShape:
         attention = self.hidden * (2 * self.query_width + 2 * self.kv_width)
         return self.layers * (attention + 3 * self.hidden * self.ffn)
 
+    def factor_weights(self, rank: int, ranks: int = 1) -> float:
+        """Return the number of weights on one of T ranks in factors of one rank R beside every matrix of one layer.
+
+        ``R (in + out)`` for each matrix: ``5 D + (Q + F) / T`` inputs and ``2 D + (Q + 2 K + 2 F) / T`` outputs. T ranks
+        share the outputs of the first matrices of attention and feed-forward part, and the inputs of the last ones.
+        """
+        inputs = 5 * self.hidden + (self.query_width + self.ffn) / ranks
+        outputs = 2 * self.hidden + (self.query_width + 2 * self.kv_width + 2 * self.ffn) / ranks
+        return rank * (inputs + outputs)
+
     @property
     def head_weights(self) -> int:
         """Number of weights of the output head on one rank: ``ceil(V / head_ranks) D``."""

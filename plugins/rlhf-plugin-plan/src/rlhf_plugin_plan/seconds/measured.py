@@ -8,12 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from ..machine.hardware import find_gpu
+from ..model.activations import AdaptedLayer
+from ..model.adapters import AdapterCounts
 from ..model.shapes import ModelShape, shape_of
 from .work import sequences, training_flops
 
+Kind = Literal["trained", "fixed", "quantized"]
+"""Weights of the model: trained themselves, or fixed beside an adapter, perhaps in fewer bits."""
 Rows = tuple[tuple[float, float], ...]
 """Pairs (number of parameters, share of the limit) by rising number of parameters."""
 
@@ -24,21 +28,32 @@ class Measured:
 
     source: str
     """Origin of the measurements, for the report."""
-    training: Mapping[tuple[bool, bool], Rows]
-    """Shares of the limit that training reached, by (layers recomputed, layers compiled)."""
+    training: Mapping[tuple[bool, bool, Kind], Rows]
+    """Shares of the limit that training reached, by (layers recomputed, layers compiled, weights)."""
     host_us: float
     """Microseconds of the host for one running request in one decoding step of vLLM."""
     host_us_logprobs: float
     """Further microseconds for a request that returns log-probs."""
 
     def training_share(
-        self, shape: ModelShape, *, recompute: bool, compiled: bool = False
+        self,
+        shape: ModelShape,
+        *,
+        recompute: bool,
+        compiled: bool = False,
+        weights: Kind = "trained",
     ) -> float:
         """Return the share of the limit that forward and backward passes reach; recomputing counts in the limit.
 
-        Without a measurement of compiled layers the share of layers that are not compiled is returned.
+        Without a measurement of an adapter the share of training whole models is returned, without one of compiled
+        layers that of layers that are not compiled.
         """
-        rows = self.training.get((recompute, compiled)) or self.training[recompute, False]
+        kinds = (weights, compiled), ("trained", compiled), ("trained", False)
+        rows = next(
+            self.training[recompute, layers, kind]
+            for kind, layers in kinds
+            if (recompute, layers, kind) in self.training
+        )
         return between(rows, shape.parameters)
 
     def host_seconds(self, requests: int, logprob_share: float) -> float:
@@ -67,9 +82,9 @@ def load() -> Measured:
     data = tomllib.loads(files(__package__).joinpath("measured.toml").read_text(encoding="utf-8"))
     flops = find_gpu(data["gpu"]).flops("bfloat16")
 
-    shares: dict[tuple[bool, bool], list[tuple[float, float]]] = {}
+    shares: dict[tuple[bool, bool, Kind], list[tuple[float, float]]] = {}
     for row in data["training"]:
-        kind = row["recompute"], row.get("compiled", False)
+        kind = row["recompute"], row.get("compiled", False), row.get("weights", "trained")
         shares.setdefault(kind, []).append(_share(row, data["models"], flops))
     return Measured(
         source=data["source"],
@@ -84,5 +99,19 @@ def _share(
 ) -> tuple[float, float]:
     shape = shape_of(models[row["model"]], row["model"])
     work = sequences(row["sequences"], row["prompt_tokens"], row["response_tokens"])
-    limit = training_flops(shape, work, recompute=row["recompute"]) / flops
+    adapter = _all_layers(shape, row["rank"]) if "rank" in row else None
+    limit = training_flops(shape, work, recompute=row["recompute"], adapter=adapter) / flops
     return float(shape.parameters), limit / (work.tokens / row["tokens_per_second"])
+
+
+def _all_layers(shape: ModelShape, rank: int) -> AdapterCounts:
+    """Return the counts of factors beside every linear layer, on which the operations depend."""
+    factors = shape.layers * int(shape.factor_weights(rank))
+    layer = AdaptedLayer(first_norm=True, second_norm=True, attention=True, product=True, own=0)
+    return AdapterCounts(
+        name="low-rank factors",
+        trained=factors,
+        matrices=factors,
+        added=factors,
+        layers=(layer,) * shape.layers,
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..machine import assumptions as assumed
 from ..memory.engine_memory import BYTES, kv_bytes
 from ..memory.roles import PlannedRole
-from ..memory.training_memory import trained_parameters
+from ..memory.training_memory import Role, trained_parameters, weight_bytes
 from . import measured
 from .exchange import ENGINE_EXCHANGE, engine_exchange, role_exchange
 from .setting import Phase, Setting
@@ -31,7 +31,11 @@ def phases_of(setting: Setting) -> tuple[Phase, ...]:
     phases = [*_generation(setting)] if setting.engine.modeled else []
     passes = {
         "old log-probs": ("policy", bool(demands.old_statistics)),
-        "reference log-probs": ("reference", demands.reference),
+        # Beside an adapter the reference is the policy with the adapter off.
+        BASE_PASS: (
+            "reference" if "reference" in setting.roles else "policy",
+            demands.reference,
+        ),
         "teacher log-probs": ("teacher", demands.teacher),
         "values": ("critic", demands.critic),
     }
@@ -48,6 +52,8 @@ def phases_of(setting: Setting) -> tuple[Phase, ...]:
 GENERATION = ("prefill", "decode", ENGINE_EXCHANGE)
 """Names of the phases in which the engines work."""
 SYNC = "weight sync"
+BASE_PASS = "reference log-probs"
+"""Name of the phase in which a policy with an adapter computes what its base computes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +122,7 @@ def _generation(setting: Setting) -> Iterator[Phase]:
     rates = EngineRates(
         flops=flops,
         bandwidth=gpu.bandwidth * engine.gpus_of_copy,
-        weight_bytes=BYTES[engine.compute],
+        weight_bytes=_decoded_weight_bytes(setting),
         kv_token_bytes=kv_bytes(shape, engine.kv_width),
     )
     done = decode(
@@ -146,9 +152,14 @@ def _logprob_share(setting: Setting) -> float:
 def _scoring(setting: Setting, name: str, role: str) -> Phase:
     planned = setting.roles[role]
     shape = planned.role.shape
-    flops = forward_flops(shape, _all_sequences(setting, planned), head=planned.role.has_head)
+    adapter = None if name == BASE_PASS else planned.role.adapter
+    flops = forward_flops(
+        shape, _all_sequences(setting, planned), head=planned.role.has_head, adapter=adapter
+    )
     limit = flops / _role_flops(setting, planned)
-    share = measured.load().training_share(planned.shape, recompute=False)
+    share = measured.load().training_share(
+        planned.shape, recompute=False, weights=_weights_of(planned.role)
+    )
     return Phase(name=name, limit_s=limit, measured_s=limit / share, bound="matmuls")
 
 
@@ -156,11 +167,18 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
     planned = setting.roles[name]
     role, sharing, run = planned.role, planned.sharing, setting.planned.run
     flops = run.train.inner_epochs * training_flops(
-        role.shape, _all_sequences(setting, planned), head=role.has_head, recompute=role.recompute
+        role.shape,
+        _all_sequences(setting, planned),
+        head=role.has_head,
+        recompute=role.recompute,
+        adapter=role.adapter,
     )
     limit = flops / _role_flops(setting, planned)
     share = measured.load().training_share(
-        planned.shape, recompute=role.recompute, compiled=role.compiled
+        planned.shape,
+        recompute=role.recompute,
+        compiled=role.compiled,
+        weights=_weights_of(role),
     )
     yield Phase(name=f"train {name}", limit_s=limit, measured_s=limit / share, bound="matmuls")
     updates = setting.planned.demands.updates_per_step
@@ -173,8 +191,10 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
         measured_s=None,
         bound="host memory" if sharing.offload_optimizer else "GPU memory",
     )
+    # Below stage 3 the ranks collect what an update has changed.
+    changed = role.adapter is not None and sharing.stage < 3
     sent = gradient_bytes(
-        role.precision.weight_bytes * role.shape.parameters,
+        role.precision.weight_bytes * trained if changed else weight_bytes(role),
         sharing.ranks,
         sharing.stage,
         planned.micro_batches,
@@ -191,13 +211,17 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
 def _weight_sync(setting: Setting) -> Iterator[Phase]:
     """Yield the phase in which the engines get the policy's new weights.
 
-    On the same GPU the weights are read and written once, to another GPU they are sent once. Through the object store
+    They are the factors of an adapter that engines serve beside the base, or all weights. On the same GPU the weights are read and written once, to another GPU they are sent once. Through the object store
     they go to host memory and back.
     """
     if setting.placement.in_process and not setting.engine.copies_weights:
         return
     policy = setting.roles["policy"]
-    size = float(policy.role.precision.weight_bytes * policy.shape.parameters)
+    adapter = policy.role.adapter
+    served = setting.planned.spec.engine_spec
+    sends_factors = adapter is not None and served is not None and served.adapter_rank is not None
+    sent = adapter.factors if adapter is not None and sends_factors else policy.shape.parameters
+    size = float(policy.role.precision.weight_bytes * sent)
     seconds, bound = {
         "memory": (2 * size / setting.gpu.bandwidth, "GPU memory"),
         "collective": (
@@ -207,6 +231,25 @@ def _weight_sync(setting: Setting) -> Iterator[Phase]:
         "store": (2 * size / (1e9 * setting.gpu.host_gb_s), "host memory, out and back"),
     }[setting.placement.weights]
     yield Phase(name=SYNC, limit_s=seconds, measured_s=None, bound=bound)
+
+
+def _weights_of(role: Role) -> measured.Kind:
+    if role.adapter is None:
+        return "trained"
+    return "fixed" if role.adapter.linear_weight_bytes is None else "quantized"
+
+
+def _decoded_weight_bytes(setting: Setting) -> float:
+    """Return the bytes of one weight that the engine reads in a decoding step, on average over layers and head."""
+    width = float(BYTES[setting.engine.compute])
+    policy = setting.roles["policy"].role
+    adapter, shape = policy.adapter, setting.roles["policy"].shape
+    shares = setting.engine.embedded and not setting.engine.copies_weights
+    if not shares or adapter is None or adapter.linear_weight_bytes is None:
+        return width
+    layers = adapter.linear_weight_bytes * shape.layer_weights
+    head = width * shape.head_weights
+    return (layers + head) / (shape.layer_weights + shape.head_weights)
 
 
 def _all_sequences(setting: Setting, planned: PlannedRole) -> PassTokens:

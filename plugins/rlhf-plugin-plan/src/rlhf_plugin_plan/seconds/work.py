@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..model.adapters import AdapterCounts
 from ..model.shapes import ModelShape
 
 
@@ -49,28 +50,57 @@ def attention_flops(shape: ModelShape, pairs: int) -> int:
     return 4 * shape.query_width * shape.layers * pairs
 
 
-def forward_flops(shape: ModelShape, work: PassTokens, *, head: bool = True) -> int:
+def forward_flops(
+    shape: ModelShape, work: PassTokens, *, head: bool = True, adapter: AdapterCounts | None = None
+) -> int:
     """Return the operations of a forward pass.
 
     ``2 N_layers`` for each token, ``4 Q L`` for each pair, ``2 N_head`` for each position of the head, where N_layers
-    and N_head are the numbers of weights of the layers and of the head.
+    and N_head are the numbers of weights of the layers and of the head. An adapter's own weights count like those of
+    the layers.
     """
-    flops = 2 * shape.layer_weights * work.tokens + attention_flops(shape, work.pairs)
+    weights = shape.layer_weights + (adapter.added if adapter else 0)
+    flops = 2 * weights * work.tokens + attention_flops(shape, work.pairs)
     return flops + (2 * shape.head_weights * work.head_tokens if head else 0)
 
 
 def training_flops(
-    shape: ModelShape, work: PassTokens, *, head: bool = True, recompute: bool = False
+    shape: ModelShape,
+    work: PassTokens,
+    *,
+    head: bool = True,
+    recompute: bool = False,
+    adapter: AdapterCounts | None = None,
 ) -> float:
     """Return the operations of a forward and a backward pass.
 
     A backward pass takes twice the operations of its forward pass, and for attention 2.5 times. With ``recompute`` the
     layers' forward pass counts twice.
+
+    Under an adapter a fixed weight has no gradient, so its backward pass takes the operations of its forward pass: ``4``
+    for each fixed weight and token, the output head's included, and ``6`` for each weight of the adapter. Layers below
+    the first adapted one have no backward pass.
     """
+    if adapter is not None:
+        return _adapted_training_flops(shape, work, adapter, head=head, recompute=recompute)
     flops = 3 * forward_flops(shape, work, head=head) + 0.5 * attention_flops(shape, work.pairs)
     if recompute:
         flops += forward_flops(shape, work, head=False)
     return flops
+
+
+def _adapted_training_flops(
+    shape: ModelShape, work: PassTokens, adapter: AdapterCounts, *, head: bool, recompute: bool
+) -> float:
+    share = len(adapter.layers) / shape.layers  # of the layers that gradients flow through
+    attention = attention_flops(shape, work.pairs)
+    flops = forward_flops(shape, work, head=head, adapter=adapter)
+    flops_back = share * (2 * shape.layer_weights * work.tokens + 2.5 * attention)
+    flops_back += 2 * (adapter.added + adapter.matrices) * work.tokens
+    flops_back += 2 * (shape.head_weights + adapter.head) * work.head_tokens if head else 0
+    if recompute:
+        flops += forward_flops(shape, work, head=False, adapter=adapter)
+    return flops + flops_back
 
 
 def matrix_exchange_bytes(shape: ModelShape, tokens: float, ranks: int, width: int) -> float:
@@ -139,8 +169,8 @@ class EngineRates:
     """Operations per second."""
     bandwidth: float
     """Bytes per second of GPU memory."""
-    weight_bytes: int
-    """Bytes of one weight."""
+    weight_bytes: float
+    """Bytes of one weight, on average."""
     kv_token_bytes: float
     """Bytes of one token in the KV cache."""
 

@@ -1,0 +1,270 @@
+"""Counts of a model under an adapter: the parameters that it trains, what engines get of it, what its layers keep.
+
+Nothing here knows an adapter. The model is made on the meta device, where tensors have shapes and no numbers, and the
+adapter changes it there as it changes the real one (``ModelAdapter.wrap``). Parameters are counted in the result, and
+each linear layer is called with tensors without numbers, which shows the arrays that autograd would keep.
+
+Torch is imported when the first adapter is counted, as the run's own adapter imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.contracts import ModelAdapter, RoleSpec
+from rlhf_core.plugins import Plugins
+
+from .activations import AdaptedLayer, Precision
+from .quantized import linear_weight_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+TOKENS = 64
+"""Number of tokens with which a layer is called; twice as many show what grows with the tokens."""
+LAYER = re.compile(r"\.layers\.(\d+)\.")
+READERS = {
+    "q_proj": "first_norm",
+    "k_proj": "first_norm",
+    "v_proj": "first_norm",
+    "o_proj": "attention",
+    "gate_proj": "second_norm",
+    "up_proj": "second_norm",
+    "down_proj": "product",
+}
+"""Linear layer of the modeled families -> the array of ``AdaptedLayer`` that the layer reads."""
+NORMS = ("input_layernorm", "post_attention_layernorm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterCounts:
+    """A model under an adapter, in numbers."""
+
+    name: str
+    """Name of the adapter."""
+    trained: int
+    """Number of trained parameters."""
+    tables: int = 0
+    """Number of trained parameters in embeddings and output head."""
+    head: int = 0
+    """Number of trained parameters in the output head."""
+    matrices: int = 0
+    """Number of trained weights in linear layers that multiply every token."""
+    added: int = 0
+    """Those of ``matrices`` that the plain model does not have."""
+    largest: int = 0
+    """Number of weights of the largest of these matrices."""
+    factors: int = 0
+    """Number of weights of the factors that engines get at each update; 0 if they get whole weights."""
+    linear_weight_bytes: float | None = None
+    """Bytes of one weight of the base's linear layers if they are quantized; None: they have the run's dtype."""
+    layers: tuple[AdaptedLayer, ...] = ()
+    """Layers through which gradients flow: from the first one in which something is trained on."""
+
+
+class AdaptedModels:
+    """Counts of adapters, each made once although many configurations are predicted."""
+
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+        self._found: dict[str, AdapterCounts | None] = {}
+
+    def counts(self, spec: RoleSpec, config: Path, precision: Precision) -> AdapterCounts | None:
+        """Return the counts of a role's adapter; None if the adapter cannot be put into a model without numbers.
+
+        Args:
+            config: the config.json of the role's model, or its folder.
+
+        Raises:
+            ConfigError: the adapter's options do not fit the model.
+        """
+        key = repr((spec.adapter, str(config), precision))
+        if key not in self._found:
+            self._found[key] = self._count(spec, config, precision)
+        return self._found[key]
+
+    def _count(self, spec: RoleSpec, config: Path, precision: Precision) -> AdapterCounts | None:
+        assert spec.adapter is not None
+        adapter: ModelAdapter = self._plugins.build(spec.adapter)
+        try:
+            return count(adapter, spec.adapter.name.partition(":")[2], config, precision)
+        except RuntimeError:  # what torch raises where a tensor has no numbers
+            return None
+
+
+def count(adapter: ModelAdapter, name: str, config: Path, precision: Precision) -> AdapterCounts:
+    """Return the counts of a model under an adapter. Takes no memory for weights.
+
+    Raises:
+        ConfigError: the adapter's options do not fit the model.
+        RuntimeError: the adapter reads numbers of the model, which has none.
+    """
+    model = _plain_model(config, precision.parameters)
+    plain = {key for key, _ in model.named_parameters()}
+    linear = {
+        key: module.in_features
+        for key, module in model.named_modules()
+        if type(module).__name__ == "Linear" and LAYER.search(key)
+    }
+    model = adapter.wrap(model, 0)
+    trained = {key: p for key, p in model.named_parameters() if p.requires_grad}
+    matrices = {
+        key: p
+        for key, p in trained.items()
+        if p.dim() > 1 and any(key.startswith(f"{each}.") for each in linear)
+    }
+    head, tables = _of_tables(model)
+    served = adapter.served_rank is not None
+    return AdapterCounts(
+        name=name,
+        trained=_size(trained),
+        tables=_size({key: p for key, p in trained.items() if id(p) in tables}),
+        head=_size({key: p for key, p in trained.items() if id(p) in head}),
+        matrices=_size(matrices),
+        added=_size({key: p for key, p in matrices.items() if key not in plain}),
+        largest=max((p.numel() for p in matrices.values()), default=0),
+        factors=_size(dict(adapter.factors(model))) if served else 0,
+        linear_weight_bytes=linear_weight_bytes(adapter.load_options()),
+        layers=tuple(_layers(adapter, model, linear, precision)),
+    )
+
+
+def _plain_model(config: Path, dtype: str) -> Any:
+    """Return the Transformers model of a config.json on the meta device."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    file = config / "config.json" if config.is_dir() else config
+    values = json.loads(file.read_text(encoding="utf-8"))
+    family = values.pop("model_type")
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(family, **values), dtype=getattr(torch, dtype)
+        )
+
+
+def _size(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors.values())
+
+
+def _of_tables(model: Any) -> tuple[set[int], set[int]]:
+    """Return the ids of the output head's parameters, and those of head and embeddings."""
+    head = {id(p) for p in model.get_output_embeddings().parameters()}
+    return head, head | {id(p) for p in model.get_input_embeddings().parameters()}
+
+
+def _layers(
+    adapter: ModelAdapter,
+    model: nn.Module,
+    linear: Mapping[str, int],
+    precision: Precision,
+) -> Iterator[AdaptedLayer]:
+    """Yield the layers from the first one in which something is trained on; all of them if embeddings are trained."""
+    trained = [key for key, p in model.named_parameters() if p.requires_grad]
+    adapted = {int(found[1]) for key in trained if (found := LAYER.search(key))}
+    layers = sorted({int(LAYER.findall(key)[0]) for key in linear})
+    begins = 0 if any("embed_tokens" in key for key in trained) else min(adapted, default=len(layers))
+    found: dict[str, tuple[int, bool]] = {}
+    with adapter.training(model, 0), _without_numbers(precision):
+        for number in layers[begins:]:
+            inside = [key for key in linear if f".layers.{number}." in key]
+            own, kept = 0, set()
+            for key in inside:
+                reads = READERS[key.rpartition(".")[2]]
+                # Under autocast a norm's output is float32 like the parameters, other arrays have the matmuls' dtype.
+                dtype = precision.parameters if reads.endswith("norm") else precision.compute
+                module = model.get_submodule(key)
+                alike = repr((type(module), reads, [*map(_form, module.named_parameters())]))
+                if alike not in found:
+                    found[alike] = _kept_of_a_token(module, linear[key], dtype)
+                own += found[alike][0]
+                kept |= {reads} if found[alike][1] else set()
+            yield _layer(own, kept, [key for key in trained if f".layers.{number}." in key])
+
+
+def _form(named: tuple[str, nn.Parameter]) -> tuple[str, Any, bool]:
+    name, parameter = named
+    return name, tuple(parameter.shape), parameter.requires_grad
+
+
+def _layer(own: int, kept: set[str], trained: list[str]) -> AdaptedLayer:
+    norms = sum(any(f".{norm}." in key for key in trained) for norm in NORMS)
+    return AdaptedLayer(
+        first_norm="first_norm" in kept,
+        second_norm="second_norm" in kept,
+        attention="attention" in kept,
+        product="product" in kept,
+        trained_norms=norms,
+        own=own,
+    )
+
+
+def _kept_of_a_token(module: nn.Module, inputs: int, dtype: str) -> tuple[int, bool]:
+    """Return the bytes of one token that a linear layer keeps beside its input for the backward pass, and whether it
+    keeps the input."""
+    few, many = (_kept(module, inputs, tokens, dtype) for tokens in (TOKENS, 2 * TOKENS))
+    return (many[0] - few[0]) // TOKENS, many[1]
+
+
+def _kept(module: nn.Module, inputs: int, tokens: int, dtype: str) -> tuple[int, bool]:
+    """Return the same for all tokens; arrays that do not grow with the tokens are in the bytes too."""
+    import torch
+
+    given = {
+        key: torch.empty(p.shape, dtype=p.dtype).requires_grad_(p.requires_grad)
+        for key, p in module.named_parameters()
+    }
+    x = torch.empty(1, tokens, inputs, dtype=getattr(torch, dtype), requires_grad=True)
+    found: dict[int, Tensor] = {}  # held, so that no storage comes twice
+
+    def note(tensor: Tensor) -> Tensor:
+        found[_storage(tensor)] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        output = torch.func.functional_call(module, given, (x,))
+    del output
+    for parameter in given.values():
+        found.pop(_storage(parameter), None)
+    keeps_input = found.pop(_storage(x), None) is not None
+    return sum(tensor.untyped_storage().nbytes() for tensor in found.values()), keeps_input
+
+
+def _storage(tensor: Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata  # without numbers there is no data_ptr
+    return address
+
+
+@contextmanager
+def _without_numbers(precision: Precision) -> Iterator[None]:
+    """Return a context in which new tensors are on a CPU, which has autocast, and have no numbers; dropout computes as on
+    a GPU, whose mask takes one byte an element."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.overrides import TorchFunctionMode
+
+    class DropoutOfGpus(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            del types
+            if func is torch.nn.functional.dropout:
+                return _dropout(*args, **(kwargs or {}))
+            return func(*args, **(kwargs or {}))
+
+    casts = torch.autocast("cpu", torch.bfloat16, enabled=precision.casts, cache_enabled=False)
+    with FakeTensorMode(), casts, DropoutOfGpus():
+        yield
+
+
+def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    import torch
+
+    del inplace
+    return torch.native_dropout(x, p, True)[0] if training and p else x
