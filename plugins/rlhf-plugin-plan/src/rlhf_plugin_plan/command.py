@@ -15,8 +15,8 @@ from rlhf_core.contracts import RoleSpec
 from .machine.hardware import GPUS, find_gpu
 from .memory.placement import ClusterSize
 from .memory.roles import Workload
-from .model.adapters import AdaptedModels, AdapterCounts
 from .model.activations import Precision
+from .model.adapters import AdaptedModels, AdapterCounts
 from .model.configs import configs_of, shapes_of
 from .prediction import Prediction, predict, require_sane
 from .remedies import Remedy, remedies

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
@@ -38,21 +39,30 @@ class Remedy:
         return f"{' '.join(self.flags)}: {effect}"
 
 
+class Sort(NamedTuple):
+    """Changes of one option."""
+
+    changes: Sequence[Flags]
+    changes_learning: bool = False
+    """Whether the changes decide what is learned: then none of them is the mildest, and others come before them."""
+
+
 def remedies(
     planned: PlannedRun, before: Prediction, again: Again, adapters: Sequence[str]
 ) -> list[Remedy]:
     """Return changes that help, at most one of each sort; changes that are enough alone come first.
 
-    From each sort the mildest change that is enough is taken, or, if none is enough, the change with the largest gain.
-    If no change is enough alone, sorts are joined one after the other, and the first entry is the first joined change
-    that is enough, if there is one.
+    From each sort the mildest change that is enough is taken, or, if none is enough, the change with the largest gain;
+    of adapters the one with the largest gain in any case. If no change is enough alone, sorts are joined one after the
+    other, and the first entry is the first joined change that is enough, if there is one.
 
     Args:
         adapters: names of the model adapters that are installed.
     """
-    sorts = [tuple(sort) for sort in _sorts(planned, adapters)]
-    alone = [best for sort in sorts if (best := _best(sort, (), before, again)) is not None]
-    alone.sort(key=lambda remedy: (not remedy.fits, -remedy.gain))
+    sorts = list(_sorts(planned, adapters))
+    found = [(sort, best) for sort in sorts if (best := _best(sort, (), before, again))]
+    found.sort(key=lambda each: (not each[1].fits, each[0].changes_learning, -each[1].gain))
+    alone = [remedy for _, remedy in found]
     if any(remedy.fits for remedy in alone):
         return alone
     joined: Remedy | None = None
@@ -66,14 +76,14 @@ def remedies(
     return alone
 
 
-def _best(sort: Sequence[Flags], with_: Flags, before: Prediction, again: Again) -> Remedy | None:
+def _best(sort: Sort, with_: Flags, before: Prediction, again: Again) -> Remedy | None:
     tried = []
-    for flags in sort:
+    for flags in sort.changes:
         remedy = _tried((*with_, *flags), before, again)
-        if remedy is not None and remedy.fits:
+        if remedy is not None and remedy.fits and not sort.changes_learning:
             return remedy
         tried += [remedy] if remedy is not None else []
-    return max(tried, key=lambda remedy: remedy.gain, default=None)
+    return max(tried, key=lambda remedy: (remedy.fits, remedy.gain), default=None)
 
 
 def _tried(flags: Flags, before: Prediction, again: Again) -> Remedy | None:
@@ -88,9 +98,18 @@ def _tried(flags: Flags, before: Prediction, again: Again) -> Remedy | None:
     return Remedy(flags=flags, fits=after.fits, gain=gain)
 
 
-def _sorts(planned: PlannedRun, adapters: Sequence[str]) -> Iterator[list[Flags]]:
-    """Yield a list of changes for each sort of change, the mildest change first. Adapters, which change what is learned,
-    are the last sorts."""
+def _sorts(planned: PlannedRun, adapters: Sequence[str]) -> Iterator[Sort]:
+    """Yield the sorts of changes; adapters, which change what is learned, are the last."""
+    yield from map(Sort, _without_adapters(planned))
+    spec = planned.spec
+    for role, section in (("policy", "actor"), ("critic", "critic")):
+        if role in spec.roles and spec.roles[role].adapter is None:
+            flags = [(f"--{section}.adapter", name) for name in adapters]
+            yield Sort(flags, changes_learning=True)
+
+
+def _without_adapters(planned: PlannedRun) -> Iterator[list[Flags]]:
+    """Yield a list of changes for each sort of change, the mildest change first."""
     spec, run = planned.spec, planned.run
     backend = {TORCH: "torch", DEEPSPEED: "deepspeed"}.get(spec.backend.name, "")
     options = spec.backend.options
@@ -113,9 +132,6 @@ def _sorts(planned: PlannedRun, adapters: Sequence[str]) -> Iterator[list[Flags]
     if planned.runtime.name == "ray:ray" and backend == "deepspeed":
         ranks = planned.runtime.options["ranks"].get("policy", 1)
         yield [("--runtime.ray.ranks.policy", str(times * ranks)) for times in (2, 4)]
-    for role, section in (("policy", "actor"), ("critic", "critic")):
-        if role in spec.roles and spec.roles[role].adapter is None:
-            yield [(f"--{section}.adapter", name) for name in adapters]
 
 
 def _other_shares(planned: PlannedRun) -> list[Flags]:

@@ -106,8 +106,8 @@ def _head(prediction: Prediction) -> Iterator[str]:
         adapter = role.role.adapter
         trains = f", {adapter.trained:,} trained ({adapter.name})" if adapter else ""
         yield (
-            f"{name}: {shape.parameters:,} parameters{trains}, {role.ranks} rank{'s' if role.ranks > 1 else ''}{together}, "
-            f"micro-batches of {role.batch.tokens:,} tokens"
+            f"{name}: {shape.parameters:,} parameters{trains}, "
+            f"{role.ranks} rank{'s' if role.ranks > 1 else ''}{together}, micro-batches of {role.batch.tokens:,} tokens"
         )
     yield (
         f"one step: {work.prompts} prompts x {work.samples} samples, {known} {work.prompt_tokens} + "

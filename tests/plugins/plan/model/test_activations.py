@@ -1,12 +1,20 @@
 """The bytes that a layer keeps, counted on the real modules: every tensor that autograd saves, each storage once."""
 
+import json
 from contextlib import nullcontext
 
 import pytest
 import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
-from rlhf_plugin_plan.model.activations import Precision, checkpoint_bytes, layer_bytes
+from rlhf_plugin_lora import rlhf_model_adapters
+from rlhf_plugin_plan.model.activations import (
+    Precision,
+    adapted_layer_bytes,
+    checkpoint_bytes,
+    layer_bytes,
+)
+from rlhf_plugin_plan.model.adapters import count
 from rlhf_plugin_plan.model.shapes import shape_of
 
 PROBE = "plan_probe"
@@ -35,6 +43,7 @@ class VarlenLike(torch.autograd.Function):
         raise AssertionError("only what the forward pass keeps is counted")
 
 
+@torch.compiler.disable  # as the backends' attention, which stays out of compiled layers
 def attention(module, query, key, value, mask, **_):
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (part.to(torch.bfloat16) for part in (query, key, value))
@@ -44,13 +53,26 @@ def attention(module, query, key, value, mask, **_):
 AttentionInterface.register(PROBE, attention)
 
 
-def saved_bytes(family, layers, tokens, precision, *, recompute=False):
+def adapter_of(name, **options):
+    (component,) = (each for each in rlhf_model_adapters() if each.name == name)
+    return component.factory(component.config(**options))
+
+
+def saved_bytes(
+    family, layers, tokens, precision, *, recompute=False, adapter=None, compiled=False
+):
     config = AutoConfig.for_model(family, **SIZES, num_hidden_layers=layers, use_cache=False)
     dtype = getattr(torch, precision.parameters)
     model = AutoModelForCausalLM.from_config(config, attn_implementation=PROBE, dtype=dtype)
     if recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
+    if adapter is not None:
+        model = adapter.wrap(model, 0)
+    if compiled:
+        for layer in model.model.layers:
+            # What is kept is decided before code is made, by the same rules as for GPUs.
+            layer.compile(backend="aot_eager_decomp_partition", dynamic=False)
     found = {}
 
     def note(tensor):
@@ -103,3 +125,51 @@ def test_a_recomputed_layer_keeps_its_input(parameters):
     kept = bytes_of_a_layer("qwen2", precision, recompute=True)
 
     assert kept == checkpoint_bytes(shape, precision)
+
+
+@pytest.mark.parametrize("parameters", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("family", "name", "options"),
+    [
+        ("qwen2", "lora", {}),
+        ("qwen3", "lora", {"rank": 3}),
+        ("llama", "lora", {"target": ("q_proj", "down_proj")}),
+        ("mistral", "dora", {}),
+        ("qwen2", "dora", {"modules_to_save": ("input_layernorm",)}),
+    ],
+)
+def test_a_layer_under_an_adapter_keeps_what_the_formula_says(
+    tmp_path, family, name, options, parameters
+):
+    precision = Precision(parameters=parameters, compute="bfloat16")
+    adapter = adapter_of(name, **options)
+
+    kept = bytes_of_a_layer(family, precision, adapter=adapter)
+
+    assert kept == adapted_bytes(tmp_path, family, adapter, precision)
+
+
+def adapted_bytes(tmp_path, family, adapter, precision, **options):
+    config = SIZES | {"model_type": family, "num_hidden_layers": 3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    layer = count(adapter, "adapter", tmp_path, precision).layers[-1]
+    return adapted_layer_bytes(shape_of(config, family), precision, layer, **options)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's compiler imports it
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("options", [None, {}, {"target": ("q_proj",)}])
+def test_a_compiled_layer_keeps_what_the_formula_says(tmp_path, family, options):
+    precision = Precision(parameters="bfloat16", compute="bfloat16")
+    adapter = None if options is None else adapter_of("lora", **options)
+    torch.compiler.reset()
+
+    kept = bytes_of_a_layer(family, precision, adapter=adapter, compiled=True)
+
+    if adapter is None:
+        shape = shape_of(SIZES | {"model_type": family, "num_hidden_layers": 3}, family)
+        assert kept == layer_bytes(shape, precision, compiled=True)
+    else:
+        assert kept == adapted_bytes(tmp_path, family, adapter, precision, compiled=True)
+

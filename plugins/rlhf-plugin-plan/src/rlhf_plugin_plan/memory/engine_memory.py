@@ -42,7 +42,8 @@ class VllmMemoryOptions:
     adapter_slots: int = assumed.ADAPTER_SLOTS
     """Number of versions of the adapter with which vLLM computes at once."""
     adapter_versions: int = 2
-    """Number of versions of the adapter whose factors vLLM's workers keep: those in use, and the one before the newest."""
+    """Number of versions of the adapter whose factors vLLM's workers keep: the newest, the one before, and older
+    ones in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +115,7 @@ def vllm_memory(
     if engine.adapter_rank is not None:
         parts["slots for adapters"] = slots
         # A worker keeps all factors as they came, whatever its share of the matrices.
-        parts["versions of the adapter"] = float(
-            BYTES[dtype] * factors * engine.adapter_versions
-        )
+        parts["versions of the adapter"] = float(BYTES[dtype] * factors * engine.adapter_versions)
     if engine.graphs:
         parts["CUDA graphs"] = assumed.ENGINE_GRAPHS
     if split > 1:

@@ -151,8 +151,8 @@ def moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Mapping[str, Par
 
 
 def trained_parameters(role: Role) -> int:
-    """Return the number of parameters that the optimizer updates: those of the adapter, or else all but the unused output
-    head of a critic."""
+    """Return the number of parameters that the optimizer updates: the adapter's, or else all but a critic's unused
+    output head."""
     if role.adapter is not None:
         return role.adapter.trained
     unused = role.shape.head_weights if not role.has_head and not role.shape.tied else 0
@@ -214,7 +214,7 @@ def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[
     kept = _kept(role, batch)
     if role.has_head:
         yield "backward of the head", {**common, **kept, **_head_work(role, batch)}
-    # Autocast keeps the casts of trained weights until a pass ends, those of fixed weights for as long as they are used.
+    # Autocast keeps the casts of trained weights until a pass ends, of fixed ones only while in use.
     if role.recompute and role.precision.casts and role.adapter is None:
         casts = float(role.precision.compute_bytes * role.shape.layer_weights)
         yield "end of the forward pass", {**common, **kept, "weights cast to bfloat16": casts}
@@ -283,7 +283,7 @@ def _layer_work(role: Role, batch: MicroBatch) -> float:
 
 
 def _weight_work(role: Role) -> Parts:
-    """Return the part that the backward pass of one matrix takes: the gradient, or the weights out of their few bits."""
+    """Return the parts of one matrix in the backward pass: its gradient, and its weights out of their few bits."""
     shape, precision = role.shape, role.precision
     if role.adapter is None:
         return {"gradient of a weight": float(weight_gradient_bytes(shape, precision))}

@@ -53,7 +53,8 @@ def layer_bytes(
 
     Args:
         compiled: layers are compiled. With bfloat16 parameters norms then keep both inputs in bfloat16, and the
-            backward pass computes silu(gate) again; otherwise without effect.
+            backward pass computes silu(gate) again; norms of queries and keys keep their input alone. Otherwise without
+            effect.
     """
     d, q, k = shape.hidden, shape.query_width, shape.kv_width
     width = precision.compute_bytes
@@ -67,18 +68,16 @@ def layer_bytes(
         # Input and normalized input of both norms, then the norms' outputs, which the matmuls keep.
         norms = 2 * (4 + 4) * d + 2 * 4 * d
     attention = attention_bytes(shape, precision)
+    fuses = compiled and precision.parameters == "bfloat16"
     if shape.qk_norm:
-        attention += (4 + width) * (q + k) + 4 * (shape.heads + shape.kv_heads)
-    statistics = (
-        4 * shape.heads + 2 * 4
-    )  # the softmax's log-sum for each head; one number for each of two norms
-    kept = 3 if compiled and precision.parameters == "bfloat16" else 4
-    return norms + attention + width * kept * shape.ffn + statistics
+        attention += (2 if fuses else 4 + width) * (q + k) + 4 * (shape.heads + shape.kv_heads)
+    kept = 3 if fuses else 4
+    return norms + attention + width * kept * shape.ffn + _statistics(shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedLayer:
-    """What one layer keeps for its backward pass beside fixed weights. A fixed weight's matmul keeps no input, so that an
+    """What one layer keeps for its backward pass beside fixed weights. A fixed weight's matmul keeps no input: an
     array is kept only if the adapter reads it."""
 
     first_norm: bool
@@ -113,10 +112,15 @@ def adapted_layer_bytes(
     norms += (layer.first_norm + layer.second_norm) * precision.weight_bytes * d
     attention = attention_bytes(shape, precision)
     if shape.qk_norm:
-        attention += 4 * (q + k) + 4 * (shape.heads + shape.kv_heads)
-    statistics = 4 * shape.heads + 2 * 4
+        attention += (2 if fuses else 4) * (q + k) + 4 * (shape.heads + shape.kv_heads)
     kept = (2 if fuses else 3) + layer.product
-    return norms + attention + precision.compute_bytes * kept * shape.ffn + statistics + layer.own
+    feed_forward = precision.compute_bytes * kept * shape.ffn
+    return norms + attention + feed_forward + _statistics(shape) + layer.own
+
+
+def _statistics(shape: ModelShape) -> int:
+    """Return the bytes of the softmax's log-sum for each head, and of one number for each of two norms."""
+    return 4 * shape.heads + 2 * 4
 
 
 def attention_bytes(shape: ModelShape, precision: Precision) -> int:

@@ -84,7 +84,7 @@ class AdaptedModels:
         Raises:
             ConfigError: the adapter's options do not fit the model.
         """
-        key = repr((spec.adapter, str(config), precision))
+        key = repr((spec.role, spec.adapter, str(config), precision))
         if key not in self._found:
             self._found[key] = self._count(spec, config, precision)
         return self._found[key]
@@ -93,13 +93,24 @@ class AdaptedModels:
         assert spec.adapter is not None
         adapter: ModelAdapter = self._plugins.build(spec.adapter)
         try:
-            return count(adapter, spec.adapter.name.partition(":")[2], config, precision)
+            name = spec.adapter.name.partition(":")[2]
+            return count(adapter, name, config, precision, is_served=spec.role == "policy")
         except RuntimeError:  # what torch raises where a tensor has no numbers
             return None
 
 
-def count(adapter: ModelAdapter, name: str, config: Path, precision: Precision) -> AdapterCounts:
+def count(
+    adapter: ModelAdapter,
+    name: str,
+    config: Path,
+    precision: Precision,
+    *,
+    is_served: bool = True,
+) -> AdapterCounts:
     """Return the counts of a model under an adapter. Takes no memory for weights.
+
+    Args:
+        is_served: engines get the adapter's updates, as they get those of a policy.
 
     Raises:
         ConfigError: the adapter's options do not fit the model.
@@ -120,7 +131,7 @@ def count(adapter: ModelAdapter, name: str, config: Path, precision: Precision) 
         if p.dim() > 1 and any(key.startswith(f"{each}.") for each in linear)
     }
     head, tables = _of_tables(model)
-    served = adapter.served_rank is not None
+    sends_factors = is_served and adapter.served_rank is not None
     return AdapterCounts(
         name=name,
         trained=_size(trained),
@@ -129,7 +140,7 @@ def count(adapter: ModelAdapter, name: str, config: Path, precision: Precision) 
         matrices=_size(matrices),
         added=_size({key: p for key, p in matrices.items() if key not in plain}),
         largest=max((p.numel() for p in matrices.values()), default=0),
-        factors=_size(dict(adapter.factors(model))) if served else 0,
+        factors=_size(dict(adapter.factors(model))) if sends_factors else 0,
         linear_weight_bytes=linear_weight_bytes(adapter.load_options()),
         layers=tuple(_layers(adapter, model, linear, precision)),
     )
@@ -167,14 +178,17 @@ def _layers(
 ) -> Iterator[AdaptedLayer]:
     """Yield the layers from the first one in which something is trained on; all of them if embeddings are trained."""
     trained = [key for key, p in model.named_parameters() if p.requires_grad]
-    adapted = {int(found[1]) for key in trained if (found := LAYER.search(key))}
+    adapted = {int(number) for key in trained for number in LAYER.findall(key)}
     layers = sorted({int(LAYER.findall(key)[0]) for key in linear})
-    begins = 0 if any("embed_tokens" in key for key in trained) else min(adapted, default=len(layers))
+    begins = (
+        0 if any("embed_tokens" in key for key in trained) else min(adapted, default=len(layers))
+    )
     found: dict[str, tuple[int, bool]] = {}
     with adapter.training(model, 0), _without_numbers(precision):
         for number in layers[begins:]:
             inside = [key for key in linear if f".layers.{number}." in key]
-            own, kept = 0, set()
+            own = 0
+            kept: set[str] = set()
             for key in inside:
                 reads = READERS[key.rpartition(".")[2]]
                 # Under autocast a norm's output is float32 like the parameters, other arrays have the matmuls' dtype.
@@ -243,8 +257,8 @@ def _storage(tensor: Tensor) -> int:
 
 @contextmanager
 def _without_numbers(precision: Precision) -> Iterator[None]:
-    """Return a context in which new tensors are on a CPU, which has autocast, and have no numbers; dropout computes as on
-    a GPU, whose mask takes one byte an element."""
+    """Return a context in which new tensors have no numbers and are on a CPU, which has autocast. Dropout computes as
+    on a GPU: its mask takes one byte an element."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.overrides import TorchFunctionMode

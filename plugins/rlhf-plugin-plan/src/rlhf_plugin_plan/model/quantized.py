@@ -14,8 +14,8 @@ SCALES = 256
 def linear_weight_bytes(load_options: Mapping[str, Any]) -> float | None:
     """Return the bytes of one weight of a linear layer, scales included; None if layers are not quantized.
 
-    In 4 bits ``1/2 + 4/64`` bytes; with quantized scales ``1/2 + 1/64 + 4/(64 * 256)``, which is 4.127 bits. In 8 bits 1
-    byte: a row's scale is not counted.
+    In 4 bits ``1/2 + 4/64`` bytes; with quantized scales ``1/2 + 1/64 + 4/(64 * 256)``, which is 4.127 bits. In 8 bits
+    1 byte: a row's scale is not counted.
 
     Source: Dettmers et al. 2023 (QLoRA), arXiv:2305.14314, section 3.
 

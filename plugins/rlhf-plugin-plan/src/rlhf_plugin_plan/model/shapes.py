@@ -64,8 +64,8 @@ class ModelShape:
     def factor_weights(self, rank: int, ranks: int = 1) -> float:
         """Return the number of weights on one of T ranks in factors of one rank R beside every matrix of one layer.
 
-        ``R (in + out)`` for each matrix: ``5 D + (Q + F) / T`` inputs and ``2 D + (Q + 2 K + 2 F) / T`` outputs. T ranks
-        share the outputs of the first matrices of attention and feed-forward part, and the inputs of the last ones.
+        ``R (in + out)`` for each matrix: ``5 D + (Q + F) / T`` inputs and ``2 D + (Q + 2 K + 2 F) / T`` outputs. The T
+        ranks share the outputs of the first matrices of attention and feed-forward part, and the inputs of the last.
         """
         inputs = 5 * self.hidden + (self.query_width + self.ffn) / ranks
         outputs = 2 * self.hidden + (self.query_width + 2 * self.kv_width + 2 * self.ffn) / ranks

@@ -48,11 +48,10 @@ class Measured:
         Without a measurement of an adapter the share of training whole models is returned, without one of compiled
         layers that of layers that are not compiled.
         """
-        kinds = (weights, compiled), ("trained", compiled), ("trained", False)
-        rows = next(
-            self.training[recompute, layers, kind]
-            for kind, layers in kinds
-            if (recompute, layers, kind) in self.training
+        rows = (
+            self.training.get((recompute, compiled, weights))
+            or self.training.get((recompute, compiled, "trained"))
+            or self.training[recompute, False, "trained"]
         )
         return between(rows, shape.parameters)
 

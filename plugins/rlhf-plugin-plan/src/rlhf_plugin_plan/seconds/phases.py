@@ -211,8 +211,8 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
 def _weight_sync(setting: Setting) -> Iterator[Phase]:
     """Yield the phase in which the engines get the policy's new weights.
 
-    They are the factors of an adapter that engines serve beside the base, or all weights. On the same GPU the weights are read and written once, to another GPU they are sent once. Through the object store
-    they go to host memory and back.
+    They are the factors of an adapter that engines serve beside the base, or all weights. On the same GPU they are read
+    and written once, to another GPU they are sent once. Through the object store they go to host memory and back.
     """
     if setting.placement.in_process and not setting.engine.copies_weights:
         return

@@ -77,9 +77,9 @@ def training_flops(
     A backward pass takes twice the operations of its forward pass, and for attention 2.5 times. With ``recompute`` the
     layers' forward pass counts twice.
 
-    Under an adapter a fixed weight has no gradient, so its backward pass takes the operations of its forward pass: ``4``
-    for each fixed weight and token, the output head's included, and ``6`` for each weight of the adapter. Layers below
-    the first adapted one have no backward pass.
+    Under an adapter a fixed weight has no gradient, so its backward pass takes as much as its forward pass: ``4`` for
+    each fixed weight and token, the output head's included, and ``6`` for each weight of the adapter. Layers below the
+    first adapted one have no backward pass.
     """
     if adapter is not None:
         return _adapted_training_flops(shape, work, adapter, head=head, recompute=recompute)
