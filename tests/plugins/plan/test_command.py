@@ -368,3 +368,130 @@ def test_the_limit_of_the_weight_sync_is_that_of_the_way_they_take(run):
         assert sync["bound"] == bound
         if bound == "GPU memory":
             assert sync["limit_s"] == pytest.approx(2 * 2 * 1_543_714_304 / 4.3e12, rel=0.05)
+
+
+ADAPTER = ["--actor.adapter", "lora"]
+FACTORS = 28 * 16 * 41_216
+"""Weights of factors of rank 16 beside all linear layers of Qwen2.5-1.5B."""
+
+
+def phases(result):
+    return {phase["name"]: phase["limit_s"] for phase in result["phases"]}
+
+
+def test_a_policy_with_an_adapter_is_planned_as_one(run):
+    """2 bytes for each weight of the base and 14 for each of the adapter's; its factors are what engines get."""
+    _, full = run()
+    code, result = run(*ADAPTER)
+
+    assert code == 0
+    assert result["notes"] == []
+    assert result["parameters"] == {"policy": 1_543_714_304}
+    assert result["adapters"] == {"policy": {"name": "lora", "trained_parameters": FACTORS}}
+    assert full["adapters"] == {}
+    trainer, engine = result["gpus"][0]["processes"]
+    resident = 2 * 1_543_714_304 + 14 * FACTORS
+    assert trainer["roles"]["policy"]["resident_gib"] == pytest.approx(resident / 2**30)
+    assert engine["parts_gib"]["engine: slots for adapters"] == pytest.approx(
+        4 * 2 * FACTORS / 2**30
+    )
+    sync = phases(result)["weight sync"] / phases(full)["weight sync"]
+    assert sync == pytest.approx(FACTORS / 1_543_714_304)
+    update = phases(result)["optimizer policy"] / phases(full)["optimizer policy"]
+    assert update == pytest.approx(FACTORS / 1_543_714_304)
+    assert 4 / 6 < phases(result)["train policy"] / phases(full)["train policy"] < 0.75
+
+
+def test_merged_weights_are_sent_whole_and_need_no_slots(run):
+    _, full = run()
+    _, result = run(*ADAPTER, "--actor.lora.serve", "merged")
+
+    assert phases(result)["weight sync"] == phases(full)["weight sync"]
+    assert result["gpus"][0]["processes"][1] == full["gpus"][0]["processes"][1]
+
+
+def test_the_reference_beside_an_adapter_is_a_pass_without_a_model(run, config_file):
+    kl = [*ADAPTER, "--algo.kl.coef", "0.01"]
+    _, own = run(*kl)
+    config = f"reference={config_file('qwen2.5-1.5b')}"
+    _, other = run(*kl, "--ref.path", "another/model", "--model-config", config)
+
+    assert list(own["parameters"]) == ["policy"]
+    assert list(other["parameters"]) == ["policy", "reference"]
+    # The base's pass leaves the factors out.
+    assert phases(own)["reference log-probs"] == phases(other)["reference log-probs"]
+    assert phases(own)["reference log-probs"] < phases(own)["old log-probs"]
+
+
+def test_a_critic_may_have_an_adapter_of_its_own(run):
+    flags = ["--estimator", "gae", "--critic.adapter"]
+    _, plain = run(*flags[:2])
+    _, result = run(*flags, "lora", "--critic.lora.rank", "8")
+    _, whole = run(*flags, "lora", "--critic.lora.modules_to_save", "norm")
+
+    assert result["adapters"] == {"critic": {"name": "lora", "trained_parameters": FACTORS // 2}}
+    assert whole["adapters"]["critic"]["trained_parameters"] == FACTORS + 1536
+    assert peak(result) < peak(plain)
+    assert phases(result)["train critic"] < phases(plain)["train critic"]
+
+
+def test_a_base_in_4_bits_is_shared_with_the_engine(run):
+    """Linear weights take 4.127 bits, embeddings and norms 16; decoding reads no more than this either."""
+    pytest.importorskip("bitsandbytes")
+    shared = ["--engine", "embedded", "--rollout.batch_size", "1", "--actor.adapter"]
+    _, plain = run(*shared, "lora")
+    _, packed = run(*shared, "qlora")
+
+    linear = 1_310_195_712
+    weights = [
+        result["gpus"][0]["processes"][0]["parts_gib"]["policy: weights"] * 2**30
+        for result in (plain, packed)
+    ]
+    assert weights[0] - weights[1] == pytest.approx(linear * (2 - 4.127 / 8), rel=1e-5)
+    assert "weight sync" not in phases(packed)
+    assert phases(packed)["decode"] < phases(plain)["decode"]
+
+
+def test_ranks_send_gradients_of_what_is_trained(run):
+    def exchange(*flags):
+        return phases(run(*CLUSTER, "--backend.deepspeed.zero_stage", "1", *flags)[1])[
+            "exchange policy"
+        ]
+
+    assert exchange(*ADAPTER) / exchange() == pytest.approx(FACTORS / 1_543_714_304)
+
+
+def test_an_adapter_is_a_remedy_after_those_that_learn_the_same(run):
+    flags = ["--gpu", "l40s", "--train.max_tokens_per_micro_batch", "4096"]
+    code, result = run(*flags)
+
+    remedies = [remedy["flags"] for remedy in result["remedies"]]
+    adapters = [flags for flags in remedies if flags[0].endswith(".adapter")]
+    assert code == 1
+    assert adapters
+    for remedy in result["remedies"]:
+        if remedy["flags"] in adapters:
+            code, _ = run(*flags, *remedy["flags"])
+            assert (code == 0) == remedy["fits"]
+    fitting = [remedy["flags"] in adapters for remedy in result["remedies"] if remedy["fits"]]
+    assert fitting == sorted(fitting)
+
+
+def test_an_adapter_that_reads_weights_is_planned_as_full_training_and_said(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from rlhf_core.testing.fakes import WholeModel\n\n\n"
+        "class Mine(WholeModel):\n"
+        "    def wrap(self, model, seed):\n"
+        "        float(model.model.norm.weight.sum())\n"
+        "        return model\n"
+    )
+    _, full = run("--actor.optim", "adam")
+
+    _, result = run("--actor.adapter", "mine.py:Mine")
+
+    assert result["adapters"] == {}
+    assert result["gpus"] == full["gpus"]
+    assert [note for note in result["notes"] if "cannot be counted without" in note]

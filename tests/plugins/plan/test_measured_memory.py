@@ -6,6 +6,12 @@ per micro-batch), the others with the torch backend alone on 32 or 64 sequences 
 
 import pytest
 
+from rlhf_plugin_lora import rlhf_model_adapters
+from rlhf_plugin_plan.machine.hardware import GIB
+from rlhf_plugin_plan.memory.training_memory import MicroBatch, Role, Sharing, role_memory
+from rlhf_plugin_plan.model.activations import Precision
+from rlhf_plugin_plan.model.adapters import count
+
 MEASURED = [
     ("qwen2.5-0.5b", 65_536, True, True, 256, 57.5),
     ("qwen2.5-1.5b", 40_960, True, True, 256, 100.4),
@@ -38,3 +44,30 @@ def test_the_peak_is_predicted_within_three_percent(
 
     trainer = result["gpus"][0]["processes"][0]
     assert trainer["torch_peak_gib"] == pytest.approx(gib, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "gib"), [("qwen2.5-1.5b", "lora", 38.3), ("qwen2.5-7b", "qlora", 77.7)]
+)
+def test_the_peak_of_supervised_training_beside_a_fixed_base_too(
+    shape, config_file, model, name, gib
+):
+    """``benchmarks/sft_step.py --adapter``, 2026-11-23: rank 16, 16,384 tokens a micro-batch, all of them actions."""
+    pytest.importorskip("bitsandbytes")
+    (component,) = (each for each in rlhf_model_adapters() if each.name == name)
+    precision = Precision(parameters="bfloat16", compute="bfloat16")
+    adapter = component.factory(component.config())
+    role = Role(
+        name="policy",
+        shape=shape(model),
+        precision=precision,
+        trained=True,
+        has_head=True,
+        scores=False,
+        compiled=True,
+        adapter=count(adapter, name, config_file(model), precision),
+    )
+
+    memory = role_memory(role, Sharing(), MicroBatch(tokens=16_384, actions=16_384, several=True))
+
+    assert memory.peak_bytes / GIB == pytest.approx(gib, rel=0.035)

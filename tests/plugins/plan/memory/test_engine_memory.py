@@ -93,3 +93,36 @@ def test_the_embedded_engine_shares_or_copies(pencil):
     assert dict(shared.parts) == {"KV cache": 4 * 10 * 8 * 1.5}
     assert copied.parts["weights"] == 4 * 50
     assert copied.parts["weights cast to bfloat16"] == 2 * (34 + 10)
+
+
+def test_slots_for_adapters_have_factors_of_every_layer_at_the_next_rank(pencil):
+    """Rank 3 gets room for 8: 4 slots x 8 x 31 numbers of 2 bytes; 2 versions of 93 numbers; no large bucket."""
+    engine = replace(ENGINE, kv_cache_gib=1.0, adapter_rank=3)
+
+    memory = vllm_memory(pencil, "bfloat16", engine, H200, factors=93)
+
+    assert memory.parts["slots for adapters"] == 4 * 8 * 31 * 2
+    assert memory.parts["versions of the adapter"] == 2 * 93 * 2
+    assert dict(memory.in_trainer) == {"bucket for the engine's weights": 256 * 2**20}
+
+
+def test_slots_are_a_part_of_vllms_share(shape):
+    model = shape("qwen2.5-1.5b")
+    plain = vllm_memory(model, "bfloat16", ENGINE, H200)
+    adapted = vllm_memory(model, "bfloat16", replace(ENGINE, adapter_rank=16), H200)
+
+    slots = 4 * 2 * 28 * 16 * 41_216
+    assert adapted.parts["slots for adapters"] == slots
+    assert plain.parts["KV cache"] - adapted.parts["KV cache"] == pytest.approx(slots)
+
+
+def test_the_numbers_of_slots_and_ranks_are_those_of_the_engine():
+    pytest.importorskip("vllm")
+    from typing import get_args
+
+    from vllm.config.lora import MaxLoRARanks
+
+    from rlhf_plugin_vllm.arguments import VERSIONS_AT_ONCE
+
+    assert assumed.ADAPTER_SLOTS == VERSIONS_AT_ONCE
+    assert sorted(get_args(MaxLoRARanks)) == list(assumed.ADAPTER_RANKS)

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from rlhf_plugin_plan.memory.training_memory import MicroBatch, Role, Sharing, moments, role_memory
-from rlhf_plugin_plan.model.activations import Precision, checkpoint_bytes, layer_bytes
+from rlhf_plugin_plan.model.activations import (
+    AdaptedLayer,
+    Precision,
+    adapted_layer_bytes,
+    checkpoint_bytes,
+    layer_bytes,
+)
+from rlhf_plugin_plan.model.adapters import AdapterCounts
 
 BF16 = Precision(parameters="bfloat16", compute="bfloat16")
 AUTOCAST = Precision(parameters="float32", compute="bfloat16")
@@ -240,3 +247,124 @@ def test_activations_are_those_measured_on_an_h200(shape, name, measured_gib):
 
     predicted = (memory.resident["weights"] + memory.transient_bytes) / GIB
     assert predicted == pytest.approx(measured_gib, rel=0.05)
+
+
+LAYER = AdaptedLayer(first_norm=True, second_norm=True, attention=True, product=True, own=14)
+RANK_1 = AdapterCounts(
+    name="lora", trained=31, matrices=31, added=31, largest=3, factors=31, layers=(LAYER,)
+)
+"""Rank 1 beside every matrix of the pencil-sized model: 5 x 2 + 2 + 3 inputs, 2 x 2 + 3 x 2 + 2 x 3 outputs."""
+
+
+def test_factors_of_every_matrix_by_hand(pencil):
+    """Of two ranks each has half of the inputs of the output and down projections, and of the others' outputs."""
+    assert pencil.factor_weights(1) == 31
+    assert pencil.factor_weights(4) == 4 * 31
+    assert pencil.factor_weights(1, ranks=2) == 10 + 2.5 + 4 + 6
+
+
+def test_what_a_layer_keeps_under_an_adapter_by_hand(pencil):
+    # Norms: 2 x (input 4 + output 2) x 2. Attention and feed-forward part as in full training: 16 + 24. Own and
+    # statistics: 14 + 12.
+    assert adapted_layer_bytes(pencil, BF16, LAYER) == 24 + 40 + 14 + 12
+    # Compiled: norms 2 x (2 + 2) x 2; gate, up and their product, 3 x 3 x 2.
+    assert adapted_layer_bytes(pencil, BF16, LAYER, compiled=True) == 16 + 16 + 18 + 14 + 12
+    # Nothing is read: inputs of the norms; gate, silu(gate) and up.
+    fixed = AdaptedLayer(first_norm=False, second_norm=False, attention=False, product=False, own=0)
+    assert adapted_layer_bytes(pencil, BF16, fixed) == 16 + 16 + 18 + 12
+    # A trained norm keeps its normalized input too.
+    assert adapted_layer_bytes(pencil, BF16, replace(fixed, trained_norms=1)) == 4 + 62
+
+
+def test_only_the_adapter_takes_16_bytes_more_than_its_weight(pencil):
+    memory = role_memory(policy(pencil, adapter=RANK_1), Sharing(), SMALL)
+
+    assert dict(memory.resident) == {
+        "weights": 2 * 50 + 2 * 31,
+        "float32 copies": 4 * 31,
+        "optimizer state": 8 * 31,
+    }
+
+
+def test_a_base_in_4_bits_has_embeddings_and_norms_in_the_runs_type(pencil):
+    """34 weights in linear layers, 16 others."""
+    adapter = replace(RANK_1, linear_weight_bytes=0.5)
+
+    memory = role_memory(policy(pencil, adapter=adapter), Sharing(), SMALL)
+
+    assert memory.resident["weights"] == 34 * 0.5 + 16 * 2 + 2 * 31
+
+
+def test_the_heads_weights_have_no_gradient_beside_an_adapter(pencil):
+    """As in full training but for the head's gradient, the last norm's normalized input and fixed norms."""
+    parts = moments(policy(pencil, adapter=RANK_1), Sharing(), SMALL)["backward of the head"]
+
+    assert dict(parts) == {
+        "gradients": 4 * 31,
+        "activations": 6 * 90,
+        "last norm and hidden states": 6 * (6 + 4) * 2,
+        "logits of a chunk": 80,
+    }
+
+
+def test_one_layers_backward_pass_holds_the_gradient_of_one_factor(pencil):
+    plain = moments(policy(pencil, adapter=RANK_1), Sharing(), SMALL)
+    packed = policy(pencil, adapter=replace(RANK_1, linear_weight_bytes=0.5))
+
+    assert plain["backward"]["gradient of a weight"] == 2 * 3
+    assert "gradient of the head" not in plain["backward"]
+    for moment in ("backward", "scoring"):
+        found = moments(packed, Sharing(), SMALL)[moment]
+        assert found["quantized weights as a matrix"] == 2 * 2 * 3
+
+
+def test_a_head_that_is_trained_beside_an_adapter_has_a_gradient(pencil):
+    adapter = replace(RANK_1, trained=41, tables=10, head=10)
+    muon = policy(pencil, adapter=adapter, optimizer_bytes=4.0, optimizer_table_bytes=8.0)
+
+    parts = moments(muon, Sharing(), SMALL)["backward of the head"]
+
+    assert parts["gradient of the head"] == (4 + 2) * 10
+    assert role_memory(muon, Sharing(), SMALL).resident["optimizer state"] == 4 * 31 + 8 * 10
+
+
+def test_fixed_weights_are_cast_for_the_backward_pass_and_not_kept_in_others(pencil):
+    role = policy(pencil, AUTOCAST, adapter=RANK_1)
+
+    found = moments(role, Sharing(), SMALL)
+
+    assert found["backward"]["weights cast to bfloat16"] == 2 * 34
+    assert "weights cast to bfloat16" not in found["scoring"]
+    assert "end of the forward pass" not in moments(replace(role, recompute=True), Sharing(), SMALL)
+
+
+def test_layers_without_a_gradient_keep_nothing(pencil):
+    two = replace(pencil, layers=2)
+    upper = moments(policy(two, adapter=RANK_1), Sharing(), SMALL)["backward"]
+    none = moments(policy(two, adapter=replace(RANK_1, layers=())), Sharing(), SMALL)["backward"]
+
+    assert upper["activations"] == 6 * 90
+    assert "activations" not in none
+
+
+def test_shared_prompts_are_kept_once_beside_an_adapter_too(pencil):
+    """As in full training; a projection that keeps no input keeps no array without the repetitions either."""
+    shared = replace(SMALL, repeated=2)
+    fixed = replace(RANK_1, layers=(replace(LAYER, attention=False),))
+
+    kept, other = (
+        moments(policy(pencil, adapter=adapter), Sharing(), shared)["backward"]["activations"]
+        for adapter in (RANK_1, fixed)
+    )
+
+    assert kept == 4 * 90 + 2 * 16 + 4 * 2 * 2
+    assert other == 4 * 90 + 2 * 16
+
+
+def test_stage_3_shares_the_base_and_the_adapter(pencil):
+    sharing = Sharing(stage=3, ranks=5)
+
+    memory = role_memory(policy(pencil, adapter=RANK_1), sharing, SMALL)
+
+    assert memory.resident["weights"] == pytest.approx(2 * (50 + 31) / 5 + 2 * 10)
+    assert memory.resident["gradients"] == pytest.approx(4 * 31 / 5)

@@ -35,7 +35,7 @@ def counted(config_file):
 
 
 def test_low_rank_factors_by_hand(counted):
-    """28 layers x 16 x 41,216 inputs and outputs, which docs/lora.md states; B reads 16 numbers of each of 7 products."""
+    """28 layers x 16 x 41,216 inputs and outputs, as in docs/lora.md; each of 7 matrices B reads 16 numbers."""
     found = counted("lora")
 
     assert INPUTS + OUTPUTS == 41_216

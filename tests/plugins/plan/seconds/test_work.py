@@ -2,6 +2,8 @@
 
 import pytest
 
+from rlhf_plugin_plan.model.activations import AdaptedLayer
+from rlhf_plugin_plan.model.adapters import AdapterCounts
 from rlhf_plugin_plan.seconds.work import (
     Decoding,
     EngineRates,
@@ -104,3 +106,32 @@ def test_bytes_between_ranks_by_hand(stage, micro_batches, expected):
 
 def test_one_rank_sends_nothing():
     assert gradient_bytes(20, 1, 3, 5, 40) == 0
+
+
+LAYER = AdaptedLayer(first_norm=True, second_norm=True, attention=True, product=True, own=0)
+RANK_1 = AdapterCounts(name="lora", trained=31, matrices=31, added=31, layers=(LAYER,))
+
+
+def test_fixed_weights_take_4_operations_a_token_and_factors_6(pencil):
+    """10 tokens x (4 x 34 + 6 x 31), 3.5 x 30 pairs x 4 x 2, 4 positions of the head x 4 x 10."""
+    work = sequences(2, 3, 2)
+
+    assert forward_flops(pencil, work, adapter=RANK_1) == 680 + 240 + 80 + 10 * 2 * 31
+    assert training_flops(pencil, work, adapter=RANK_1) == 1360 + 1860 + 3.5 * 240 + 160
+    assert training_flops(pencil, work, adapter=RANK_1, head=False) == 1360 + 1860 + 3.5 * 240
+    recomputed = training_flops(pencil, work, adapter=RANK_1, recompute=True)
+    assert recomputed - training_flops(pencil, work, adapter=RANK_1) == 680 + 240 + 620
+
+
+def test_an_adapter_that_trains_every_weight_of_the_model_takes_what_full_training_takes(pencil):
+    work = sequences(2, 3, 2)
+    whole = AdapterCounts(name="whole", trained=50, matrices=34, head=10, layers=(LAYER,))
+
+    assert training_flops(pencil, work, adapter=whole) == training_flops(pencil, work)
+
+
+def test_layers_below_the_adapter_have_no_backward_pass(pencil):
+    work = sequences(2, 3, 2)
+    none = AdapterCounts(name="head alone", trained=10, head=10)
+
+    assert training_flops(pencil, work, adapter=none) == 1000 + 2 * 80
