@@ -494,4 +494,6 @@ def test_an_adapter_that_reads_weights_is_planned_as_full_training_and_said(
 
     assert result["adapters"] == {}
     assert result["gpus"] == full["gpus"]
-    assert [note for note in result["notes"] if "cannot be counted without" in note]
+    assert [
+        note for note in result["notes"] if "cannot be counted in a model without numbers" in note
+    ]

@@ -36,9 +36,9 @@ class ModelAdapter(Protocol):
         The adapter's parameters have the dtype of the base's floating parameters, and are the same for the same seed,
         on every rank. The global random state is left as it was.
 
-        ``rlhf plan`` gives it a model on the meta device, whose tensors have shapes and no numbers, and counts parameters
-        and kept activations in the result. An adapter that reads weights here may let torch's error pass: it is then
-        planned like full training.
+        ``rlhf plan`` gives it a model on the meta device, whose tensors have shapes and no numbers, and counts
+        parameters and kept activations in the result. An adapter that reads weights here may let torch's error pass: it
+        is then planned like full training.
 
         Raises:
             ConfigError: the options do not fit the model.

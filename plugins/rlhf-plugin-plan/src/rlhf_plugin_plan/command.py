@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         workload = _workload(planned, own.prompt_tokens, own.response_tokens)
         configs = configs_of(planned, own.model_config)
 
-        def adapted(spec: RoleSpec, precision: Precision) -> AdapterCounts | None:
+        def adapted(spec: RoleSpec, precision: Precision) -> AdapterCounts:
             return models.counts(spec, configs[spec.role], precision)
 
         shapes = shapes_of(configs)

@@ -13,7 +13,7 @@ from rlhf_core.plugins import empty
 from rlhf_core.testing.fakes import WholeModel
 from rlhf_plugin_lora import rlhf_model_adapters
 from rlhf_plugin_plan.model.activations import AdaptedLayer, Precision
-from rlhf_plugin_plan.model.adapters import AdaptedModels, count
+from rlhf_plugin_plan.model.adapters import AdaptedModels, UncountedAdapter, count
 
 BF16 = Precision(parameters="bfloat16", compute="bfloat16")
 AUTOCAST = Precision(parameters="float32", compute="bfloat16")
@@ -119,15 +119,16 @@ def test_an_option_that_does_not_fit_the_model_is_refused(counted):
 
 
 class Gain(nn.Module):
-    """A linear layer whose output is scaled by trained numbers."""
+    """A linear layer whose output is scaled by trained numbers, and moved by fixed ones."""
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
         self.base = base
         self.gain = nn.Parameter(torch.empty_like(base.weight[:, 0]))
+        self.register_buffer("offset", torch.zeros_like(self.gain))
 
     def forward(self, hidden):
-        return self.base(hidden) * self.gain
+        return self.base(hidden) * self.gain + self.offset
 
 
 class GainAdapter(WholeModel):
@@ -189,5 +190,20 @@ def test_an_adapter_that_reads_weights_cannot_be_counted_and_is_asked_once(confi
     models = models_with(ReadsWeights)
 
     for _ in range(2):
-        assert models.counts(spec(), config_file("qwen2.5-0.5b"), BF16) is None
+        with pytest.raises(UncountedAdapter, match="meta tensor"):
+            models.counts(spec(), config_file("qwen2.5-0.5b"), BF16)
     assert ReadsWeights.made == 1
+
+
+class LoadsDifferently(WholeModel):
+    """An adapter whose base is quantized in a way of its own."""
+
+    def load_options(self):
+        return {"quantization_config": object()}
+
+
+def test_a_quantization_that_is_not_known_is_said(config_file):
+    models = models_with(LoadsDifferently)
+
+    with pytest.raises(UncountedAdapter, match="its bytes of a weight are not known"):
+        models.counts(spec(), config_file("qwen2.5-0.5b"), BF16)

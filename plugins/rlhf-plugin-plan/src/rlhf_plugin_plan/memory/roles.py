@@ -16,7 +16,7 @@ from rlhf_core.contracts import ComponentRef, RoleSpec
 
 from ..machine import assumptions as assumed
 from ..model.activations import Precision
-from ..model.adapters import AdapterCounts
+from ..model.adapters import AdapterCounts, UncountedAdapter
 from ..model.shapes import ModelShape
 from .training_memory import MicroBatch, Role, Sharing
 
@@ -26,8 +26,8 @@ LIVE_PARAMETERS = "zero_optimization.stage3_max_live_parameters"
 SMALL = 1_000_000
 """Number of parameters below which the backends compute in float32."""
 
-Adapted = Callable[[RoleSpec, Precision], AdapterCounts | None]
-"""Function that returns the counts of a role's adapter; None if they cannot be had."""
+Adapted = Callable[[RoleSpec, Precision], AdapterCounts]
+"""Function that returns the counts of a role's adapter, or raises ``UncountedAdapter``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,14 +168,15 @@ def _adapter(
 ) -> AdapterCounts | None:
     if spec.adapter is None:
         return None
-    counts = adapted(spec, precision)
-    if counts is None:
+    try:
+        return adapted(spec, precision)
+    except UncountedAdapter as error:
         _note(
             notes,
-            f"the adapter {spec.adapter.name} cannot be counted without the model's weights; planned as if all weights "
-            "were trained",
+            f"the adapter {spec.adapter.name} cannot be counted in a model without numbers ({error}); planned as if "
+            "all weights were trained",
         )
-    return counts
+        return None
 
 
 def _note_options(backend: ComponentRef, notes: list[str]) -> None:

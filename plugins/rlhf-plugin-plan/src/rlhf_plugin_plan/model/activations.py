@@ -77,8 +77,8 @@ def layer_bytes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedLayer:
-    """What one layer keeps for its backward pass beside fixed weights. A fixed weight's matmul keeps no input: an
-    array is kept only if the adapter reads it."""
+    """Arrays that one layer keeps for its backward pass beside fixed weights. A fixed weight's matmul keeps no input:
+    an array is kept only if the adapter reads it."""
 
     first_norm: bool
     """Whether the first norm's output is kept, which the projections of queries, keys and values read."""

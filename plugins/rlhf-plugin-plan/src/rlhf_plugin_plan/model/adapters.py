@@ -1,4 +1,4 @@
-"""Counts of a model under an adapter: the parameters that it trains, what engines get of it, what its layers keep.
+"""Counts of a model under an adapter: parameters that it trains, factors that engines get, bytes that layers keep.
 
 Nothing here knows an adapter. The model is made on the meta device, where tensors have shapes and no numbers, and the
 adapter changes it there as it changes the real one (``ModelAdapter.wrap``). Parameters are counted in the result, and
@@ -57,7 +57,7 @@ class AdapterCounts:
     matrices: int = 0
     """Number of trained weights in linear layers that multiply every token."""
     added: int = 0
-    """Those of ``matrices`` that the plain model does not have."""
+    """Number of those of ``matrices`` that the plain model does not have."""
     largest: int = 0
     """Number of weights of the largest of these matrices."""
     factors: int = 0
@@ -68,35 +68,45 @@ class AdapterCounts:
     """Layers through which gradients flow: from the first one in which something is trained on."""
 
 
+class UncountedAdapter(Exception):
+    """An adapter that cannot be put into a model without numbers; the text says why."""
+
+
 class AdaptedModels:
     """Counts of adapters, each made once although many configurations are predicted."""
 
     def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins
-        self._found: dict[str, AdapterCounts | None] = {}
+        self._found: dict[str, AdapterCounts | UncountedAdapter] = {}
 
-    def counts(self, spec: RoleSpec, config: Path, precision: Precision) -> AdapterCounts | None:
-        """Return the counts of a role's adapter; None if the adapter cannot be put into a model without numbers.
+    def counts(self, spec: RoleSpec, config: Path, precision: Precision) -> AdapterCounts:
+        """Return the counts of a role's adapter.
 
         Args:
             config: the config.json of the role's model, or its folder.
 
         Raises:
             ConfigError: the adapter's options do not fit the model.
+            UncountedAdapter: the adapter reads weights of the model, or quantizes them in a way that is not known.
         """
         key = repr((spec.role, spec.adapter, str(config), precision))
         if key not in self._found:
             self._found[key] = self._count(spec, config, precision)
-        return self._found[key]
+        found = self._found[key]
+        if isinstance(found, UncountedAdapter):
+            raise found
+        return found
 
-    def _count(self, spec: RoleSpec, config: Path, precision: Precision) -> AdapterCounts | None:
+    def _count(
+        self, spec: RoleSpec, config: Path, precision: Precision
+    ) -> AdapterCounts | UncountedAdapter:
         assert spec.adapter is not None
         adapter: ModelAdapter = self._plugins.build(spec.adapter)
         try:
             name = spec.adapter.name.partition(":")[2]
             return count(adapter, name, config, precision, is_served=spec.role == "policy")
-        except RuntimeError:  # what torch raises where a tensor has no numbers
-            return None
+        except RuntimeError as error:  # what torch raises where a tensor has no numbers
+            return UncountedAdapter(next(iter(str(error).splitlines()), type(error).__name__))
 
 
 def count(
@@ -114,7 +124,7 @@ def count(
 
     Raises:
         ConfigError: the adapter's options do not fit the model.
-        RuntimeError: the adapter reads numbers of the model, which has none.
+        RuntimeError: the adapter reads numbers of the model, which has none, or its quantization is not known.
     """
     model = _plain_model(config, precision.parameters)
     plain = {key for key, _ in model.named_parameters()}
@@ -230,9 +240,10 @@ def _kept(module: nn.Module, inputs: int, tokens: int, dtype: str) -> tuple[int,
     """Return the same for all tokens; arrays that do not grow with the tokens are in the bytes too."""
     import torch
 
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     given = {
-        key: torch.empty(p.shape, dtype=p.dtype).requires_grad_(p.requires_grad)
-        for key, p in module.named_parameters()
+        key: torch.empty(t.shape, dtype=t.dtype).requires_grad_(t.requires_grad)
+        for key, t in held.items()
     }
     x = torch.empty(1, tokens, inputs, dtype=getattr(torch, dtype), requires_grad=True)
     found: dict[int, Tensor] = {}  # held, so that no storage comes twice
@@ -273,7 +284,7 @@ def _without_numbers(precision: Precision) -> Iterator[None]:
             return func(*args, **(kwargs or {}))
 
     casts = torch.autocast("cpu", torch.bfloat16, enabled=precision.casts, cache_enabled=False)
-    with FakeTensorMode(), casts, DropoutOfGpus():
+    with FakeTensorMode(allow_non_fake_inputs=True), casts, DropoutOfGpus():
         yield
 
 
