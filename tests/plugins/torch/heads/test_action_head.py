@@ -1,5 +1,7 @@
 """The chunked head against plain logits."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -89,6 +91,27 @@ def test_the_products_of_one_chunk_are_kept_for_the_backward_pass(lm, inputs, ch
     action_scores(lm, *inputs, temperature=1.0, chunk=chunk).logprobs.sum().backward()
 
     assert len(calls) == products
+
+
+def test_logits_of_one_chunk_are_gone_when_those_of_the_next_are_made(lm, inputs, monkeypatch):
+    hidden, targets = inputs
+    made, alive = [], []
+    plain_logits = lm.raw_logits
+
+    def watched(states):
+        alive.append(sum(made_before() is not None for made_before in made))
+        logits = plain_logits(states)
+        made.append(weakref.ref(logits))
+        return logits
+
+    monkeypatch.setattr(type(lm), "raw_logits", lambda self, states: watched(states))
+    scores = action_scores(lm, hidden, targets, temperature=1.0, chunk=4)
+    made.clear()
+    alive.clear()
+
+    (scores.logprobs.sum() + scores.entropies.sum()).backward()
+
+    assert alive == [0, 0, 0, 0]
 
 
 def test_no_products_are_kept_where_nobody_asks_for_a_gradient(lm, inputs):

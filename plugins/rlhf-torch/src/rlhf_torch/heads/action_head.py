@@ -139,6 +139,8 @@ class _ChunkedHead(torch.autograd.Function):
                 part.float() if total is None else total.add_(part)
                 for total, part in zip(grads, parts, strict=True)
             ]
+            # Arrays of (m, V) elements: kept, they would stand beside those of the next chunk.
+            del raw, products, grad_products
         typed = [
             None if grad is None else grad.to(parameter.dtype)
             for grad, parameter in zip(grads, parameters, strict=True)
