@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core.testing.conformance import CHECKED_HOOKS, run_checks
 
@@ -69,19 +70,23 @@ def test_the_list_is_long_and_covers_most_kinds():
 
 @pytest.mark.slow
 def test_the_command_prints_the_list_and_says_how_many_were_caught():
+    hook = "rlhf_advantage_estimators"
+    number = sum(mutant.hook == hook for mutant in MUTANTS)
+
     done = subprocess.run(
-        [sys.executable, "-m", "tests.mutants"],
+        [sys.executable, "-m", "tests.mutants", hook],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=2 * HANG_S,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(MUTANTS)} of {len(MUTANTS)} caught" in done.stdout
-    assert done.stdout.count("caught by") == len(MUTANTS)
+    assert number > 1
+    assert f"{number} of {number} caught" in done.stdout
+    assert done.stdout.count("caught by") == number
 
 
 def test_the_page_lists_every_bug():
