@@ -23,6 +23,9 @@ OFF_POLICY = "off_policy"
 ``LossInputs.old_logprobs``, or does not depend on who wrote the sample."""
 APPLIES_IS_WEIGHTS = "applies_is_weights"
 PREPARES_STEP = "prepares_step"
+CREDITS_TOKENS = "credits_tokens"
+"""Word of an advantage estimator that credits a reward at a token (``RewardBatch.token_rewards``) to that token and
+those before it. Rewards with ``RewardResult.step_rewards`` need it."""
 UNPAIRED_ANSWERS = "unpaired_answers"
 """Word of a preference loss that takes chosen and rejected answers which need not be of the same prompts."""
 ONE_PROCESS = "one_process"
@@ -55,6 +58,8 @@ FIX: Mapping[str, str] = {
     "reward": "add one with --reward; what an environment gives by turn has no name",
     "supervised_data": "give the responses to imitate with --supervised.data",
     SEVERAL_TURNS: "choose an executor that plays several turns",
+    CREDITS_TOKENS: "choose an estimator that credits rewards to tokens with --estimator (rlhf plugins show NAME lists "
+    "what one provides), or let the reward give one number a sample; other estimators read the sum alone",
     SERVES_ADAPTERS: "choose an engine that serves adapters, or have the adapter merged into the weights that "
     "the engine gets (its option serve, if it has one)",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model anew, without what was done to it",
@@ -87,6 +92,7 @@ BROUGHT_BY_OPTIONS: Mapping[str, str] = {
 PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     SEVERAL_TURNS: "the executor plays several turns",
     OFF_POLICY: "the policy loss allows for samples of an older policy",
+    CREDITS_TOKENS: "the estimator credits a reward at a token to that token and those before it",
     APPLIES_IS_WEIGHTS: "the policy loss multiplies itself by the correction's weights",
     PREPARES_STEP: "the policy loss looks at the whole optimizer step first (PreparingLoss)",
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",

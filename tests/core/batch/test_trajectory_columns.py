@@ -227,3 +227,58 @@ def test_a_block_that_several_parts_are_rows_of_stays_one_and_is_read_once(group
     assert joined.tokens.blocks == (shared,)
     assert_same(joined, whole)
     assert shared.reads == 1
+
+
+def in_steps() -> list[Trajectory]:
+    """The first row has 5 actions in two turns with text between them, the others 1 and 4."""
+    first, second, third = batch_of_three()
+    return [
+        replace(first, step_rewards=((1, 0.5), (3, 0.25), (3, 0.25))),
+        second,
+        replace(third, step_rewards=((3, 0.75),)),
+    ]
+
+
+def parts_of(columns: TrajectoryColumns) -> dict[tuple[int, ...], list[tuple[int, float]]]:
+    """Each row's parts by its uid."""
+    found: dict[tuple[int, ...], list[tuple[int, float]]] = {uid: [] for uid in columns.uids()}
+    uids = list(columns.uids())
+    steps = zip(
+        columns.step_rows.tolist(),
+        columns.step_actions.tolist(),
+        columns.step_rewards.tolist(),
+        strict=True,
+    )
+    for row, action, part in steps:
+        found[uids[row]].append((action, part))
+    return found
+
+
+def test_parts_stay_with_their_rows_in_any_order_and_company():
+    expected = {row.uid: list(row.step_rewards) for row in in_steps()}
+
+    whole = TrajectoryColumns.from_trajectories(in_steps())
+    apart = [TrajectoryColumns.from_trajectories([row]) for row in in_steps()]
+
+    assert parts_of(whole) == expected
+    assert_same(TrajectoryColumns.concatenate(apart), whole)
+    for order in ([2, 0, 1], [1, 2], [0], []):
+        chosen = whole.select(np.array(order, dtype=int))
+        assert parts_of(chosen) == {uid: expected[uid] for uid in chosen.uids()}
+
+
+def test_parts_are_of_the_reward_and_leave_the_rest_at_the_end():
+    whole = TrajectoryColumns.from_trajectories(in_steps())
+
+    # by uid: no parts of -1; 0.5 - 0.75; 2 - 1
+    assert whole.reward_at_end.tolist() == [-1.0, -0.25, 1.0]
+    bare = TrajectoryColumns.from_trajectories(batch_of_three())
+    np.testing.assert_array_equal(whole.total_reward, bare.total_reward)
+
+
+@pytest.mark.parametrize("action", [-1, 4])
+def test_a_part_has_to_stand_on_an_action(action):
+    row = batch_of_three()[2]  # 4 actions
+
+    with pytest.raises(ValueError, match=f"a step reward at action {action}; there are 4 actions"):
+        replace(row, step_rewards=((0, 1.0), (action, 1.0)))

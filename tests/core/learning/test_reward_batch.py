@@ -24,6 +24,57 @@ def test_rewards_stand_on_their_last_action_and_environment_tokens_do_not_exist(
     assert made.episode.tolist() == [0, 1]
 
 
+def in_steps() -> list[Trajectory]:
+    """Two turns of 3 and 3 actions with a token of the environment between; one turn of 2 actions; 6 actions whole."""
+
+    def row(sample, turns, reward, step_rewards=()):
+        mask = [any(turn.start <= at < turn.end for turn in turns) for at in range(turns[-1].end)]
+        count = sum(mask)
+        return Trajectory(
+            uid=Uid(0, 4, sample),
+            token_ids=np.arange(len(mask), dtype=np.int32),
+            action_mask=np.array(mask),
+            rollout_logprobs=np.zeros(count, np.float32),
+            weight_version=np.zeros(count, np.int32),
+            turns=turns,
+            reward=reward,
+            step_rewards=step_rewards,
+        )
+
+    two_turns = (Turn(start=1, end=4, reward=8.0), Turn(start=5, end=8))
+    return [
+        row(0, two_turns, 0.75, ((2, 0.5), (5, 0.25))),
+        row(1, (Turn(start=1, end=3),), 1.0, ((0, 0.25), (0, 0.25), (1, 0.5))),
+        row(2, (Turn(start=1, end=7),), 2.0),
+    ]
+
+
+def test_parts_stand_on_their_actions_beside_turn_rewards_and_the_rest_on_the_last():
+    columns = TrajectoryColumns.from_trajectories(in_steps())
+
+    made = make_reward_batch(columns, NOTHING, None)
+
+    # Row 0: the environment's 8 at the end of its first turn, which is action 2 too. Row 1: two parts on action 0.
+    expected = torch.tensor([[0, 0, 8.5, 0, 0, 0.25], [0.5, 0.5, 0, 0, 0, 0], [0, 0, 0, 0, 0, 2.0]])
+    torch.testing.assert_close(made.token_rewards, expected, atol=0.0, rtol=0.0)
+    assert made.rewards.tolist() == [8.75, 1.0, 2.0]
+    # What a shaper adds to the sum stands on the last action.
+    shaped = replace(columns, reward=columns.reward - np.float32([1.0, 0.0, 3.0]))
+    expected[torch.arange(3), torch.tensor([5, 1, 5])] -= torch.tensor([1.0, 0.0, 3.0])
+    made = make_reward_batch(shaped, NOTHING, None)
+    torch.testing.assert_close(made.token_rewards, expected, atol=0.0, rtol=0.0)
+
+
+def test_parts_follow_their_rows_through_a_permutation():
+    columns = TrajectoryColumns.from_trajectories(in_steps())
+    order = [2, 0, 1]
+
+    moved = make_reward_batch(columns.select(np.array(order)), NOTHING, None)
+
+    plain = make_reward_batch(columns, NOTHING, None)
+    torch.testing.assert_close(moved.token_rewards, plain.token_rewards[order], atol=0.0, rtol=0.0)
+
+
 def test_a_kl_in_the_reward_acts_on_every_action(batch):
     columns = {
         "old_logprobs": np.float32([-1.0, -2.0, -0.5, -1.0, -1.0]),

@@ -17,6 +17,9 @@ class ProbeConfig(Config):
     behavior: str = "score"
     file: str = ""
 
+    def needed_by_options(self):
+        return frozenset({"credits_tokens"}) if self.behavior == "places" else frozenset()
+
 
 class Probe:
     def __init__(self, config):
@@ -110,6 +113,15 @@ class Probe:
         """Both processes return; only one of them may go on as the worker."""
         os.fork()
         return await self.score_all(requests)
+
+    async def places(self, requests, bad):
+        """Puts a reward of 1 in two parts, as the row says."""
+        return [
+            RewardResult(reward=1.0, step_rewards=request.row.get("parts", ()))
+            for request in requests
+        ]
+
+    places_undeclared = places
 
     async def alters_rows(self, requests, bad):
         for request in requests:

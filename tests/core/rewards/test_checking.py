@@ -1,5 +1,6 @@
 import asyncio
 import fractions
+import re
 
 import numpy as np
 import pytest
@@ -104,6 +105,55 @@ def test_a_bare_number_is_no_result():
 
 def test_an_exception_in_the_place_of_a_result_is_that_sample_s():
     assert outcome_of(ValueError("x")).problem.text == "raised ValueError: x"
+
+
+def test_parts_of_a_reward_arrive_as_ints_and_floats():
+    parts = ((np.int64(2), np.float32(0.5)), [5, torch.tensor(0.25)])
+
+    outcome = outcome_of(RewardResult(reward=0.75, step_rewards=parts))
+
+    assert outcome.step_rewards == ((2, 0.5), (5, 0.25))
+    assert [type(number) for pair in outcome.step_rewards for number in pair] == [int, float] * 2
+    assert outcome.problem is None
+
+
+def test_the_sum_of_the_parts_is_the_reward():
+    result = RewardResult.at_steps([(2, 0.5), (5, 0.25), (5, -1.0)], {"steps": 3.0})
+
+    assert (result.reward, result.metrics) == (-0.25, {"steps": 3.0})
+    assert outcome_of(result).step_rewards == ((2, 0.5), (5, 0.25), (5, -1.0))
+    assert RewardResult.at_steps([]).reward == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 10, 1000])
+def test_parts_and_a_sum_in_float32_agree(count):
+    parts = np.float32([0.9, 0.1, 1 / 3, -0.7] * count)
+    total = np.float32(0.0)
+    for part in parts:
+        total += part
+
+    result = RewardResult(reward=total, step_rewards=tuple(enumerate(parts)))
+
+    assert outcome_of(result).problem is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        (((2, 0.5),), "step_rewards that add up to 0.5 and a reward of 1; expected the same"),
+        (((2.0, 1.0),), "step_rewards of the wrong form .*expected pairs of an action's index"),
+        (((2, float("nan")),), r"step_rewards of the wrong form \(nan\)"),
+        (((2, None),), r"step_rewards of the wrong form \(None\)"),
+        ((2, 1.0), "step_rewards of the wrong form"),
+        (1.0, "step_rewards of the wrong form"),
+        (None, "step_rewards of the wrong form"),
+    ],
+)
+def test_parts_of_another_form_or_sum_are_refused(parts, text):
+    outcome = outcome_of(RewardResult(reward=1.0, step_rewards=parts))
+
+    assert outcome.reward is None
+    assert re.search(f"^returned {text}", outcome.problem.text), outcome.problem.text
 
 
 def test_the_text_of_an_exception_is_cut():

@@ -275,3 +275,34 @@ def test_nothing_outlives_a_run_that_is_killed(tmp_path):
             run.kill()
     pids = [int(word) for word in file.read_text().split()]
     assert wait_until_gone(pids) == []
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_parts_stand_on_actions_of_their_own_sample(probe, requests_for, isolate):
+    """The samples have two actions each."""
+    rows = [{"parts": [[0, 0.25], [1, 0.75]]}, {"parts": [[2, 1.0]]}, {"parts": [[-1, 1.0]]}, {}]
+
+    outcomes = score(probe("places", isolate=isolate), requests_for(rows))
+
+    assert [one.reward for one in outcomes] == [1.0, None, None, 1.0]
+    assert [one.step_rewards for one in outcomes] == [((0, 0.25), (1, 0.75)), (), (), ()]
+    assert "a step reward at action 2; the sample has 2 action tokens" in outcomes[1].problem.text
+    assert "at action -1" in outcomes[2].problem.text
+
+
+def test_parts_that_nothing_announced_are_refused(probe, requests_for):
+    rows = [{"parts": [[1, 1.0]]}, {}]
+
+    undeclared, whole = score(probe("places_undeclared", isolate=False), requests_for(rows))
+
+    assert "step_rewards, which it has not declared" in undeclared.problem.text
+    assert "expected a component that needs 'credits_tokens'" in undeclared.problem.text
+    assert whole.reward == 1.0
+
+
+def test_a_part_too_large_for_float32_is_refused(probe, requests_for):
+    rows = [{"parts": [[0, 1e38], [1, -1e38], [1, 1.0]]}]
+
+    (outcome,) = score(probe("places", isolate=False, weight=0.5), requests_for(rows))
+
+    assert "returned 1e+38; expected at most 1e+35 after its weight" in outcome.problem.text

@@ -185,3 +185,26 @@ def test_closed_means_closed(probe, requests_for):
 
     with pytest.raises(RewardError, match="reward probe is closed"):
         asyncio.run(use_after_close())
+
+
+def test_parts_have_their_rewards_weight_and_a_whole_reward_has_none(probe, requests_for):
+    selections = [
+        probe("places", name="steps", weight=2.0, **IN_THREAD),
+        probe(name="length", weight=10.0, **IN_THREAD),
+        probe("places", name="more", weight=-1.0, **IN_THREAD),
+    ]
+
+    _, one = score(selections, requests_for([{}, {"parts": [[0, 0.25], [1, 0.75]]}]))
+
+    # 2 * 1 + 10 * 1 - 1 * 1
+    assert one.reward == 11.0
+    assert one.step_rewards == ((0, 0.5), (1, 1.5), (0, -0.25), (1, -0.75))
+    assert one.rewards == {"steps": 1.0, "length": 1.0, "more": 1.0}
+
+
+def test_a_value_in_the_place_of_a_score_has_no_parts(probe, requests_for):
+    selection = probe("places", on_error="value", error_value=-3.0, **IN_THREAD)
+
+    (one,) = score([selection], requests_for([{"parts": [[5, 1.0]]}]))
+
+    assert (one.reward, one.step_rewards) == (-3.0, ())

@@ -109,10 +109,11 @@ def test_answers_arrive_as_they_were():
         RewardOutcome(reward=0.1, metrics={"a": 1.5}),
         RewardOutcome(problem=problem),
         RewardOutcome(reward=-0.0),
+        RewardOutcome(reward=0.3, step_rewards=((0, 0.1), (7, 0.2))),
     ]
 
     for sent in (answer, problem):
-        assert wire.answer_of(wire.answer_line(3, sent), call=3, count=3) == sent
+        assert wire.answer_of(wire.answer_line(3, sent), call=3, count=4) == sent
 
 
 FORGED = [
@@ -124,19 +125,29 @@ FORGED = [
     b"null",
     b"[" * 100_000,
     b'{"call": 3}',
-    b'{"call": 4, "reward": [1.0], "metrics": [null], "problems": {}}',
-    b'{"call": 3, "reward": [1.0, 2.0], "metrics": [null, null], "problems": {}}',
-    b'{"call": 3, "reward": [1.0], "metrics": [], "problems": {}}',
-    b'{"call": 3, "reward": ["1"], "metrics": [null], "problems": {}}',
-    b'{"call": 3, "reward": [true], "metrics": [null], "problems": {}}',
-    b'{"call": 3, "reward": [NaN], "metrics": [null], "problems": {}}',
-    b'{"call": 3, "reward": [1e999], "metrics": [null], "problems": {}}',
-    b'{"call": 3, "reward": [' + b"9" * 400 + b'], "metrics": [null], "problems": {}}',
-    b'{"call": 3, "reward": [null], "metrics": [null], "problems": {}}',
-    b'{"call": 3, "reward": [1.0], "metrics": [{"a": []}], "problems": {}}',
-    b'{"call": 3, "reward": [1.0], "metrics": [[1]], "problems": {}}',
-    b'{"call": 3, "reward": [1.0], "metrics": [null], "problems": {"x": {}}}',
-    b'{"call": 3, "reward": [1.0], "metrics": [null], "problems": []}',
+    b'{"call": 4, "reward": [1.0], "metrics": [null], "steps": [null], "problems": {}}',
+    b'{"call": 3, "reward": [1.0, 2.0], "metrics": [null, null], "steps": [null, null], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [], "steps": [null], "problems": {}}',
+    b'{"call": 3, "reward": ["1"], "metrics": [null], "steps": [null], "problems": {}}',
+    b'{"call": 3, "reward": [true], "metrics": [null], "steps": [null], "problems": {}}',
+    b'{"call": 3, "reward": [NaN], "metrics": [null], "steps": [null], "problems": {}}',
+    b'{"call": 3, "reward": [1e999], "metrics": [null], "steps": [null], "problems": {}}',
+    b'{"call": 3, "reward": ['
+    + b"9" * 400
+    + b'], "metrics": [null], "steps": [null], "problems": {}}',
+    b'{"call": 3, "reward": [null], "metrics": [null], "steps": [null], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [{"a": []}], "steps": [null], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [[1]], "steps": [null], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [null], "steps": [null], "problems": {"x": {}}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [null], "steps": [null], "problems": []}',
+    b'{"call": 3, "reward": [1.0], "metrics": [null], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [null], "steps": [], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [null], "steps": [[1]], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [null], "steps": [[[1.0, 1.0]]], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [null], "steps": [[[true, 1.0]]], "problems": {}}',
+    b'{"call": 3, "reward": [1.0], "metrics": [null], "steps": [[[1, NaN]]], "problems": {}}',
+    b'{"call": 3, "reward": [null], "metrics": [null], "steps": [[[1, 1.0]]], '
+    b'"problems": {"0": {"kind": "raised", "text": "", "where": []}}}',
     b'{"call": 3, "problem": {}}',
     b'{"call": 3, "problem": {"kind": "other", "text": "", "where": []}}',
     b'{"call": 3, "problem": {"kind": "raised", "text": "", "where": 1}}',

@@ -1,7 +1,9 @@
 """A few rollouts as text."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rlhf_core.rollouts.samples import sample_texts
@@ -49,3 +51,19 @@ def test_a_score_that_a_sample_does_not_have_is_left_out(batch):
     first, last = sample_texts(batch, 2, Letters())
 
     assert (first["rewards"], last["rewards"]) == ({}, {"exact": 0.0})
+
+
+def test_parts_of_a_reward_are_pairs_of_action_and_number(batch_of):
+    batch = batch_of({(0, 0): "pAAeB", (1, 0): "pA", (2, 0): "pAAA"})
+    batch = replace(
+        batch,
+        num_steps=np.array([2, 0, 1]),
+        step_actions=np.array([1, 2, 0]),
+        step_rewards=np.float32([0.5, -0.25, 1.0]),
+    )
+
+    texts = json.loads(json.dumps(sample_texts(batch, 3, Letters())))
+
+    assert texts[0]["step_rewards"] == [[1, 0.5], [2, -0.25]]
+    assert "step_rewards" not in texts[1]
+    assert texts[2]["step_rewards"] == [[0, 1.0]]

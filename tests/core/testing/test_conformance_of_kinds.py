@@ -82,6 +82,13 @@ class DividesByStd(Shaper):
         return replace(batch, reward=reward.astype(np.float32)), {}
 
 
+class ShiftsParts(Shaper):
+    """Takes from each part what it should take from the reward once."""
+
+    def shape(self, batch, info):
+        return replace(batch, step_rewards=batch.step_rewards - np.float32(0.1)), {}
+
+
 class TokensInState(Shaper):
     def state_dict(self):
         return {"total": np.float32(self.total), "count": self.count}
@@ -101,6 +108,7 @@ def test_a_right_shaper_passes():
         (DropsRows, "check_only_rewards_change"),
         (Doubles, "check_rewards_stay_finite"),
         (DividesByStd, "check_rewards_stay_finite"),
+        (ShiftsParts, "check_parts_change_no_total"),
     ],
 )
 def test_a_wrong_shaper_is_caught(shaper, check):
@@ -239,6 +247,31 @@ class WritesIntoRows(Length):
         return await super().score(requests)
 
 
+class Places(Length):
+    """A part on every action of the sample, of which each has two."""
+
+    parts = ((0, 1.0), (1, 0.5))
+    reward = 1.5
+
+    async def score(self, requests):
+        return [RewardResult(reward=self.reward, step_rewards=self.parts) for _ in requests]
+
+
+class PlacesBehindTheEnd(Places):
+    parts = ((2, 1.5),)
+
+
+class PlacesAnotherSum(Places):
+    reward = 1.0
+
+
+def test_a_reward_in_parts_passes_if_it_says_so():
+    says_so = Component(name="places", factory=lambda _: Places(), needs={"credits_tokens"})
+
+    assert caught_by(REWARDS, says_so) == set()
+    assert caught_by(REWARDS, Places) == {"check_step_rewards_are_declared"}
+
+
 def test_a_right_reward_passes_also_where_it_gives_up_on_a_sample():
     class GivesUp(Length):
         async def score(self, requests):
@@ -258,6 +291,8 @@ def test_a_right_reward_passes_also_where_it_gives_up_on_a_sample():
         (RanksTheBatch, "check_samples_are_scored_apart"),
         (Divides, "check_one_finite_score_per_sample"),
         (WritesIntoRows, "check_requests_stay_as_they_are"),
+        (PlacesBehindTheEnd, "check_one_finite_score_per_sample"),
+        (PlacesAnotherSum, "check_one_finite_score_per_sample"),
     ],
 )
 def test_a_wrong_reward_is_caught(wrong, check):

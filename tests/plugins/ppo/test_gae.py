@@ -1,9 +1,12 @@
 """Generalized advantage estimation."""
 
+import numpy as np
 import pytest
 import torch
 
-from rlhf_core.contracts import RewardBatch
+from rlhf_core.contracts import RewardBatch, Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_core.learning.model_outputs import ModelOutputs
+from rlhf_core.learning.reward_batch import make_reward_batch
 from rlhf_core.math import masked_mean, masked_var, reward_to_go
 from rlhf_plugin_ppo.gae import GaeConfig, GaeEstimator, gae_advantages
 
@@ -59,6 +62,32 @@ def test_advantages_by_hand(gamma, lambda_, expected):
     actual = gae_advantages(rewards, values, mask, gamma=gamma, lambda_=lambda_)
 
     torch.testing.assert_close(actual, torch.tensor([expected]), atol=1e-6, rtol=0.0)
+
+
+def test_parts_of_a_reward_are_credited_to_the_tokens_before_them():
+    """From the reward's parts to advantages; gamma and lambda are 1, so an advantage is what comes minus the value."""
+    row = Trajectory(
+        uid=Uid(0, 0, 0),
+        token_ids=np.arange(8, dtype=np.int32),
+        action_mask=np.array([False] + [True] * 7),
+        rollout_logprobs=np.zeros(7, np.float32),
+        weight_version=np.zeros(7, np.int32),
+        turns=(Turn(start=1, end=8),),
+        reward=0.75,
+        step_rewards=((2, 0.5), (5, 0.25)),
+    )
+    values = np.float32([0.5, 0.25, 0.0, 0.25, 0.5, 1.0, 0.125])
+    batch = make_reward_batch(
+        TrajectoryColumns.from_trajectories([row]), ModelOutputs(columns={"values": values}), None
+    )
+
+    found = GaeEstimator(GaeConfig(gamma=1.0, lambda_=1.0, whiten="none"))(batch)
+
+    # Returns: 0.5 + 0.25 up to token 2, 0.25 up to token 5, nothing after it.
+    returns = torch.tensor([[0.75, 0.75, 0.75, 0.25, 0.25, 0.25, 0.0]])
+    expected = torch.tensor([[0.25, 0.5, 0.75, 0.0, -0.25, -0.75, -0.125]])
+    torch.testing.assert_close(found.advantages, expected, atol=1e-7, rtol=0.0)
+    torch.testing.assert_close(found.returns, returns, atol=1e-7, rtol=0.0)
 
 
 def test_environment_text_between_turns_takes_no_time():

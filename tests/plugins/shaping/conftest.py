@@ -19,6 +19,7 @@ class Row:
     turns: Sequence[int] = (3,)
     """Action tokens of each turn."""
     turn_rewards: Sequence[float] | None = None
+    step_rewards: Sequence[tuple[int, float]] = ()
     truncated: bool = False
     prompt: int = 0
     sample: int | None = None
@@ -56,6 +57,7 @@ def _trajectory(row: Row, sample: int, gap: int) -> Trajectory:
         turns=tuple(turns),
         reward=row.reward,
         rewards=row.rewards,
+        step_rewards=tuple(row.step_rewards),
         metrics=row.metrics,
     )
 

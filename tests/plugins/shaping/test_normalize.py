@@ -166,3 +166,18 @@ def test_splitting_an_episode_into_equal_sequences_changes_no_reward(Row, column
 
     actual = Normalize(NormalizeConfig()).shape(split, info)[0].reward
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+def test_parts_of_the_score_are_scaled_and_the_mean_comes_off_at_the_end(Row, columns, info):
+    batch = columns(
+        Row(reward=3.0, turns=(4,), step_rewards=((0, 1.0), (2, 2.0))),
+        Row(reward=1.0, turns=(2,), step_rewards=((0, 0.5), (1, 0.5))),
+    )
+
+    result, _ = Normalize(NormalizeConfig()).shape(batch, info)
+
+    # Mean 2, standard deviation 1.
+    scale = 1 + EPS
+    np.testing.assert_allclose(result.reward, [1 / scale, -1 / scale], rtol=1e-6)
+    np.testing.assert_allclose(result.step_rewards, np.array([1, 2, 0.5, 0.5]) / scale, rtol=1e-6)
+    np.testing.assert_allclose(result.reward_at_end, [-2 / scale] * 2, rtol=1e-6)

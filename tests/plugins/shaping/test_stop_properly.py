@@ -66,3 +66,16 @@ def test_what_was_not_truncated_stays_whatever_it_is():
 def test_options_out_of_range_are_refused(coef):
     with pytest.raises(ValidationError):
         StopProperlyConfig(coef=coef)
+
+
+@pytest.mark.parametrize(
+    ("coef", "parts", "at_end"), [(0.5, [0.25, 0.5], 0.0), (0.0, [0, 0], 0.0), (-1.0, [0, 0], -1.0)]
+)
+def test_parts_of_a_truncated_score_are_scaled_or_replaced(Row, columns, info, coef, parts, at_end):
+    row = {"reward": 1.5, "turns": (3,), "step_rewards": ((0, 0.5), (1, 1.0))}
+    batch = columns(Row(**row, truncated=True), Row(**row))
+
+    result, _ = shaped(batch, info, coef)
+
+    assert result.step_rewards.tolist() == [*parts, 0.5, 1.0]
+    assert result.reward_at_end.tolist() == [at_end, 0.0]

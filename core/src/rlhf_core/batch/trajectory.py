@@ -46,8 +46,8 @@ class Trajectory:
     """One training sequence, exactly as it was sampled (token in, token out).
 
     Raises:
-        ValueError: the arrays' lengths disagree, a turn lies outside of the sequence, or the actions and the
-            turns do not cover the same tokens.
+        ValueError: the arrays' lengths disagree, a turn lies outside of the sequence, the actions and the turns do not
+            cover the same tokens, or a step reward stands on no action.
     """
 
     uid: Uid
@@ -65,6 +65,9 @@ class Trajectory:
     """Reward of the whole episode, filled in by the rewards; None until then. Turn rewards come on top."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """The rewards whose weighted sum is ``reward``, by name, unweighted."""
+    step_rewards: tuple[tuple[int, float], ...] = ()
+    """Parts of ``reward`` on single action tokens: the token's index among the actions, from 0, and the part. What they
+    leave of ``reward`` stands on the last action token."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers that the executor, environment or rewards report; averaged in the logs."""
 
@@ -93,6 +96,11 @@ class Trajectory:
             covered[turn.start : turn.end] = True
         if not np.array_equal(covered, self.action_mask):
             raise ValueError(f"{self.uid}: the turns do not cover exactly the action tokens")
+        for action, _ in self.step_rewards:
+            if not 0 <= action < num_actions:
+                raise ValueError(
+                    f"{self.uid}: a step reward at action {action}; there are {num_actions} actions, from 0"
+                )
 
     @property
     def truncated(self) -> bool:

@@ -1,7 +1,7 @@
 """Many trajectories as columns.
 
 Axes: ``B`` sequences, ``T`` tokens of a sequence (prompt, actions, environment text), ``A`` action tokens (those
-that the policy wrote), ``U`` turns of all sequences.
+that the policy wrote), ``U`` turns of all sequences, ``S`` step rewards of all sequences.
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ PER_ROW = (
     "num_tokens",
     "num_actions",
     "num_turns",
+    "num_steps",
     "oldest_version",
     "version_counts",
     "reward",
     "truncated",
 )
 """Names of the columns with one entry a row."""
+PER_TURN = ("turn_actions", "turn_rewards")
+"""Names of the columns with one entry a turn."""
+PER_STEP = ("step_actions", "step_rewards")
+"""Names of the columns with one entry a step reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +56,18 @@ class TrajectoryColumns:
     """(U,) action tokens of each turn."""
     turn_rewards: NDArray[np.float32]
     """(U,) reward that the environment gave for each turn."""
+    num_steps: NDArray[np.int64]
+    """(B,) step rewards of each sequence: parts of ``reward`` on single actions."""
+    step_actions: NDArray[np.int64]
+    """(S,) the action on which each part stands, counted among its sequence's actions, from 0."""
+    step_rewards: NDArray[np.float32]
+    """(S,) the parts; what they leave of ``reward`` stands on the sequence's last action."""
     oldest_version: NDArray[np.int64]
     """(B,) oldest version of weights that sampled an action; 0 where there is none."""
     version_counts: NDArray[np.int64]
     """(B, W) actions sampled by version ``oldest_version + w``."""
     reward: NDArray[np.float32]
-    """(B,) the episode's reward, without turn rewards."""
+    """(B,) the episode's reward, step rewards included, without turn rewards."""
     rewards: Mapping[str, NDArray[np.float32]]
     """(B,) each: the single rewards by name, unweighted, NaN where a sample has none."""
     truncated: NDArray[np.bool_]
@@ -112,6 +123,17 @@ class TrajectoryColumns:
         return rewards
 
     @property
+    def step_rows(self) -> NDArray[np.int64]:
+        """(S,) the row that each step reward belongs to."""
+        return np.repeat(np.arange(len(self)), self.num_steps)
+
+    @property
+    def reward_at_end(self) -> NDArray[np.float32]:
+        """(B,) what the step rewards leave of the episode's reward; it stands on the last action."""
+        parts = np.bincount(self.step_rows, weights=self.step_rewards, minlength=len(self))
+        return (self.reward - parts).astype(np.float32)
+
+    @property
     def group(self) -> NDArray[np.int64]:
         """(B,) dense index of each sequence's group (the episodes of one prompt in one epoch)."""
         return _dense_index(self.uid[:, :2])
@@ -133,7 +155,7 @@ class TrajectoryColumns:
         columns = self.tokens.read()
         named = {f"rewards/{name}": column for name, column in self.rewards.items()}
         named |= {f"metrics/{name}": column for name, column in self.metrics.items()}
-        named |= {name: getattr(self, name) for name in (*PER_ROW, "turn_actions", "turn_rewards")}
+        named |= {name: getattr(self, name) for name in (*PER_ROW, *PER_TURN, *PER_STEP)}
         return named | {item.name: getattr(columns, item.name) for item in fields(columns)}
 
     def uids(self) -> Iterator[Uid]:
@@ -159,10 +181,11 @@ class TrajectoryColumns:
     def select(self, rows: Rows) -> TrajectoryColumns:
         """Return the given rows, in the given order."""
         turns = ragged_index(offsets_of(self.num_turns), rows)
+        steps = ragged_index(offsets_of(self.num_steps), rows)
         return TrajectoryColumns(
             **{name: getattr(self, name)[rows] for name in PER_ROW},
-            turn_actions=self.turn_actions[turns],
-            turn_rewards=self.turn_rewards[turns],
+            **{name: getattr(self, name)[turns] for name in PER_TURN},
+            **{name: getattr(self, name)[steps] for name in PER_STEP},
             rewards={name: column[rows] for name, column in self.rewards.items()},
             metrics={name: column[rows] for name, column in self.metrics.items()},
             tokens=self.tokens.select(rows),
@@ -181,7 +204,7 @@ class TrajectoryColumns:
         widest = max(part.version_counts.shape[1] for part in parts)
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts])
-            for name in (*PER_ROW, "turn_actions", "turn_rewards")
+            for name in (*PER_ROW, *PER_TURN, *PER_STEP)
             if name != "version_counts"
         }
         whole = cls(
@@ -212,6 +235,7 @@ class TrajectoryColumns:
         if len({row.uid for row in rows}) != len(rows):
             raise ValueError("two trajectories share a uid")
         turns = [turn for row in rows for turn in row.turns]
+        steps = [step for row in rows for step in row.step_rewards]
         return cls.from_tokens(
             TokenColumns(
                 token_ids=packed([row.token_ids for row in rows], np.int32),
@@ -225,6 +249,9 @@ class TrajectoryColumns:
             num_turns=np.array([len(row.turns) for row in rows], dtype=np.int64),
             turn_actions=np.array([turn.end - turn.start for turn in turns], dtype=np.int64),
             turn_rewards=np.array([turn.reward for turn in turns], dtype=np.float32),
+            num_steps=np.array([len(row.step_rewards) for row in rows], dtype=np.int64),
+            step_actions=np.array([action for action, _ in steps], dtype=np.int64),
+            step_rewards=np.array([part for _, part in steps], dtype=np.float32),
             reward=np.array([row.reward or 0.0 for row in rows], dtype=np.float32),
             rewards=_named_columns([row.rewards for row in rows]),
             truncated=np.array([row.truncated for row in rows], dtype=bool),
@@ -242,10 +269,15 @@ class TrajectoryColumns:
         turn_rewards: NDArray[np.float32],
         reward: NDArray[np.float32],
         truncated: NDArray[np.bool_],
+        num_steps: NDArray[np.int64] | None = None,
+        step_actions: NDArray[np.int64] | None = None,
+        step_rewards: NDArray[np.float32] | None = None,
         rewards: Mapping[str, NDArray[np.float32]] | None = None,
         metrics: Mapping[str, NDArray[np.float32]] | None = None,
     ) -> TrajectoryColumns:
-        """Return a batch whose tokens are in memory; the columns that follow from the tokens are computed."""
+        """Return a batch whose tokens are in memory; the columns that follow from the tokens are computed. Without the
+        columns of step rewards there are none."""
+        none = np.zeros(0, dtype=np.int64)
         oldest, counts = _versions(tokens)
         return cls(
             uid=uid,
@@ -254,6 +286,9 @@ class TrajectoryColumns:
             num_turns=num_turns,
             turn_actions=turn_actions,
             turn_rewards=turn_rewards,
+            num_steps=np.zeros(len(uid), dtype=np.int64) if num_steps is None else num_steps,
+            step_actions=none if step_actions is None else step_actions,
+            step_rewards=none.astype(np.float32) if step_rewards is None else step_rewards,
             oldest_version=oldest,
             version_counts=counts,
             reward=reward,

@@ -18,10 +18,10 @@ class RewardBatch:
     """The whole rollout batch, action tokens only. Rows are ordered by uid and right-padded to ``A``."""
 
     token_rewards: Float[Tensor, "b a"]
-    """Each turn's reward on its last action token, the episode's reward on the last action token of the row, and
-    the KL penalty wherever it is in the reward. 0 at padding."""
+    """Each turn's reward on its last action token, the episode's reward on the last action token of the row, or in
+    parts on the tokens that the rewards name, and the KL penalty wherever it is in the reward. 0 at padding."""
     rewards: Float[Tensor, " b"]
-    """Episode reward plus turn rewards, without the KL penalty."""
+    """Episode reward, with all its parts, plus turn rewards, without the KL penalty."""
     action_mask: Bool[Tensor, "b a"]
     group: Int[Tensor, " b"]
     """Dense index of the prompt; groups may differ in size and need not be adjacent."""
@@ -73,6 +73,9 @@ class AdvantageEstimator(Protocol):
 
     The KL penalty, where it is in the reward, acts through the advantages alone: the run ends before its first update
     if they do not depend on it. An estimator that cannot take the penalty declares ``conflicts={"kl_in_reward"}``.
+
+    Rewards may stand on single tokens (``RewardResult.step_rewards``). An estimator that credits them there, by
+    ``token_rewards``, declares ``provides={"credits_tokens"}``; others are refused beside such rewards.
     """
 
     def __call__(self, batch: RewardBatch) -> Advantages: ...

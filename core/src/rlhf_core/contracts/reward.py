@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,8 +38,23 @@ class RewardResult:
     """The reward of one sample."""
 
     reward: float
-    """The sample's reward; finite."""
+    """The sample's whole reward; finite."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    step_rewards: Sequence[tuple[int, float]] = ()
+    """Where the reward stands: pairs of an action token and its part of the reward. Tokens are counted among the
+    sample's actions, from 0; the parts of one token add up, and all parts together are ``reward``. Empty: the reward
+    stands on the last action token. A reward that gives parts needs ``credits_tokens`` (``rlhf_core.capabilities``)."""
+
+    @staticmethod
+    def at_steps(
+        step_rewards: Sequence[tuple[int, float]], metrics: Mapping[str, float] | None = None
+    ) -> RewardResult:
+        """Return the result whose reward is the sum of the parts, 0 if there are none."""
+        return RewardResult(
+            reward=math.fsum(part for _, part in step_rewards),
+            metrics=metrics or {},
+            step_rewards=tuple(step_rewards),
+        )
 
 
 class Reward(Protocol):
@@ -68,7 +84,12 @@ class RolloutInfo:
 
 
 class RewardShaper(Protocol):
-    """Changes the rewards of a whole rollout batch before filters and advantages see them."""
+    """Changes the rewards of a whole rollout batch before filters and advantages see them.
+
+    ``TrajectoryColumns.reward`` is the whole reward of an episode, its parts at single tokens (``step_rewards``)
+    included: a shaper that changes ``reward`` alone changes the sum, and the change stands on the last action token. A
+    shaper that scales or replaces rewards does the same to the parts, and to ``turn_rewards``.
+    """
 
     def shape(
         self, batch: TrajectoryColumns, info: RolloutInfo

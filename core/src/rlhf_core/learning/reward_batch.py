@@ -48,7 +48,9 @@ def make_reward_batch(
 
     token_rewards, mask = pad_columns(torch.from_numpy(batch.action_rewards), lengths)
     rows = torch.arange(len(batch))
-    token_rewards[rows, lengths - 1] += torch.from_numpy(batch.reward)
+    token_rewards[rows, lengths - 1] += torch.from_numpy(batch.reward_at_end)
+    steps = torch.from_numpy(batch.step_rows), torch.from_numpy(batch.step_actions)
+    token_rewards.index_put_(steps, torch.from_numpy(batch.step_rewards), accumulate=True)
     penalty = None
     if kl is not None:
         # Clamped: here it is a number beside rewards, and no gradient is lost.

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 from ..contracts.reward import Reward, RewardRequest, RewardResult
 from .outcome import Problem, ProblemKind, RewardOutcome, problem_of, shown
+
+SUM_TOLERANCE = 1e-5
+"""Largest difference between a reward and the sum of its parts, as a share of the parts' sizes, at least of 1: parts
+and reward may come from float32."""
 
 
 class NotANumber(ValueError):
@@ -53,9 +58,10 @@ def outcome_of(result: Any) -> RewardOutcome:
         return RewardOutcome(problem=_returned(f"{error}; expected one finite number"))
     try:
         metrics = _numbers(result.metrics)
+        step_rewards = _step_rewards(result.step_rewards, reward)
     except NotANumber as error:
         return RewardOutcome(reward=None, problem=_returned(str(error)))
-    return RewardOutcome(reward=reward, metrics=metrics)
+    return RewardOutcome(reward=reward, metrics=metrics, step_rewards=step_rewards)
 
 
 def finite_number(value: Any) -> float:
@@ -78,6 +84,27 @@ def finite_number(value: Any) -> float:
     if not math.isfinite(converted):
         raise NotANumber(str(converted))
     return converted
+
+
+def _step_rewards(parts: Any, reward: float) -> tuple[tuple[int, float], ...]:
+    """Return the parts of a reward as pairs of int and float."""
+    try:
+        pairs = tuple((operator.index(action), finite_number(part)) for action, part in parts)
+    except (TypeError, ValueError) as error:
+        # NotANumber is a ValueError, and says what the part is.
+        raise NotANumber(
+            f"step_rewards of the wrong form ({error}); expected pairs of an action's index and a finite number"
+        ) from None
+    if not pairs:
+        return ()
+    total = math.fsum(part for _, part in pairs)
+    size = math.fsum(abs(part) for _, part in pairs)
+    if not math.isclose(total, reward, rel_tol=0.0, abs_tol=SUM_TOLERANCE * max(size, 1.0)):
+        raise NotANumber(
+            f"step_rewards that add up to {total:g} and a reward of {reward:g}; expected the same number. Put what is "
+            "left on the last action, or build the result with RewardResult.at_steps"
+        )
+    return pairs
 
 
 def _numbers(metrics: Any) -> dict[str, float]:

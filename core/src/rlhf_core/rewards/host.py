@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..capabilities import CREDITS_TOKENS
 from ..config.resolved import Selection
 from ..contracts.reward import RewardRequest
 from ..errors import RewardError
@@ -91,7 +92,10 @@ class RewardHost:
                 # The worker still computes a batch whose outcome nobody reads any more.
                 await self._worker.stop()
                 raise
-        return [self._bounded(outcome) for outcome in outcomes]
+        return [
+            self._bounded(self._placed(outcome, sum(request.action_mask)))
+            for request, outcome in zip(requests, outcomes, strict=True)
+        ]
 
     async def close(self) -> None:
         """Stop the worker and all processes that it started, also in the middle of a batch."""
@@ -159,12 +163,45 @@ class RewardHost:
             raise RewardError(f"reward {self._name} is closed")
         await self.start()
 
-    def _bounded(self, outcome: RewardOutcome) -> RewardOutcome:
-        if outcome.reward is None or abs(outcome.reward * self.options.weight) <= MAX_REWARD:
+    def _placed(self, outcome: RewardOutcome, num_actions: int) -> RewardOutcome:
+        """Return the outcome if its parts stand on the sample's actions and the reward has declared that it gives some.
+
+        Checked here and not in the worker, which runs the user's code.
+        """
+        if not outcome.step_rewards:
             return outcome
-        text = f"returned {outcome.reward:g}; expected at most {MAX_REWARD:g} after its weight (rewards are float32)"
-        problem = Problem(kind=ProblemKind.RETURNED, text=text)
-        return replace(outcome, reward=None, problem=problem)
+        if CREDITS_TOKENS not in self.selection.needs:
+            return _returned(
+                outcome,
+                "returned step_rewards, which it has not declared, so nothing checked that the estimator reads them; "
+                f"expected a component that needs {CREDITS_TOKENS!r}. Set its option step_rewards, if it has one",
+            )
+        for action, _ in outcome.step_rewards:
+            if not 0 <= action < num_actions:
+                return _returned(
+                    outcome,
+                    f"returned a step reward at action {action}; the sample has {num_actions} action tokens, counted "
+                    "from 0 without prompt and environment text",
+                )
+        return outcome
+
+    def _bounded(self, outcome: RewardOutcome) -> RewardOutcome:
+        if outcome.reward is None:
+            return outcome
+        parts = (outcome.reward, *(part for _, part in outcome.step_rewards))
+        largest = max(parts, key=abs)
+        if abs(largest * self.options.weight) <= MAX_REWARD:
+            return outcome
+        return _returned(
+            outcome,
+            f"returned {largest:g}; expected at most {MAX_REWARD:g} after its weight (rewards are float32)",
+        )
+
+
+def _returned(outcome: RewardOutcome, text: str) -> RewardOutcome:
+    """Return the outcome as one that was refused, without its score."""
+    problem = Problem(kind=ProblemKind.RETURNED, text=text)
+    return replace(outcome, reward=None, step_rewards=(), problem=problem)
 
 
 class _Budget:

@@ -50,6 +50,8 @@ class RewardOutcome:
     reward: float | None = None
     """Score of the sample, finite and unweighted."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    step_rewards: tuple[tuple[int, float], ...] = ()
+    """Parts of the score on single actions, as ``RewardResult.step_rewards``."""
     problem: Problem | None = None
 
 

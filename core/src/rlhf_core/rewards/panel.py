@@ -25,6 +25,8 @@ class SampleScore:
     """Sum of weight times score over the rewards; None if and only if the sample is dropped."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Score of each reward, unweighted, by the reward's name."""
+    step_rewards: tuple[tuple[int, float], ...] = ()
+    """Weighted parts of ``reward`` on single actions: index among the sample's actions, and the part."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """``name/metric`` of each reward. With ``on_error = value`` also ``name/failed``, 0 or 1."""
     dropped: str | None = None
@@ -104,7 +106,12 @@ def _part(host: RewardHost, outcome: RewardOutcome) -> SampleScore:
     metrics = {f"{host.name}/{key}": value for key, value in outcome.metrics.items()}
     if options.on_error == "value":
         metrics[f"{host.name}/failed"] = float(outcome.problem is not None)
-    return SampleScore(reward=options.weight * reward, rewards={host.name: reward}, metrics=metrics)
+    return SampleScore(
+        reward=options.weight * reward,
+        rewards={host.name: reward},
+        step_rewards=tuple((at, options.weight * part) for at, part in outcome.step_rewards),
+        metrics=metrics,
+    )
 
 
 def _sum(parts: Sequence[SampleScore]) -> SampleScore:
@@ -112,6 +119,7 @@ def _sum(parts: Sequence[SampleScore]) -> SampleScore:
     return SampleScore(
         reward=None if dropped else sum(part.reward or 0.0 for part in parts),
         rewards={name: reward for part in parts for name, reward in part.rewards.items()},
+        step_rewards=tuple(step for part in parts for step in part.step_rewards),
         metrics={name: value for part in parts for name, value in part.metrics.items()},
         dropped=dropped,
     )

@@ -103,6 +103,7 @@ def answer_line(call: int, answer: Sequence[RewardOutcome] | Problem) -> bytes:
             "call": call,
             "reward": [outcome.reward for outcome in answer],
             "metrics": [dict(outcome.metrics) or None for outcome in answer],
+            "steps": [list(outcome.step_rewards) or None for outcome in answer],
             "problems": {
                 str(index): _problem_fields(outcome.problem)
                 for index, outcome in enumerate(answer)
@@ -136,19 +137,24 @@ def answer_of(line: bytes, call: int, count: int) -> list[RewardOutcome] | Probl
 
 def _outcomes(message: Mapping[str, Any]) -> list[RewardOutcome]:
     problems = {int(index): _problem(fields) for index, fields in message["problems"].items()}
-    columns = zip(message["reward"], message["metrics"], strict=True)
+    columns = zip(message["reward"], message["metrics"], message["steps"], strict=True)
     return [
-        _outcome(reward, metrics or {}, problems.get(index))
-        for index, (reward, metrics) in enumerate(columns)
+        _outcome(reward, metrics or {}, steps or [], problems.get(index))
+        for index, (reward, metrics, steps) in enumerate(columns)
     ]
 
 
-def _outcome(reward: object, metrics: Mapping[str, Any], problem: Problem | None) -> RewardOutcome:
+def _outcome(
+    reward: object, metrics: Mapping[str, Any], steps: Sequence[Any], problem: Problem | None
+) -> RewardOutcome:
     if (reward is None) == (problem is None):
         raise ValueError("a sample has a score or a problem, and this one has both or neither")
+    if steps and reward is None:
+        raise ValueError("a sample without a score has parts of one")
     return RewardOutcome(
         reward=None if reward is None else _number(reward),
         metrics={name: _number(value) for name, value in metrics.items()},
+        step_rewards=tuple((_index(action), _number(part)) for action, part in steps),
         problem=problem,
     )
 
@@ -157,6 +163,12 @@ def _number(value: object) -> float:
     if type(value) not in (int, float) or not math.isfinite(number := float(value)):  # type: ignore[arg-type]
         raise ValueError(f"{str(value)[:60]!r} is no finite number")
     return number
+
+
+def _index(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{str(value)[:60]!r} is no index of an action")
+    return value
 
 
 def encode(message: Mapping[str, Any]) -> bytes:

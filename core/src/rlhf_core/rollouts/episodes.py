@@ -132,6 +132,7 @@ class EpisodeRunner:
                 trajectory,
                 reward=score.reward,
                 rewards=score.rewards,
+                step_rewards=score.step_rewards,
                 metrics={**trajectory.metrics, **score.metrics},
             )
             for trajectory, score in zip(group, scores, strict=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..batch.ragged import offsets_of
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.executor import Renderer
 
@@ -15,6 +16,7 @@ def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> li
     rows = np.unique(np.linspace(0, len(batch) - 1, min(count, len(batch))).round().astype(int))
     batch = batch.select(rows)
     columns, total = batch.tokens.read(), batch.total_reward
+    steps = offsets_of(batch.num_steps)
     texts = []
     for row in range(len(batch)):
         span = slice(columns.token_offsets[row], columns.token_offsets[row + 1])
@@ -31,6 +33,14 @@ def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> li
                     if not np.isnan(column[row])
                 },
                 "truncated": bool(batch.truncated[row]),
+                **_parts(batch, slice(steps[row], steps[row + 1])),
             }
         )
     return texts
+
+
+def _parts(batch: TrajectoryColumns, steps: slice) -> dict[str, Any]:
+    """Return a sample's step rewards as pairs of an action's index and a number; nothing if it has none."""
+    pairs = zip(batch.step_actions[steps].tolist(), batch.step_rewards[steps].tolist(), strict=True)
+    found = [list(pair) for pair in pairs]
+    return {"step_rewards": found} if found else {}

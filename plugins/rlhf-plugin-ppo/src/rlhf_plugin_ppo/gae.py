@@ -131,4 +131,5 @@ COMPONENT = Component(
     config=GaeConfig,
     summary="generalized advantage estimation with a critic (PPO)",
     needs=frozenset({"values"}),
+    provides=frozenset({"credits_tokens"}),
 )

@@ -68,4 +68,5 @@ COMPONENT = Component(
     factory=Reinforce,
     config=ReinforceConfig,
     summary="discounted return, whitened over the batch (REINFORCE++)",
+    provides=frozenset({"credits_tokens"}),
 )

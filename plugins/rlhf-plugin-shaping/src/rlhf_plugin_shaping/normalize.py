@@ -89,7 +89,12 @@ class Normalize:
         rewards = (batch.total_reward if total else batch.reward).astype(np.float64)
         self._seen = seen = self._seen.updated(rewards, batch.episode)
         scale = seen.std + self.config.eps
-        shaped = replace(batch, reward=((batch.reward - seen.mean) / scale).astype(np.float32))
+        shaped = replace(
+            batch,
+            reward=((batch.reward - seen.mean) / scale).astype(np.float32),
+            # The mean is subtracted where the score ends; its parts keep their places.
+            step_rewards=(batch.step_rewards / scale).astype(np.float32),
+        )
         if total:
             # Together with the score this makes the total (r - mean) / scale.
             shaped = replace(shaped, turn_rewards=(batch.turn_rewards / scale).astype(np.float32))

@@ -50,6 +50,7 @@ class StopProperly(Stateless):
         truncated = truncated_episodes(batch)
         at_turns = np.repeat(truncated, batch.num_turns)  # (turns of all rows,)
         # A fixed penalty replaces the total: the score becomes the penalty, and the turns keep no reward.
+        # The same holds for the parts of the score at single tokens.
         kept_at_turns = max(self.config.coef, 0.0)
         shaped = replace(
             batch,
@@ -58,6 +59,9 @@ class StopProperly(Stateless):
             ),
             turn_rewards=stop_properly_reward(
                 batch.turn_rewards, at_turns, coef=kept_at_turns
+            ).astype(np.float32),
+            step_rewards=stop_properly_reward(
+                batch.step_rewards, np.repeat(truncated, batch.num_steps), coef=kept_at_turns
             ).astype(np.float32),
         )
         return shaped, {"stop_properly/changed": Metric(float(truncated.sum()), len(batch))}

@@ -33,11 +33,13 @@ ROWS = [
     trajectory(Uid(0, 7, 1), [(2, 5)], 5, metrics={"turns": 1.0, "odd": 1 / 3}),
     trajectory(Uid(0, 7, 0), [(1, 3), (5, 6), (6, 9)], 12, metrics={"turns": 3.0, "bad": math.nan}),
     trajectory(Uid(0, 3, 0, 2), [(4, 8)], 8, reward=0.0, rewards={"mine": 0.25}),
+    trajectory(Uid(0, 3, 1), [(1, 3)], 4, reward=0.5, step_rewards=((0, 0.1), (1, 1 / 3))),
+    trajectory(Uid(0, 3, 2), [(2, 3)], 4, reward=1.0, step_rewards=((0, 1.0),)),
 ]
 
 
 def assert_equal(actual, expected):
-    for name in ("uid", "turns", "reward", "rewards"):
+    for name in ("uid", "turns", "reward", "rewards", "step_rewards"):
         assert getattr(actual, name) == getattr(expected, name), name
     for name in ("token_ids", "action_mask", "rollout_logprobs", "weight_version"):
         np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name), name)
@@ -65,7 +67,7 @@ def test_arrays_are_views_of_the_columns():
 
 
 def test_an_episode_reward_that_is_missing_is_not_zero():
-    first, _, third = unpack(pack(ROWS))
+    first, _, third, *_ = unpack(pack(ROWS))
 
     assert first.reward is None
     assert third.reward == 0.0

@@ -34,7 +34,8 @@ class Reported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTrajectories:
-    """Trajectories as flat arrays. Axes as in ``rlhf_core.batch.trajectory``; ``U`` is the number of all turns."""
+    """Trajectories as flat arrays. Axes as in ``rlhf_core.batch.trajectory``; ``U`` is the number of all turns, ``S``
+    that of all step rewards."""
 
     uid: NDArray[np.int64]
     """(B, 4) names of the episodes."""
@@ -54,6 +55,12 @@ class PackedTrajectories:
     """(U,) index of the turn's reason to end in ``STOPS``."""
     turn_rewards: NDArray[np.float64]
     """(U,) reward of each turn."""
+    num_steps: NDArray[np.int64]
+    """(B,) number of step rewards of each row."""
+    step_actions: NDArray[np.int64]
+    """(S,) index of the action on which each step reward stands."""
+    step_rewards: NDArray[np.float64]
+    """(S,) step rewards."""
     reward: Reported
     rewards: Mapping[str, Reported]
     metrics: Mapping[str, Reported]
@@ -62,6 +69,7 @@ class PackedTrajectories:
 def pack(rows: Sequence[Trajectory]) -> PackedTrajectories:
     """Return the trajectories as flat arrays, in the same order."""
     turns = [turn for row in rows for turn in row.turns]
+    steps = [step for row in rows for step in row.step_rewards]
     return PackedTrajectories(
         uid=np.array([row.uid for row in rows], dtype=np.int64).reshape(len(rows), 4),
         token_ids=_joined([row.token_ids for row in rows], np.int32),
@@ -72,6 +80,9 @@ def pack(rows: Sequence[Trajectory]) -> PackedTrajectories:
         turn_spans=np.array([(t.start, t.end) for t in turns], dtype=np.int64).reshape(-1, 2),
         turn_stops=np.array([STOPS.index(turn.stop) for turn in turns], dtype=np.uint8),
         turn_rewards=np.array([turn.reward for turn in turns], dtype=np.float64),
+        num_steps=np.array([len(row.step_rewards) for row in rows], dtype=np.int64),
+        step_actions=np.array([action for action, _ in steps], dtype=np.int64),
+        step_rewards=np.array([part for _, part in steps], dtype=np.float64),
         reward=_reported([row.reward for row in rows]),
         rewards=_named([row.rewards for row in rows]),
         metrics=_named([row.metrics for row in rows]),
@@ -81,7 +92,8 @@ def pack(rows: Sequence[Trajectory]) -> PackedTrajectories:
 def unpack(packed: PackedTrajectories) -> list[Trajectory]:
     """Return the trajectories; their arrays are views of the flat arrays, and read-only where these are."""
     rows = []
-    token = action = turn = 0
+    token = action = turn = step = 0
+    steps = tuple(zip(packed.step_actions.tolist(), packed.step_rewards.tolist(), strict=True))
     turns = [
         Turn(start=start, end=end, reward=reward, stop=STOPS[stop])
         for (start, end), reward, stop in zip(
@@ -92,9 +104,13 @@ def unpack(packed: PackedTrajectories) -> list[Trajectory]:
         )
     ]
     sizes = zip(
-        packed.uid.tolist(), packed.num_tokens.tolist(), packed.num_turns.tolist(), strict=True
+        packed.uid.tolist(),
+        packed.num_tokens.tolist(),
+        packed.num_turns.tolist(),
+        packed.num_steps.tolist(),
+        strict=True,
     )
-    for index, (uid, num_tokens, num_turns) in enumerate(sizes):
+    for index, (uid, num_tokens, num_turns, num_steps) in enumerate(sizes):
         own = tuple(turns[turn : turn + num_turns])
         num_actions = sum(part.end - part.start for part in own)
         rows.append(
@@ -107,10 +123,12 @@ def unpack(packed: PackedTrajectories) -> list[Trajectory]:
                 turns=own,
                 reward=_number(packed.reward, index),
                 rewards=_numbers(packed.rewards, index),
+                step_rewards=steps[step : step + num_steps],
                 metrics=_numbers(packed.metrics, index),
             )
         )
-        token, action, turn = token + num_tokens, action + num_actions, turn + num_turns
+        token, action = token + num_tokens, action + num_actions
+        turn, step = turn + num_turns, step + num_steps
     return rows
 
 

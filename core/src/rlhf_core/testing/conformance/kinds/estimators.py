@@ -264,6 +264,19 @@ def check_penalty_falls_on_its_token(subject: Subject) -> None:
     assert step < -1e-3, f"a penalty moves its token by {step:.4g} against the next; expected < 0"
 
 
+def check_rewards_credit_their_token(subject: Subject) -> None:
+    """A reward at a token counts for it against the next one, which came after it: ``credits_tokens`` is a promise."""
+    plain = reward_batch(binary_rows(), subject.needs)
+    row, token, last = 3, 1, 3  # of an answer of four tokens
+    moved = plain.token_rewards.clone()
+    moved[row, token] += 2.0
+    moved[row, last] -= 2.0
+    before = _estimate(subject, plain).advantages
+    change = _estimate(subject, replace(plain, token_rewards=moved)).advantages - before
+    step = float(change[row, token] - change[row, token + 1])
+    assert step > 1e-3, f"a reward moves its token by {step:.4g} against the next; expected > 0"
+
+
 def check_shifted_rewards_change_nothing(subject: Subject) -> None:
     """A baseline of the group: adding a constant to all rewards of a prompt changes no advantage."""
     rows = binary_rows()
@@ -323,6 +336,10 @@ def _takes_kl_in_reward(subject: Subject) -> bool:
     return "kl_in_reward" not in subject.conflicts
 
 
+def _credits_tokens(subject: Subject) -> bool:
+    return "credits_tokens" in subject.provides
+
+
 def _ignores_observations(subject: Subject) -> bool:
     return "observations" not in subject.needs
 
@@ -354,6 +371,7 @@ CHECKS = (
     Check(check_empty_turns_do_not_matter, _ignores_observations, usual=True),
     Check(check_double_precision),
     Check(check_penalty_falls_on_its_token, _takes_kl_in_reward),
+    Check(check_rewards_credit_their_token, _credits_tokens),
     Check(check_shifted_rewards_change_nothing, _compares_a_group, usual=True),
     Check(check_better_samples_get_more, usual=True),
     Check(check_more_reward_is_more_advantage, _compares_a_group, usual=True),

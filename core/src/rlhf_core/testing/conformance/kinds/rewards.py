@@ -63,8 +63,29 @@ def check_one_finite_score_per_sample(subject: Subject) -> None:
             continue
         assert isinstance(result, RewardResult), f"{shown}: a {type(result).__name__}"
         assert math.isfinite(result.reward), f"{shown}: a reward of {result.reward}"
+        _assert_placed(result, sum(request.action_mask), shown)
         for name, value in result.metrics.items():
             assert math.isfinite(value), f"{shown}: metric {name} is {value}"
+
+
+def _assert_placed(result: RewardResult, num_actions: int, shown: str) -> None:
+    """Assert that the parts of a reward stand on actions and add up to it."""
+    if not result.step_rewards:
+        return
+    for action, part in result.step_rewards:
+        assert 0 <= action < num_actions, f"{shown}: action {action} of {num_actions}"
+        assert math.isfinite(part), f"{shown}: a step reward of {part}"
+    total = math.fsum(part for _, part in result.step_rewards)
+    assert math.isclose(total, result.reward, abs_tol=1e-5), (
+        f"{shown}: step rewards add up to {total}, the reward is {result.reward}"
+    )
+
+
+def check_step_rewards_are_declared(subject: Subject) -> None:
+    """A reward with parts on single tokens says so with ``needs={"credits_tokens"}``, or its options do."""
+    for result in _score(subject, _requests()):
+        if isinstance(result, RewardResult) and result.step_rewards:
+            assert "credits_tokens" in subject.needs, "step_rewards without the need credits_tokens"
 
 
 def check_samples_are_scored_apart(subject: Subject) -> None:
@@ -91,12 +112,15 @@ def check_requests_stay_as_they_are(subject: Subject) -> None:
     assert json.dumps([dict(request.row) for request in requests]) == before, "a row was changed"
 
 
-def _value(result: Any) -> float | str:
-    return float(result.reward) if isinstance(result, RewardResult) else type(result).__name__
+def _value(result: Any) -> tuple[float, ...] | str:
+    if not isinstance(result, RewardResult):
+        return type(result).__name__
+    return float(result.reward), *(number for pair in result.step_rewards for number in pair)
 
 
 CHECKS = (
     Check(check_one_finite_score_per_sample),
+    Check(check_step_rewards_are_declared),
     Check(check_samples_are_scored_apart),
     Check(check_nothing_to_score),
     Check(check_requests_stay_as_they_are),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 
 from ....batch.metric import Metrics
+from ....batch.task import Uid
 from ....batch.trajectory_columns import TrajectoryColumns
-from ..columns import INFO, assert_same_arrays, batch_of, group_of
+from ..columns import INFO, assert_same_arrays, batch_of, group_of, trajectory
 from ..comparing import assert_metrics
 from ..subject import Check, Subject
 
-MAY_CHANGE = ("reward", "turn_rewards", "metrics")
+MAY_CHANGE = ("reward", "turn_rewards", "step_rewards", "metrics")
 """Columns that a shaper may write."""
 
 
@@ -46,6 +48,22 @@ def check_rewards_stay_finite(subject: Subject) -> None:
         assert shaped.reward.shape == (len(rewards),), f"{shaped.reward.shape} rewards"
         assert np.isfinite(shaped.reward).all(), f"rewards {rewards} became {shaped.reward}"
         assert np.isfinite(shaped.turn_rewards).all(), f"turn rewards {shaped.turn_rewards}"
+
+
+def check_parts_change_no_total(subject: Subject) -> None:
+    """Parts of a reward at single tokens change no shaped reward, and change themselves by one factor for each row."""
+    parts = ((0, 0.5), (2, 0.0), (3, -0.25))
+    whole = [trajectory(Uid(0, 0, sample), (5,), reward=0.25 + sample) for sample in range(3)]
+    divided = [replace(row, step_rewards=parts) for row in whole]
+    expected, actual = (_shape(subject, batch_of(rows))[0] for rows in (whole, divided))
+    assert np.array_equal(actual.reward, expected.reward), (
+        f"{actual.reward} with parts, {expected.reward} without"
+    )
+    assert actual.step_rewards.dtype == np.float32, f"{actual.step_rewards.dtype}, expected float32"
+    assert np.isfinite(actual.step_rewards).all(), f"step rewards {actual.step_rewards}"
+    by_row = actual.step_rewards.reshape(-1, len(parts))
+    scaled = by_row[:, :1] * np.array([1.0, 0.0, -0.5], dtype=np.float32)
+    assert np.allclose(by_row, scaled, atol=1e-6), f"parts {parts} became {by_row}"
 
 
 def check_inputs_stay_as_they_are(subject: Subject) -> None:
@@ -86,6 +104,7 @@ def check_same_input_same_output(subject: Subject) -> None:
 CHECKS = (
     Check(check_only_rewards_change),
     Check(check_rewards_stay_finite),
+    Check(check_parts_change_no_total),
     Check(check_inputs_stay_as_they_are),
     Check(check_environment_text_does_not_count),
     Check(check_state_continues),
