@@ -161,6 +161,10 @@ FLAGS = {
         "--executor multi_turn",
         "--executor multi_turn needs 'environment'",
     ),
+    "rewards at tokens and an estimator of whole samples": (
+        "--estimator rloo --reward.score.step_rewards true",
+        "--reward function needs 'credits_tokens': choose an estimator that credits rewards to tokens",
+    ),
     "environment without turns": (
         "--env echo_after_hint",
         "--env echo_after_hint: --executor (default) single_turn",

@@ -231,3 +231,32 @@ def test_a_relative_path_starts_at_the_working_directory(
     monkeypatch.chdir(tmp_path)
 
     assert panel_scores({"path": "mine.py:score"}, [request_for()])[0].reward == 1.0
+
+
+@pytest.mark.parametrize("given", ["", "'reward': 0.75, "])
+def test_parts_come_from_the_dict_and_their_sum_is_the_reward(results, file, request_for, given):
+    parts = "{" + given + "'step_rewards': [(0, 0.5), [1, 0.25]], 'words': 2}"
+    path = file(f"def score(response): return {parts}")()
+
+    (one,) = results("function", [request_for("a")], path=path, step_rewards=True)
+
+    assert one.reward == 0.75
+    assert one.metrics == {"words": 2}
+    assert [tuple(pair) for pair in one.step_rewards] == [(0, 0.5), (1, 0.25)]
+
+
+def test_no_parts_leave_the_reward_as_it_is(results, file, request_for):
+    path = file("def score(response): return {'reward': 0.5, 'step_rewards': []}")()
+
+    (one,) = results("function", [request_for("a")], path=path, step_rewards=True)
+
+    assert (one.reward, one.step_rewards) == (0.5, ())
+
+
+def test_parts_of_another_form_are_an_error_of_their_sample(results, file, request_for):
+    path = file("def score(response): return {'step_rewards': [1.0]}")()
+
+    (one,) = results("function", [request_for("a")], path=path, step_rewards=True)
+
+    assert isinstance(one, RewardError)
+    assert "expected pairs of an action's index and a number" in str(one)

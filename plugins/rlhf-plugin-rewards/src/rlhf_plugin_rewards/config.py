@@ -36,6 +36,14 @@ class FunctionConfig(Config):
         le=100_000,
         description="largest number of calls in flight at once, of an async function of one sample",
     )
+    step_rewards: bool = Field(
+        False,
+        description="the function may return step_rewards: parts of the reward on single tokens, for estimators that "
+        "credit tokens",
+    )
+
+    def needed_by_options(self) -> frozenset[str]:
+        return frozenset({"credits_tokens"}) if self.step_rewards else frozenset()
 
 
 class ExactMatchConfig(Config):

@@ -8,7 +8,8 @@ Any other name is a column of the data row (``def score(response, answer)``). ``
 that no parameter names. A parameter with a default keeps it if the row has no such column. With a parameter called
 ``prompts``, ``responses``, ``rows``, ``uids`` or ``requests`` (or with ``batch = true``) the function is called once
 for many samples, and every argument is a list. The function may be async. It returns a number per sample, or a dict
-``{"reward": number, "any_metric": number}``.
+``{"reward": number, "any_metric": number}``. With ``"step_rewards": [(action, number), ...]`` in the dict the reward is
+their sum, which need not be given, and stands on these action tokens (option ``step_rewards``).
 """
 
 from __future__ import annotations
@@ -125,8 +126,16 @@ def _result(value: Any) -> Any:
         return value
     if not isinstance(value, Mapping):
         return RewardResult(reward=value)
-    if "reward" not in value:
-        found = ", ".join(map(str, value)) or "nothing"
-        return RewardError(f"the dict that the function returned has no 'reward', only {found}")
-    metrics = {key: entry for key, entry in value.items() if key != "reward"}
-    return RewardResult(reward=value["reward"], metrics=metrics)
+    metrics = {key: entry for key, entry in value.items() if key not in ("reward", "step_rewards")}
+    parts = value.get("step_rewards") or ()
+    if "reward" in value:
+        return RewardResult(reward=value["reward"], metrics=metrics, step_rewards=parts)
+    if parts:
+        try:
+            return RewardResult.at_steps(parts, metrics)
+        except (TypeError, ValueError) as error:
+            return RewardError(
+                f"step_rewards of the wrong form ({error}); expected pairs of an action's index and a number"
+            )
+    found = ", ".join(map(str, value)) or "nothing"
+    return RewardError(f"the dict that the function returned has no 'reward', only {found}")
