@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from rlhf_core import ConfigError, RewardError
+from rlhf_core.contracts import Turn
 from rlhf_core.testing.tiny import tiny_tokenizer
-from rlhf_plugin_reward_model.config import ServeConfig
+from rlhf_plugin_reward_model.config import ServeConfig, StepRewardConfig
 from rlhf_plugin_reward_model.serving.command import step_model
 from rlhf_plugin_reward_model.serving.protocol import BadRequest, ScoreRequest
 from rlhf_plugin_reward_model.steps import reduced, stepped_text
@@ -82,6 +83,75 @@ def test_a_policy_may_part_its_steps_otherwise_than_the_model_learned(
 
     steps = probabilities(plain, process_model, PROMPT, ["a\nb", "c"], separator="#")
     assert found.reward == pytest.approx(math.prod(steps), abs=1e-6)
+
+
+def test_each_probability_may_stand_on_the_last_token_of_its_step(
+    results, plain, process_model, sample
+):
+    texts = ["\n".join(STEPS), "\n\n" + STEPS[0] + " \n"]
+
+    found = results(
+        "process_reward_model",
+        [sample(PROMPT, text) for text in texts],
+        path=str(process_model),
+        reduce="none",
+    )
+
+    tokenizer = tiny_tokenizer()
+    expected = probabilities(plain, process_model, PROMPT, STEPS)
+    ends = [len(tokenizer.encode("\n".join(STEPS[:count]))) - 1 for count in (1, 2, 3)]
+    assert [action for action, _ in found[0].step_rewards] == ends
+    assert [part for _, part in found[0].step_rewards] == pytest.approx(expected, abs=1e-6)
+    assert found[0].reward == pytest.approx(sum(expected), abs=1e-6)
+    assert found[0].metrics["steps"] == 3
+    # Two blank lines, the step, and a blank behind it, which the model sees and which is not the step's end.
+    (only,) = found[1].step_rewards
+    assert only[0] == 2 + len(STEPS[0]) - 1
+
+
+def test_steps_of_the_environment_earn_nothing(results, process_model, sample):
+    request = sample(PROMPT, "a\nbc\nd", eos=False)
+    start = len(request.token_ids) - 6
+    mask = tuple(
+        index >= start and index not in (start + 2, start + 3) for index in range(start + 6)
+    )
+    turns = (Turn(start=start, end=start + 2), Turn(start=start + 4, end=start + 6))
+    request = replace(request, action_mask=mask, turns=turns)
+
+    (found,) = results("process_reward_model", [request], path=str(process_model), reduce="none")
+    (worst,) = results("process_reward_model", [request], path=str(process_model), reduce="min")
+
+    # Actions: "a", line break | line break, "d"; "bc" is the environment's.
+    assert [action for action, _ in found.step_rewards] == [0, 3]
+    assert found.metrics == worst.metrics
+    assert found.metrics["steps"] == 3
+
+
+def test_a_fixed_reward_of_a_truncated_response_has_no_parts(results, process_model, sample):
+    cut = replace(sample(PROMPT, "4\n5"), truncated=True)
+    options = {"path": str(process_model), "reduce": "none", "truncated_reward": -1.0}
+
+    (found,) = results("process_reward_model", [cut], **options)
+
+    assert (found.reward, found.step_rewards) == (-1.0, ())
+
+
+def test_a_policy_with_another_tokenizer_is_told_apart(results, process_model, sample):
+    request = sample(PROMPT, "4")
+    other = replace(request, token_ids=(*request.token_ids[:-2], 9, 2))
+
+    (found,) = results("process_reward_model", [other], path=str(process_model), reduce="none")
+    named = {"path": str(process_model), "reduce": "none", "policy_tokenizer": str(process_model)}
+    (same,) = results("process_reward_model", [request], **named)
+
+    assert isinstance(found, RewardError)
+    assert "Set policy_tokenizer" in str(found)
+    assert same.step_rewards[0][0] == 0
+
+
+def test_a_policys_tokenizer_without_places_would_change_nothing():
+    with pytest.raises(ValueError, match="policy_tokenizer would change nothing: reduce is min"):
+        StepRewardConfig(path="model", policy_tokenizer="policy")
 
 
 def test_blank_steps_do_not_count(results, process_model, sample):

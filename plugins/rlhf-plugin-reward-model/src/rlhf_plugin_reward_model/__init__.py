@@ -23,7 +23,7 @@ def rlhf_rewards() -> list[Component[Any]]:
             name="process_reward_model",
             config=StepRewardConfig,
             factory="rlhf_plugin_reward_model.step_reward:StepReward",
-            summary="probability that the steps of the response are good, by a process reward model",
+            summary="probabilities that the steps are good, by a process reward model: one number or each",
             provides=frozenset({"one_process"}),
         ),
     ]

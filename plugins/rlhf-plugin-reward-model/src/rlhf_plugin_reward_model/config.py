@@ -129,14 +129,33 @@ class StepModelOptions(StepTexts, ModelFiles):
 class StepRewardConfig(StepModelOptions):
     """Options of ``process_reward_model``."""
 
-    reduce: Literal["min", "mean", "last", "product"] = Field(
+    reduce: Literal["min", "mean", "last", "product", "none"] = Field(
         "min",
-        description="number that a response gets of the probabilities that its steps are good",
+        description="number that a response gets of the probabilities that its steps are good; none: each "
+        "probability is a reward on its step's last token, for estimators that credit tokens",
+    )
+    policy_tokenizer: str | None = Field(
+        None,
+        min_length=1,
+        description="folder or hub name of the policy's tokenizer, which finds the steps' last tokens with reduce = "
+        "none; unset: the model's tokenizer",
     )
     truncated_reward: float | None = Field(
         None,
-        description="reward of a response that hit a token limit; unset: that of its steps",
+        description="reward of a response that hit a token limit, on its last token; unset: that of its steps",
     )
+
+    def needed_by_options(self) -> frozenset[str]:
+        return frozenset({"credits_tokens"}) if self.reduce == "none" else frozenset()
+
+    @model_validator(mode="after")
+    def _check_tokenizer(self) -> Self:
+        if self.policy_tokenizer is not None and self.reduce != "none":
+            raise ValueError(
+                f"policy_tokenizer would change nothing: reduce is {self.reduce}, so no step needs a place. Leave it "
+                "out, or set reduce = none"
+            )
+        return self
 
 
 class ServeConfig(StepTexts, ModelOptions):

@@ -38,6 +38,17 @@ class SteppedText:
         return len(self.token_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class ResponseStep:
+    """A step of a response."""
+
+    text: str
+    start: int
+    """Index in the response of the step's first character that is not blank."""
+    end: int
+    """Index in the response behind the step's last character that is not blank."""
+
+
 class StepScorer:
     """A loaded process reward model. Only one thread may use a scorer at a time.
 
@@ -67,12 +78,19 @@ class StepScorer:
         Raises:
             RewardError: the response has no step, or the tokenizer joins a separator with what follows.
         """
-        tokenizer = self._scorer.loaded.tokenizer
-        said = without_end(response, tokenizer)
-        steps = [step for step in said.split(self._split) if step.strip()]
+        steps = [step.text for step in self.steps(response)]
         if not steps:
             raise RewardError("the response has no step to score; expected one that is not blank")
-        return stepped_text(prompt, steps, self._separator, tokenizer)
+        return stepped_text(prompt, steps, self._separator, self.tokenizer)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer."""
+        return self._scorer.loaded.tokenizer
+
+    def steps(self, response: str) -> list[ResponseStep]:
+        """Return the steps of a response in order, blank ones left out."""
+        return steps_of(without_end(response, self.tokenizer), self._split)
 
     def probabilities(self, texts: Sequence[SteppedText]) -> list[list[float] | RewardError]:
         """Return the probability that each step is good; for a text that cannot be scored, an error with the reason."""
@@ -83,6 +101,17 @@ class StepScorer:
             scores if isinstance(scores, RewardError) else [_sigmoid(score) for score in scores]
             for scores in found
         ]
+
+
+def steps_of(response: str, split: str) -> list[ResponseStep]:
+    """Return the pieces of a response between the texts ``split``, those left out that are blank."""
+    steps, start = [], 0
+    for text in response.split(split):
+        if text.strip():
+            blank = len(text) - len(text.lstrip())
+            steps.append(ResponseStep(text, start + blank, start + len(text.rstrip())))
+        start += len(text) + len(split)
+    return steps
 
 
 def stepped_text(
