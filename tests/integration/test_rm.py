@@ -196,6 +196,22 @@ def test_an_average_of_the_weights_has_no_statistics_of_other_weights(folder):
     assert "std" not in json.loads(Path("run/model_ema/config.json").read_text())
 
 
+def test_an_adapter_learns_and_is_merged_into_the_exported_classifier(folder):
+    words = ["--actor.adapter", "lora", "--actor.adam.lr", "0.01", "--eval.data", "pairs.jsonl"]
+    assert rm("--steps", "3", "--output", "run", *words) == 0
+
+    first, *_, last = records(Path("run"), "eval")
+    assert last["eval/loss"] < first["eval/loss"]
+    plain = AutoModelForSequenceClassification.from_pretrained("run/model").eval()
+    tokenizer = AutoTokenizer.from_pretrained("run/model")
+    ids = [token_ids(pair, key, tokenizer) for pair in PAIRS for key in ("chosen", "rejected")]
+    with torch.no_grad():
+        scores = [plain(input_ids=torch.tensor([row])).logits.item() for row in ids]
+    assert np.mean(scores) == pytest.approx(last["eval/score_mean"], abs=1e-5)
+    assert np.std(scores, ddof=1) == pytest.approx(last["eval/score_std"], abs=1e-5)
+    assert Path("run/model/adapter/adapter_model.safetensors").exists()
+
+
 def test_training_goes_on_from_a_reward_model(folder):
     assert rm("--steps", "3", "--output", "run", *SGD, "--eval.data", "pairs.jsonl") == 0
     words = ["--steps", "1", "--output", "more", *SGD, "--eval.data", "pairs.jsonl"]

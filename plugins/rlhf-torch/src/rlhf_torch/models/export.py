@@ -28,7 +28,7 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     """
     folder.mkdir(parents=True, exist_ok=True)
     if model.head_name == SCORE_HEAD:
-        _export_scorer(model, source, folder, trust_remote_code=trust_remote_code)
+        export_scorer(model, None, source, folder, trust_remote_code=trust_remote_code)
         return
     with no_progress_bars():
         if model.adapter is not None:
@@ -41,11 +41,26 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     copy_tokenizer(source, folder, trust_remote_code=trust_remote_code)
 
 
-def _export_scorer(model: RoleModel, source: str, folder: Path, *, trust_remote_code: bool) -> None:
+def export_scorer(
+    model: RoleModel,
+    weights: Mapping[str, Tensor] | None,
+    source: str,
+    folder: Path,
+    *,
+    trust_remote_code: bool,
+) -> None:
+    """Write a model with a score head as a sequence classifier of one label, see ``export_model``.
+
+    Args:
+        weights: the weights of a model without an adapter by their Hugging Face names, where its own are not whole;
+            None: its own.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     plain, head = model.lm.model, model.value_head
     assert head is not None
-    weights = dict(plain.state_dict())
-    if model.adapter is not None:
+    if model.adapter is None:
+        weights = plain.state_dict() if weights is None else weights
+    else:
         weights = dict(model.adapter.merged_weights(plain))
         model.adapter.save(plain, str(folder / "adapter"))
     pad = None

@@ -139,13 +139,11 @@ def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> 
         spec.model_path,
         dtype=spec.dtype,
         trust_remote_code=spec.trust_remote_code,
-        adapt=partial(_wrapped, adapter, spec.seed) if adapter else None,
+        adapt=partial(_prepared, spec, adapter),
         load_options=adapter.load_options() if adapter else None,
         needs_head=spec.head != "score",
     )
     if spec.head == "score":
-        # Raise now what an export would raise after the training.
-        classifier_of(lm.model)
         _require_mergeable(spec, adapter)
     lm.compute_dtype = choose_compute_dtype(
         options.compute_dtype, lm.dtype, sum(p.numel() for p in lm.parameters()), device
@@ -165,6 +163,16 @@ def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> 
     if options.compile:
         compile_layers(lm.model)
     return role
+
+
+def _prepared(
+    spec: RoleSpec, adapter: ModelAdapter | None, model: PreTrainedModel
+) -> PreTrainedModel:
+    """Return the model under its adapter, if it has one."""
+    if spec.head == "score":
+        # Raise now what an export would raise after the training; an adapter renames weights.
+        classifier_of(model)
+    return model if adapter is None else _wrapped(adapter, spec.seed, model)
 
 
 def _wrapped(adapter: ModelAdapter, seed: int, model: PreTrainedModel) -> PreTrainedModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -78,8 +78,11 @@ def _weight_files(path: str) -> Iterable[Path]:
     return ()
 
 
-def classifier_of(model: PreTrainedModel) -> PreTrainedModel:
+def classifier_of(model: PreTrainedModel, names: Collection[str] | None = None) -> PreTrainedModel:
     """Return the family's sequence classifier of one label, without weights (on torch's ``meta`` device).
+
+    Args:
+        names: names of the plain model's weights; None: those of ``model``, which has no adapter.
 
     Raises:
         PluginError: the family has none, or one with other weights.
@@ -97,7 +100,8 @@ def classifier_of(model: PreTrainedModel) -> PreTrainedModel:
         classifier: PreTrainedModel = kind._from_config(config, attn_implementation="eager")
     head = getattr(classifier, SCORE_HEAD, None)
     is_linear = isinstance(head, nn.Linear) and head.bias is None
-    lacking = classifier.state_dict().keys() - model.state_dict().keys() - {f"{SCORE_HEAD}.weight"}
+    present = {*(model.state_dict() if names is None else names), f"{SCORE_HEAD}.weight"}
+    lacking = classifier.state_dict().keys() - present
     if not is_linear or lacking:
         first = min(lacking) if lacking else SCORE_HEAD
         raise PluginError(
@@ -121,10 +125,11 @@ def export_classifier(
             head's, are left out.
         pad: the padding token, behind which no score is read; None: that of the model's configuration.
     """
-    classifier = classifier_of(model)
+    classifier = classifier_of(model, weights.keys())
     names = classifier.state_dict().keys()
     state = {name: weights[name] for name in names if name != f"{SCORE_HEAD}.weight"}
-    state[f"{SCORE_HEAD}.weight"] = head.weight.detach()
+    # A backend may keep the head in the dtype of the model, and inside of a larger tensor.
+    state[f"{SCORE_HEAD}.weight"] = head.weight.detach().float().clone()
     if pad is not None:
         classifier.config.get_text_config().pad_token_id = pad
     # The name by which OpenRLHF, and this project, know that the last token is read, also where it pads.
