@@ -48,6 +48,11 @@ def adapting() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def rewarding() -> ModuleType:
+    return _imported("deepspeed_rewarding")
+
+
+@pytest.fixture(scope="session")
 def material() -> ModuleType:
     return _imported("deepspeed_material")
 

@@ -20,6 +20,7 @@ import deep_compile_on_cpu
 import torch
 from deepspeed_adapting import adapting, moving_adapters, resuming_adapters
 from deepspeed_moving import moving
+from deepspeed_rewarding import rewarding, rewarding_otherwise
 from deepspeed_scenarios import (
     Found,
     Place,
@@ -129,6 +130,9 @@ WAYS = {
     "answers": Way((0, 1, 2, 3), (preferences,), {}),
     "tokens of answers": Way((0, 2, 3), (preferences,), {"sequence_parallel": 2}),
     "matrices of answers": Way((1, 2), (preferences,), {"tensor_parallel": 2}),
+    "judged answers": Way((0, 1, 2, 3), (rewarding, rewarding_otherwise), {}),
+    "tokens of judged": Way((0, 2, 3), (rewarding,), {"sequence_parallel": 2}),
+    "matrices of judged": Way((1, 2), (rewarding,), {"tensor_parallel": 2}),
     "rejoined": Way((1, 2, 3), (rejoining,), {}),
     "tokens": Way((0, 1, 2, 3), SLICED_SCENARIOS, {"sequence_parallel": 2}),
     "matrices": Way((1, 2), SHARDED_SCENARIOS, {"tensor_parallel": 2}),

@@ -273,18 +273,3 @@ def test_gains_of_two_axes_are_left_to_adamw(
     ] * 2
     assert all("q_norm.weight (2)" in line for line in listed if "group adam_no_decay" in line)
     torch.testing.assert_close(found[0].tensors, found[1].tensors, atol=1e-3, rtol=0)
-
-
-def test_reward_models_are_refused(make, models):
-    from rlhf_core.contracts import RankingObjective, RoleSpec
-    from rlhf_core.plugins import empty
-
-    spec = RoleSpec(
-        role="reward_model",
-        model_path=str(models),
-        head="score",
-        objective=RankingObjective(),
-    )
-
-    with pytest.raises(ConfigError, match=r"expected the head lm or value.* Use --backend torch"):
-        make().setup(spec, empty())

@@ -1,4 +1,4 @@
-"""``rlhf sft`` and ``rlhf dpo`` on Ray: the updates of one process of torch, also after a kill."""
+"""``rlhf sft``, ``dpo``, ``rm`` and ``prm`` on Ray: the updates of one process of torch, also after a kill."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import signal
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from .conftest import COMPONENTS
 
@@ -15,7 +15,15 @@ pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("ray")
 
 ROWS = [
-    {"prompt": f"{a}+{b}=", "response": right, "chosen": right, "rejected": wrong}
+    {
+        "prompt": f"{a}+{b}=",
+        "response": right,
+        "chosen": right,
+        "rejected": wrong,
+        "by": (a - b) / 4,
+        "completions": [right, wrong, right][b % 2 :],
+        "labels": [1.0, 0.25, 0.75][b % 2 :],
+    }
     for a in range(4)
     for b in range(4)
     for right, wrong in [(f"{a + b:02d}" * (1 + b), f"{a + b + 1}?" * (1 + a))]
@@ -30,8 +38,20 @@ BY_SIX = ["--train.batch_size", "6"]
 """Three updates an epoch, of several micro-batches each."""
 GRADIENT = ["--optim", "sgd", "--actor.sgd.lr", "0.5", "--actor.max_norm", "0.4"]
 """Weights move by the clipped gradient, so their distance is its error."""
-RANKS = ["--runtime.ray.ranks.policy", "2"]
-TWO_RANKS = ["--runtime", "ray", "--backend", "deepspeed", *RANKS]
+OPTIONS = {"rm": ["--data.margin_key", "by", "--ranking.center_coef", "0.05"]}
+"""Further options of a command."""
+ROLES = {"sft": "policy", "dpo": "policy", "rm": "reward_model", "prm": "reward_model"}
+"""The role that a command trains."""
+
+
+def ranks_of(command):
+    """Options of two ranks of the role that a command trains."""
+    return [f"--runtime.ray.ranks.{ROLES[command]}", "2"]
+
+
+def two_ranks(command):
+    """Options of two ranks of DeepSpeed."""
+    return ["--runtime", "ray", "--backend", "deepspeed", *ranks_of(command)]
 
 
 @pytest.fixture
@@ -49,7 +69,8 @@ def learn(sums, monkeypatch, cluster):
     monkeypatch.chdir(sums)
 
     def run(command, output, *words, code=0):
-        assert main([command, *SMALL, "--output", output, *words]) == code
+        own = OPTIONS.get(command, [])
+        assert main([command, *SMALL, *own, "--output", output, *words]) == code
         return sums / output
 
     return run
@@ -65,7 +86,18 @@ def lines_of(run, *left_out):
 
 
 def weights_of(run, name="model"):
-    return dict(AutoModelForCausalLM.from_pretrained(run / name).named_parameters())
+    (written,) = json.loads((run / name / "config.json").read_text())["architectures"]
+    is_scorer = written.endswith("ForSequenceClassification")
+    kind = AutoModelForSequenceClassification if is_scorer else AutoModelForCausalLM
+    model, info = kind.from_pretrained(run / name, output_loading_info=True)
+    assert not info["missing_keys"]
+    return dict(model.named_parameters())
+
+
+def entries_of(run):
+    """What ``config.json`` says of a reward model's scores and steps."""
+    config = json.loads((run / "model" / "config.json").read_text())
+    return {name: config.get(name) for name in ("mean", "std", "step_separator")}
 
 
 def assert_same_run(run, alone):
@@ -76,17 +108,20 @@ def assert_same_run(run, alone):
         assert one["step"] == other["step"]
         for part in ("metrics", "eval"):
             assert (one[part] or {}) == pytest.approx(other[part] or {}, abs=1e-5, rel=1e-5)
-    for name, weight in weights_of(alone).items():
-        torch.testing.assert_close(weights_of(run)[name], weight, atol=1e-6, rtol=0.0)
+    torch.testing.assert_close(weights_of(run), weights_of(alone), atol=1e-6, rtol=0.0)
+    assert entries_of(run) == pytest.approx(entries_of(alone), abs=1e-5)
 
 
 STAGES = [
     ("sft", "3"),
     ("dpo", "2"),
     ("dpo", "3"),
+    ("rm", "3"),
+    ("prm", "3"),
     *(
-        pytest.param(*case, marks=pytest.mark.matrix)
-        for case in (("sft", "0"), ("sft", "1"), ("sft", "2"), ("dpo", "0"), ("dpo", "1"))
+        pytest.param(command, stage, marks=pytest.mark.matrix)
+        for command, stages in (("sft", "012"), ("dpo", "01"), ("rm", "012"), ("prm", "012"))
+        for stage in stages
     ),
 ]
 
@@ -98,17 +133,24 @@ def test_two_ranks_of_zero_do_the_updates_of_one_process(learn, command, stage):
     alone = learn(command, "alone", *words)
 
     zero = ["--backend.deepspeed.zero_stage", stage]
-    ranks = learn(command, "ranks", *words, *TWO_RANKS, *zero)
+    ranks = learn(command, "ranks", *words, *two_ranks(command), *zero)
 
     assert_same_run(ranks, alone)
     averages = weights_of(ranks, "model_ema"), weights_of(alone, "model_ema")
     torch.testing.assert_close(*averages, atol=1e-6, rtol=0.0)
     start = dict(AutoModelForCausalLM.from_pretrained("model").named_parameters())
-    moved = [(weight - start[name]).abs().max() for name, weight in weights_of(alone).items()]
+    moved = [
+        (weight - start[name]).abs().max()
+        for name, weight in weights_of(alone).items()
+        if name in start
+    ]
     assert max(moved) > 1e-2
 
 
-@pytest.mark.parametrize("command", ["sft", "dpo"])
+@pytest.mark.parametrize(
+    "command",
+    ["sft", "dpo", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("rm", "prm"))],
+)
 def test_one_rank_of_torch_has_the_bits_of_one_process(learn, command):
     words = [*BY_SIX, "--actor.adam.lr", "0.01"]
     alone = learn(command, "alone", *words, "--runtime.local.threads", "1")
@@ -119,12 +161,13 @@ def test_one_rank_of_torch_has_the_bits_of_one_process(learn, command):
     torch.testing.assert_close(weights_of(rank), weights_of(alone), atol=0, rtol=0)
 
 
-def test_ranks_without_a_pair_take_part(learn):
+@pytest.mark.parametrize("command", ["dpo", pytest.param("rm", marks=pytest.mark.matrix)])
+def test_ranks_without_a_pair_take_part(learn, command):
     pytest.importorskip("deepspeed")
     words = [*GRADIENT, "--train.batch_size", "1", "--steps", "1"]
-    alone = learn("dpo", "alone", *words)
+    alone = learn(command, "alone", *words)
 
-    ranks = learn("dpo", "ranks", *words, *TWO_RANKS)
+    ranks = learn(command, "ranks", *words, *two_ranks(command))
 
     assert_same_run(ranks, alone)
 
@@ -132,20 +175,27 @@ def test_ranks_without_a_pair_take_part(learn):
 @pytest.mark.parametrize("command", ["sft", "dpo"])
 def test_an_error_of_a_rank_names_it_and_the_option(learn, capfd, command):
     pytest.importorskip("deepspeed")
-    learn(command, "run", *TWO_RANKS, "--backend.deepspeed.sequence_parallel", "4", code=2)
+    wide = ["--backend.deepspeed.sequence_parallel", "4"]
+    learn(command, "run", *two_ranks(command), *wide, code=2)
 
     said = capfd.readouterr().err
     assert re.search(r"policy rank \d \(pid \d+ on \S+\)", said)
     assert "sequence_parallel 4" in said
 
 
-LONG = [*SMALL, *BY_SIX, *RANKS, "--train.epochs", "2", "--checkpoint.every", "2"]
+LONG = [*SMALL, *BY_SIX, "--train.epochs", "2", "--checkpoint.every", "2"]
 LONG += ["--actor.adam.lr", "0.01", "--actor.ema", "0.9", "--eval.every", "2", "--output", "run"]
 DEEPSPEED = ["--backend", "deepspeed"]
 
 
+def long(command):
+    """Options of a run that is killed."""
+    return [*LONG, *OPTIONS.get(command, []), *ranks_of(command)]
+
+
 def assert_same_bits(run, whole):
     assert lines_of(run) == whole["lines"]
+    assert entries_of(run) == whole["entries"]
     for name in ("model", "model_ema"):
         torch.testing.assert_close(weights_of(run, name), whole[name], atol=0, rtol=0)
 
@@ -155,17 +205,20 @@ def undisturbed(launch, sums):
     """Records and weights of a run of a command that nothing stops; its folder is free afterwards."""
 
     def run(command):
-        whole = launch(command, *LONG, *DEEPSPEED)
+        whole = launch(command, *long(command), *DEEPSPEED)
         assert whole.end() == 0, whole.output
         kept = sums / "whole"
         (sums / "run").rename(kept)
         models = {name: weights_of(kept, name) for name in ("model", "model_ema")}
-        return {"lines": lines_of(kept), **models}
+        return {"lines": lines_of(kept), "entries": entries_of(kept), **models}
 
     return run
 
 
-@pytest.mark.parametrize("command", [pytest.param("sft", marks=pytest.mark.matrix), "dpo"])
+@pytest.mark.parametrize(
+    "command",
+    ["dpo", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("sft", "rm", "prm"))],
+)
 def test_a_rank_that_is_killed_ends_the_run_which_resumes_to_the_bit(
     launch, sums, undisturbed, command, tmp_path_factory
 ):
@@ -178,15 +231,16 @@ def test_a_rank_that_is_killed_ends_the_run_which_resumes_to_the_bit(
         "PYTHONPATH": os.pathsep.join([str(COMPONENTS), os.environ.get("PYTHONPATH", "")]),
     }
 
-    killed = launch(command, *LONG, "--backend", "mortal_deepspeed", **environment)
+    words = long(command)
+    killed = launch(command, *words, "--backend", "mortal_deepspeed", **environment)
 
     assert killed.end() == 1, killed.output
     death = json.loads((deaths / "killed-0").read_text())
-    told = re.search(rf"policy rank \d \(pid {death['pid']} on .*", killed.output)
+    told = re.search(rf"{ROLES[command]} rank \d \(pid {death['pid']} on .*", killed.output)
     assert told is not None, killed.output
     assert "--resume auto" in told[0]
 
-    resumed = launch(command, *LONG, *DEEPSPEED, "--resume", "auto")
+    resumed = launch(command, *words, *DEEPSPEED, "--resume", "auto")
 
     assert resumed.end() == 0, resumed.output
     assert_same_bits(sums / "run", whole)
@@ -199,15 +253,18 @@ def test_a_rank_that_is_killed_ends_the_run_which_resumes_to_the_bit(
         pytest.param("dpo", "train:4", marks=pytest.mark.matrix),
         pytest.param("dpo", "save:4", marks=pytest.mark.matrix),
         pytest.param("sft", "export:6", marks=pytest.mark.matrix),
+        pytest.param("rm", "train:4", marks=pytest.mark.matrix),
+        pytest.param("rm", "export:6", marks=pytest.mark.matrix),
+        pytest.param("prm", "save:4", marks=pytest.mark.matrix),
     ],
 )
 def test_a_run_whose_driver_is_killed_goes_on_to_the_bit(launch, sums, undisturbed, command, fault):
     pytest.importorskip("deepspeed")
-    whole = undisturbed(command)
+    whole, words = undisturbed(command), [*long(command), *DEEPSPEED]
 
-    killed = launch(command, *LONG, *DEEPSPEED, RLHF_FAULT=fault)
+    killed = launch(command, *words, RLHF_FAULT=fault)
     assert killed.end() == -signal.SIGKILL, killed.output
-    resumed = launch(command, *LONG, *DEEPSPEED, "--resume", "auto")
+    resumed = launch(command, *words, "--resume", "auto")
 
     assert resumed.end() == 0, resumed.output
     assert_same_bits(sums / "run", whole)

@@ -90,12 +90,6 @@ class DeepSpeedBackend(ScoringBackend):
                 name the other ranks.
             PluginError: the backend cannot use the architecture, the adapter or the optimizer.
         """
-        if spec.head == "score":
-            # Ranks read the hidden state before an action, which in a rank group is not on the action's own rank.
-            raise ConfigError(
-                "--backend deepspeed: expected the head lm or value; it does not train reward models. Use --backend "
-                "torch."
-            )
         self._spec = spec
         self._device = own_device(choose_device(self._config.device))
         self._ranks = join(self._device)
@@ -206,7 +200,6 @@ class DeepSpeedBackend(ScoringBackend):
             columns = ActionColumns.of(batch, rows, shared.packed.grid)
             scores = self._action_scores(shared, columns.teacher_top_ids)
             seen.add(rows, scores.logprobs)
-            assert not isinstance(objective, BuiltScoreObjective)  # setup has refused the head
             loss, metrics = objective.rollouts(scores, columns, plan)
         self._report(metrics, parts)
         return loss
@@ -243,7 +236,14 @@ class DeepSpeedBackend(ScoringBackend):
     def _lay_out(self, batch: TrajectoryColumns, rows: Rows) -> GroupRows:
         # A prompt in sequences of different lengths is not the same to a model that looks at the length.
         shares = self._shares_prompts and self._lm.ropes.are_alike(batch.num_tokens[rows])
-        return lay_out(batch, rows, self._slices, self._device, share_prompts=shares)
+        return lay_out(
+            batch,
+            rows,
+            self._slices,
+            self._device,
+            share_prompts=shares,
+            at_actions=self._spec.head == "score",
+        )
 
     @property
     def _shares_prompts(self) -> bool:
@@ -284,7 +284,8 @@ class DeepSpeedBackend(ScoringBackend):
         return self._scoring.stage
 
     def module(self) -> torch.nn.Module | None:
-        """Return the live ``CausalLM``, adapter included; None for a critic, or if no rank has the whole model."""
+        """Return the live ``CausalLM``, adapter included; None for a critic or a reward model, or if no rank has the
+        whole model."""
         if self._stage == 3 or self._is_sharded or self._model.value_head is not None:
             return None
         return self._lm
@@ -325,7 +326,8 @@ class DeepSpeedBackend(ScoringBackend):
         load_training(folder, self._training, self._model, self._ranks)
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
-        """Write a plain Transformers folder, or under an adapter a PEFT folder.
+        """Write a plain Transformers folder, or under an adapter a PEFT folder; a reward model as a sequence classifier
+        of one label, with its adapter merged.
 
         The first rank writes it, with weights from all ranks.
 

@@ -16,8 +16,8 @@ from .document import MigrationReport, report_of, toml
 from .ours import OurDefaults
 from .table.outcome import OptionSetting, Outcome, as_default
 
-_POLICY = "policy"
-"""Name of the role of a run that learns from examples, the only one."""
+_ROLES = {"rm": "reward_model", "prm": "reward_model"}
+"""Command that learns from examples -> the role that it trains, where that is not the policy."""
 
 Migrate = Callable[[str], Outcome]
 """Function from the path of the file with reward functions, if one is needed, to an outcome."""
@@ -99,4 +99,4 @@ def _read(command: str, words: list[str], plugins: Plugins) -> None:
     resolved = read_options(training_command(command, plugins), words, plugins)
     runtime = resolved.one("runtime.name").options
     if isinstance(runtime, PlansPlacement):
-        runtime.placement([_POLICY], has_engine=False)
+        runtime.placement([_ROLES.get(command, "policy")], has_engine=False)

@@ -1,4 +1,4 @@
-"""Export of a role as a plain Transformers folder, or as a PEFT folder under an adapter; the first rank writes it."""
+"""Export of a role as a Transformers folder, or as a PEFT folder under an adapter; a reward model as a classifier."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlhf_core.contracts import RoleSpec
-from rlhf_torch.models.export import copy_tokenizer
+from rlhf_torch.models.export import copy_tokenizer, export_scorer
 from rlhf_torch.models.quiet import no_progress_bars
 from rlhf_torch.models.role_model import VALUE_HEAD_FILE, RoleModel
+from rlhf_torch.models.score_head import SCORE_HEAD
 
 from ..parallel.ranks import Ranks
 from .weights import own_weights, whole
@@ -27,7 +28,8 @@ def export_role(
 ) -> None:
     """Write weights, config and tokenizer into ``folder``; return on every rank once the files are written.
 
-    Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside either.
+    Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside either. A
+    model with a score head is written as ``rlhf_torch.models.export`` says.
 
     Args:
         weights: the result of ``served_weights``. All ranks read every tensor, since reading may be a collective call;
@@ -36,8 +38,14 @@ def export_role(
     state = _collected(role, weights, keep=ranks.is_first) if weights is not None else None
     head = role.value_head
     shared = any(hasattr(parameter, "ds_id") for parameter in role.parameters())
-    with whole(own_weights(role)) if shared and (head or role.adapter) else nullcontext():
-        if ranks.is_first:
+    is_scorer = role.head_name == SCORE_HEAD
+    # A reward model's adapter is merged, for which all weights have to be whole.
+    needed = list(role.parameters()) if is_scorer and role.adapter else own_weights(role)
+    source = spec.tokenizer_path or spec.model_path
+    with whole(needed) if shared and (head or role.adapter) else nullcontext():
+        if ranks.is_first and is_scorer:
+            export_scorer(role, state, source, folder, trust_remote_code=spec.trust_remote_code)
+        elif ranks.is_first:
             folder.mkdir(parents=True, exist_ok=True)
             with no_progress_bars():
                 if role.adapter is not None:
@@ -48,11 +56,7 @@ def export_role(
                 # The file is float32 for every role; the value head of a bfloat16 role may be bfloat16 here.
                 tensors = {name: t.float().contiguous() for name, t in head.state_dict().items()}
                 save_file(tensors, folder / VALUE_HEAD_FILE)
-            copy_tokenizer(
-                spec.tokenizer_path or spec.model_path,
-                folder,
-                trust_remote_code=spec.trust_remote_code,
-            )
+            copy_tokenizer(source, folder, trust_remote_code=spec.trust_remote_code)
     ranks.wait()
 
 

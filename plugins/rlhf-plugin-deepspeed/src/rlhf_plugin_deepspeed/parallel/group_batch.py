@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core.contracts import TokenColumns, TopTokens, TrainBatch, TrajectoryColumns
+from rlhf_core.contracts import MARGIN, TokenColumns, TopTokens, TrainBatch, TrajectoryColumns
 
 from .rank_group import RankGroup
 
 TOP_IDS, TOP_LOGPROBS = "top ids", "top logprobs"
-COLUMN = "column/"
+COLUMN, MARGIN_COLUMN = "column/", "margin"
 PER_ROW = ("uid", "num_turns", "reward", "truncated")
 PER_TURN = ("turn_actions", "turn_rewards")
 PER_TOKEN = ("token_ids", "action_mask")
@@ -69,12 +69,15 @@ def group_rows(own: TrajectoryColumns, group: RankGroup) -> GroupBatch:
 
 
 def _arrays(batch: TrainBatch) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a batch that training reads, by name; scores and metrics of single rewards are left out."""
+    """Return the arrays of a batch that training reads, by name. Of the scores of single rewards these are the margins
+    of pairs; the other scores, step rewards and metrics are left out."""
     rows = batch.trajectories
     named = {
         name: getattr(rows, name)
         for name in (*PER_ROW, *PER_TURN, *PER_TOKEN, *PER_ACTION, *LENGTHS)
     }
+    if MARGIN in rows.rewards:
+        named[MARGIN_COLUMN] = rows.rewards[MARGIN]
     named |= {COLUMN + name: batch.columns[name] for name in sorted(batch.columns)}
     if batch.teacher_top is not None:
         named |= {TOP_IDS: batch.teacher_top.token_ids, TOP_LOGPROBS: batch.teacher_top.logprobs}
@@ -94,6 +97,7 @@ def _trajectories(joined: Mapping[str, NDArray[Any]]) -> TrajectoryColumns:
         truncated=joined["truncated"],
         turn_actions=joined["turn_actions"],
         turn_rewards=joined["turn_rewards"],
+        rewards={MARGIN: joined[MARGIN_COLUMN]} if MARGIN_COLUMN in joined else None,
     )
 
 

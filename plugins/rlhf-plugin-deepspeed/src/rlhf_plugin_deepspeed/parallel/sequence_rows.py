@@ -22,7 +22,8 @@ from .sequence_attention import SlicedLayout
 class GroupRows:
     """Rows of a pass with ``M`` actions. A rank computes the results of the actions whose predictor is in its slice.
 
-    The *predictor* of an action is the token before it, at whose hidden state the head predicts the action.
+    The *predictor* of an action is the token whose hidden state the head reads for it: the token before it, or, for a
+    head that scores what was written, the action itself.
     """
 
     packed: PackedRows
@@ -64,28 +65,37 @@ def lay_out(
     device: torch.device,
     *,
     share_prompts: bool = False,
+    at_actions: bool = False,
 ) -> GroupRows:
     """Return the rows of a pass over ``rows`` of the rank group's batch, or over a stand-in if ``rows`` is empty.
 
     Args:
         share_prompts: see ``pack_rows``; without effect in a rank group of several ranks.
+        at_actions: read the hidden states at the actions, not before them.
     """
     part = rows_or_stand_in(batch, rows)
     if group.size == 1:
-        packed = pack_rows(part, np.arange(len(part)), device, share_prompts=share_prompts)
+        packed = pack_rows(
+            part,
+            np.arange(len(part)),
+            device,
+            share_prompts=share_prompts,
+            at_actions=at_actions,
+        )
         return GroupRows(packed=packed, first=0, counts=(len(packed.targets),), group=group)
     num_tokens = len(part.token_ids)
     width = -(-num_tokens // group.size)
     padding = (0, width * group.size - num_tokens)
     actions = np.flatnonzero(part.action_mask)
-    # The rank whose slice has the token before an action computes the action's log-prob.
-    bounds = np.searchsorted(actions - 1, np.arange(group.size + 1) * width)
+    # The rank whose slice has the token that is read for an action computes the action's result.
+    read = actions if at_actions else actions - 1
+    bounds = np.searchsorted(read, np.arange(group.size + 1) * width)
     begin, end = int(bounds[group.rank]), int(bounds[group.rank + 1])
     if begin == end:
         begin, end = 0, 1
         predictors = np.zeros(1, dtype=np.int64)
     else:
-        predictors = actions[begin:end] - 1 - group.rank * width
+        predictors = read[begin:end] - group.rank * width
     layout = PackedLayout(torch.from_numpy(part.token_offsets), device)
     mine = slice(group.rank * width, (group.rank + 1) * width)
     tokens = np.pad(part.token_ids.astype(np.int64), padding)[mine]

@@ -8,7 +8,7 @@ from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import PlansPlacement
 from rlhf_core.plugins import Plugins
 
-from .options import POLICY, ExampleOptions
+from .options import POLICY, TRAINED_ROLES, ExampleOptions
 
 
 def describe(resolved: ResolvedOptions[Any], plugins: Plugins) -> str:
@@ -23,7 +23,8 @@ def describe(resolved: ResolvedOptions[Any], plugins: Plugins) -> str:
     runtime = resolved.one("runtime.name").options
     if isinstance(runtime, PlansPlacement):
         lines.append("placement")
-        lines += [f"  {line}" for line in runtime.placement([POLICY], has_engine=False)]
+        role = TRAINED_ROLES.get(resolved.command, POLICY)
+        lines += [f"  {line}" for line in runtime.placement([role], has_engine=False)]
     lines.append("data")
     lines.append(f"  {'train':26} {', '.join(run.data.train)}")
     if run.eval.data:

@@ -33,8 +33,9 @@ from rlhf_core.config.common import (
 from rlhf_core.contracts import PlansPlacement
 from rlhf_core.data import SequenceOptions
 
-POLICY = "policy"
-"""Name of the role that learns, the only one of these runs."""
+POLICY, REWARD_MODEL = "policy", "reward_model"
+TRAINED_ROLES = {"rm": REWARD_MODEL, "prm": REWARD_MODEL}
+"""Command -> the role that learns, where that is not the policy."""
 
 
 class ExampleData(SequenceOptions):

@@ -9,6 +9,7 @@ from rlhf_plugin_migrate.table.outcome import Status
 def test_the_number_of_processes_is_that_of_the_launcher_or_one_with_a_warning(learned):
     assert learned("train_dpo", "", processes=16)[0]["runtime.ray.ranks.policy"] == 16
     assert learned("train_dpo", "", processes=None)[0]["runtime.ray.ranks.policy"] == 1
+    assert learned("train_rm", "", processes=16)[0]["runtime.ray.ranks.reward_model"] == 16
     warnings = train_dpo.migrate([], None).warnings
     assert [text for text in warnings if "--processes N" in text]
 

@@ -15,20 +15,26 @@ _MICRO_BATCH = "train.max_tokens_per_micro_batch"
 
 
 def set_run(
-    source: SourceOptions, out: Outcome, processes: int | None, *, sequences_per_row: int
+    source: SourceOptions,
+    out: Outcome,
+    processes: int | None,
+    *,
+    sequences_per_row: int,
+    role: str = "policy",
 ) -> None:
     """Set everything that does not depend on what a row is.
 
     Args:
         processes: number of processes that the launcher starts; None: it does not say.
         sequences_per_row: 2 for pairs of answers.
+        role: name of the role that the command trains.
     """
     out.apply_plain_entries()
     if not source.given("model.model_name_or_path"):
         out.warnings.append(
             "--model.model_name_or_path is missing: the configuration needs model.path"
         )
-    _set_ranks(out, processes)
+    _set_ranks(out, processes, role)
     set_backend(source, out)
     set_training_sets(source, out, "data.dataset", float("inf"))
     _set_lengths(source, out, sequences_per_row)
@@ -40,13 +46,13 @@ def set_run(
     set_logs(source, out)
 
 
-def _set_ranks(out: Outcome, processes: int | None) -> None:
+def _set_ranks(out: Outcome, processes: int | None, role: str) -> None:
     out.set("runtime.name", "ray")
-    out.set("runtime.ray.ranks.policy", processes or 1)
+    out.set(f"runtime.ray.ranks.{role}", processes or 1)
     if processes is None:
         out.warnings.append(
             "the launcher does not say how many processes it starts, and 1 is assumed; --processes N says how many, or "
-            "runtime.ray.ranks.policy in the configuration"
+            f"runtime.ray.ranks.{role} in the configuration"
         )
 
 

@@ -19,7 +19,7 @@ def migrate(words: Sequence[str], processes: int | None) -> Outcome:
     """
     source = read_flags(words, RM)
     out = Outcome(source, command="rm")
-    set_run(source, out, processes, sequences_per_row=2)
+    set_run(source, out, processes, sequences_per_row=2, role="reward_model")
     set_pairs(source, out)
     _set_loss(source, out)
     return out

@@ -29,6 +29,7 @@ from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Exportable, drive
 
 from ..course import TrainedModel, Update, kind_of, renderer_of, scores_of
+from ..options import REWARD_MODEL
 from .config_entries import WithEntries
 from .prm_options import PrmOptions
 
@@ -101,7 +102,7 @@ def _load(resolved: ResolvedOptions[Any]) -> LabeledSteps:
 
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
-    return TrainedModel(objective=StepLabelObjective(), role="reward_model", head="score")
+    return TrainedModel(objective=StepLabelObjective(), role=REWARD_MODEL, head="score")
 
 
 def run(resolved: ResolvedOptions[PrmOptions], plugins: Plugins) -> RunResult:

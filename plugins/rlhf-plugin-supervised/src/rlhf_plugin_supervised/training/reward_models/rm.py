@@ -24,6 +24,7 @@ from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Exportable, drive, generator_of
 
 from ..course import TrainedModel, Update, kind_of, renderer_of, scores_of
+from ..options import REWARD_MODEL
 from .config_entries import WithEntries, statistics_of
 from .rm_options import RmOptions
 
@@ -124,7 +125,7 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     ranking = resolved.run.ranking
     return TrainedModel(
         objective=RankingObjective(loss=ranking.loss, center_coef=ranking.center_coef),
-        role="reward_model",
+        role=REWARD_MODEL,
         head="score",
     )
 
