@@ -131,7 +131,7 @@ WAYS = {
     "tokens of answers": Way((0, 2, 3), (preferences,), {"sequence_parallel": 2}),
     "matrices of answers": Way((1, 2), (preferences,), {"tensor_parallel": 2}),
     "judged answers": Way((0, 1, 2, 3), (rewarding, rewarding_otherwise), {}),
-    "tokens of judged": Way((0, 2, 3), (rewarding,), {"sequence_parallel": 2}),
+    "tokens of judged": Way((3,), (rewarding,), {"sequence_parallel": 2}),
     "matrices of judged": Way((1, 2), (rewarding,), {"tensor_parallel": 2}),
     "rejoined": Way((1, 2, 3), (rejoining,), {}),
     "tokens": Way((0, 1, 2, 3), SLICED_SCENARIOS, {"sequence_parallel": 2}),

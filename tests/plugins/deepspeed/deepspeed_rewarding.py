@@ -35,14 +35,8 @@ def rewarding_otherwise(place: Place, found: Found) -> None:
 def _train(
     place: Place, found: Found, name: str, objective: Objective, unit: int, **changes: Any
 ) -> None:
-    backend = place.start(
-        role="reward_model",
-        head="score",
-        objective=objective,
-        optimizer=ADAMW,
-        max_tokens_per_micro_batch=50,
-        **changes,
-    )
+    spec = {"role": "reward_model", "head": "score", "objective": objective, **changes}
+    backend = place.start(optimizer=ADAMW, max_tokens_per_micro_batch=50, **spec)
     for seed, pairs in ((0, 4), (1, 4), (2, 1)):
         batch = _make_judged(seed, pairs)
         part = place.part(batch, unit)

