@@ -19,9 +19,9 @@ CASES = [
     for stage in stages
 ]
 ALONE = [pytest.param(stage, marks=pytest.mark.matrix) for stage in WAYS["judged answers"]]
-TOLERANCES = {"ranked": 1e-6, "steps": 1e-6, "adapted": 1e-6, "bfloat16": 2e-2}
-"""That of weights, by what is trained. Ranks cut other micro-batches, and in bfloat16 their rounding sends elements
-whose gradient is almost 0 another way: AdamW moves each by up to 1e-2 an update."""
+TOLERANCES = {"ranked": 1e-6, "steps": 1e-6, "adapted": 1e-6, "bfloat16": 3e-2}
+"""That of weights, by what is trained. In bfloat16, stages 1 to 3 compute with a bfloat16 head, and rounding sends
+elements whose gradient is almost 0 another way: AdamW moves each by up to 1e-2 an update, of which there are three."""
 
 
 @pytest.fixture(scope="session")
