@@ -52,6 +52,7 @@ IN_A_LARGER_WHOLE = {
     "plugins/torch/models/long_positions.py": "plugins/torch/packed/test_rope.py",
     "plugins/torch/models/quiet.py": "plugins/torch/models/test_modeling.py",
     "plugins/torch/models/role_model.py": "plugins/torch/test_train_step.py",
+    "plugins/torch/models/shared_base.py": "plugins/lora/test_shared_base.py",
     "plugins/torch/models/verification.py": "plugins/torch/models/test_architectures.py",
     "plugins/torch/packed/attention.py": "plugins/torch/models/test_architectures.py",
     "plugins/torch/packed/whole_graph.py": "plugins/torch/test_compile.py",

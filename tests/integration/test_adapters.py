@@ -39,6 +39,15 @@ def files_digest(run):
     }
 
 
+def state_digest(run):
+    """Digest of the last checkpoint's tensors of policy and critic."""
+    *_, last = sorted((run / "checkpoints").iterdir())
+    return {
+        str(path.relative_to(last)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(last.rglob("*.safetensors"))
+    }
+
+
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     return write_workspace(tmp_path_factory.mktemp("adapters"))
@@ -87,6 +96,21 @@ def test_the_reference_is_the_base(workspace, uninterrupted):
     penalties = [line["kl/ref"] for line in records(uninterrupted, "metrics") if "kl/ref" in line]
     assert penalties[0] == 0.0
     assert max(penalties) > 1e-6
+
+
+def test_a_critic_on_a_base_of_its_own_is_the_same_to_the_bit(workspace, uninterrupted):
+    """The critic of the run above computes with the policy's base; a copied folder is another base."""
+    shutil.copytree(workspace / "model", workspace / "copy", dirs_exist_ok=True)
+
+    code = train_in_a_fork(workspace, "apart", *ADAPTED, "--critic.path", "copy")
+
+    assert code == 0, (workspace / "apart.log").read_text()
+    shares = "the critic computes with weights that another role of this process holds"
+    assert shares in (uninterrupted / "run.log").read_text()
+    assert shares not in (workspace / "apart" / "run.log").read_text()
+    assert metrics_without_times(workspace / "apart") == metrics_without_times(uninterrupted)
+    assert files_digest(workspace / "apart") == files_digest(uninterrupted)
+    assert state_digest(workspace / "apart") == state_digest(uninterrupted)
 
 
 def test_a_resumed_run_keeps_its_adapter(workspace, uninterrupted, capsys, monkeypatch):

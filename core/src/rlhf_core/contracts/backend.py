@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -283,3 +283,19 @@ class TrainBackend(Protocol):
     def reload(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class SharesBase(Protocol):
+    """A training backend of which several roles in one process hold weights once that none of them trains, such as the
+    base of two adapters. Runtimes that build roles in one process call ``setup_beside`` in place of ``setup``."""
+
+    def setup_beside(
+        self, spec: RoleSpec, plugins: Plugins, others: Sequence[TrainBackend]
+    ) -> None:
+        """As ``TrainBackend.setup``, with weights that one of ``others`` holds where that changes no result.
+
+        Args:
+            others: backends of this process whose roles are set up already.
+        """
+        ...

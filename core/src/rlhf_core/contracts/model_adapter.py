@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class ModelAdapter(Protocol):
     """Changes a role's model in place after loading, so that it trains a few parameters beside a fixed base.
 
-    A factory is called as ``factory(config)``. The weights of the base in memory never change.
+    A factory is called as ``factory(config)``. The weights of the base in memory never change, their dtype included:
+    models of other roles may have the same parameters in modules of their own.
     """
 
     @property

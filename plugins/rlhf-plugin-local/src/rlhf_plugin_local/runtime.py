@@ -18,6 +18,7 @@ from rlhf_core.contracts import (
     Placement,
     RoleHandle,
     RuntimeSpec,
+    SharesBase,
     Statistic,
     StepOutcome,
     StepPlan,
@@ -89,7 +90,10 @@ class LocalRole:
 
 
 class LocalRuntime:
-    """Builds roles in the order of the spec, then the engine if there is one, which the ``policy`` role feeds."""
+    """Builds roles in the order of the spec, then the engine if there is one, which the ``policy`` role feeds.
+
+    Roles whose backend can do it hold weights once that are the same and that none of them trains.
+    """
 
     def __init__(self, config: LocalRuntimeConfig) -> None:
         self._config = config
@@ -102,8 +106,12 @@ class LocalRuntime:
         torch.set_num_threads(self._config.threads or _available_cores())
         for name, role in spec.roles.items():
             backend: TrainBackend = plugins.build(spec.backend)
+            others = tuple(self._backends.values())
             self._backends[name] = backend
-            backend.setup(role, plugins)
+            if isinstance(backend, SharesBase):
+                backend.setup_beside(role, plugins, others)
+            else:
+                backend.setup(role, plugins)
         engine = await self._start_engine(spec, plugins)
         if spec.overlaps and engine is not None and not engine.shares_weights:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="roles")

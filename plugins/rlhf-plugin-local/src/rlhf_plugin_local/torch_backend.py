@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from rlhf_core.contracts import (
     RoleSpec,
     StepOutcome,
     StepPlan,
+    TrainBackend,
     TrainBatch,
     TrajectoryColumns,
 )
@@ -36,6 +37,7 @@ from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
 from rlhf_torch.models.export import export_model, holding
 from rlhf_torch.models.role_model import RoleOptions, build_role_model
+from rlhf_torch.models.shared_base import SharedBase
 from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
 from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
@@ -64,6 +66,17 @@ class TorchBackend(ScoringBackend):
             ConfigError: a model that cannot be loaded, or a trained role without an optimizer.
             PluginError: an architecture, adapter or optimizer that cannot be used.
         """
+        self._set_up(spec, plugins, None)
+
+    def setup_beside(
+        self, spec: RoleSpec, plugins: Plugins, others: Sequence[TrainBackend]
+    ) -> None:
+        """As ``setup``, with the weights that one of ``others`` holds, if neither role trains them and they are the
+        same: one model path, dtype and way of loading."""
+        bases = [other.base for other in others if isinstance(other, TorchBackend)]
+        self._set_up(spec, plugins, [base for base in bases if base is not None])
+
+    def _set_up(self, spec: RoleSpec, plugins: Plugins, bases: list[SharedBase] | None) -> None:
         self._spec = spec
         config = self._config
         options = RoleOptions(
@@ -72,12 +85,18 @@ class TorchBackend(ScoringBackend):
             gradient_checkpointing=config.gradient_checkpointing,
             compile=config.compile,
         )
-        model = build_role_model(spec, options, plugins)
+        model = build_role_model(spec, options, plugins, bases)
         chunk = config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
         self._open = OpenRole.of(model, spec, chunk, self._score)
         if spec.objective is not None:
             self._objective, optimizer = trained_parts(spec, plugins)
             self._updater = Updater(model.named_trainable(), spec, optimizer)
+
+    @property
+    def base(self) -> SharedBase | None:
+        """The weights that roles set up after this one may compute with; None: this role trains them, or shares
+        nothing."""
+        return self._model.base
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one optimizer step; a gradient that is not finite is dropped and counted."""
@@ -204,7 +223,8 @@ class TorchBackend(ScoringBackend):
             )
 
     def offload(self) -> None:
-        """Move weights and optimizer state to the host. Nothing to do on a CPU."""
+        """Move weights and optimizer state to the host; a shared base moves for all of its roles. Nothing to do on a
+        CPU."""
         if self._device.type == "cpu":
             return
         if self._updater is not None:

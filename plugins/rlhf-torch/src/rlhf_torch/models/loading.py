@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -19,6 +19,14 @@ from .quiet import no_progress_bars
 from .verification import own_attention, verify
 
 Adapt = Callable[[PreTrainedModel], PreTrainedModel]
+
+
+class Loaded(NamedTuple):
+    """A model as ``from_pretrained`` gives it."""
+
+    model: PreTrainedModel
+    lacks_head: bool
+    """True: its folder has no output head, which has random weights now."""
 
 
 def load_causal_lm(
@@ -47,9 +55,39 @@ def load_causal_lm(
         ConfigError: the path cannot be read, is no causal language model, or lacks weights.
         PluginError: the architecture is one that packing or this package's attention would compute wrongly.
     """
+    loaded = load_model(
+        path,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        load_options=load_options,
+        needs_head=needs_head,
+    )
+    model = loaded.model if adapt is None else adapt(loaded.model)
+    lm = verified(model, as_dtype(compute_dtype or dtype))
+    if loaded.lacks_head:
+        # After the comparison, which zeros would pass; Transformers draws them from the global random state.
+        for parameter in model.get_output_embeddings().parameters():
+            torch.nn.init.zeros_(parameter)
+    return lm
+
+
+def load_model(
+    path: str,
+    *,
+    dtype: str | torch.dtype,
+    trust_remote_code: bool = False,
+    load_options: Mapping[str, Any] | None = None,
+    needs_head: bool = True,
+) -> Loaded:
+    """Return the Transformers model of a folder or hub name; arguments are those of ``load_causal_lm``.
+
+    Raises:
+        ConfigError: the path cannot be read, is no causal language model, or lacks weights.
+        PluginError: its attention cannot be replaced.
+    """
     if (Path(path) / "adapter_config.json").exists():
         raise ConfigError(_is_adapter(path))
-    parameter_dtype = _as_dtype(dtype)
+    parameter_dtype = as_dtype(dtype)
     try:
         with no_progress_bars():
             model, info = AutoModelForCausalLM.from_pretrained(
@@ -72,14 +110,17 @@ def load_causal_lm(
             f"{path}: the weights do not fit its config.json: {len(lacking)} parameters would start from random "
             f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model."
         )
-    if adapt is not None:
-        model = adapt(model)
-    lm = CausalLM(model.eval(), _as_dtype(compute_dtype) if compute_dtype else parameter_dtype)
+    return Loaded(model, bool(head))
+
+
+def verified(model: PreTrainedModel, compute_dtype: torch.dtype) -> CausalLM:
+    """Return the model as trainer and engine compute it, in evaluation mode.
+
+    Raises:
+        PluginError: the architecture is one that packing or this package's attention would compute wrongly.
+    """
+    lm = CausalLM(model.eval(), compute_dtype)
     verify(lm)
-    if head:
-        # After the comparison, which zeros would pass; Transformers draws them from the global random state.
-        for parameter in model.get_output_embeddings().parameters():
-            torch.nn.init.zeros_(parameter)
     return lm
 
 
@@ -90,7 +131,12 @@ def _head_names(model: PreTrainedModel) -> set[str]:
     return {name for name, parameter in named if id(parameter) in ids}
 
 
-def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """Return a dtype by its name.
+
+    Raises:
+        ConfigError: it is none of ``DTYPES``.
+    """
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype not in DTYPES:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +22,12 @@ from rlhf_core.plugins import Plugins
 
 from .device import choose_compute_dtype, choose_device
 from .layers import compile_layers, recompute_layers
-from .loading import load_causal_lm
+from .loading import Adapt, as_dtype, load_causal_lm, load_model, verified
 from .modeling import CausalLM
 from .score_head import SCORE_HEAD, classifier_of, score_head
+from .shared_base import BaseKey, SharedBase, find_base
+
+log = logging.getLogger(__name__)
 
 VALUE_HEAD = "value_head"
 VALUE_HEAD_FILE = "value_head.safetensors"
@@ -62,6 +66,8 @@ class RoleModel(nn.Module):
         self.value_head = value_head
         self.adapter = adapter
         self.head_name = head_name
+        self.base: SharedBase | None = None
+        """The weights that other roles of this process may compute with too; None: they are this role's alone."""
 
     def values(self, hidden: Tensor) -> Tensor:
         """Return the values (M,), in float32, of hidden states (M, D); the head's weights may have any dtype."""
@@ -126,8 +132,17 @@ class RoleModel(nn.Module):
         return state
 
 
-def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> RoleModel:
+def build_role_model(
+    spec: RoleSpec,
+    options: RoleOptions,
+    plugins: Plugins,
+    bases: Sequence[SharedBase] | None = None,
+) -> RoleModel:
     """Return the model of a role on its device; ``requires_grad`` is off for parameters that are not trained.
+
+    Args:
+        bases: bases of the process's other roles, of which the role takes one that is its own; None: the role shares
+            its weights with nobody.
 
     Raises:
         ConfigError: the model cannot be loaded, or the options do not fit it or the machine.
@@ -135,14 +150,19 @@ def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> 
     """
     device = choose_device(options.device)
     adapter: ModelAdapter | None = plugins.build(spec.adapter) if spec.adapter else None
-    lm = load_causal_lm(
-        spec.model_path,
-        dtype=spec.dtype,
-        trust_remote_code=spec.trust_remote_code,
-        adapt=partial(_prepared, spec, adapter),
-        load_options=adapter.load_options() if adapter else None,
-        needs_head=spec.head != "score",
-    )
+    leaves_base = adapter is not None or spec.objective is None
+    base: SharedBase | None = None
+    if bases is not None and leaves_base and spec.head != "score":
+        lm, base = _on_a_base(spec, adapter, bases)
+    else:
+        lm = load_causal_lm(
+            spec.model_path,
+            dtype=spec.dtype,
+            trust_remote_code=spec.trust_remote_code,
+            adapt=_adapting(spec, adapter),
+            load_options=adapter.load_options() if adapter else None,
+            needs_head=spec.head != "score",
+        )
     if spec.head == "score":
         _require_mergeable(spec, adapter)
     lm.compute_dtype = choose_compute_dtype(
@@ -154,6 +174,7 @@ def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> 
     elif spec.head == "score":
         value_head, head_name = score_head(spec, lm.model), SCORE_HEAD
     role = RoleModel(lm, value_head, adapter, head_name).to(device).eval()
+    role.base = base
     if spec.objective is None:
         role.requires_grad_(False)
     elif value_head is not None:
@@ -165,14 +186,33 @@ def build_role_model(spec: RoleSpec, options: RoleOptions, plugins: Plugins) -> 
     return role
 
 
-def _prepared(
-    spec: RoleSpec, adapter: ModelAdapter | None, model: PreTrainedModel
-) -> PreTrainedModel:
-    """Return the model under its adapter, if it has one."""
-    if spec.head == "score":
-        # Raise now what an export would raise after the training; an adapter renames weights.
-        classifier_of(model)
-    return model if adapter is None else _wrapped(adapter, spec.seed, model)
+def _on_a_base(
+    spec: RoleSpec, adapter: ModelAdapter | None, bases: Sequence[SharedBase]
+) -> tuple[CausalLM, SharedBase | None]:
+    """Return the role's model and its base, which is one of ``bases`` or a new one; None: it cannot be shared."""
+    options = adapter.load_options() if adapter else {}
+    key = BaseKey.of(spec, options)
+    base = found = find_base(bases, key)
+    if base is None:
+        loaded = load_model(
+            spec.model_path,
+            dtype=spec.dtype,
+            trust_remote_code=spec.trust_remote_code,
+            load_options=options,
+        )
+        base = SharedBase(key, loaded.model)
+    shares = base.can_be_copied()
+    model = base.view() if shares else loaded.model
+    adapt = _adapting(spec, adapter)
+    lm = verified(model if adapt is None else adapt(model), as_dtype(spec.dtype))
+    if found is not None:
+        base.require_fixed(spec.role)
+        log.info("the %s computes with weights that another role of this process holds", spec.role)
+    return lm, base if shares else None
+
+
+def _adapting(spec: RoleSpec, adapter: ModelAdapter | None) -> Adapt | None:
+    return partial(_wrapped, adapter, spec.seed) if adapter else None
 
 
 def _wrapped(adapter: ModelAdapter, seed: int, model: PreTrainedModel) -> PreTrainedModel:
