@@ -113,6 +113,55 @@ def test_a_critic_on_a_base_of_its_own_is_the_same_to_the_bit(workspace, uninter
     assert state_digest(workspace / "apart") == state_digest(uninterrupted)
 
 
+def test_an_exported_adapter_may_be_the_reference(workspace, uninterrupted, monkeypatch):
+    """Beside the base that policy and critic hold, it gives the numbers of the merged model, up to its rounding."""
+    monkeypatch.chdir(workspace)
+    assert main(["merge", "model", "whole/model", "merged"]) == 0
+    found = {}
+    for output, path in (("beside", "whole/model"), ("plain", "merged")):
+        words = [*ADAPTED, "--ref.path", path, "--steps", "2"]
+        assert train_in_a_fork(workspace, output, *words) == 0, (
+            workspace / f"{output}.log"
+        ).read_text()
+        found[output] = [line["kl/ref"] for line in records(workspace / output, "metrics")]
+
+    shares = "the reference computes with weights that another role of this process holds"
+    assert shares in (workspace / "beside" / "run.log").read_text()
+    assert shares not in (workspace / "plain" / "run.log").read_text()
+    assert found["beside"] == pytest.approx(found["plain"], rel=1e-3, abs=1e-7)
+    assert abs(found["beside"][0]) > 1e-6
+
+
+def test_a_student_may_learn_from_an_exported_adapter(workspace, uninterrupted, monkeypatch):
+    rows = [{"prompt": f"{a}+{b}=", "response": f"{a + b:02d}"} for a in range(4) for b in range(4)]
+    (workspace / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    monkeypatch.chdir(workspace)
+    words = [
+        *("distill", "--model", "model", "--data", "sums.jsonl", *QUIET, "--steps", "1"),
+        *("--teacher.path", "whole/model", "--teacher.top_k", "16", "--actor.adapter", "lora"),
+        *("--actor.adam.lr", "1e-3"),
+    ]
+
+    assert main([*words, "--output", "student"]) == 0
+
+    (line,) = records(workspace / "student", "metrics")
+    assert line["distill/kl"] > 1e-8
+    assert "the teacher computes with weights" in (workspace / "student" / "run.log").read_text()
+
+
+def test_an_adapter_whose_base_is_gone_is_named(workspace, uninterrupted, monkeypatch, capsys):
+    monkeypatch.chdir(workspace)
+    shutil.copytree("whole/model", "orphan", dirs_exist_ok=True)
+    settings = json.loads((workspace / "orphan" / "adapter_config.json").read_text())
+    settings["base_model_name_or_path"] = "/gone/model"
+    (workspace / "orphan" / "adapter_config.json").write_text(json.dumps(settings))
+
+    code = main(["train", "-c", "run.toml", *ADAPTED, "--output", "bad", "--ref.path", "orphan"])
+
+    assert code == 2
+    assert "adapter orphan: its base /gone/model is not there" in capsys.readouterr().err
+
+
 def test_a_resumed_run_keeps_its_adapter(workspace, uninterrupted, capsys, monkeypatch):
     monkeypatch.chdir(workspace)
     words = ["train", "-c", "run.toml", "--output", "whole", "--resume", "auto"]

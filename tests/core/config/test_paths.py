@@ -28,6 +28,22 @@ def test_what_is_there_is_accepted(check):
     check(model="org/model", data="org/set:config")  # hub names are for the loader to find
 
 
+def test_a_model_that_is_only_read_may_be_an_adapter(check, tmp_path):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+
+    check(**{"ref.path": "./adapter", "algo.kl.coef": 0.1})
+    check(**{"algo.teacher.path": "./adapter", "loss": "follow"})
+    with pytest.raises(
+        ConfigError, match=r"--algo.teacher.path ./missing: expected a Transformers"
+    ):
+        check(**{"algo.teacher.path": "./missing", "loss": "follow"})
+
+    for trained in ("model", "critic.path"):
+        with pytest.raises(ConfigError, match="expected a whole model; it is an adapter"):
+            check(**{trained: "./adapter"})
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "part"),
     [

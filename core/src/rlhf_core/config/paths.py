@@ -17,6 +17,7 @@ from .problems import Labels
 from .resolved import OptionsT, ResolvedOptions
 from .train import TRAIN
 
+_ADAPTER = "adapter_config.json"
 _DATA_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
 
 
@@ -75,7 +76,8 @@ def looks_like_path(name: str) -> bool:
 def _models(run: OptionsT, options: OptionTree[OptionsT]) -> Iterator[tuple[str, str, str]]:
     """Yield the option, the value, and the file that such a folder has, of each model and tokenizer."""
     for option, name in options.models(run):
-        yield option, name, "config.json"
+        is_adapter = option in options.adapters and os.path.isfile(os.path.join(name, _ADAPTER))
+        yield option, name, _ADAPTER if is_adapter else "config.json"
     tokenizer = run.model.tokenizer
     if tokenizer is not None:
         yield "model.tokenizer", tokenizer, "tokenizer_config.json"
@@ -93,7 +95,7 @@ def _model_problems(models: Iterator[tuple[str, str, str]], labels: Labels) -> I
             yield f"{label}: expected a Transformers folder; this is a file"
         elif not os.access(folder, os.R_OK | os.X_OK):
             yield f"{label}: the folder cannot be read (permissions)"
-        elif needed == "config.json" and os.path.isfile(folder / "adapter_config.json"):
+        elif needed == "config.json" and os.path.isfile(folder / _ADAPTER):
             yield (
                 f"{label}: expected a whole model; it is an adapter (adapter_config.json). Make a plain model of it "
                 f"and its base: rlhf merge BASE {name} OUT"

@@ -200,7 +200,8 @@ class TermsSection(Config):
 
 class TeacherSection(Config):
     path: str | None = Field(
-        None, description="model to distill from, for losses that need a teacher"
+        None,
+        description="model to distill from, for losses that need a teacher; or a PEFT folder, which names its base",
     )
     top_k: Positive = Field(
         64, description="the teacher's most probable tokens that losses over several tokens see"
@@ -226,7 +227,8 @@ class CriticConfig(TrainedRole):
 
 class ReferenceConfig(Config):
     path: str | None = Field(
-        None, description="reference model for the KL; the initial policy when unset"
+        None,
+        description="reference model for the KL, or a PEFT folder, which names its base; the initial policy when unset",
     )
 
 

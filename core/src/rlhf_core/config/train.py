@@ -46,6 +46,7 @@ def _models(run: RunConfig) -> NamedPaths:
         ("model.path", run.model.path),
         ("ref.path", run.ref.path),
         ("critic.path", run.critic.path),
+        ("algo.teacher.path", run.algo.teacher.path),
     ):
         if name is not None:
             yield option, name
@@ -73,5 +74,6 @@ TRAIN = OptionTree(
     check=_check,
     cautions=cautions.cautions,
     models=_models,
+    adapters=frozenset({"ref.path", "algo.teacher.path"}),
     data=_data,
 )

@@ -113,6 +113,8 @@ class RoleSpec:
     role: str
     """``policy``, ``critic``, ``reference``, ...: a label for logs and placement; the other fields say what it does."""
     model_path: str
+    """Folder or hub name. Of a role without an objective it may be a PEFT folder: then the model is the base that it
+    names with this adapter, beside it or merged into it."""
     tokenizer_path: str | None = None
     """Folder or hub name of the tokenizer that an export gets; None: the model's."""
     dtype: str = "float32"

@@ -50,9 +50,10 @@ def merge(words: Sequence[str]) -> int:
     """
     own = parser().parse_args(list(words))
     # Imported here: help needs no torch.
-    from ..adapters.base_model import cast_back, load_base
-    from ..adapters.folder import read_adapter
-    from ..adapters.merging import merge_adapter
+    from rlhf_torch.adapters.folder import read_adapter
+    from rlhf_torch.adapters.merging import cast_back, merge_adapter
+
+    from .base_model import load_base
     from .writing import check_output, write_merged
 
     check_output(own.out)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig
 
 from rlhf_core import ConfigError
 from rlhf_core.contracts import WeightSource
+from rlhf_torch.adapters.folder import read_adapter
+from rlhf_torch.models.adapted import load_merged
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
 from rlhf_torch.models.loading import load_causal_lm
@@ -94,23 +96,16 @@ class ModelSource(WeightSource):
             return load_causal_lm(
                 options.path, dtype=self._dtype, trust_remote_code=options.trust_remote_code
             )
-        # Imported here: PEFT is needed for adapters alone.
-        from ..adapters.base_model import cast_back, refuse_quantized
-        from ..adapters.folder import read_adapter
-        from ..adapters.merging import merge_adapter
-
         adapter = read_adapter(options.adapter)
         adapter.require_base(
             options.path, f"merge them: rlhf merge --same-base {options.path} {adapter.path} OUT"
         )
-        lm = load_causal_lm(
-            options.path, dtype="float32", trust_remote_code=options.trust_remote_code
+        return load_merged(
+            options.path,
+            adapter,
+            dtype=self._dtype,
+            trust_remote_code=options.trust_remote_code,
         )
-        refuse_quantized(options.path, lm.model.config)
-        merged = merge_adapter(cast(PreTrainedModel, lm.model), options.path, adapter)
-        dtype = DTYPES[self._dtype]
-        cast_back(merged, dict.fromkeys(merged.state_dict(), dtype))
-        return CausalLM(merged, dtype)
 
 
 def _stored(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:

@@ -20,12 +20,13 @@ from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import ModelAdapter, NamedParameters, RoleSpec, norm_parameters
 from rlhf_core.plugins import Plugins
 
+from .adapted import is_adapter, read_adapted
 from .device import choose_compute_dtype, choose_device
 from .layers import compile_layers, recompute_layers
 from .loading import Adapt, as_dtype, load_causal_lm, load_model, verified
 from .modeling import CausalLM
 from .score_head import SCORE_HEAD, classifier_of, score_head
-from .shared_base import BaseKey, SharedBase, find_base
+from .shared_base import SHARES, BaseKey, SharedBase, find_base
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +153,9 @@ def build_role_model(
     adapter: ModelAdapter | None = plugins.build(spec.adapter) if spec.adapter else None
     leaves_base = adapter is not None or spec.objective is None
     base: SharedBase | None = None
-    if bases is not None and leaves_base and spec.head != "score":
+    if spec.objective is None and is_adapter(spec.model_path):
+        lm, base = read_adapted(spec, bases or ())
+    elif bases is not None and leaves_base and spec.head != "score":
         lm, base = _on_a_base(spec, adapter, bases)
     else:
         lm = load_causal_lm(
@@ -207,7 +210,7 @@ def _on_a_base(
     lm = verified(model if adapt is None else adapt(model), as_dtype(spec.dtype))
     if found is not None:
         base.require_fixed(spec.role)
-        log.info("the %s computes with weights that another role of this process holds", spec.role)
+        log.info(SHARES, spec.role)
     return lm, base if shares else None
 
 

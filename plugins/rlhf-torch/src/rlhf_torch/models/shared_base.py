@@ -20,6 +20,9 @@ from transformers import PreTrainedModel
 from rlhf_core import PluginError
 from rlhf_core.contracts import RoleSpec
 
+SHARES = "the %s computes with weights that another role of this process holds"
+"""Line of the log for a role that shares its base."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseKey:

@@ -18,7 +18,9 @@ METRICS = ("eval/nll", "eval/perplexity", "eval/teacher_nll")
 
 class DistillTeacher(Config):
     path: str | None = Field(
-        None, min_length=1, description="folder or hub name of the model to learn from"
+        None,
+        min_length=1,
+        description="model to learn from: a folder or hub name, or a PEFT folder, which names its base",
     )
     top_k: int = Field(
         64,
@@ -69,5 +71,6 @@ DISTILL = OptionTree(
     check=_check,
     cautions=lambda run, selections, labels: (),
     models=_models,
+    adapters=frozenset({"teacher.path"}),
     data=data,
 )

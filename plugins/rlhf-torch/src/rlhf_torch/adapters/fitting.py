@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, MissingDependency
 
-from .folder import AdapterFolder
+from .folder import CONFIG, PREFIX, AdapterFolder
 
 _LOW_RANK = re.compile(r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?A(\.weight)?")
 
@@ -26,6 +26,50 @@ def check_fit(folder: AdapterFolder, base: str, model: nn.Module) -> None:
     """
     for problem in _problems(folder, model):
         raise ConfigError(f"adapter {folder.path} does not fit {base}: {problem}")
+
+
+def peft_model(folder: AdapterFolder) -> Any:
+    """Return ``peft.PeftModel``.
+
+    Raises:
+        MissingDependency: PEFT is not installed.
+    """
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise MissingDependency(
+            f"adapter {folder.path}: reading it needs peft.\n  pip install 'rlhf-torch[peft]'"
+        ) from error
+    return PeftModel
+
+
+def check_loaded(folder: AdapterFolder, base: str, wrapped: Any) -> None:
+    """Refuse an adapter of which PEFT has loaded less, or more, than its file holds: its config names other modules.
+
+    Args:
+        wrapped: the ``PeftModel`` of the folder.
+
+    Raises:
+        ConfigError: names the first tensor that differs.
+    """
+    from peft.utils import get_peft_model_state_dict
+
+    state = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+    loaded = {_factor(name.removeprefix(PREFIX)) for name in state}
+    held = {_factor(name) for name in folder.shapes}
+    if differing := sorted(name for name in loaded ^ held if ".lora_" in name):
+        first = differing[0]
+        problem = (
+            f"its file has {first}, and target_modules in {CONFIG} do not name that module"
+            if first in held
+            else f"target_modules in {CONFIG} name a module for which its file has no {first}"
+        )
+        raise ConfigError(f"adapter {folder.path} does not fit {base}: {problem}")
+
+
+def _factor(name: str) -> str:
+    # DoRA's lengths are there under both names.
+    return name.removesuffix(".weight")
 
 
 def _problems(folder: AdapterFolder, model: nn.Module) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_core import ConfigError
-from rlhf_plugin_inference.adapters.folder import AdapterFolder
+from rlhf_torch.adapters.folder import AdapterFolder
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf_core import ConfigError, MissingDependency, PluginError
+from rlhf_core import ConfigError, PluginError
 
-from .fitting import check_fit
+from .fitting import check_fit, check_loaded, peft_model
 from .folder import AdapterFolder
 
 TOLERANCE = 1e-4
@@ -40,12 +41,7 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
         MissingDependency: PEFT is not installed.
         PluginError: the merged model computes something else than the base with the adapter.
     """
-    try:
-        from peft import PeftModel
-    except ImportError as error:
-        raise MissingDependency(
-            f"adapter {folder.path}: merging it needs peft.\n  pip install 'rlhf-plugin-inference[peft]'"
-        ) from error
+    kind = peft_model(folder)
     check_fit(folder, base, model)
     own = model.config._attn_implementation
     model.set_attn_implementation("eager")
@@ -53,7 +49,8 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
         with warnings.catch_warnings():
             # PEFT advises against adapters of a matrix that embedding and head share, which are separated below.
             warnings.simplefilter("ignore", UserWarning)
-            wrapped = PeftModel.from_pretrained(model, str(folder.path)).eval()
+            wrapped = kind.from_pretrained(model, str(folder.path)).eval()
+            check_loaded(folder, base, wrapped)
             expected = _outputs(wrapped, model)
             _separate_shared(wrapped)
             merged: PreTrainedModel = wrapped.merge_and_unload(safe_merge=True)
@@ -65,9 +62,8 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
         RuntimeError,
         NotImplementedError,
     ) as error:
-        kind = folder.config["peft_type"]
         raise ConfigError(
-            f"adapter {folder.path} ({kind}) cannot be merged into {base}: {error}"
+            f"adapter {folder.path} ({folder.config['peft_type']}) cannot be merged into {base}: {error}"
         ) from error
     _settle_ties(merged)
     actual = _outputs(merged, merged)
@@ -80,6 +76,29 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
             f"{difference:.2g} of the largest one (allowed: {TOLERANCE:g}), so this adapter cannot be merged exactly"
         )
     return merged
+
+
+def refuse_quantized(base: str, config: Any) -> None:
+    """Refuse a base whose weights are quantized: no sum with an adapter can be written in their format.
+
+    Raises:
+        ConfigError: the config has a ``quantization_config``.
+    """
+    if getattr(config, "quantization_config", None) is not None:
+        raise ConfigError(
+            f"base {base}: its weights are quantized (quantization_config in config.json), and a merge would have to "
+            "round them anew. Give the base that is not quantized."
+        )
+
+
+def cast_back(model: PreTrainedModel, dtypes: Mapping[str, torch.dtype]) -> None:
+    """Round each weight and buffer to the dtype that it has in the base's files."""
+    usual = max(dtypes.values(), key=list(dtypes.values()).count)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        dtype = dtypes.get(name, usual if isinstance(tensor, torch.nn.Parameter) else tensor.dtype)
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+    model.config.dtype = usual
 
 
 @torch.inference_mode()

@@ -16,9 +16,9 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from rlhf_core import ConfigError
+from rlhf_torch.adapters.folder import CLASSIFIER, AdapterFolder
+from rlhf_torch.adapters.merging import refuse_quantized
 from rlhf_torch.models.quiet import no_progress_bars
-
-from .folder import CLASSIFIER, AdapterFolder
 
 _HEADS = ("score", "classifier")
 """Names of classification heads, which PEFT saves with an adapter."""
@@ -72,29 +72,6 @@ def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> B
         )
     dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}
     return BaseModel(model=model.float().eval(), dtypes=dtypes)
-
-
-def refuse_quantized(base: str, config: Any) -> None:
-    """Refuse a base whose weights are quantized: no sum with an adapter can be written in their format.
-
-    Raises:
-        ConfigError: the config has a ``quantization_config``.
-    """
-    if getattr(config, "quantization_config", None) is not None:
-        raise ConfigError(
-            f"base {base}: its weights are quantized (quantization_config in config.json), and a merge would have to "
-            "round them anew. Give the base that is not quantized."
-        )
-
-
-def cast_back(model: PreTrainedModel, dtypes: Mapping[str, torch.dtype]) -> None:
-    """Round each weight and buffer to the dtype that it has in the base's files."""
-    usual = max(dtypes.values(), key=list(dtypes.values()).count)
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        dtype = dtypes.get(name, usual if isinstance(tensor, torch.nn.Parameter) else tensor.dtype)
-        if tensor.is_floating_point():
-            tensor.data = tensor.data.to(dtype)
-    model.config.dtype = usual
 
 
 def _config(base: str, trust_remote_code: bool) -> Any:

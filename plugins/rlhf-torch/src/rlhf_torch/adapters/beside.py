@@ -1,0 +1,43 @@
+"""An adapter read from a PEFT folder into a model, to be computed beside the base and not trained."""
+
+from __future__ import annotations
+
+import warnings
+
+from transformers import PreTrainedModel
+
+from rlhf_core import ConfigError
+
+from .fitting import check_fit, check_loaded, peft_model
+from .folder import AdapterFolder
+
+LOW_RANK = "LORA"
+"""PEFT's name for the kind of adapter (LoRA, DoRA) that is in the model's own layers, and so in every pass."""
+
+
+def put_beside(model: PreTrainedModel, base: str, folder: AdapterFolder) -> PreTrainedModel:
+    """Return the model, in whose layers the adapter is from now on, in their dtype and without gradients.
+
+    Args:
+        model: the base; its parameters stay as they are.
+        base: folder or hub name of the base, for messages.
+
+    Raises:
+        ConfigError: the adapter does not fit the model.
+        MissingDependency: PEFT is not installed.
+    """
+    kind = peft_model(folder)
+    check_fit(folder, base, model)
+    try:
+        with warnings.catch_warnings():
+            # PEFT advises against merging into a matrix that embedding and head share; nothing is merged.
+            warnings.simplefilter("ignore", UserWarning)
+            wrapped = kind.from_pretrained(
+                model, str(folder.path), autocast_adapter_dtype=False
+            ).eval()
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise ConfigError(
+            f"adapter {folder.path} cannot be read into {base}: {str(error).strip().splitlines()[0]}"
+        ) from error
+    check_loaded(folder, base, wrapped)
+    return model.requires_grad_(False)
