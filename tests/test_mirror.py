@@ -49,6 +49,7 @@ IN_A_LARGER_WHOLE = {
     "plugins/torch/adapters/beside.py": "plugins/torch/models/test_adapted.py",
     "plugins/torch/adapters/fitting.py": "plugins/inference/merge/test_merge.py",
     "plugins/torch/adapters/merging.py": "plugins/inference/merge/test_merge.py",
+    "plugins/torch/adapters/score_head.py": "integration/test_rm.py",
     "plugins/torch/heads/compiling.py": "plugins/torch/heads/test_action_head.py",
     "plugins/torch/heads/fused_head.py": "plugins/torch/heads/test_action_head.py",
     "plugins/torch/models/loading.py": "plugins/torch/models/test_modeling.py",

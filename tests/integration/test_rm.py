@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_cli.main import main
+from rlhf_core import ConfigError
 from rlhf_core.contracts import RewardRequest, Turn
 from rlhf_core.plugins import load
 from rlhf_core.testing.tiny import write_tiny_model
@@ -292,3 +296,55 @@ def test_any_metric_that_is_evaluated_may_choose_the_best_checkpoint(folder):
     for metric in evaluated:
         best = ["--checkpoint.best_metric", metric, "--check", "--output", "other"]
         assert rm(*words[:4], *best) == 0
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """A folder as ``folder`` is, with the ``run`` of an adapter in it."""
+    there = tmp_path_factory.mktemp("adapted")
+    shape = {"hidden_size": 32, "num_layers": 2, "num_heads": 2}
+    write_tiny_model(there / "model", **shape, initializer_range=0.1)
+    write("pairs.jsonl", PAIRS, there)
+    words = ("--actor.adapter", "lora", "--actor.adam.lr", "1e-2", "--steps", "3")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(there)
+        assert rm(*words, "--output", "run") == 0
+    return there
+
+
+def test_the_folder_of_the_adapter_scores_like_the_whole_model(adapted):
+    """The exported adapter brings its head, its tokenizer and the statistics, and names its base."""
+    tokenizer = AutoTokenizer.from_pretrained(adapted / "model")
+    whole, small = (str(adapted / "run" / name) for name in ("model", "model/adapter"))
+    assert not Path(small, "model.safetensors").exists()
+
+    for normalize in ("none", "model"):
+        expected = reward_of(whole, PAIRS, tokenizer, normalize)
+        actual = reward_of(small, PAIRS, tokenizer, normalize)
+        # Both are summed in float32, by two implementations.
+        assert actual == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert len({round(score, 3) for score in expected}) > 10
+
+
+def test_peft_loads_the_folder_of_the_adapter(adapted):
+    tokenizer = AutoTokenizer.from_pretrained(adapted / "model")
+    base = AutoModelForSequenceClassification.from_pretrained(adapted / "model", num_labels=1)
+    plain = AutoModelForSequenceClassification.from_pretrained(adapted / "run" / "model")
+    ids = torch.tensor([token_ids(PAIRS[0], "chosen", tokenizer)])
+
+    loaded = PeftModel.from_pretrained(base, adapted / "run" / "model" / "adapter").eval()
+
+    with torch.no_grad():
+        expected = plain(input_ids=ids).logits
+        torch.testing.assert_close(loaded(input_ids=ids).logits, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_an_adapter_without_a_head_is_no_reward_model(adapted, tmp_path):
+    headless = shutil.copytree(adapted / "run" / "model" / "adapter", tmp_path / "headless")
+    tensors = load_file(headless / "adapter_model.safetensors")
+    del tensors["base_model.model.score.weight"]
+    save_file(tensors, headless / "adapter_model.safetensors")
+    tokenizer = AutoTokenizer.from_pretrained(adapted / "model")
+
+    with pytest.raises(ConfigError, match=r"expected an adapter with a head 'score'.*it has none"):
+        reward_of(str(headless), PAIRS, tokenizer, "none")

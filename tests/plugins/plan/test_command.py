@@ -1,6 +1,8 @@
 """The command as it is typed: what it predicts, what it exits with, and what it refuses."""
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -281,6 +283,19 @@ def test_a_model_that_is_nowhere_is_asked_for(tmp_path, monkeypatch, config_text
         plan(["-c", str(path)])
     with pytest.raises(ConfigError, match=r"no such folder.*to plan: give the file with"):
         plan(["-c", str(path), "--model", "./not/there"])
+
+
+def test_an_adapter_that_is_only_read_has_the_shape_of_its_base(run, tmp_path, config_file):
+    (tmp_path / "base").mkdir()
+    shutil.copyfile(config_file("qwen2.5-1.5b"), tmp_path / "base" / "config.json")
+    (tmp_path / "adapter").mkdir()
+    settings = {"base_model_name_or_path": str(tmp_path / "base")}
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
+
+    _, by_base = run("--algo.kl.coef", "0.1", "--ref.path", str(tmp_path / "base"))
+    _, by_adapter = run("--algo.kl.coef", "0.1", "--ref.path", str(tmp_path / "adapter"))
+
+    assert peak(by_adapter) == peak(by_base) > 0
 
 
 def test_the_report_names_parts_phases_and_verdict(run, capsys, tmp_path, config_file, config_text):

@@ -13,7 +13,9 @@ class ModelFiles(Config):
     """Options of any model with a scalar head: its files, and how it is run."""
 
     path: str = Field(
-        min_length=1, description="folder or hub name of a model with one score per sequence"
+        min_length=1,
+        description="folder or hub name of a model with one score per sequence; or a PEFT folder with such a head, "
+        "which names its base",
     )
     tokenizer: str | None = Field(
         None, min_length=1, description="folder or hub name of the model's tokenizer; unset: path"

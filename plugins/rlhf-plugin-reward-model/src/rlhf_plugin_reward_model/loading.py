@@ -7,6 +7,7 @@ bias. ``value_head_prefix`` in ``config.json`` is the name of the head. Only thi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, RLHFError
 
+from .adapted import adapted, config_of, merged
 from .config import ModelOptions
 
 HEAD = "score"
@@ -55,14 +57,22 @@ def load_model(options: ModelOptions) -> LoadedModel:
     """
     device = _device(options.device)
     try:
-        config = AutoConfig.from_pretrained(
-            options.path, trust_remote_code=options.trust_remote_code
+        adapter = adapted(options, HEAD)
+        config = (
+            AutoConfig.from_pretrained(options.path, trust_remote_code=options.trust_remote_code)
+            if adapter is None
+            else config_of(options, adapter)
         )
         tokenizer = AutoTokenizer.from_pretrained(
             options.tokenizer or options.path, trust_remote_code=options.trust_remote_code
         )
-        model = _load_weights(options, config, _dtype(options.dtype, device))
-    except ConfigError:
+        dtype = _dtype(options.dtype, device)
+        if adapter is None:
+            model = _load_weights(options, config, dtype)
+        else:
+            load = partial(_load_base, options, config)
+            model = merged(adapter, load, dtype)
+    except RLHFError:
         raise
     except Exception as error:  # Transformers checks little of what the files hold
         raise _why_not(options, error) from error
@@ -81,6 +91,26 @@ def load_model(options: ModelOptions) -> LoadedModel:
 
 def _load_weights(options: ModelOptions, config: Any, dtype: torch.dtype) -> PreTrainedModel:
     head = options.head or getattr(config, "value_head_prefix", None) or HEAD
+    model, info = _classifier(options, options.path, config, dtype, head)
+    _check_loaded(options.path, head, info)
+    return model
+
+
+def _load_base(
+    options: ModelOptions, config: Any, path: str, dtype: torch.dtype
+) -> PreTrainedModel:
+    """Return the base of an adapter as a classifier, whose head the adapter brings."""
+    model, info = _classifier(options, path, config, dtype, HEAD)
+    brought = f"{HEAD}.weight"
+    info["missing_keys"] = {key for key in info["missing_keys"] if key != brought}
+    _check_loaded(path, HEAD, info)
+    return model
+
+
+def _classifier(
+    options: ModelOptions, path: str, config: Any, dtype: torch.dtype, head: str
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Return the classifier of a path, and what Transformers says about its weights."""
     # One label makes one score. A language model's config.json has no labels, for which Transformers would assume two.
     config.id2label, config.label2id = {0: "LABEL_0"}, {"LABEL_0": 0}
     bars = transformers_logging.is_progress_bar_enabled()
@@ -90,7 +120,7 @@ def _load_weights(options: ModelOptions, config: Any, dtype: torch.dtype) -> Pre
     transformers_logging.set_verbosity_error()
     try:
         model, info = AutoModelForSequenceClassification.from_pretrained(
-            options.path,
+            path,
             config=config,
             dtype=dtype,
             key_mapping={} if head == HEAD else {rf"^{head}\.": f"{HEAD}."},
@@ -103,9 +133,7 @@ def _load_weights(options: ModelOptions, config: Any, dtype: torch.dtype) -> Pre
         transformers_logging.set_verbosity(level)
         if bars:
             transformers_logging.enable_progress_bar()
-    _check_loaded(options.path, head, info)
-    loaded: PreTrainedModel = model
-    return loaded
+    return model, info
 
 
 def _check_loaded(path: str, head: str, info: dict[str, Any]) -> None:

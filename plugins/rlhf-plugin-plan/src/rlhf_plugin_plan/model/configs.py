@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def _by_role(given: Sequence[str], roles: Sequence[str]) -> dict[str, Path]:
 
 def _find(model: str, role: str) -> Path:
     """Return the model's folder, or its config.json in the download cache. Nothing is downloaded."""
+    model = _base_of(model)
     if Path(model).is_dir():
         return Path(model)
     # The import takes long, and a run whose models are folders does not need it.
@@ -87,3 +89,12 @@ def _find(model: str, role: str) -> Path:
         f"model {model} of the {role}: no such folder, and its config.json is not among the downloaded files. Nothing "
         f"is downloaded to plan: {fetch}give the file with --model-config {which}FILE"
     )
+
+
+def _base_of(model: str) -> str:
+    """Return the base that a PEFT folder names, whose shape its model has; of anything else the model itself."""
+    try:
+        settings = json.loads((Path(model) / "adapter_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return model
+    return settings.get("base_model_name_or_path") or model

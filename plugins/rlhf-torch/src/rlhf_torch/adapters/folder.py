@@ -35,6 +35,25 @@ class AdapterFolder:
         """Folder or hub name of the base that the adapter was trained on; None where none is recorded."""
         return self.config.get("base_model_name_or_path") or None
 
+    def named_base(self) -> str:
+        """Return the folder or hub name of the base that is recorded.
+
+        Raises:
+            ConfigError: none is, or its folder is gone.
+        """
+        merge = f"rlhf merge --same-base BASE {self.path} OUT"
+        if self.base is None:
+            raise ConfigError(
+                f"adapter {self.path}: expected the name of its base in {CONFIG}; there is none. Make a plain model: "
+                f"{merge}, and give OUT."
+            )
+        if os.path.isabs(self.base) and not os.path.isdir(self.base):
+            raise ConfigError(
+                f"adapter {self.path}: its base {self.base} is not there. Put it there, or make a plain model of the "
+                f"adapter and a copy of its base: {merge}, and give OUT."
+            )
+        return self.base
+
     def require_base(self, base: str, way_out: str) -> None:
         """Refuse another base than the one that the adapter was trained on.
 

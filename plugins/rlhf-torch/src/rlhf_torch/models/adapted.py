@@ -6,11 +6,9 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from rlhf_core import ConfigError
 from rlhf_core.contracts import RoleSpec
 
 from ..adapters.beside import LOW_RANK, put_beside
@@ -40,7 +38,7 @@ def read_adapted(spec: RoleSpec, bases: Sequence[SharedBase]) -> tuple[CausalLM,
         PluginError: the architecture cannot be computed here.
     """
     folder = read_adapter(spec.model_path)
-    path = base_of(folder)
+    path = folder.named_base()
     base = find_base(bases, BaseKey.of(replace(spec, model_path=path), {}))
     if base is None or folder.config["peft_type"] != LOW_RANK:
         lm = load_merged(path, folder, dtype=spec.dtype, trust_remote_code=spec.trust_remote_code)
@@ -48,27 +46,6 @@ def read_adapted(spec: RoleSpec, bases: Sequence[SharedBase]) -> tuple[CausalLM,
     model = put_beside(base.view(), path, folder)
     log.info(SHARES, spec.role)
     return verified(model, as_dtype(spec.dtype)), base
-
-
-def base_of(folder: AdapterFolder) -> str:
-    """Return the folder or hub name of the base that an adapter was trained on.
-
-    Raises:
-        ConfigError: none is recorded, or its folder is gone.
-    """
-    base = folder.base
-    merge = f"rlhf merge --same-base BASE {folder.path} OUT"
-    if base is None:
-        raise ConfigError(
-            f"adapter {folder.path}: expected the name of its base in {CONFIG}; there is none. Make a plain model: "
-            f"{merge}, and give OUT."
-        )
-    if Path(base).is_absolute() and not os.path.isdir(base):
-        raise ConfigError(
-            f"adapter {folder.path}: its base {base} is not there. Put it there, or make a plain model of the adapter "
-            f"and a copy of its base: {merge}, and give OUT."
-        )
-    return base
 
 
 def load_merged(

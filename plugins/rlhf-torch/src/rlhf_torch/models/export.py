@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
+from ..adapters.score_head import add_score_head
 from .quiet import no_progress_bars
 from .role_model import VALUE_HEAD_FILE, RoleModel
 from .score_head import SCORE_HEAD, export_classifier, padding_tokenizer
+
+ADAPTER = "adapter"
+"""Folder of a reward model's adapter in that of the model."""
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +29,8 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
 
     Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside the
     model; a critic that is loaded from the folder starts from it. A model with a score head is written as a sequence
-    classifier of one label, with its adapter merged, and the adapter's own files in ``adapter/``.
+    classifier of one label, with its adapter merged, and the adapter's own files in ``adapter/``, as PEFT has those of
+    a sequence classifier: its head, config.json and tokenizer are there too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if model.head_name == SCORE_HEAD:
@@ -62,7 +68,8 @@ def export_scorer(
         weights = plain.state_dict() if weights is None else weights
     else:
         weights = dict(model.adapter.merged_weights(plain))
-        model.adapter.save(plain, str(folder / "adapter"))
+        model.adapter.save(plain, str(folder / ADAPTER))
+        add_score_head(folder / ADAPTER, SCORE_HEAD, head.weight)
     pad = None
     if _lacks_tokenizer(source):
         log.warning("%s has no tokenizer to copy into %s", source, folder)
@@ -70,9 +77,12 @@ def export_scorer(
         tokenizer = padding_tokenizer(
             source, plain.config.name_or_path, trust_remote_code=trust_remote_code
         )
-        tokenizer.save_pretrained(folder)
+        for place in (folder, *((folder / ADAPTER,) if model.adapter is not None else ())):
+            tokenizer.save_pretrained(place)
         pad = tokenizer.pad_token_id
     export_classifier(plain, weights, head, folder, pad)
+    if model.adapter is not None:
+        shutil.copyfile(folder / "config.json", folder / ADAPTER / "config.json")
 
 
 def copy_tokenizer(source: str, folder: Path, *, trust_remote_code: bool) -> None:

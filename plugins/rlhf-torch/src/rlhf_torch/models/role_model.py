@@ -23,7 +23,7 @@ from rlhf_core.plugins import Plugins
 from .adapted import is_adapter, read_adapted
 from .device import choose_compute_dtype, choose_device
 from .layers import compile_layers, recompute_layers
-from .loading import Adapt, as_dtype, load_causal_lm, load_model, verified
+from .loading import as_dtype, load_causal_lm, load_model, verified
 from .modeling import CausalLM
 from .score_head import SCORE_HEAD, classifier_of, score_head
 from .shared_base import SHARES, BaseKey, SharedBase, find_base
@@ -162,7 +162,7 @@ def build_role_model(
             spec.model_path,
             dtype=spec.dtype,
             trust_remote_code=spec.trust_remote_code,
-            adapt=_adapting(spec, adapter),
+            adapt=partial(_adapted, spec, adapter),
             load_options=adapter.load_options() if adapter else None,
             needs_head=spec.head != "score",
         )
@@ -206,20 +206,22 @@ def _on_a_base(
         base = SharedBase(key, loaded.model)
     shares = base.can_be_copied()
     model = base.view() if shares else loaded.model
-    adapt = _adapting(spec, adapter)
-    lm = verified(model if adapt is None else adapt(model), as_dtype(spec.dtype))
+    lm = verified(_adapted(spec, adapter, model), as_dtype(spec.dtype))
     if found is not None:
         base.require_fixed(spec.role)
         log.info(SHARES, spec.role)
     return lm, base if shares else None
 
 
-def _adapting(spec: RoleSpec, adapter: ModelAdapter | None) -> Adapt | None:
-    return partial(_wrapped, adapter, spec.seed) if adapter else None
-
-
-def _wrapped(adapter: ModelAdapter, seed: int, model: PreTrainedModel) -> PreTrainedModel:
-    wrapped = adapter.wrap(model, seed)
+def _adapted(
+    spec: RoleSpec, adapter: ModelAdapter | None, model: PreTrainedModel
+) -> PreTrainedModel:
+    if spec.head == "score":
+        # Raise now what an export would raise after the training.
+        classifier_of(model, model.state_dict().keys())
+    if adapter is None:
+        return model
+    wrapped = adapter.wrap(model, spec.seed)
     if not isinstance(wrapped, PreTrainedModel):
         raise PluginError(
             f"the adapter {type(adapter).__name__} returned a {type(wrapped).__name__}; the torch backend expects the "

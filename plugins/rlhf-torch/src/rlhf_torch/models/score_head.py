@@ -78,11 +78,11 @@ def _weight_files(path: str) -> Iterable[Path]:
     return ()
 
 
-def classifier_of(model: PreTrainedModel, names: Collection[str] | None = None) -> PreTrainedModel:
+def classifier_of(model: PreTrainedModel, names: Collection[str]) -> PreTrainedModel:
     """Return the family's sequence classifier of one label, without weights (on torch's ``meta`` device).
 
     Args:
-        names: names of the plain model's weights; None: those of ``model``, which has no adapter.
+        names: names of the plain model's weights, which are others in a model with an adapter in it.
 
     Raises:
         PluginError: the family has none, or one with other weights.
@@ -100,8 +100,7 @@ def classifier_of(model: PreTrainedModel, names: Collection[str] | None = None) 
         classifier: PreTrainedModel = kind._from_config(config, attn_implementation="eager")
     head = getattr(classifier, SCORE_HEAD, None)
     is_linear = isinstance(head, nn.Linear) and head.bias is None
-    present = {*(model.state_dict() if names is None else names), f"{SCORE_HEAD}.weight"}
-    lacking = classifier.state_dict().keys() - present
+    lacking = classifier.state_dict().keys() - set(names) - {f"{SCORE_HEAD}.weight"}
     if not is_linear or lacking:
         first = min(lacking) if lacking else SCORE_HEAD
         raise PluginError(

@@ -37,7 +37,10 @@ class WithEntries:
         """
         assert not ema
         await self._model.export(folder)
-        write_entries(folder / "config.json", await self._entries())
+        entries = await self._entries()
+        # Under an adapter there is a second one, in the adapter's own folder.
+        for path in folder.rglob("config.json"):
+            write_entries(path, entries)
 
 
 def statistics_of(scores: NDArray[np.float32]) -> dict[str, float]:
