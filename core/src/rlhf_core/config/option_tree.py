@@ -58,7 +58,7 @@ class OptionTree(Generic[OptionsT]):
     models: Callable[[OptionsT], NamedPaths]
     """Yield each option that names a model, and the name."""
     adapters: frozenset[str] = frozenset()
-    """Those of them whose model is only read, so that an adapter's folder will do, which names its base."""
+    """Options of ``models`` whose model is only read, so that an adapter's folder will do, which names its base."""
     data: Callable[[OptionsT], NamedPaths]
     """Yield each option that names data, and each file, folder or hub name."""
     outputs: Callable[[OptionsT, Labels], Iterator[str]] | None = None

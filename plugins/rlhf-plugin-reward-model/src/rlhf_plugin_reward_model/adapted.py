@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoConfig, PreTrainedModel
 
-from rlhf_core import ConfigError, MissingDependency
+from rlhf_core import ConfigError
+from rlhf_torch.adapters.folder import AdapterFolder, read_adapter
+from rlhf_torch.adapters.merging import cast_back, merge_adapter, refuse_quantized
 
 from .config import ModelFiles
-
-if TYPE_CHECKING:
-    from rlhf_torch.adapters.folder import AdapterFolder
 
 
 class AdaptedModel(NamedTuple):
@@ -33,17 +32,9 @@ def adapted(options: ModelFiles, head: str) -> AdaptedModel | None:
 
     Raises:
         ConfigError: the folder names no base, or has no head of one score, which would be random.
-        MissingDependency: what reads adapters is not installed.
     """
     if not os.path.isfile(os.path.join(options.path, "adapter_config.json")):
         return None
-    try:
-        from rlhf_torch.adapters.folder import read_adapter
-    except ImportError as error:
-        raise MissingDependency(
-            f"reward model {options.path}: it is an adapter, and reading it needs rlhf-torch and peft.\n"
-            "  pip install 'rlhf-plugin-reward-model[peft]'"
-        ) from error
     folder = read_adapter(options.path)
     shape = folder.shapes.get(f"{head}.weight")
     if shape is None or shape[0] != 1:
@@ -73,9 +64,8 @@ def merged(
 
     Raises:
         ConfigError: the adapter does not fit the base, or the base is quantized.
+        MissingDependency: PEFT is not installed.
     """
-    from rlhf_torch.adapters.merging import cast_back, merge_adapter, refuse_quantized
-
     base = load(model.base, torch.float32)
     refuse_quantized(model.base, base.config)
     whole = merge_adapter(base.eval(), model.base, model.folder)
