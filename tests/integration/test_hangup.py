@@ -1,4 +1,4 @@
-"""A run whose terminal is closed, from the outside: real processes, a real terminal."""
+"""A run whose terminal is closed, or has Ctrl-C pressed, from the outside: real processes, a real terminal."""
 
 import contextlib
 import os
@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from .forked_runs import metrics_without_times, weights_digest
 
 HANG_S = 300
 RUN = [
@@ -113,3 +115,55 @@ def test_a_run_under_nohup_goes_on(started, workspace):
 
     assert process.wait(timeout=HANG_S) == 0
     assert num_steps(workspace / "run") == 4
+
+
+HELD = """
+import time
+from pathlib import Path
+
+calls = 0
+
+def score(response):
+    global calls
+    calls += 1
+    while calls > 12 and Path("hold").exists():  # from the second step on
+        Path("held").touch()
+        time.sleep(0.01)
+    return sum(map(ord, response)) % 7
+"""
+
+
+@pytest.mark.scale
+@pytest.mark.slow
+def test_ctrl_c_of_a_terminal_under_vllm_finishes_the_step_and_resumes_exactly(started, workspace):
+    """A terminal sends SIGINT to all processes of its group, which vLLM's belong to."""
+    pytest.importorskip("vllm")
+    (workspace / "my_reward.py").write_text(HELD)
+    engine = [
+        "--engine",
+        "vllm",
+        "--engine.vllm.threads",
+        "1",
+        "--engine.vllm.kv_cache_gib",
+        "0.25",
+    ]
+    command = [*RUN, *engine, "--log.progress", "off", "--steps", "4"]
+    hold = workspace / "hold"
+    hold.touch()
+    process = started(command, stderr=subprocess.PIPE, start_new_session=True)
+    wait_for((workspace / "held").exists, process)
+
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(0.5)  # time to die, for those that would
+    hold.unlink()
+    _, told = process.communicate(timeout=HANG_S)
+
+    assert process.returncode == 130, told
+    assert b"stopped by SIGINT; go on with --resume auto" in told
+    assert num_steps(workspace / "run") == 2
+    assert started([*command, "--resume", "auto"]).wait(timeout=HANG_S) == 0
+    whole = ["whole" if word == "run" else word for word in command]
+    assert started(whole).wait(timeout=HANG_S) == 0
+    run, whole = workspace / "run", workspace / "whole"
+    assert metrics_without_times(run) == metrics_without_times(whole)
+    assert weights_digest(run) == weights_digest(whole)

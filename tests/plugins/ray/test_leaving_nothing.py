@@ -53,6 +53,20 @@ def test_one_ctrl_c_lets_the_step_finish_and_saves(start, folder, shell):
     assert list((folder / "run" / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.matrix
+def test_one_ctrl_c_does_so_with_vllm_below_an_actor(start, folder):
+    pytest.importorskip("vllm")
+    vllm = ["--engine", "vllm", "--engine.vllm.threads", "1", "--engine.vllm.kv_cache_gib", "0.25"]
+    run = start("--steps", "100000", *vllm)
+    wait_for_a_step(run, folder)
+
+    os.killpg(run.process.pid, signal.SIGINT)
+    run.end()
+
+    assert "stopped by SIGINT; go on with --resume auto" in run.output
+    assert list((folder / "run" / "checkpoints").glob("step-*"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_driver_does_too(start, folder, number):
     run = start("--steps", "100000")

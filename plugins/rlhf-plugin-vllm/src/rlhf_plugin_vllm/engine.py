@@ -265,7 +265,7 @@ class VllmEngine:
         self._sender.close()
 
     def _launch(self, spec: EngineSpec) -> AsyncLLM:
-        with environment(self._config), processes.deaf_to_hangups():
+        with environment(self._config), processes.deaf_to_the_terminal():
             from vllm.platforms import current_platform
             from vllm.usage.usage_lib import UsageContext
             from vllm.v1.engine.async_llm import AsyncLLM

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING
 
 from . import compat
@@ -21,9 +22,16 @@ KILL_S = 5.0
 
 
 @contextmanager
-def deaf_to_hangups() -> Iterator[None]:
-    """Start processes in the body that a closed terminal does not end: the run still wants to finish its step."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # programs inherit the mask
+def deaf_to_the_terminal() -> Iterator[None]:
+    """Start processes in the body that neither Ctrl-C nor a closed terminal ends.
+
+    A terminal sends these signals to all of its processes. What they stop is for the engine's owner to say: a run
+    finishes its step first, which needs the engine, and a conversation goes on without the answer.
+    """
+    # Python starts this process before the first child that it spawns, and takes SIGINT out of the mask as it does.
+    resource_tracker.ensure_running()
+    signals = {signal.SIGINT, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # programs inherit the mask
     try:
         yield
     finally:

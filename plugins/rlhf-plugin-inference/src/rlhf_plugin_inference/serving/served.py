@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from rlhf_core.config import Selection
 from rlhf_core.contracts import Engine, EngineSpec
@@ -55,19 +54,7 @@ async def serving(
     )
     built: Engine = engine.registered.build(engine.options)
     try:
-        with _deaf_to_ctrl_c():
-            await built.start(spec, ModelSource(model, spec.dtype))
+        await built.start(spec, ModelSource(model, spec.dtype))
         yield built
     finally:
         await built.close()
-
-
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Start processes in the body that Ctrl-C does not end: a terminal sends it to all of its processes, and what it
-    stops is an answer or the command, not the engine. Here it waits for the end of the body."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # programs inherit the mask
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
