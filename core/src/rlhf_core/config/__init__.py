@@ -10,7 +10,7 @@ from .checks.effects import (
     schedule_without_effect,
     shared_without_effect,
 )
-from .common import CommandOptions, RunOptions
+from .common import CommandOptions, RunOptions, SamplingOptions
 from .files import read_toml, write_toml
 from .flags import parse_flags
 from .help import render_help
@@ -37,6 +37,7 @@ __all__ = [
     "RewardOptions",
     "RunConfig",
     "RunOptions",
+    "SamplingOptions",
     "Selection",
     "Selections",
     "Selector",

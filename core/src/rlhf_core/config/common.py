@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from ..component import Config
+from ..contracts.engine import SamplingParams
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -25,6 +26,37 @@ class ModelConfig(ModelPath):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="parameters; with float32 the backend may still compute in bfloat16"
     )
+
+
+class SamplingOptions(Config):
+    """Base of sections of sampling options; a subclass may say more about an option, or allow less."""
+
+    temperature: float = Field(
+        1.0, ge=0.0, le=10.0, description="sampling temperature; 0 takes the most probable token"
+    )
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 keeps all tokens")
+    top_k: NotNegative = Field(0, description="keep this many tokens; 0 keeps all")
+    min_p: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="drop tokens below this share of the best one's probability",
+    )
+    stop: tuple[str, ...] = Field((), description="strings that end an answer")
+    min_new_tokens: NotNegative = Field(0, description="tokens of the shortest answer")
+    max_new_tokens: Positive = Field(256, description="tokens of the longest answer")
+
+    def params(self) -> SamplingParams:
+        """Return the options as an engine takes them."""
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            stop=self.stop,
+            min_new_tokens=self.min_new_tokens,
+            max_new_tokens=self.max_new_tokens,
+        )
 
 
 class TrainedRole(Config):

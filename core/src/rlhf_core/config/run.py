@@ -26,6 +26,7 @@ from .common import (
     ResumeConfig,
     RunOptions,
     RuntimeSelection,
+    SamplingOptions,
     TrainedRole,
 )
 
@@ -65,7 +66,7 @@ class DataConfig(PromptData):
     shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
 
 
-class RolloutConfig(Config):
+class RolloutConfig(SamplingOptions):
     executor: str = Field(description="who turns a task into trajectories")
     environment: str | None = Field(None, description="what answers the policy between its turns")
     filters: tuple[str, ...] = Field((), description="sample filters, in this order")
@@ -73,14 +74,6 @@ class RolloutConfig(Config):
     n_samples_per_prompt: Positive = Field(8, description="episodes per prompt: the group size")
     temperature: float = Field(
         1.0, gt=0.0, le=10.0, description="sampling temperature; also applied in training"
-    )
-    top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 keeps all tokens")
-    top_k: NotNegative = Field(0, description="keep this many tokens; 0 keeps all")
-    min_p: float = Field(
-        0.0,
-        ge=0.0,
-        lt=1.0,
-        description="drop tokens below this share of the best one's probability",
     )
     stop: tuple[str, ...] = Field((), description="strings that end a turn")
     min_new_tokens: NotNegative = Field(0, description="per turn")

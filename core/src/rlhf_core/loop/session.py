@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..config.checks.features import sampling_params, spare_prompts
+from ..config.checks.features import spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig, RunConfig
 from ..contracts.engine import Engine
@@ -152,7 +152,7 @@ def _context(resolved: Resolved, engine: Engine, renderer: Renderer) -> RolloutC
     return RolloutContext(
         engine=engine,
         renderer=renderer,
-        sampling=sampling_params(run.rollout),
+        sampling=run.rollout.params(),
         max_length=max_length(run),
         seed=_no_seed,
         environment=_environment_factory(resolved),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ..problems import Labels
 from ..resolved import Selections
 from ..run import RunConfig
-from .features import is_off_policy, sampling_params, updates_per_batch
+from .features import is_off_policy, updates_per_batch
 
 SMALL_ADAPTER_RATE = 1e-5
 """Learning rate below which an adapter hardly learns."""
@@ -53,7 +53,7 @@ def _truncated_sampling(run: RunConfig, labels: Labels) -> Iterator[str]:
     where top_p 0.8 was set beside top_k 1024 (which alone gives 0.995).
     """
     rollout = run.rollout
-    if not sampling_params(rollout).truncates:
+    if not rollout.params().truncates:
         return
     in_use = {"top_p": rollout.top_p < 1, "top_k": rollout.top_k > 0, "min_p": rollout.min_p > 0}
     written = [

@@ -9,7 +9,6 @@ from typing import Literal, get_args
 from ... import capabilities
 from ...capabilities import OFF_POLICY, SERVES_ADAPTERS, SHARES_WEIGHTS, Chosen
 from ...contracts.backend import Aggregation
-from ...contracts.engine import SamplingParams
 from ..problems import Labels
 from ..resolved import Selection, Selections
 from ..run import RolloutConfig, RunConfig
@@ -108,20 +107,7 @@ def aggregation_of(written: str, chosen: Sequence[Selection]) -> Aggregation:
 
 def renormalizes(run: RunConfig) -> bool:
     """True when the sampler's log-probs are not those of the trainer's distribution."""
-    return sampling_params(run.rollout).renormalizes
-
-
-def sampling_params(rollout: RolloutConfig) -> SamplingParams:
-    """Return the sampling parameters of training rollouts."""
-    return SamplingParams(
-        temperature=rollout.temperature,
-        top_p=rollout.top_p,
-        top_k=rollout.top_k,
-        min_p=rollout.min_p,
-        stop=rollout.stop,
-        min_new_tokens=rollout.min_new_tokens,
-        max_new_tokens=rollout.max_new_tokens,
-    )
+    return run.rollout.params().renormalizes
 
 
 def updates_per_batch(run: RunConfig) -> int:

@@ -5,14 +5,22 @@ from __future__ import annotations
 from pydantic import Field
 
 from rlhf_core import CapabilityError, Config, ConfigError
-from rlhf_core.config import CommandOptions, Labels, NamedPaths, OptionTree, Selections, Selector
+from rlhf_core.config import (
+    CommandOptions,
+    Labels,
+    NamedPaths,
+    OptionTree,
+    SamplingOptions,
+    Selections,
+    Selector,
+)
 from rlhf_core.config.common import EngineSelection, NotNegative, Positive
 from rlhf_core.plugins import Plugins
 
-from ..serving.options import ModelToServe, Sampling
+from ..serving.options import ModelToServe
 
 
-class Replies(Sampling):
+class Replies(SamplingOptions):
     max_new_tokens: Positive = Field(1024, description="tokens of the longest answer")
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from rlhf_core import ConfigError
+from rlhf_core.config import SamplingOptions
 
-from ..serving.options import Sampling
 from .conversation import ChatHistory
 from .speaker import Speaker
 
@@ -86,7 +86,7 @@ def apply(line: str, history: ChatHistory, speaker: Speaker) -> Effect:
 
 
 def _change_sampling(text: str, speaker: Speaker) -> None:
-    values = {name: getattr(speaker.sampling, name) for name in Sampling.model_fields}
+    values = {name: getattr(speaker.sampling, name) for name in SamplingOptions.model_fields}
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -101,7 +101,7 @@ def _change_sampling(text: str, speaker: Speaker) -> None:
         if name == "stop" and not value:
             values[name] = ()
     try:
-        speaker.sampling = Sampling.model_validate(values).params()
+        speaker.sampling = SamplingOptions.model_validate(values).params()
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"/sampling {first['loc'][0]}: {first['msg']}") from error
@@ -109,7 +109,7 @@ def _change_sampling(text: str, speaker: Speaker) -> None:
 
 def _sampling_text(speaker: Speaker) -> str:
     values = asdict(speaker.sampling)
-    names = Sampling.model_fields
+    names = SamplingOptions.model_fields
     return " ".join(
         f"{name}={' '.join(values[name]) or 'none' if name == 'stop' else values[name]}"
         for name in names

@@ -17,6 +17,7 @@ from rlhf_core.config import (
     OptionTree,
     PromptData,
     RewardOptions,
+    SamplingOptions,
     Selections,
     Selector,
     error_values_without_effect,
@@ -25,14 +26,14 @@ from rlhf_core.config import (
 from rlhf_core.config.common import EngineSelection, Positive
 from rlhf_core.plugins import Plugins
 
-from ..serving.options import ModelToServe, Sampling
+from ..serving.options import ModelToServe
 
 COMPLETIONS = "completions.jsonl"
 _IN_FLIGHT = 1024
 """Completions in flight, unless an option says how many prompts are."""
 
 
-class Answers(Sampling):
+class Answers(SamplingOptions):
     n_samples_per_prompt: Positive = Field(1, description="completions of each prompt")
     concurrency: Positive | None = Field(
         None, description="prompts in flight at most; unset: as many as make 1024 completions"

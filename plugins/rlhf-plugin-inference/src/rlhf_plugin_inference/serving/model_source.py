@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from huggingface_hub import snapshot_download
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig
 
@@ -21,10 +17,9 @@ from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import DTYPES, CausalLM
+from rlhf_torch.models.weight_files import stored_weights
 
 from .options import ModelToServe
-
-_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 def config_of(options: ModelToServe) -> Any:
@@ -78,7 +73,7 @@ class ModelSource(WeightSource):
             ConfigError: as ``module``; or embedding and head, which the base shares, differ under the adapter.
         """
         if self._options.adapter is None:
-            yield from buckets_of(_stored(self._options.path, DTYPES[self._dtype]))
+            yield from buckets_of(stored_weights(self._options.path, DTYPES[self._dtype]))
             return
         model = self._loaded().model
         config = config_of(self._options)
@@ -106,25 +101,8 @@ class ModelSource(WeightSource):
             dtype=self._dtype,
             trust_remote_code=options.trust_remote_code,
         )
-
-
-def _stored(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor of a model's safetensors files by its name, floating-point ones as ``dtype``."""
-    folder = Path(path)
-    try:
-        if not folder.is_dir():
-            folder = Path(snapshot_download(path, allow_patterns=["*.safetensors", "*.json"]))
-        for file in _files(folder):
-            with safe_open(str(folder / file), framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 - the file is no mapping
-                    tensor: Tensor = tensors.get_tensor(name)
-                    yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
-    except (OSError, SafetensorError, ValueError) as error:
-        raise ConfigError(f"model {path}: its weights cannot be read: {error}") from error
-
-
-def _files(folder: Path) -> list[str]:
-    if not (folder / _INDEX).is_file():
-        return [_SINGLE]
-    index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
-    return sorted(set(index["weight_map"].values()))
+        refuse_quantized(options.path, lm.model.config)
+        merged = merge_adapter(cast(PreTrainedModel, lm.model), options.path, adapter)
+        dtype = DTYPES[self._dtype]
+        cast_back(merged, dict.fromkeys(merged.state_dict(), dtype))
+        return CausalLM(merged, dtype)

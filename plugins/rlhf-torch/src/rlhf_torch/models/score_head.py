@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -17,13 +17,13 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
-from transformers.utils import cached_file
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import RoleSpec
 from rlhf_core.data import eos_token_ids
 
 from .quiet import no_progress_bars
+from .weight_files import weight_files
 
 SCORE_HEAD = "score"
 """Transformers' name for the head of a decoder that classifies sequences."""
@@ -57,7 +57,7 @@ def score_head(spec: RoleSpec, model: PreTrainedModel) -> nn.Linear:
 def _saved_head(path: str, config: PretrainedConfig) -> Tensor | None:
     """Return the head (1, D) among the weights of a folder or hub name; None where there is none."""
     name = f"{getattr(config, 'value_head_prefix', None) or SCORE_HEAD}.weight"
-    for file in _weight_files(path):
+    for file in weight_files(path):
         with safe_open(file, framework="pt") as weights:
             if name in weights.keys():  # noqa: SIM118 (the handle is no mapping)
                 tensor: Tensor = weights.get_tensor(name)
@@ -65,20 +65,7 @@ def _saved_head(path: str, config: PretrainedConfig) -> Tensor | None:
     return None
 
 
-def _weight_files(path: str) -> Iterable[Path]:
-    """Return the files with a model's weights, which loading the model has put where they are found without a net."""
-    options: dict[str, Any] = {
-        "_raise_exceptions_for_missing_entries": False,
-        "_raise_exceptions_for_connection_errors": False,
-    }
-    for name in ("model.safetensors.index.json", "model.safetensors"):
-        found = cached_file(path, name, **options)
-        if found is not None:
-            return sorted(Path(found).parent.glob("*.safetensors"))
-    return ()
-
-
-def classifier_of(model: PreTrainedModel, names: Collection[str]) -> PreTrainedModel:
+def classifier_of(model: PreTrainedModel) -> PreTrainedModel:
     """Return the family's sequence classifier of one label, without weights (on torch's ``meta`` device).
 
     Args:

@@ -1,0 +1,77 @@
+"""A model's weights as its files have them, a tensor at a time; no model is built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers.utils import cached_file
+
+from rlhf_core import ConfigError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def weight_files(path: str) -> list[Path]:
+    """Return the safetensors files of a folder or hub name; none where it has no weights in safetensors.
+
+    Files of a hub name are downloaded unless they are in the cache.
+
+    Raises:
+        ConfigError: the index cannot be read, or a file that it names is missing.
+    """
+    single = _file(path, SINGLE)
+    if single is not None:
+        return [single]
+    index = _file(path, INDEX)
+    if index is None:
+        return []
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"model {path}: {INDEX} cannot be read: {error!r}") from error
+    files = {name: _file(path, name) for name in names}
+    if lacking := [name for name, file in files.items() if file is None]:
+        raise ConfigError(
+            f"model {path}: {INDEX} names {lacking[0]}, which is missing; expected all files of the model"
+        )
+    return [file for file in files.values() if file is not None]
+
+
+def stored_weights(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Yield each tensor of a folder or hub name by its name, floating-point ones as ``dtype``, on the CPU.
+
+    Raises:
+        ConfigError: there are no weights in safetensors, or they cannot be read.
+    """
+    files = weight_files(path)
+    if not files:
+        raise ConfigError(
+            f"model {path}: its weights cannot be read: expected {SINGLE} or {INDEX}; there is neither"
+        )
+    try:
+        for file in files:
+            with safe_open(str(file), framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - the file is no mapping
+                    tensor: Tensor = tensors.get_tensor(name)
+                    yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ConfigError(f"model {path}: its weights cannot be read: {error}") from error
+
+
+def _file(path: str, name: str) -> Path | None:
+    """Return a file of a folder or hub name; None where there is none, or no net to ask."""
+    options: dict[str, Any] = {
+        "_raise_exceptions_for_missing_entries": False,
+        "_raise_exceptions_for_connection_errors": False,
+    }
+    try:
+        found = cached_file(path, name, **options)
+    except OSError as error:
+        raise ConfigError(f"model {path}: {name} cannot be read: {error}") from error
+    return None if found is None else Path(found)

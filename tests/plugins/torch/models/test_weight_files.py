@@ -1,0 +1,74 @@
+"""Weights as a model's files have them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from rlhf_core import ConfigError
+from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_torch.models.weight_files import stored_weights, weight_files
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    whole = write_tiny_model(tmp_path / "whole", hidden_size=16, num_layers=1, num_heads=2)
+    model = AutoModelForCausalLM.from_pretrained(whole, dtype=torch.float32)
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="10KB")
+    return tmp_path / "sharded"
+
+
+def test_the_files_of_an_index_are_those_that_it_names(sharded):
+    (sharded / "value_head.safetensors").write_bytes(b"of something else")
+
+    found = weight_files(str(sharded))
+
+    assert len(found) > 1
+    assert found == sorted(sharded.glob("model-*.safetensors"))
+
+
+def test_one_file_comes_before_an_index_as_in_transformers(sharded):
+    save_file({"a": torch.ones(1)}, sharded / "model.safetensors")
+
+    assert weight_files(str(sharded)) == [sharded / "model.safetensors"]
+
+
+def test_every_tensor_comes_once_and_only_floating_point_ones_are_cast(tmp_path):
+    save_file(
+        {"a": torch.tensor([1.5, 2.0]), "n": torch.tensor([3])}, tmp_path / "model.safetensors"
+    )
+
+    found = list(stored_weights(str(tmp_path), torch.bfloat16))
+
+    assert [(name, tensor.dtype) for name, tensor in found] == [
+        ("a", torch.bfloat16),
+        ("n", torch.int64),
+    ]
+    assert torch.equal(found[0][1], torch.tensor([1.5, 2.0], dtype=torch.bfloat16))
+
+
+def test_a_folder_without_weights_has_no_files_and_is_refused_as_a_source(tmp_path):
+    assert weight_files(str(tmp_path)) == []
+    with pytest.raises(ConfigError, match="its weights cannot be read: expected"):
+        list(stored_weights(str(tmp_path), torch.float32))
+
+
+def test_a_missing_file_of_an_index_is_named(sharded):
+    index = json.loads((sharded / "model.safetensors.index.json").read_text())
+    lost = sorted(set(index["weight_map"].values()))[-1]
+    (sharded / lost).unlink()
+
+    with pytest.raises(ConfigError, match=f"names {lost}, which is missing"):
+        weight_files(str(sharded))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_an_index_that_cannot_be_read_is_refused(tmp_path, text):
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+
+    with pytest.raises(ConfigError, match=r"index\.json cannot be read"):
+        weight_files(str(tmp_path))
