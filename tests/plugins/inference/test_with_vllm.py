@@ -57,6 +57,32 @@ def test_vllm_writes_what_the_embedded_engine_writes(base, folder, no_process_le
         assert its["logprob"] == pytest.approx(mine["logprob"], abs=1e-3)
 
 
+def test_an_adapter_beside_the_base_in_two_engines_gives_what_the_merged_model_gives(
+    base, folder, write_adapter, no_process_left
+):
+    adapter = ["--model.adapter", str(write_adapter(base))]
+    words = ["--rollout.temperature", "0", "--rollout.max_new_tokens", "8"]
+    words += ["--data.max_samples", "9", *adapter, *VLLM]
+    said = {}
+    for serve, engines in (("merged", "1"), ("auto", "2")):
+        flags = ["--model.serve", serve, "--engines", engines]
+        done = subprocess.run(
+            command(base, serve, *words, *flags),
+            cwd=folder,
+            check=True,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        said[serve] = done.stderr
+
+    assert "beside the base's weights (plain LoRA" in said["auto"]
+    assert "merged into the weights (--model.serve merged)" in said["merged"]
+    for one, other in zip(lines(folder, "auto"), lines(folder, "merged"), strict=True):
+        (mine,), (its,) = one["completions"], other["completions"]
+        assert mine["text"] == its["text"]
+        assert mine["logprob"] == pytest.approx(its["logprob"], abs=1e-5 * mine["tokens"])
+
+
 def test_ctrl_c_of_a_terminal_leaves_a_file_to_go_on_with(base, folder, no_process_left):
     """A terminal sends SIGINT to every process of its group, vLLM's included."""
     words = ["--rollout.max_new_tokens", "400", "--rollout.min_new_tokens", "400"]

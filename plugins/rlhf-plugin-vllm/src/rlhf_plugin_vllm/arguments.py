@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_args
 
-from rlhf_core import ConfigError
+from rlhf_core import CapabilityError, ConfigError
 from rlhf_core.contracts import EngineSpec
 
 from .config import VllmEngineConfig
@@ -43,7 +43,8 @@ def engine_args(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> 
     """Return the arguments of ``AsyncLLM``; imports vLLM.
 
     Raises:
-        ConfigError: vLLM has no such argument, refuses the combination, or serves no adapter of this rank and dtype.
+        ConfigError: vLLM has no such argument, or refuses the combination.
+        CapabilityError: it serves no adapter of this rank and dtype.
     """
     from vllm import AsyncEngineArgs
 
@@ -102,13 +103,13 @@ def _for_adapter(rank: int, dtype: str, *, on_cpu: bool) -> dict[str, Any]:
     from vllm.config.lora import MaxLoRARanks
 
     if dtype == "float32" and not on_cpu:
-        raise ConfigError(
+        raise CapabilityError(
             "on a GPU vLLM computes adapters in 16 bits only, and model.dtype is float32. Set --model.dtype bfloat16, "
             f"or {MERGED_INSTEAD}."
         )
     rooms = sorted(get_args(MaxLoRARanks))
     if rank > rooms[-1]:
-        raise ConfigError(
+        raise CapabilityError(
             f"the adapter's rank is {rank}; vLLM serves adapters of at most rank {rooms[-1]}. Choose a smaller rank, "
             f"or {MERGED_INSTEAD}."
         )

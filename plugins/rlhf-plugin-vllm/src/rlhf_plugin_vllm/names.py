@@ -10,5 +10,8 @@ OWNER_VARIABLE = "RLHF_VLLM_OWNER"
 """Environment variable with the pid of the engine's process."""
 PORTION_VARIABLE = "RLHF_VLLM_PORTION"
 """Environment variable with the number of a request's tokens that vLLM's core sends in one message."""
-MERGED_INSTEAD = "have the adapter merged into the weights that the engine gets (such as --actor.lora.serve merged)"
+MERGED_INSTEAD = (
+    "have the adapter merged into the weights that the engine gets (--actor.lora.serve merged; --model.serve merged of "
+    "rlhf generate and chat)"
+)
 """The user's way to an engine that cannot serve an adapter beside the base's weights."""

@@ -116,17 +116,36 @@ def test_a_reward_sees_the_columns_of_the_row(generate, folder):
     assert [line["completions"][0]["reward"] for line in lines] == list(range(1, 10))
 
 
-def test_an_adapters_completions_are_those_of_the_merged_model(generate, base, write_adapter):
+@pytest.mark.parametrize("serve", ["auto", "merged"])
+def test_an_adapters_completions_are_those_of_the_merged_model(
+    generate, base, write_adapter, serve, capsys
+):
     pytest.importorskip("peft")
     write_adapter(base)
     assert main(["merge", "model", "adapter", "merged", "--same-base"]) == 0
-
     merged = generate(model="merged", output="a")
 
-    with_adapter = generate("--model.adapter", "adapter", output="b")
+    with_adapter = generate("--model.adapter", "adapter", "--model.serve", serve, output="b")
 
-    assert with_adapter == merged
+    where = "merged into the weights" if serve == "merged" else "beside the base's weights"
+    assert f"adapter adapter: {where} (" in capsys.readouterr().err
+    assert texts(with_adapter) == texts(merged)
+    for one, other in zip(with_adapter, merged, strict=True):
+        (ours,), (theirs,) = one["completions"], other["completions"]
+        # Six log-probs of float32: a sum beside the base is rounded otherwise than within its weights.
+        assert ours["logprob"] == pytest.approx(theirs["logprob"], abs=1e-5 * ours["tokens"])
     assert texts(with_adapter) != texts(generate(output="c"))
+
+
+def test_the_number_of_engines_changes_no_byte(generate, folder):
+    words = ["--rollout.n_samples_per_prompt", "3", "--reward", "rewards.py:ones"]
+    generate(*words, output="one")
+
+    for number in ("2", "3"):
+        generate(*words, "--engines", number, output=number)
+        assert (folder / number / "completions.jsonl").read_bytes() == (
+            folder / "one" / "completions.jsonl"
+        ).read_bytes()
 
 
 def test_stop_strings_and_end_of_sequence_are_named(generate):

@@ -13,11 +13,12 @@ from rlhf_core.config import (
     SamplingOptions,
     Selections,
     Selector,
+    refuse_typed,
 )
 from rlhf_core.config.common import EngineSelection, NotNegative, Positive
 from rlhf_core.plugins import Plugins
 
-from ..serving.options import ModelToServe
+from ..serving.options import ModelToServe, adapter_without_effect, check_adapter
 
 
 class Replies(SamplingOptions):
@@ -57,6 +58,8 @@ def _check(run: ChatOptions, selections: Selections, labels: Labels, plugins: Pl
             f"{labels('rollout.min_new_tokens')} {run.rollout.min_new_tokens}: expected at most "
             f"--rollout.max_new_tokens, which is {run.rollout.max_new_tokens}"
         )
+    check_adapter(run.model, selections, labels)
+    refuse_typed(adapter_without_effect(run.model), labels)
 
 
 def _models(run: ChatOptions) -> NamedPaths:

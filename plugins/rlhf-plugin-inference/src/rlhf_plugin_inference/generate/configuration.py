@@ -12,7 +12,7 @@ from rlhf_core.config import ResolvedOptions, read_toml, write_toml
 
 NAME = "config.toml"
 FREE = re.compile(
-    r"output|(select|log|resume)\..*|rollout\.concurrency|engine\.\w+\..*|reward\.\w+\.(timeout_s|on_error|isolate)"
+    r"output|engines|(select|log|resume)\..*|rollout\.concurrency|engine\.\w+\..*|reward\.\w+\.(timeout_s|on_error|isolate)"
 )
 """Options that may change when a folder is gone on with: no completion that is there depends on them."""
 

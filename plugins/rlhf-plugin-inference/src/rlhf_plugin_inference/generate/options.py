@@ -26,22 +26,23 @@ from rlhf_core.config import (
 from rlhf_core.config.common import EngineSelection, Positive
 from rlhf_core.plugins import Plugins
 
-from ..serving.options import ModelToServe
+from ..serving.options import ModelToServe, adapter_without_effect, check_adapter
 
 COMPLETIONS = "completions.jsonl"
 _IN_FLIGHT = 1024
-"""Completions in flight, unless an option says how many prompts are."""
+"""Completions in flight with each engine, unless an option says how many prompts are."""
 
 
 class Answers(SamplingOptions):
     n_samples_per_prompt: Positive = Field(1, description="completions of each prompt")
     concurrency: Positive | None = Field(
-        None, description="prompts in flight at most; unset: as many as make 1024 completions"
+        None,
+        description="prompts in flight at most; unset: as many as make 1024 completions for each engine",
     )
 
-    @property
-    def prompts_in_flight(self) -> int:
-        return self.concurrency or max(1, _IN_FLIGHT // self.n_samples_per_prompt)
+    def prompts_in_flight(self, num_engines: int) -> int:
+        """Return how many prompts are in work at most, over all engines."""
+        return self.concurrency or max(1, _IN_FLIGHT * num_engines // self.n_samples_per_prompt)
 
 
 class Scores(Config):
@@ -91,6 +92,12 @@ class GenerateOptions(CommandOptions):
     log: Display = Display()
     resume: Continuation = Continuation()
     engine: EngineSelection
+    engines: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="number of engines, which share the prompts; each gets an equal share of the GPUs",
+    )
 
 
 def _check(run: GenerateOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
@@ -103,6 +110,7 @@ def _check(run: GenerateOptions, selections: Selections, labels: Labels, plugins
                     f"{labels(selection.slot)} {selection.registered.name} needs {', '.join(sorted(selection.needs))}, "
                     "which rlhf generate does not supply"
                 )
+    check_adapter(run.model, selections, labels)
     refuse_typed(_without_effect(run, selections), labels)
 
 
@@ -144,6 +152,7 @@ def _without_effect(run: GenerateOptions, selections: Selections) -> Iterator[tu
     if run.rollout.temperature == 0:
         for name in ("top_p", "top_k", "min_p"):
             yield f"rollout.{name}", "at temperature 0 nothing is drawn. Leave that option out."
+    yield from adapter_without_effect(run.model)
     yield from error_values_without_effect(selections)
 
 

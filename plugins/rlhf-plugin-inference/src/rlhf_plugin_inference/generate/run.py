@@ -95,7 +95,8 @@ async def _write(
     """Append the completions of ``tasks`` to the file, and return the number of prompts that are in it then."""
     options = resolved.run
     rollout = options.rollout
-    at_once, count = rollout.prompts_in_flight, rollout.n_samples_per_prompt
+    at_once = rollout.prompts_in_flight(options.engines)
+    count = rollout.n_samples_per_prompt
     async with AsyncExitStack() as stack:
         panel = None
         if rewards := resolved.selections["reward.use"]:
@@ -109,6 +110,7 @@ async def _write(
                 prompter.renderer,
                 max_length=options.data.max_prompt_tokens + rollout.max_new_tokens,
                 max_concurrency=at_once * count,
+                num_engines=options.engines,
             )
         )
         answerer = Answerer(

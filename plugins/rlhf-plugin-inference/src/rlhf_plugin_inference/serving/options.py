@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
 
+from rlhf_core import CapabilityError
+from rlhf_core.capabilities import SERVES_ADAPTERS
+from rlhf_core.config import Labels, Selections
 from rlhf_core.config.common import ModelPath
 
 
@@ -14,7 +18,36 @@ class ModelToServe(ModelPath):
         "auto",
         description="parameters and matmuls; auto: bfloat16 if the model's files are, else float32",
     )
-    adapter: str | None = Field(
-        None,
-        description="PEFT folder of an adapter, which is merged into the weights after loading",
+    adapter: str | None = Field(None, description="PEFT folder of an adapter")
+    serve: Literal["auto", "adapter", "merged"] = Field(
+        "auto",
+        description="where the adapter is: beside the base's weights, or merged into them; auto: beside them where the "
+        "engine serves adapters and this one is plain LoRA on linear layers inside of the model, else merged",
     )
+    quantize: Literal["none", "nf4"] = Field(
+        "none",
+        description="form of the base beside the adapter; nf4: linear layers in 4 bits, with quantized scales, as the "
+        "model adapter qlora trains beside them",
+    )
+
+
+def check_adapter(model: ModelToServe, selections: Selections, labels: Labels) -> None:
+    """Refuse an adapter beside the base's weights for an engine that serves none.
+
+    Raises:
+        CapabilityError: names both options.
+    """
+    (engine,) = selections["engine.name"]
+    provides = engine.registered.component.provides
+    if model.adapter and model.serve == "adapter" and SERVES_ADAPTERS not in provides:
+        raise CapabilityError(
+            f"{labels('model.serve')} adapter: {labels('engine.name')} {engine.registered.name} serves no adapters "
+            f"beside the base's weights. Set --model.serve merged, or choose an engine that provides {SERVES_ADAPTERS}."
+        )
+
+
+def adapter_without_effect(model: ModelToServe) -> Iterator[tuple[str, str]]:
+    """Yield the options of an adapter where there is none, with the reason."""
+    if model.adapter is None:
+        for name in ("serve", "quantize"):
+            yield f"model.{name}", "there is no adapter. Set --model.adapter FOLDER too."

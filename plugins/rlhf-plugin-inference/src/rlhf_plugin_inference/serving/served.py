@@ -1,14 +1,21 @@
-"""An engine with a model behind it, from its start to its end."""
+"""Engines with a model behind them, from their start to their end."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
+from rlhf_core import CapabilityError
 from rlhf_core.config import Selection
-from rlhf_core.contracts import Engine, EngineSpec
+from rlhf_core.contracts import Engine, EngineSpec, WeightSource
 from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
 
+from . import gpus
+from .adapter_form import AdapterForm, form_of
+from .adapter_source import AdapterSource
+from .engine_pool import EnginePool
 from .model_source import ModelSource, dtype_of
 from .options import ModelToServe
 
@@ -31,16 +38,19 @@ async def serving(
     *,
     max_length: int,
     max_concurrency: int,
-) -> AsyncIterator[Engine]:
-    """Return a context with a started engine, which is closed at its end.
+    num_engines: int = 1,
+) -> AsyncIterator[EnginePool]:
+    """Return a context with started engines, which are closed at its end. A line on stderr says where an adapter is.
 
     Args:
         engine: the selected engine with its options.
         max_length: prompt and response tokens of the longest sequence.
         max_concurrency: largest number of completions in flight.
+        num_engines: engines that are started, one after the other, each with an equal share of the GPUs.
 
     Raises:
-        ConfigError: the model or the adapter cannot be used, or the engine refuses its options.
+        ConfigError: the model or the adapter cannot be used, there are fewer GPUs than engines, or the engine refuses
+            its options.
     """
     spec = EngineSpec(
         model_path=model.path,
@@ -52,9 +62,37 @@ async def serving(
         ),
         trust_remote_code=model.trust_remote_code,
     )
+    places = gpus.shares(gpus.visible_gpus() if num_engines > 1 else [], num_engines)
+    form = form_of(model, engine)
+    async with AsyncExitStack() as stack:
+        try:
+            first = await _started(stack, engine, spec, model, form, places[0])
+        except CapabilityError as error:
+            if form is None or form.rank is None or model.serve == "adapter":
+                raise
+            form = replace(form, rank=None, why=f"the engine refuses it: {error}")
+            first = await _started(stack, engine, spec, model, form, places[0])
+        if form is not None:
+            print(form, file=sys.stderr, flush=True)
+        others = [await _started(stack, engine, spec, model, form, place) for place in places[1:]]
+        yield EnginePool([first, *others])
+
+
+async def _started(
+    stack: AsyncExitStack,
+    engine: Selection,
+    spec: EngineSpec,
+    model: ModelToServe,
+    form: AdapterForm | None,
+    place: gpus.Gpus,
+) -> Engine:
+    """Return a started engine, which the stack closes."""
+    source: WeightSource = ModelSource(model, spec.dtype)
+    if form is not None and form.rank is not None:
+        spec = replace(spec, adapter_rank=form.rank)
+        source = AdapterSource(model, spec.dtype, form.folder)
     built: Engine = engine.registered.build(engine.options)
-    try:
-        await built.start(spec, ModelSource(model, spec.dtype))
-        yield built
-    finally:
-        await built.close()
+    stack.push_async_callback(built.close)
+    with gpus.only(place):
+        await built.start(spec, source)
+    return built

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlhf_core import ConfigError, RolloutError
+from rlhf_core import CapabilityError, RolloutError
 from rlhf_core.contracts import EngineSpec, WeightSource
 from rlhf_core.weights import weights_digest
 from rlhf_torch.models.loading import load_causal_lm
@@ -32,7 +32,7 @@ class ServedWeights:
             assert isinstance(module, CausalLM)
             self.lm = module
         elif spec.adapter_rank is not None:
-            raise ConfigError(_no_factors(may_share=self._may_share))
+            raise CapabilityError(_no_factors(may_share=self._may_share))
         else:
             compute_dtype = module.compute_dtype if isinstance(module, CausalLM) else None
             lm = load_causal_lm(
@@ -123,7 +123,7 @@ def _no_factors(*, may_share: bool) -> str:
     )
     return (
         f"{wrong}: this engine serves an adapter within the trainer's model, or merged into a copy. {fix}, or set "
-        "--actor.lora.serve merged."
+        "--actor.lora.serve merged (--model.serve merged of rlhf generate and chat)."
     )
 
 

@@ -97,7 +97,7 @@ def _rank_problems(
     if b is None:
         yield f"{name} has a factor A and no factor B"
         return
-    rank = _rank(folder.config, name)
+    rank = rank_of(folder.config, name)
     if len(a) != 2 or len(b) != 2 or not a[0] == b[1] == rank:
         yield (
             f"{name} has factors A {a} and B {b}; expected (r, in) and (out, r) with the rank r = {rank} of its config"
@@ -108,14 +108,18 @@ def _rank_problems(
         yield f"{name} has the shape {size} in the base; the adapter's factors make {(b[0], a[1])}"
 
 
-def _rank(config: Mapping[str, Any], name: str) -> int:
+def rank_of(config: Mapping[str, Any], name: str) -> int:
     """Return the rank that an adapter's config gives a module."""
-    patterns: Mapping[str, int] = config.get("rank_pattern") or {}
-    for pattern, rank in patterns.items():
+    return int(pattern_value(config.get("rank_pattern"), name, config.get("r", 0)))
+
+
+def pattern_value(patterns: Mapping[str, Any] | None, name: str, usual: Any) -> Any:
+    """Return the value of the first of an adapter's patterns that matches a module's name, or else the usual one."""
+    for pattern, value in (patterns or {}).items():
         # PEFT's own rule: a pattern is a regular expression for the end of the name, from a dot on.
         if re.match(rf"(.*\.)?({pattern})$", name):
-            return rank
-    return int(config.get("r", 0))
+            return value
+    return usual
 
 
 def _size(module: nn.Module) -> tuple[int, int] | None:
