@@ -55,9 +55,16 @@ async def main(folder, victim):
         seeds=(1, 2),
         sampling=SamplingParams(max_new_tokens=990),
     )
-    call = asyncio.ensure_future(engine.generate(request))
+    core = next(child for child in below if "EngineCore" in child.name())
+    if victim == "update":
+        core.suspend()  # so that it has the call, and does not answer it
+        call = asyncio.ensure_future(engine.update_weights(1, Source(state)))
+    else:
+        call = asyncio.ensure_future(engine.generate(request))
     await asyncio.sleep(0.1)
-    if victim == "nobody":
+    if victim == "update":
+        core.kill()
+    elif victim == "nobody":
         await engine.close()
     else:
         next(child for child in below if victim in child.name()).kill()
@@ -74,7 +81,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("victim", ["nobody", "caller", "EngineCore", "Worker"])
+@pytest.mark.parametrize("victim", ["nobody", "caller", "EngineCore", "Worker", "update"])
 def test_a_call_in_flight_fails_and_nothing_is_left(folder, tmp_path, victim):
     pytest.importorskip("vllm")
     script = tmp_path / "serve.py"
@@ -94,7 +101,9 @@ def test_a_call_in_flight_fails_and_nothing_is_left(folder, tmp_path, victim):
     pids, files = said[:2]
     assert len(pids) >= 2
     assert files
-    if victim != "caller":
+    if victim == "update":
+        assert "vLLM's core died before it answered" in said[2]
+    elif victim != "caller":
         assert "request 0.7" in said[2]
     if victim == "nobody":
         assert "the engine was closed" in said[2]

@@ -65,17 +65,17 @@ class ModelUpdates:
         """Start and finish a weight update of vLLM's protocol, and yield the function that hands over weights."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        llm, is_open = self._workers.llm, True
+        llm, answer, is_open = self._workers.llm, self._workers.answer, True
 
         async def hand(update: dict[str, Any]) -> None:
             nonlocal is_open
             is_open = False  # if a worker fails, vLLM ends the update by itself
-            await llm.update_weights(WeightTransferUpdateRequest(update_info=update))
+            await answer(llm.update_weights(WeightTransferUpdateRequest(update_info=update)))
             is_open = True
 
-        await llm.start_weight_update()
+        await answer(llm.start_weight_update())
         try:
             yield hand
         finally:
             if is_open:
-                await llm.finish_weight_update()
+                await answer(llm.finish_weight_update())

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rlhf_core import RolloutError
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
+
+Answer = TypeVar("Answer")
+LOOK_S = 1.0
+"""Seconds between two looks whether vLLM's core lives, while it has not answered a call."""
 
 
 class Workers:
@@ -25,14 +33,31 @@ class Workers:
         Args:
             arguments: plain values: numbers, strings, bytes, lists and dictionaries.
         """
-        answers: list[Any] = await self.llm.collective_rpc(method, args=arguments)
+        answers: list[Any] = await self.answer(self.llm.collective_rpc(method, args=arguments))
         return answers
+
+    async def answer(self, call: Awaitable[Answer]) -> Answer:
+        """Return the answer of a call to vLLM's core. vLLM itself would wait forever for a core that has died.
+
+        Raises:
+            RolloutError: the core died before it answered.
+        """
+        task = asyncio.ensure_future(call)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=LOOK_S)
+                if self.llm.errored and not task.done():
+                    raise RolloutError("vLLM's core died before it answered")
+            return task.result()
+        finally:
+            task.cancel()
 
     async def init_transfer(self, how: dict[str, Any]) -> None:
         """Prepare the workers' ``WeightReceiver`` for a way of weights: the fields of its ``InitInfo``."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
-        await self.llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=how))
+        request = WeightTransferInitRequest(init_info=how)
+        await self.answer(self.llm.init_weight_transfer_engine(request))
 
 
 def reason(error: Exception) -> str:
