@@ -94,7 +94,7 @@ class AdapterSlots:
         self._names: set[str] = set()
         """Names of the factors of the first version."""
         self._layout: _Layout | None = None
-        """Of the version of which vLLM's copies were last recorded."""
+        """Layout of the version of which vLLM's copies were last recorded."""
 
     def begin(self, number: int, keep: Sequence[int]) -> None:
         """Begin a version, and drop the other versions but ``keep``.
