@@ -143,12 +143,27 @@ class Session:
         """Wait until so many characters appear behind what was expected before."""
         self._read_until(lambda new: len(new) >= count)
 
+    def press_until(self, key, text):
+        """Press a key until ``text`` appears. A signal between the prompt and readline's wait for a key is noticed at
+        the next key only."""
+        give_up = time.monotonic() + HANG_S
+        while text not in self.seen[self._read_to :]:
+            assert time.monotonic() < give_up, self.seen
+            self.type(key)
+            again = time.monotonic() + 2.0
+            while text not in self.seen[self._read_to :] and time.monotonic() < again:
+                self._read_for(0.2)
+        self.expect(text)
+
+    def _read_for(self, seconds):
+        if select.select([self._terminal], [], [], seconds)[0]:
+            self.seen += os.read(self._terminal, 4096).decode(errors="replace")
+
     def _read_until(self, is_enough):
         give_up = time.monotonic() + HANG_S
         while not is_enough(self.seen[self._read_to :]):
             assert time.monotonic() < give_up, self.seen
-            if select.select([self._terminal], [], [], 0.2)[0]:
-                self.seen += os.read(self._terminal, 4096).decode(errors="replace")
+            self._read_for(0.2)
 
     def ended(self):
         code = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
@@ -187,8 +202,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(base, tmp_path):
     session.type("\x03")
     session.expect("(stopped)")
     session.expect("> ")
-    session.type("\x03")
-    session.expect("Ctrl-D ends the program.")
+    session.press_until("\x03", "Ctrl-D ends the program.")
+    session.expect("> ")
     session.type(f"/save {path}\n")
     session.expect("saved: ")
     session.type("\x04")
