@@ -41,8 +41,8 @@ quickstart: $(INSTALLED)  ## install, then train the example: a model learns to 
 test: $(INSTALLED)  ## install, then run all tests but the slow ones
 	$(PARALLEL) -m "not slow and not gpu and not scale"
 
-test-slow: $(INSTALLED)  ## only the slow tests: the product of all algorithms, learning, a kill at every point
-	$(PARALLEL) -m "slow and not gpu and not scale and not learning"
+test-slow: $(INSTALLED)  ## only the slow tests: pairs of algorithms, learning, a kill at every point
+	$(PARALLEL) -m "slow and not gpu and not scale and not learning and not matrix"
 
 test-learning: $(INSTALLED)  ## every algorithm learns the quickstart's task; more than an hour on two cores
 	$(PARALLEL) --dist load -m "learning and not scale"
@@ -60,6 +60,7 @@ mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance k
 	$(BIN)/python -m tests.mutants
 
 test-all: test test-slow test-learning $(VENV)/.scale  ## all tests that need no GPU, with the matrices; more than two hours
+	$(PARALLEL) -m "matrix and not gpu and not scale"
 	$(PARALLEL) $(LEAKS) -m "scale and not gpu"
 
 peers: $(INSTALLED) $(PEERS)  ## compare our formulas with the released OpenRLHF, TRL and verl

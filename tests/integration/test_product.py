@@ -149,8 +149,15 @@ def roles():
     return Roles()
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+PAIRS = [
+    # A third of the pairs, in which each estimator and each loss comes with a third of the others, stands for the rest.
+    pytest.param(estimator, loss, marks=[] if (row + column) % 3 == 0 else pytest.mark.matrix)
+    for row, estimator in enumerate(ESTIMATORS)
+    for column, loss in enumerate(LOSSES)
+]
+
+
+@pytest.mark.parametrize(("estimator", "loss"), PAIRS)
 def test_every_correction_takes_a_finite_step_or_is_refused_with_a_reason(
     model, roles, estimator, loss
 ):
