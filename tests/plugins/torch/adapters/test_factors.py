@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 
 pytest.importorskip("peft")
 
-from rlhf_plugin_inference.adapters.factors import factors, largest_rank, not_plain
-from rlhf_plugin_inference.adapters.folder import read_adapter
+from rlhf_torch.adapters.factors import factors, largest_rank, not_plain
+from rlhf_torch.adapters.folder import read_adapter
 
 PLAIN = {
     "lora": {},

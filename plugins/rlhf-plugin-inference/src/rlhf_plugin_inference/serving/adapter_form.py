@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from rlhf_core import ConfigError
 from rlhf_core.capabilities import SERVES_ADAPTERS, SHARES_WEIGHTS
 from rlhf_core.config import Selection
+from rlhf_torch.adapters.factors import largest_rank, not_plain
+from rlhf_torch.adapters.fitting import check_fit
+from rlhf_torch.adapters.folder import AdapterFolder, read_adapter
 
-from ..adapters.factors import largest_rank, not_plain
-from ..adapters.fitting import check_fit
-from ..adapters.folder import AdapterFolder, read_adapter
 from .model_source import config_of
 from .options import ModelToServe
 

@@ -12,13 +12,13 @@ from transformers import BitsAndBytesConfig
 
 from rlhf_core import MissingDependency
 from rlhf_core.contracts import WeightSource
+from rlhf_torch.adapters.factors import factors
+from rlhf_torch.adapters.folder import AdapterFolder
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import DTYPES, CausalLM
 
-from ..adapters.factors import factors
-from ..adapters.folder import AdapterFolder
 from .options import ModelToServe
 
 
@@ -53,7 +53,7 @@ class AdapterSource(WeightSource):
 
     def _loaded(self) -> CausalLM:
         # Imported here: an engine that takes factors needs no PEFT.
-        from ..adapters.wrapping import put_beside
+        from rlhf_torch.adapters.beside import put_beside
 
         options = self._options
         return load_causal_lm(

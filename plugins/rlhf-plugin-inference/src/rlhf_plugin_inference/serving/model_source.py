@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,8 +101,3 @@ class ModelSource(WeightSource):
             dtype=self._dtype,
             trust_remote_code=options.trust_remote_code,
         )
-        refuse_quantized(options.path, lm.model.config)
-        merged = merge_adapter(cast(PreTrainedModel, lm.model), options.path, adapter)
-        dtype = DTYPES[self._dtype]
-        cast_back(merged, dict.fromkeys(merged.state_dict(), dtype))
-        return CausalLM(merged, dtype)

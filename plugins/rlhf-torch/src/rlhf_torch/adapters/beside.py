@@ -18,12 +18,14 @@ LOW_RANK = "LORA"
 def put_beside(model: PreTrainedModel, base: str, folder: AdapterFolder) -> PreTrainedModel:
     """Return the model, in whose layers the adapter is from now on, in their dtype and without gradients.
 
+    The base's layers may be in 4 bits.
+
     Args:
         model: the base; its parameters stay as they are.
         base: folder or hub name of the base, for messages.
 
     Raises:
-        ConfigError: the adapter does not fit the model.
+        ConfigError: the adapter does not fit the model, or PEFT cannot compute it on such layers.
         MissingDependency: PEFT is not installed.
     """
     kind = peft_model(folder)
@@ -35,9 +37,14 @@ def put_beside(model: PreTrainedModel, base: str, folder: AdapterFolder) -> PreT
             wrapped = kind.from_pretrained(
                 model, str(folder.path), autocast_adapter_dtype=False
             ).eval()
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise ConfigError(
             f"adapter {folder.path} cannot be read into {base}: {str(error).strip().splitlines()[0]}"
         ) from error
     check_loaded(folder, base, wrapped)
+    for module in model.modules():
+        # On CPUs with bfloat16 instructions bitsandbytes would repack its weights in 4 bits, round what it computes in
+        # float32 to bfloat16, and stop at layers whose width is no multiple of 32.
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
     return model.requires_grad_(False)

@@ -20,7 +20,6 @@ from rlhf_core import ConfigError, PluginError
 
 from .fitting import check_fit, check_loaded, peft_model
 from .folder import AdapterFolder
-from .wrapping import peft_model
 
 TOLERANCE = 1e-4
 """Largest allowed difference of outputs in float32, relative to the largest one; a wrong merge differs by far more."""
@@ -51,6 +50,7 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
             # PEFT advises against adapters of a matrix that embedding and head share, which are separated below.
             warnings.simplefilter("ignore", UserWarning)
             wrapped = kind.from_pretrained(model, str(folder.path)).eval()
+            check_loaded(folder, base, wrapped)
             expected = _outputs(wrapped, model)
             _separate_shared(wrapped)
             merged: PreTrainedModel = wrapped.merge_and_unload(safe_merge=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -65,7 +65,7 @@ def _saved_head(path: str, config: PretrainedConfig) -> Tensor | None:
     return None
 
 
-def classifier_of(model: PreTrainedModel) -> PreTrainedModel:
+def classifier_of(model: PreTrainedModel, names: Collection[str]) -> PreTrainedModel:
     """Return the family's sequence classifier of one label, without weights (on torch's ``meta`` device).
 
     Args:
