@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_core.loop import session
+from rlhf_core.config.common import SamplingOptions
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 
 SAYS = "sampler and trainer disagree about the tokens that were just sampled"
@@ -21,9 +21,9 @@ def planted(monkeypatch, change):
 
 
 def test_another_temperature_of_the_sampler_is_found(train, monkeypatch, capsys):
-    whole = session.sampling_params
+    whole = SamplingOptions.params
     monkeypatch.setattr(
-        session, "sampling_params", lambda rollout: replace(whole(rollout), temperature=0.02)
+        SamplingOptions, "params", lambda options: replace(whole(options), temperature=0.02)
     )
 
     train("run", "--steps", "3", code=1)

@@ -78,12 +78,12 @@ def test_conversations_with_an_adapter_and_plain_text(example):
 def test_a_reward_model_whose_launcher_names_no_number(example):
     migrated = example("rm.sh")
 
-    assert migrated.config["runtime"]["ray"]["ranks"] == {"policy": 1}
+    assert migrated.config["runtime"]["ray"]["ranks"] == {"reward_model": 1}
     assert "--processes N says how many" in " ".join(migrated.report.split())
     assert migrated.config["train"]["max_tokens_per_micro_batch"] == 2 * 8192
     assert migrated.config["resume"] == {"checkpoint": "auto"}
     with_number = example("rm.sh", "--processes", "8", output="eight.toml")
-    assert with_number.config["runtime"]["ray"]["ranks"] == {"policy": 8}
+    assert with_number.config["runtime"]["ray"]["ranks"] == {"reward_model": 8}
 
 
 def test_preferences(example):

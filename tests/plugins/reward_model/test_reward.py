@@ -27,7 +27,7 @@ def test_the_contract_holds(plugins, reward_model):
 
     outcomes = run_checks("rlhf_rewards", tried)
 
-    assert len(outcomes) == 4
+    assert len(outcomes) == 5
     assert [outcome for outcome in outcomes if outcome.failed] == []
 
 
