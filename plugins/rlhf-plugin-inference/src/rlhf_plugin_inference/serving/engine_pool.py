@@ -48,11 +48,9 @@ class EnginePool:
         raise first
 
     def _next(self, failed: dict[int, RolloutError]) -> int | None:
-        """Return the engine that is asked next; None if all have failed."""
-        left = [index for index in range(len(self.engines)) if index not in failed]
-        # When every engine that lives has failed the request, its error may be the request's own.
-        alive = [index for index in left if index not in self._lost]
-        return min(alive, key=lambda index: self._in_flight[index], default=None)
+        """Return the engine that is asked next; None if all that live have failed."""
+        left = set(range(len(self.engines))) - failed.keys() - self._lost
+        return min(sorted(left), key=lambda index: self._in_flight[index], default=None)
 
     def _lose(self, failed: dict[int, RolloutError]) -> None:
         for index in failed.keys() - self._lost:
