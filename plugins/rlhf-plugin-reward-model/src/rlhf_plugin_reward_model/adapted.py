@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import torch
 from transformers import AutoConfig, PreTrainedModel
 
 from rlhf_core import ConfigError
-from rlhf_torch.adapters.folder import AdapterFolder, read_adapter
+from rlhf_torch.adapters.folder import AdapterFolder, is_adapter, read_adapter
 from rlhf_torch.adapters.merging import cast_back, merge_adapter, refuse_quantized
 
 from .config import ModelFiles
@@ -33,7 +32,7 @@ def adapted(options: ModelFiles, head: str) -> AdaptedModel | None:
     Raises:
         ConfigError: the folder names no base, or has no head of one score, which would be random.
     """
-    if not os.path.isfile(os.path.join(options.path, "adapter_config.json")):
+    if not is_adapter(options.path):
         return None
     folder = read_adapter(options.path)
     shape = folder.shapes.get(f"{head}.weight")

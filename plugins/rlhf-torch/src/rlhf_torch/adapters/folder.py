@@ -83,6 +83,11 @@ class AdapterFolder:
         return Path(named).name.lower() == Path(base).name.lower()
 
 
+def is_adapter(path: str) -> bool:
+    """Return whether a path is a PEFT folder."""
+    return (Path(path) / CONFIG).is_file()
+
+
 def read_adapter(path: str) -> AdapterFolder:
     """Return the adapter of a folder.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,18 +11,13 @@ from transformers import PreTrainedModel
 from rlhf_core.contracts import RoleSpec
 
 from ..adapters.beside import LOW_RANK, put_beside
-from ..adapters.folder import CONFIG, AdapterFolder, read_adapter
+from ..adapters.folder import AdapterFolder, read_adapter
 from ..adapters.merging import cast_back, merge_adapter, refuse_quantized
 from .loading import as_dtype, load_model, verified
 from .modeling import CausalLM
 from .shared_base import SHARES, BaseKey, SharedBase, find_base
 
 log = logging.getLogger(__name__)
-
-
-def is_adapter(path: str) -> bool:
-    """Return whether a path is a PEFT folder."""
-    return os.path.isfile(os.path.join(path, CONFIG))
 
 
 def read_adapted(spec: RoleSpec, bases: Sequence[SharedBase]) -> tuple[CausalLM, SharedBase | None]:

@@ -20,7 +20,8 @@ from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import ModelAdapter, NamedParameters, RoleSpec, norm_parameters
 from rlhf_core.plugins import Plugins
 
-from .adapted import is_adapter, read_adapted
+from ..adapters.folder import is_adapter
+from .adapted import read_adapted
 from .device import choose_compute_dtype, choose_device
 from .layers import compile_layers, recompute_layers
 from .loading import as_dtype, load_causal_lm, load_model, verified
