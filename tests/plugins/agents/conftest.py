@@ -70,7 +70,7 @@ class Stage:
         max_length: int = 1000,
         **sampling: object,
     ) -> RolloutContext:
-        def make_and_keep() -> Environment:
+        def make_and_keep(task: Task) -> Environment:
             assert make is not None
             self.made.append(make())
             return self.made[-1]

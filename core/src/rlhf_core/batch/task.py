@@ -45,5 +45,7 @@ class Task:
     """The whole data row, by its original column names."""
     dataset: str = "train"
     """Name of the data set, by which evaluation results are grouped."""
+    environment: str = ""
+    """Name, in this run, of the environment that plays the task; empty: the run's only one."""
     media: Sequence[Any] = ()
     """References to images and the like."""

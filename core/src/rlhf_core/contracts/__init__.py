@@ -41,7 +41,16 @@ from .engine import (
     WeightSource,
     WeightSync,
 )
-from .environment import Action, Environment, Observation, StepResult
+from .environment import (
+    Action,
+    Environment,
+    EpisodeEnd,
+    MakesTasks,
+    Observation,
+    RewardsEpisodes,
+    StepResult,
+    ToolCall,
+)
 from .executor import (
     FinishedGroup,
     Generator,
@@ -95,6 +104,7 @@ __all__ = [
     "Engine",
     "EngineSpec",
     "Environment",
+    "EpisodeEnd",
     "FinishedGroup",
     "GenerationRequest",
     "Generator",
@@ -108,6 +118,7 @@ __all__ = [
     "Logger",
     "LossInputs",
     "LossTerm",
+    "MakesTasks",
     "Message",
     "Metric",
     "Metrics",
@@ -136,6 +147,7 @@ __all__ = [
     "RewardResult",
     "RewardShaper",
     "RewardSpec",
+    "RewardsEpisodes",
     "RoleHandle",
     "RoleSpec",
     "RolloutContext",
@@ -162,6 +174,7 @@ __all__ = [
     "TokenColumns",
     "TokenLoss",
     "Tokens",
+    "ToolCall",
     "TopTokens",
     "TrainBackend",
     "TrainBatch",

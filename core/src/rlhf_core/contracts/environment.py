@@ -1,30 +1,68 @@
-"""Environments, which answer the policy between its turns. One instance plays one episode."""
+"""Environments, which answer the policy between its turns. One instance plays one episode.
+
+``reset``, ``step`` and ``close`` are all that an environment needs. Two further methods are optional, each a protocol
+of its own: ``tasks`` (``MakesTasks``) and ``episode_rewards`` (``RewardsEpisodes``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
 
 from ..batch.task import Message, Task
 from ..batch.trajectory import Stop
 
 
+class EpisodeEnd(StrEnum):
+    """Reason for the end of an episode."""
+
+    FINISHED = "finished"
+    """The environment, or the agent, said that the episode is over."""
+    LENGTH = "length"
+    """The last turn was cut off by its own limit of tokens."""
+    TURNS = "turns"
+    """The policy had all its turns."""
+    CONTEXT = "context"
+    """There was no room for another turn in the longest sequence that is allowed, or in the episode's tokens."""
+    ENVIRONMENT_ERROR = "environment_error"
+    """The environment or the agent raised an exception, died, or answered with something that it must not."""
+    TIMEOUT = "timeout"
+    """The seconds of a turn or of the episode were used up."""
+    ABORTED = "aborted"
+    """The engine gave a request up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Text for the policy to read, in one of three forms. At most one field is set; with none, nothing is added."""
+    """Text for the policy to read, in one of three forms. At most one of them is set; with none, nothing is added."""
 
     text: str | None = None
-    """Tokenized as it stands."""
+    """Tokenized as it stands; control words in it are ordinary text."""
     messages: tuple[Message, ...] = ()
-    """Rendered with the chat template."""
+    """Rendered with the chat template; control words in their contents are ordinary text."""
     token_ids: tuple[int, ...] | None = None
     """Used as they are."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """JSON schemas of the functions that the policy may call, for the template. Read from the first observation, which
+    then has ``messages``."""
 
     def __post_init__(self) -> None:
         given = [self.text is not None, bool(self.messages), self.token_ids is not None]
         if sum(given) > 1:
             raise ValueError("an Observation takes one of text, messages and token_ids")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A function that the policy asked for."""
+
+    name: str
+    arguments: str
+    """The arguments as the policy wrote them: JSON, if it is well formed."""
+    id: str = ""
+    """Name of the call within its answer, by which a tool message says what it belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +75,12 @@ class Action:
     stop: Stop
     turn: int
     """Index of the turn in the episode, from 0."""
+    reasoning: str = ""
+    """What the policy thought before its answer, where the model marks it; it is not in ``content``."""
+    content: str | None = None
+    """The answer without reasoning and tool calls; None: the model marks neither, so ``text`` is the answer."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Functions that the policy asked for, parsed from token ids where the model has special tokens for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +90,11 @@ class StepResult:
     observation: Observation = field(default_factory=Observation)
     reward: float = 0.0
     """Reward of this turn, placed on the turn's last action token."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Further rewards of this turn, by name. The turn earns ``reward`` plus their sum; each name has a metric."""
     done: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers of the episode, by name; of several steps the last value counts."""
 
 
 class Environment(Protocol):
@@ -66,4 +113,34 @@ class Environment(Protocol):
 
     async def close(self) -> None:
         """Release what the episode holds."""
+        ...
+
+
+@runtime_checkable
+class MakesTasks(Protocol):
+    """An environment with tasks of its own, so that a run needs no data files."""
+
+    def tasks(self, split: str) -> Iterable[Mapping[str, Any]]:
+        """Return the tasks of a split, each as a row: ``Task.row`` of the episodes that play it.
+
+        It is called on an instance that plays no episode, and each call gives the same tasks in the same order. A
+        sequence (``len`` and ``[index]``) is read by index; anything else is read lazily from its start, and may be
+        infinite. A row may have a ``key``, text or a number that names the task and is unique in the split.
+
+        Args:
+            split: ``train``, ``eval``, or a name of the environment's own.
+
+        Raises:
+            KeyError: there is no such split.
+        """
+        ...
+
+
+@runtime_checkable
+class RewardsEpisodes(Protocol):
+    """An environment that judges a whole episode after its end."""
+
+    async def episode_rewards(self) -> Mapping[str, float]:
+        """Return the rewards of the whole episode, by name; their sum stands on the last action token. It is called
+        once, after the last step and before ``close``, also when a limit ended the episode."""
         ...

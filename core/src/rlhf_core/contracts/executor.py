@@ -59,8 +59,8 @@ class RolloutContext:
     """Maximum number of tokens of prompt, actions and environment text together."""
     seed: Callable[[int, int], int]
     """``seed(sample, turn)``: the 64-bit seed of a turn."""
-    environment: Callable[[], Environment] | None = None
-    """Makes a fresh environment; None when the run has none."""
+    environment: Callable[[Task], Environment] | None = None
+    """Makes a fresh environment for an episode of the task; None when the run has none."""
 
 
 class RolloutExecutor(Protocol):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..batch.task import Task
 from ..config.checks.features import spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig, RunConfig
@@ -204,7 +205,7 @@ def _environment_factory(resolved: Resolved) -> Any:
         return None
     factory = selection.registered.load()
 
-    def make() -> Environment:
+    def make(task: Task) -> Environment:
         environment: Environment = factory(selection.options)
         return environment
 

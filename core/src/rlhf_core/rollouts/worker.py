@@ -40,8 +40,8 @@ class RolloutParts:
 
     executor: RolloutExecutor
     renderer: Renderer
-    environment: Callable[[], Environment] | None
-    """Makes a fresh environment; None when the run has none."""
+    environment: Callable[[Task], Environment] | None
+    """Makes a fresh environment for a task; None when the run has none."""
 
 
 def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
@@ -141,12 +141,12 @@ class GroupRunner:
         return [list(islice(scores, len(requests))) for requests in waiting]
 
 
-def _environments(reference: ComponentRef, plugins: Plugins) -> Callable[[], Environment]:
+def _environments(reference: ComponentRef, plugins: Plugins) -> Callable[[Task], Environment]:
     registered = plugins.get(reference.kind, reference.name)
     options = registered.validate(reference.options)
     factory = registered.load()
 
-    def make() -> Environment:
+    def make(task: Task) -> Environment:
         environment: Environment = factory(options)
         return environment
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import (
@@ -59,7 +60,7 @@ class MultiTurn:
 
     async def _episode(self, task: Task, sample: int, context: RolloutContext) -> Trajectory:
         uid = task.uid._replace(sample=sample)
-        async with self._play(uid, context) as play:
+        async with self._play(uid, task, context) as play:
             observation = await play.reset(task, context.seed(0, -1))
             recording = Recording(uid, _first_tokens(uid, task, observation, context))
             metrics: dict[str, float] = {}
@@ -80,10 +81,10 @@ class MultiTurn:
         return recording.trajectory(metrics)
 
     @asynccontextmanager
-    async def _play(self, uid: Uid, context: RolloutContext) -> AsyncIterator[Play]:
+    async def _play(self, uid: Uid, task: Task, context: RolloutContext) -> AsyncIterator[Play]:
         if context.environment is None:
             raise RolloutError(f"{uid}: multi_turn needs an environment; choose one with --env")
-        play = Play(uid, context.environment, self._config.environment_timeout_s)
+        play = Play(uid, partial(context.environment, task), self._config.environment_timeout_s)
         try:
             yield play
         except BaseException:

@@ -61,7 +61,7 @@ def _run(
         sampling=SamplingParams(max_new_tokens=max_new_tokens),
         max_length=max_length,
         seed=lambda sample, turn: 1000 * (sample + 1) + turn + 1,
-        environment=_Environment if "environment" in subject.needs else None,
+        environment=(lambda task: _Environment()) if "environment" in subject.needs else None,
     )
     task = Task(uid=Uid(0, 3), prompt_ids=tuple(RENDERER.encode("question:")), row={"answer": "x"})
     executor = subject.make()
