@@ -12,8 +12,8 @@ import typer
 from rlhf_core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from rlhf_core.data.chat.renderer import TokenizerRenderer
     from rlhf_core.data.checking import Expectations, SourceReport
-    from rlhf_core.data.renderer import TokenizerRenderer
     from rlhf_core.data.rows import Prompt, PromptFormat
 
 app = typer.Typer(help="Check and show data sets.", no_args_is_help=True)
@@ -133,7 +133,7 @@ def _renderer(model: str | None) -> TokenizerRenderer | None:
     """Return the renderer of the model's tokenizer; None without a model."""
     if model is None:
         return None
-    from rlhf_core.data.renderer import TokenizerRenderer
+    from rlhf_core.data.chat.renderer import TokenizerRenderer
     from rlhf_core.data.tokenizer import load_tokenizer
 
     return TokenizerRenderer(load_tokenizer(model))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.config.run import RunConfig
-from rlhf_core.data.renderer import TokenizerRenderer
+from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.testing.tiny import tiny_tokenizer
 
 

@@ -238,7 +238,7 @@ def test_a_set_without_usable_rows_is_an_error_even_when_skipping(write_rows, ru
 
 
 def test_what_the_chat_template_refuses_is_a_bad_row(write_rows, run_config):
-    from rlhf_core.data.renderer import TokenizerRenderer
+    from rlhf_core.data.chat.renderer import TokenizerRenderer
     from rlhf_core.testing.tiny import tiny_tokenizer
 
     tokenizer = tiny_tokenizer()

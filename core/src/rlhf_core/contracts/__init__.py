@@ -52,6 +52,8 @@ from .environment import (
     ToolCall,
 )
 from .executor import (
+    Answer,
+    ChatContinuation,
     FinishedGroup,
     Generator,
     GroupPlayer,
@@ -94,8 +96,10 @@ __all__ = [
     "AdvantageEstimator",
     "Advantages",
     "Aggregation",
+    "Answer",
     "AnswerLogprobs",
     "Block",
+    "ChatContinuation",
     "Colocation",
     "Completion",
     "ComponentRef",

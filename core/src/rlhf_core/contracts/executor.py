@@ -5,21 +5,51 @@ A runtime plays and scores groups in processes of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..batch.task import Message, Task
 from ..batch.trajectory import Trajectory
 from ..batch.trajectory_columns import TrajectoryColumns
 from .engine import Completion, GenerationRequest, SamplingParams
-from .environment import Environment
+from .environment import Environment, ToolCall
 
 
 class Generator(Protocol):
     """The part of an engine that executors see."""
 
     async def generate(self, request: GenerationRequest) -> list[Completion]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the policy wrote in one turn, read from its token ids."""
+
+    text: str
+    """All of it, decoded without special tokens."""
+    reasoning: str = ""
+    """What the policy thought before its answer, where the model marks it."""
+    content: str | None = None
+    """The answer without reasoning and tool calls; None: the model marks neither, so ``text`` is the answer."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Functions that the policy asked for, well formed."""
+    malformed: tuple[str, ...] = ()
+    """What the policy wrote in the place of a tool call and is none: a reason for each, for people to read."""
+    reasoning_open: bool = False
+    """The thought has no end, so that there is no answer yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatContinuation:
+    """Tokens that the policy reads at its next turn."""
+
+    token_ids: tuple[int, ...]
+    """All of them, from the first token of the conversation."""
+    forked: bool = False
+    """They do not begin with all tokens of the turns before, so the next turn is on a path of its own."""
+    reason: str = ""
+    """Why they forked; empty where they did not."""
 
 
 class Renderer(Protocol):
@@ -37,14 +67,57 @@ class Renderer(Protocol):
         """Return the text of each sequence, as ``decode`` gives it; faster for many."""
         ...
 
-    def render(self, messages: Sequence[Message]) -> list[int]:
-        """Return the tokens of a conversation, ending where the policy is to write."""
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        """Return the tokens of a conversation, ending where the policy is to write.
+
+        Args:
+            tools: JSON schemas of the functions that the policy may call.
+        """
         ...
 
-    def render_next(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+    def render_next(
+        self,
+        messages: Sequence[Message],
+        *,
+        ended: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
         """Return the tokens between the policy's last turn and its next one: the template's end of the last turn
         (unless the policy ``ended`` it with end-of-sequence itself), then ``messages``. Earlier tokens are never
         tokenized again."""
+        ...
+
+    def extend(
+        self,
+        conversation: Sequence[Message],
+        token_ids: Sequence[int],
+        messages: Sequence[Message],
+        *,
+        ended: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+        as_template: bool = False,
+    ) -> ChatContinuation:
+        """Return all tokens of the policy's next turn: ``token_ids`` and ``render_next`` of ``messages``.
+
+        Args:
+            conversation: all messages so far, the policy's last answer at their end.
+            token_ids: all tokens so far, as they were read and sampled, the last answer's at their end.
+            messages: messages between the last answer and the next one.
+            ended: the policy ended its last turn itself.
+            as_template: where the template shows the conversation so far differently once ``messages`` follow (it
+                drops thoughts, or moves tools), the turn forks: its tokens are those of a new rendering.
+        """
+        ...
+
+    def parse(self, token_ids: Sequence[int], *, prompt_ids: Sequence[int] | None = None) -> Answer:
+        """Return what the policy wrote in one turn: reasoning, content and tool calls, read from token ids.
+
+        Args:
+            prompt_ids: tokens that the policy read before, whose end may have begun a thought; None: the end that
+                ``render`` gives every conversation.
+        """
         ...
 
 

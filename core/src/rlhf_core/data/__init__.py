@@ -7,6 +7,7 @@ Rows to learn from without rollouts come from ``load_conversations``, ``load_pai
     rows = load_conversations(sets, columns, options, TokenizerRenderer(tokenizer), eos=tokenizer.eos_token_id)
 """
 
+from .chat.renderer import TokenizerRenderer
 from .learned.conversations import load_conversations
 from .learned.labeled import load_labeled_answers
 from .learned.options import (
@@ -19,7 +20,6 @@ from .learned.options import (
 from .learned.pairs import load_pairs
 from .learned.reading import LearnedRows
 from .learned.steps import load_step_labels
-from .renderer import TokenizerRenderer
 from .tokenizer import eos_token_ids, load_tokenizer
 
 __all__ = [

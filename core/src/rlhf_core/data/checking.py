@@ -11,8 +11,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from .chat.renderer import TokenizerRenderer
 from .prompts import length_problem, read_prompt, tokenize_rows
-from .renderer import TokenizerRenderer
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
 from .source import Row, Source, Unreadable
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .renderer import TokenizerRenderer
+from .chat.renderer import TokenizerRenderer
 from .rows import BadRow, Prompt, PromptFormat, RowProblem
 from .source import Row, Source, Unreadable
 

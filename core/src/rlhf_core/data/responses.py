@@ -9,8 +9,8 @@ from ..batch.trajectory import Trajectory, Turn
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..config.run import RunConfig
 from ..errors import DataError
+from .chat.renderer import TokenizerRenderer
 from .prompts import check_characters, tokenize_prompts
-from .renderer import TokenizerRenderer
 from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
 from .source import Row, Source
 from .sources import open_source

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from ..batch.task import Task, Uid
 from ..config.run import PromptData, RunConfig
 from ..errors import DataError
+from .chat.renderer import TokenizerRenderer
 from .mixing import epoch_counts, epoch_order, held_out
 from .prompts import Prompts, tokenize_prompts
-from .renderer import TokenizerRenderer
 from .rows import BadRow, PromptFormat, bad_row_error, describe_skipped
 from .source import Source
 from .sources import open_source, split_name

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from ..config.resolved import Resolved
 from ..contracts.advantage import AdvantageEstimator
 from ..contracts.loss import PreparingLoss
-from ..data.renderer import TokenizerRenderer
+from ..data.chat.renderer import TokenizerRenderer
 from ..data.responses import load_responses
 from ..data.tokenizer import eos_token_ids
 from .demands import Demands

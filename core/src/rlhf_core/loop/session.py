@@ -18,7 +18,7 @@ from ..contracts.executor import Renderer, RolloutContext, RolloutExecutor
 from ..contracts.learner import Learner
 from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
-from ..data.renderer import TokenizerRenderer
+from ..data.chat.renderer import TokenizerRenderer
 from ..data.tasks import load_eval_sets, load_task_set
 from ..data.tokenizer import eos_token_ids, load_tokenizer
 from ..errors import ConfigError

@@ -52,7 +52,7 @@ def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
         RLHFError: a component cannot be built.
     """
     # Imported here: the tokenizer's library is heavy, and not every process that imports this module needs it.
-    from ..data.renderer import TokenizerRenderer
+    from ..data.chat.renderer import TokenizerRenderer
     from ..data.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(spec.tokenizer_path, trust_remote_code=spec.trust_remote_code)

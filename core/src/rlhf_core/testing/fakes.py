@@ -1,66 +1,27 @@
-"""A renderer over characters and an engine without a model, for tests of executors, environments and rewards; and an
-adapter that adapts nothing, for tests of backends."""
+"""An engine without a model, for tests of executors, environments and rewards; and an adapter that adapts nothing, for
+tests of backends."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..batch.task import Message
 from ..batch.trajectory import Stop
 from ..component import Config
 from ..contracts.engine import Completion, EngineSpec, GenerationRequest, WeightSource
+from .fake_renderer import BOS_ID, EOS_ID, PAD_ID, FakeRenderer
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
-_NUM_SPECIAL = 3
-_SPECIAL_TEXT = {PAD_ID: "<pad>", BOS_ID: "<bos>", EOS_ID: "<eos>"}
+__all__ = ["BOS_ID", "EOS_ID", "PAD_ID", "FakeEngine", "FakeRenderer", "Script", "WholeModel"]
 
 Script = Callable[[GenerationRequest, int], str]
 """``script(request, index)`` returns the response for ``request.seeds[index]``, without end-of-sequence."""
-
-
-class FakeRenderer:
-    """Renderer with one token per character: its code point plus 3. Special tokens are 0, 1 and 2.
-
-    A chat is rendered as ``[role]content|`` per message and ``[assistant]`` at its end.
-    """
-
-    eos_id = EOS_ID
-
-    def encode(self, text: str) -> list[int]:
-        """Return one token for each character."""
-        return [ord(character) + _NUM_SPECIAL for character in text]
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Return the text of the tokens."""
-        special = {} if skip_special_tokens else _SPECIAL_TEXT
-        return "".join(
-            chr(token - _NUM_SPECIAL) if token >= _NUM_SPECIAL else special.get(token, "")
-            for token in map(int, token_ids)
-        )
-
-    def decode_batch(
-        self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
-    ) -> list[str]:
-        """Return the text of each sequence."""
-        return [self.decode(one, skip_special_tokens=skip_special_tokens) for one in sequences]
-
-    def render(self, messages: Sequence[Message]) -> list[int]:
-        """Return the tokens of a chat up to the policy's turn."""
-        turns = "".join(f"[{message['role']}]{message['content']}|" for message in messages)
-        return self.encode(turns + "[assistant]")
-
-    def render_next(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
-        """Return the tokens between the policy's last turn and its next, end-of-sequence first unless ``ended``."""
-        rest = [] if ended else [EOS_ID]
-        return [*rest, *self.encode("|"), *self.render(messages)]
 
 
 class FakeEngine:

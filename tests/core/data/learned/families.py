@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from rlhf_core.data.renderer import TokenizerRenderer
+from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.testing.tiny import tiny_tokenizer
 
 Part = tuple[str, bool]

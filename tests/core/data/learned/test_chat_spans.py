@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tests.core.data.learned.families import renderer_of
 
+from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.data.learned.chat_spans import ChatSpans
 from rlhf_core.data.learned.messages import answers_in
 from rlhf_core.data.learned.tokens import SpanTokenizer
-from rlhf_core.data.renderer import TokenizerRenderer
 from rlhf_core.data.rows import RowProblem
 from rlhf_core.errors import DataError
 from rlhf_core.testing.tiny import tiny_tokenizer

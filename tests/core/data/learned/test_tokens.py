@@ -16,9 +16,9 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
+from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.data.learned.learned_text import LearnedText, Span, plain_text
 from rlhf_core.data.learned.tokens import SpanTokenizer
-from rlhf_core.data.renderer import TokenizerRenderer
 from rlhf_core.data.rows import RowProblem
 from rlhf_core.errors import DataError
 from rlhf_core.testing.tiny import tiny_tokenizer

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...batch.task import Message
 from ...errors import DataError
-from ..renderer import TokenizerRenderer
+from ..chat.renderer import TokenizerRenderer
 from ..rows import RowProblem, check_text
 from .generation_blocks import has_blocks, render_with_blocks
 from .learned_text import LearnedText, Span, squeezed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..renderer import TokenizerRenderer
+from ..chat.renderer import TokenizerRenderer
 from ..rows import RowProblem
 from ..source import Row
 from .chat_spans import ChatSpans

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..renderer import TokenizerRenderer
+from ..chat.renderer import TokenizerRenderer
 from ..rows import RowProblem
 from ..source import Row
 from .conversations import Conversations

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...batch.task import Message
-from ..renderer import TokenizerRenderer
+from ..chat.renderer import TokenizerRenderer
 from ..rows import RowProblem
 from ..source import Row
 from .conversations import AnswerTexts

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from ..renderer import TokenizerRenderer
+from ..chat.renderer import TokenizerRenderer
 from ..rows import RowProblem, check_text
 from ..source import Row
 from .conversations import AnswerTexts

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...batch.ragged import offsets_of
 from ...errors import DataError
-from ..renderer import TokenizerRenderer
+from ..chat.renderer import TokenizerRenderer
 from ..rows import RowProblem
 from .learned_text import LearnedText, squeezed
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.data.renderer import TokenizerRenderer
+from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.errors import DataError
 from rlhf_core.testing.tiny import tiny_tokenizer
 
@@ -280,3 +280,37 @@ def test_many_sequences_are_decoded_as_each_alone(kind, skip_special_tokens):
 
     assert texts == [renderer.decode(one, **options) for one in sequences]
     assert texts[0] == "Hello , world" + ("!" if kind == "changed" else "")
+
+
+def test_tools_reach_the_template_of_the_next_turn():
+    tokenizer = bpe_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+        "{% for t in tools or [] %}{{ t.name }}\n{% endfor %}"
+    )
+    renderer = TokenizerRenderer(tokenizer)
+
+    text = renderer.decode(
+        renderer.render_next(FOLLOW_UP["one"], ended=False, tools=[{"name": "look"}])
+    )
+
+    assert text == "\nSure?\nlook\n"
+
+
+def test_an_extended_conversation_keeps_its_tokens():
+    renderer = renderer_of("chatml")
+    sampled = [7, 8, 9]
+
+    continued = renderer.extend(OPENING, sampled, FOLLOW_UP["one"], ended=True)
+
+    following = renderer.render_next(FOLLOW_UP["one"], ended=True)
+    assert continued.token_ids == (*sampled, *following)
+    assert not continued.forked
+
+
+def test_an_answer_without_marks_is_its_text():
+    renderer = renderer_of("chatml")
+
+    answer = renderer.parse(renderer.encode("so<|im_end|>"))
+
+    assert (answer.text, answer.content, answer.tool_calls) == ("so", None, ())

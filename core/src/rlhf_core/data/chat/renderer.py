@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..batch.task import Message
-from ..errors import DataError
+from ...batch.task import Message
+from ...contracts.executor import Answer, ChatContinuation
+from ...errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -86,13 +87,15 @@ class TokenizerRenderer:
         )
         return texts
 
-    def render(self, messages: Sequence[Message]) -> list[int]:
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         """Return the tokens of a conversation up to the policy's turn.
 
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses these messages.
         """
-        return self.encode(self.render_text(messages))
+        return self.encode(self.render_text(messages, tools=tools))
 
     def render_text(
         self,
@@ -119,7 +122,7 @@ class TokenizerRenderer:
         try:
             text: str = self.tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
-                tools=None if tools is None else [dict(tool) for tool in tools],
+                tools=[dict(tool) for tool in tools] if tools else None,
                 tokenize=False,
                 add_generation_prompt=reply,
             )
@@ -127,23 +130,48 @@ class TokenizerRenderer:
             raise DataError(f"the chat template refuses the messages: {error}") from error
         return text
 
-    def render_next(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+    def render_next(
+        self,
+        messages: Sequence[Message],
+        *,
+        ended: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
         """Return the tokens between the policy's last turn and its next turn: the end of the turn, then ``messages``.
 
         Args:
             messages: the messages between the two turns.
             ended: the policy wrote an end token itself, so the template's end token is left out.
+            tools: JSON schemas of the functions that the policy may call.
 
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses the messages or hides the answer.
         """
-        following = self._after_stand_in((*_OPENING, *messages), reply=True)
+        following = self._after_stand_in((*_OPENING, *messages), reply=True, tools=tools)
         if not ended:
             return following
         if self._end_of_turn is None:
             self._end_of_turn = self._find_end_of_turn()
         end = self._end_of_turn
         return following[len(end) :] if following[: len(end)] == end else following
+
+    def extend(
+        self,
+        conversation: Sequence[Message],
+        token_ids: Sequence[int],
+        messages: Sequence[Message],
+        *,
+        ended: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+        as_template: bool = False,
+    ) -> ChatContinuation:
+        """Return the tokens so far and those of ``render_next``."""
+        following = self.render_next(messages, ended=ended, tools=tools)
+        return ChatContinuation(token_ids=(*map(int, token_ids), *following))
+
+    def parse(self, token_ids: Sequence[int], *, prompt_ids: Sequence[int] | None = None) -> Answer:
+        """Return what the policy wrote in one turn."""
+        return Answer(text=self.decode(token_ids))
 
     def _find_end_of_turn(self) -> list[int]:
         """Return the template's tokens behind an answer, through the first special one; none if no token is special."""
@@ -153,9 +181,15 @@ class TokenizerRenderer:
                 return closing[: index + 1]
         return []
 
-    def _after_stand_in(self, messages: Sequence[Message], *, reply: bool) -> list[int]:
+    def _after_stand_in(
+        self,
+        messages: Sequence[Message],
+        *,
+        reply: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
         """Return the tokens behind the stand-in's answer, tokenized together with the text before them."""
-        text = self.render_text(messages, reply=reply)
+        text = self.render_text(messages, reply=reply, tools=tools)
         if text.count(_STAND_IN) != 1:
             raise DataError(
                 "expected a chat template that shows an assistant's answer once and as it is; this one showed it "
