@@ -64,6 +64,7 @@ WORDS_OF_THE_LANGUAGE = {
     ("core/src/rlhf_core/lazy.py", "torch"),  # the library
     ("core/src/rlhf_core/math/importance.py", "clip"),  # a mode of weights
     ("core/src/rlhf_core/data/learned/chat_spans.py", "function"),  # a key of tool calls
+    ("core/src/rlhf_core/testing/fake_renderer.py", "function"),
 }
 """(path, constant) where core code means something else than the component of that name."""
 

@@ -76,7 +76,7 @@ class Action:
     turn: int
     """Index of the turn in the episode, from 0."""
     reasoning: str = ""
-    """What the policy thought before its answer, where the model marks it; it is not in ``content``."""
+    """Thoughts of the policy before its answer, where the model marks them; they are not in ``content``."""
     content: str | None = None
     """The answer without reasoning and tool calls; None: the model marks neither, so ``text`` is the answer."""
     tool_calls: tuple[ToolCall, ...] = ()

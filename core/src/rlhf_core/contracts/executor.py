@@ -24,18 +24,18 @@ class Generator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the policy wrote in one turn, read from its token ids."""
+    """Reading of the policy's tokens of one turn."""
 
     text: str
     """All of it, decoded without special tokens."""
     reasoning: str = ""
-    """What the policy thought before its answer, where the model marks it."""
+    """Thoughts of the policy before its answer, where the model marks them."""
     content: str | None = None
     """The answer without reasoning and tool calls; None: the model marks neither, so ``text`` is the answer."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Functions that the policy asked for, well formed."""
     malformed: tuple[str, ...] = ()
-    """What the policy wrote in the place of a tool call and is none: a reason for each, for people to read."""
+    """A reason, for people to read, for each place where the policy began a tool call and wrote none."""
     reasoning_open: bool = False
     """The thought has no end, so that there is no answer yet."""
 
