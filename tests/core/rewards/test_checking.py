@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core import RewardError
 from rlhf_core.contracts import RewardResult
+from rlhf_core.processes.problem import ProblemKind
 from rlhf_core.rewards.checking import NotANumber, finite_number, outcome_of, score_checked
-from rlhf_core.rewards.outcome import MAX_TEXT, ProblemKind, problem_of
 
 
 @pytest.mark.parametrize(
@@ -154,38 +153,6 @@ def test_parts_of_another_form_or_sum_are_refused(parts, text):
 
     assert outcome.reward is None
     assert re.search(f"^returned {text}", outcome.problem.text), outcome.problem.text
-
-
-def test_the_text_of_an_exception_is_cut():
-    assert len(problem_of(ValueError("x" * 10**6)).text) < MAX_TEXT + 100
-
-
-def test_the_line_that_raised_is_kept_also_behind_a_translation():
-    def fails():
-        raise KeyError("label")
-
-    def translates():
-        try:
-            fails()
-        except KeyError as error:
-            raise RewardError("no label") from error
-
-    with pytest.raises(RewardError) as caught:
-        translates()
-    problem = problem_of(caught.value)
-
-    assert problem.text == "raised RewardError: no label"
-    assert problem.where[-1].endswith('in fails: raise KeyError("label")')
-
-
-def test_a_recursion_is_told_in_a_few_lines():
-    def recurse():
-        recurse()
-
-    with pytest.raises(RecursionError) as caught:
-        recurse()
-
-    assert len(problem_of(caught.value).where) == 3
 
 
 def test_a_synchronous_score_is_accepted():

@@ -11,9 +11,9 @@ import pytest
 from tests.deadlines import HANG_S, PATIENT_S
 
 from rlhf_core import RewardError
+from rlhf_core.processes.problem import ProblemKind
 from rlhf_core.rewards import host as host_module
 from rlhf_core.rewards.host import RewardHost
-from rlhf_core.rewards.outcome import ProblemKind
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest, Stop, Turn
+from rlhf_core.processes import marked_json
+from rlhf_core.processes.problem import Problem, ProblemKind
 from rlhf_core.rewards import wire
-from rlhf_core.rewards.outcome import Problem, ProblemKind, RewardOutcome
+from rlhf_core.rewards.outcome import RewardOutcome
 
 
 def request(row=None, response="", num_tokens=3, uid="0.0.0.0"):
@@ -25,7 +27,7 @@ def request(row=None, response="", num_tokens=3, uid="0.0.0.0"):
 
 
 def there_and_back(requests):
-    return wire.requests_of(wire.decode(wire.requests_line(1, requests)))
+    return wire.requests_of(marked_json.decode(wire.requests_line(1, requests)))
 
 
 TEXTS = st.text(st.characters(codec=None), max_size=20)
@@ -77,7 +79,7 @@ def test_samples_of_a_group_share_one_row_on_the_wire_but_not_at_the_other_end()
     row = {"answer": "x" * 1000, "list": [1]}
 
     line = wire.requests_line(1, [request(row)] * 8)
-    first, second, *_ = wire.requests_of(wire.decode(line))
+    first, second, *_ = wire.requests_of(marked_json.decode(line))
 
     assert line.count(b"x" * 1000) == 1
     assert first.row is not second.row

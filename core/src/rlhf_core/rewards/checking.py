@@ -10,7 +10,8 @@ from numbers import Real
 from typing import Any
 
 from ..contracts.reward import Reward, RewardRequest, RewardResult
-from .outcome import Problem, ProblemKind, RewardOutcome, problem_of, shown
+from ..processes.problem import Problem, ProblemKind, problem_of, shown
+from .outcome import RewardOutcome
 
 SUM_TOLERANCE = 1e-5
 """Largest difference between a reward and the sum of its parts, as a share of the parts' sizes, at least of 1: parts

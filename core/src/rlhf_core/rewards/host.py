@@ -20,7 +20,8 @@ from ..capabilities import CREDITS_TOKENS
 from ..config.resolved import Selection
 from ..contracts.reward import RewardRequest
 from ..errors import RewardError
-from .outcome import Problem, ProblemKind, RewardOutcome
+from ..processes.problem import Problem, ProblemKind
+from .outcome import RewardOutcome
 from .process import WorkerProcess
 from .thread import WorkerThread
 

@@ -11,8 +11,9 @@ from ..concurrency import all_at_once
 from ..config.resolved import Selection
 from ..contracts.reward import RewardRequest
 from ..errors import RewardError
+from ..processes.problem import Problem, ProblemKind
 from .host import RewardHost
-from .outcome import Problem, ProblemKind, RewardOutcome
+from .outcome import RewardOutcome
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from ..config.resolved import Selection
 from ..contracts.reward import Reward, RewardRequest
-from . import wire
+from ..processes.marked_json import copied
+from ..processes.problem import Problem, ProblemKind, problem_of
 from .checking import score_checked
-from .outcome import Problem, ProblemKind, RewardOutcome, problem_of
+from .outcome import RewardOutcome
 
 _STOP_LIMIT_S = 0.2
 
@@ -59,7 +60,7 @@ class WorkerThread:
     ) -> list[RewardOutcome] | Problem:
         """Return the reward's answer. A thread that did not answer in time has been abandoned."""
         assert self._reward is not None
-        copies = [replace(request, row=wire.copied(request.row)) for request in requests]
+        copies = [replace(request, row=copied(request.row)) for request in requests]
         answer = await self._within(limit_s, score_checked(self._reward, copies))
         if isinstance(answer, Problem) and answer.kind is ProblemKind.TIMED_OUT:
             await self.stop()

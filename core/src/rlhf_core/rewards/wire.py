@@ -1,15 +1,12 @@
 """Requests and outcomes as lines of JSON, in columns instead of objects, since hundreds of samples are sent at once.
 
-There is no pickle. Bytes and dates of a data row, which JSON lacks, are marked and restored; NumPy values become lists
-and numbers. A value of any other type is refused with the name of its column.
+Bytes and dates of a data row, which JSON lacks, are marked. A value of a type that cannot be sent is refused
+with the name of its column.
 """
 
 from __future__ import annotations
 
 import base64
-import copy
-import datetime
-import json
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +18,11 @@ import numpy as np
 from ..batch.trajectory import Stop, Turn
 from ..contracts.reward import RewardRequest
 from ..errors import RewardError
-from .outcome import Problem, ProblemKind, RewardOutcome
+from ..processes import marked_json
+from ..processes.marked_json import copied
+from ..processes.problem import Problem, ProblemKind
+from .outcome import RewardOutcome
 
-_MARK = "\0rlhf"
-_MARK_IN_JSON = json.dumps(_MARK)
-_DATES = {cls.__name__: cls for cls in (datetime.datetime, datetime.date, datetime.time)}
-_ATOMS = frozenset({str, int, float, bool, type(None), bytes})
 _BITS = bytes.maketrans(b"\0\1", b"01")
 
 
@@ -55,8 +51,8 @@ def requests_line(call: int, requests: Sequence[RewardRequest]) -> bytes:
         "truncated": [request.truncated for request in requests],
     }
     try:
-        return encode(message)
-    except (TypeError, ValueError) as error:
+        return line(message)
+    except (TypeError, ValueError, RecursionError) as error:
         raise _unsendable(requests, error) from error
 
 
@@ -97,8 +93,8 @@ def requests_of(message: Mapping[str, Any]) -> list[RewardRequest]:
 def answer_line(call: int, answer: Sequence[RewardOutcome] | Problem) -> bytes:
     """Return the line of a batch's outcomes, or of the problem of the whole batch."""
     if isinstance(answer, Problem):
-        return encode({"call": call, "problem": _problem_fields(answer)})
-    return encode(
+        return line({"call": call, "problem": _problem_fields(answer)})
+    return line(
         {
             "call": call,
             "reward": [outcome.reward for outcome in answer],
@@ -113,7 +109,7 @@ def answer_line(call: int, answer: Sequence[RewardOutcome] | Problem) -> bytes:
     )
 
 
-def answer_of(line: bytes, call: int, count: int) -> list[RewardOutcome] | Problem:
+def answer_of(sent: bytes, call: int, count: int) -> list[RewardOutcome] | Problem:
     """Invert ``answer_line``, for a call with ``count`` samples.
 
     The line may be anything: user code runs in the process that sends it, and can write to the connection.
@@ -122,7 +118,7 @@ def answer_of(line: bytes, call: int, count: int) -> list[RewardOutcome] | Probl
         ValueError: it is no answer to this call.
     """
     try:
-        message = decode(line)
+        message = marked_json.decode(sent)
         if message.get("call") != call:
             raise ValueError(f"it belongs to call {message.get('call')}, not {call}")
         if "problem" in message:
@@ -171,76 +167,9 @@ def _index(value: object) -> int:
     return value
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
-    """Return the message as one line of JSON, in ASCII only, so that lone surrogates survive."""
-    made = 0
-
-    def marked(value: Any) -> Any:
-        nonlocal made
-        result = _marked(value)
-        made += isinstance(result, dict) and _MARK in result
-        return result
-
-    line = json.dumps(message, default=marked, separators=(",", ":"))
-    if line.count(_MARK_IN_JSON) > made:  # A row holds the mark itself.
-        line = json.dumps(_escaped(message), default=_marked, separators=(",", ":"))
-    return line.encode("ascii") + b"\n"
-
-
-def decode(line: bytes) -> dict[str, Any]:
-    """Return the message of a line of ``encode``."""
-    # The hook is called for every object, so it is used only if the line has a mark.
-    hook = _restored if b'{"\\u0000rlhf"' in line else None
-    message: dict[str, Any] = json.loads(line, object_hook=hook)
-    return message
-
-
-def copied(value: Any) -> Any:
-    """Return a copy of a value of a data row; much faster than ``copy.deepcopy`` for values that JSON can hold."""
-    if type(value) in _ATOMS:
-        return value
-    if isinstance(value, Mapping):
-        return {key: copied(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [copied(entry) for entry in value]
-    return copy.deepcopy(value)
-
-
-def _marked(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, bytes):
-        return {_MARK: "bytes", "value": base64.b64encode(value).decode("ascii")}
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-        # A subclass (such as a data-frame library's timestamp) comes back as the standard type.
-        name = next(name for name, cls in _DATES.items() if isinstance(value, cls))
-        return {_MARK: name, "value": value.isoformat()}
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(type(value).__name__)
-
-
-def _escaped(value: Any) -> Any:
-    """Return the value with each dict that has the mark among its keys written as a list of items."""
-    if isinstance(value, Mapping):
-        entries = {key: _escaped(entry) for key, entry in value.items()}
-        return {_MARK: "items", "value": list(entries.items())} if _MARK in value else entries
-    if isinstance(value, list | tuple):
-        return [_escaped(entry) for entry in value]
-    return value
-
-
-def _restored(value: dict[str, Any]) -> Any:
-    kind = value.get(_MARK)
-    if kind is None:
-        return value
-    if kind == "items":
-        return dict(value["value"])
-    if kind == "bytes":
-        return base64.b64decode(value["value"])
-    return _DATES[kind].fromisoformat(value["value"])
+def line(message: Mapping[str, Any]) -> bytes:
+    """Return the message as one line of JSON."""
+    return marked_json.encode(message) + b"\n"
 
 
 def _bits(mask: Sequence[bool]) -> str:
@@ -272,8 +201,8 @@ def _unsendable(requests: Sequence[RewardRequest], error: Exception) -> RewardEr
     for request in requests:
         for column, value in request.row.items():
             try:
-                encode({"value": value})
-            except (TypeError, ValueError) as cause:
+                line({"value": value})
+            except (TypeError, ValueError, RecursionError) as cause:
                 return RewardError(
                     f"{request.uid}: column {column!r} of its row holds a {cause}, which cannot be sent to a reward's "
                     "own process; expected text, numbers, booleans, lists, dicts, bytes or dates"
