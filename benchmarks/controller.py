@@ -283,7 +283,6 @@ def _pool(arguments: argparse.Namespace, tokens: int, supervisor: Supervisor) ->
         launch,
         RolloutSpec(
             executor=ComponentRef(kind="rlhf_rollout_executors", name="single_turn"),
-            environment=None,
             tokenizer_path="",
         ),
         SimpleNamespace(crew=crew, version=0),

@@ -229,11 +229,11 @@ def test_a_reward_whose_options_clash_with_the_cores_is_the_plugins_fault(resolv
 def test_a_component_called_like_an_option_beside_it_is_the_plugins_fault(resolved, plugins):
     from rlhf_core import Component, Registered
 
-    entry = Registered(Component(name="temperature", factory=dict), "other")
+    entry = Registered(Component(name="use", factory=dict), "other")
     plugins.registries["rlhf_environments"].add(entry)
 
     with pytest.raises(PluginError, match="has to rename the component"):
-        resolved("--env", "temperature", "--executor", "turns")
+        resolved("--env", "use", "--executor", "turns")
 
 
 def test_validation_that_crashes_is_the_plugins_fault(resolved):

@@ -8,7 +8,7 @@ from rlhf_core.config.common import ActorConfig
 from rlhf_core.config.layers import merge
 from rlhf_core.config.problems import Labels
 from rlhf_core.config.run import RewardConfig
-from rlhf_core.config.selection import select, select_slot, written_names
+from rlhf_core.config.selection import SelectorEntry, select, select_slot, written_names
 from rlhf_core.config.train import SLOTS, TRAIN
 from rlhf_core.plugins import empty
 
@@ -80,8 +80,8 @@ def test_one_name_in_a_file_is_a_list_of_one(choices):
 @pytest.mark.parametrize(
     ("slot", "words"),
     [
-        (BY_PATH["rollout.environment"], ()),
-        (BY_PATH["rollout.environment"], ("--env", "none")),
+        (BY_PATH["env.use"], ()),
+        (BY_PATH["env.use"], ("--env", "none")),
         (BY_PATH["rollout.filters"], ()),
         (BY_PATH["rollout.filters"], ("--rollout.filters", "none")),
     ],
@@ -200,3 +200,46 @@ def test_what_is_no_name_may_be_overridden(resolved, value):
     assert found.one("actor.optim").registered.name == "momentum"
     with pytest.raises(ConfigError, match=r"^--actor\.momentun\.lr: there is no such option"):
         resolved("--optim", "momentum", "--actor.momentun.lr", "1", files=[overridden])
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("maze", ("maze", None, None)),
+        ("maze=0.7", ("maze", None, "0.7")),
+        ("maze=-1", ("maze", None, "-1")),
+        ("big=maze", ("maze", "big", None)),
+        ("big=sample:maze=2", ("sample:maze", "big", "2")),
+        ("folder/my.py:Maze=.5", ("folder/my.py:Maze", None, ".5")),
+        ("Not=a_label", ("Not=a_label", None, None)),
+    ],
+)
+def test_an_entry_of_a_labeled_selector_has_a_label_a_name_and_a_share(written, expected):
+    entry = SelectorEntry.of(BY_PATH["env.use"], written)
+
+    assert (entry.name, entry.label, entry.share) == expected
+    assert SelectorEntry.of(REWARD, written) == SelectorEntry(written)
+
+
+def test_a_file_may_have_an_equals_sign_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a=b.py").write_text("class Maze: ...")
+
+    assert SelectorEntry.of(BY_PATH["env.use"], "a=b.py:Maze") == SelectorEntry("a=b.py:Maze")
+
+
+def test_a_label_names_the_section_and_is_recorded(choices):
+    big, small = choices(BY_PATH["env.use"], "--env", "big=maze=0.7", "maze")
+
+    assert (big.section, big.names, big.recorded) == ("env.big", {"big"}, "big=sample:maze")
+    assert (small.section, small.recorded) == ("env.maze", "sample:maze")
+
+
+def test_one_environment_twice_needs_a_label(resolved):
+    with pytest.raises(ConfigError, match=r"give it a label of its own: LABEL=NAME"):
+        resolved("--env", "maze", "maze", "--executor", "turns")
+
+
+def test_a_label_cannot_be_an_option_of_the_section(resolved):
+    with pytest.raises(ConfigError, match=r"use=maze: expected another label; 'env.use' is an"):
+        resolved("--env", "use=maze", "--executor", "turns")

@@ -158,8 +158,10 @@ def test_other_processes_get_the_components_of_episodes_by_name(resolved):
 
     rollouts = spec(found).rollouts
 
-    assert (rollouts.executor.name, rollouts.environment.name) == ("sample:turns", "sample:maze")
-    assert rollouts.environment.options == {"gamma": 1.0, "lambda_": 0.95, "mode": "full"}
+    (environment,) = rollouts.environments
+    assert (rollouts.executor.name, environment.component.name) == ("sample:turns", "sample:maze")
+    assert (environment.name, environment.shared) == ("maze", {"share": None})
+    assert environment.component.options == {"gamma": 1.0, "lambda_": 0.95, "mode": "full"}
     assert [reward.section for reward in rollouts.rewards] == ["reward.pattern"]
     assert rollouts.tokenizer_path == "some/model"
     assert spec(resolved("--model.tokenizer", "t")).rollouts.tokenizer_path == "t"

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rlhf_core import Component, DataError, RewardError, RolloutError
+from rlhf_core.contracts import Task, Uid
 from rlhf_core.learning.learner import BatchLearner
 from rlhf_core.loop.session import open_session, total_steps_of
 
@@ -211,7 +212,8 @@ class Maze:
 
 
 MAZE = {
-    "rollout": {"environment": "maze", "executor": "multi_turn", "max_length": 48},
+    "env": {"use": ["maze"]},
+    "rollout": {"executor": "multi_turn", "max_length": 48},
 }
 
 
@@ -235,7 +237,8 @@ def test_each_episode_gets_an_environment_of_its_own(small_run, changed_placemen
 
     make = context_of(small_run, changed_placement, MAZE).environment
 
-    one, other = make(), make()
+    task = Task(uid=Uid(0, 0))
+    one, other = make(task), make(task)
     assert isinstance(one, Maze)
     assert one is not other
     assert one.options == other.options

@@ -92,7 +92,7 @@ def test_an_agent_becomes_an_environment_that_has_to_be_written(example):
     migrated = example("agent_async.sh")
     config = migrated.config
 
-    assert config["rollout"]["environment"] == "agent_func.py:AgentEnvironment"
+    assert config["env"]["use"] == ["agent_func.py:AgentEnvironment"]
     assert config["rollout"]["executor"] == "multi_turn"
     assert (config["rollout"]["max_staleness"], config["rollout"]["in_flight_updates"]) == (1, True)
     # Without a limit of its own, a turn may take all that is left; OpenRLHF's limit only cuts prompts.

@@ -61,7 +61,7 @@ def workers(cluster, monkeypatch, tmp_path):
         reference = ComponentRef(kind="rlhf_rollout_executors", name="single_turn")
         pool = RolloutPool(
             launch,
-            RolloutSpec(executor=reference, environment=None, tokenizer_path=""),
+            RolloutSpec(executor=reference, tokenizer_path=""),
             SimpleNamespace(
                 crew=SimpleNamespace(members=[], over=None, follow=lambda changed: None), version=0
             ),

@@ -52,7 +52,6 @@ def rollouts(spec, model, tmp_path, monkeypatch):
         )
         chosen = RolloutSpec(
             executor=ComponentRef(kind="rlhf_rollout_executors", name="single_turn"),
-            environment=None,
             tokenizer_path=str(model),
             rewards=(reward,),
         )

@@ -11,7 +11,15 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import ConfigError, RLHFError, RolloutError
-from rlhf_core.contracts import ComponentRef, RolloutContext, RolloutSpec, SamplingParams, Task, Uid
+from rlhf_core.contracts import (
+    ComponentRef,
+    EnvironmentSpec,
+    RolloutContext,
+    RolloutSpec,
+    SamplingParams,
+    Task,
+    Uid,
+)
 from rlhf_core.rng import sample_seed
 from rlhf_core.rollouts.worker import open_rollouts
 
@@ -29,11 +37,16 @@ NUM_TASKS, NUM_SAMPLES = 6, 3
 def rollouts(spec, model):
     """Builds a RuntimeSpec whose episodes are those of an executor, with or without an environment."""
 
-    def make(executor="single_turn", environment=None, **options):
+    def make(executor="single_turn", environments=(), **options):
         kinds = ("rlhf_rollout_executors", "rlhf_environments")
         chosen = RolloutSpec(
             executor=ComponentRef(kind=kinds[0], name=executor, options=options),
-            environment=environment and ComponentRef(kind=kinds[1], name=environment),
+            environments=tuple(
+                EnvironmentSpec(
+                    component=ComponentRef(kind=kinds[1], name=name), section=f"env.{name}"
+                )
+                for name in environments
+            ),
             tokenizer_path=str(model),
         )
         return replace(spec(), rollouts=chosen)

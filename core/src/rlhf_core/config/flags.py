@@ -16,7 +16,7 @@ SHORT_NAMES = {
     "model": "model.path",
     "data": "data.train",
     "reward": "reward.use",
-    "env": "rollout.environment",
+    "env": "env.use",
     "executor": "rollout.executor",
     "engine": "engine.name",
     "backend": "backend.name",

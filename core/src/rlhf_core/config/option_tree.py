@@ -28,6 +28,9 @@ class Selector:
     path: str
     hook: str
     many: bool = False
+    labeled: bool = False
+    """True: an entry may be ``LABEL=NAME=SHARE``, whose options stand in the section ``LABEL``; label and share may be
+    left out."""
 
     @property
     def section(self) -> str:

@@ -16,6 +16,7 @@ from .layers import Layer, Words, insert, leaves, lookup, merge
 from .option_tree import OptionTree
 from .problems import Labels, Report, flag
 from .resolved import (
+    EnvironmentOptions,
     OptionsT,
     Resolved,
     ResolvedOptions,
@@ -25,7 +26,7 @@ from .resolved import (
     TermOptions,
 )
 from .sections import Validator, options_of
-from .selection import Choice, select, written_names
+from .selection import Choice, SelectorEntry, select, written_names
 from .train import TRAIN
 
 
@@ -150,7 +151,11 @@ def _unselected(
         for entry in plugins.registries[slot.hook]:
             if key in (entry.name, *entry.component.aliases):
                 return slot.path, entry.origin
-        for name in written_names(slot, layers):
+        for written in written_names(slot, layers):
+            named = SelectorEntry.of(slot, written)
+            if named.label == key:
+                return slot.path, written
+            name = named.name
             if code_reference.is_reference(name) and code_reference.parse(name).name == key:
                 return slot.path, name
     return None
@@ -188,6 +193,8 @@ def _selection(
     """Validate one component's section: the component's own options, and those that its kind shares."""
     model = choice.registered.component.config
     of_core: Config | None = None
+    if choice.share is not None:
+        values = _with_share(choice, values, labels, report)
     if shared is not None:
         every = f"every {COMPONENT_HOOKS[choice.slot.hook]}"
         if clash := sorted(shared.model_fields.keys() & model.model_fields.keys()):
@@ -213,7 +220,22 @@ def _selection(
         options=options,
         reward=of_core if isinstance(of_core, RewardOptions) else None,
         term=of_core if isinstance(of_core, TermOptions) else None,
+        environment=of_core if isinstance(of_core, EnvironmentOptions) else None,
     )
+
+
+def _with_share(
+    choice: Choice, values: Mapping[str, Any], labels: Labels, report: Report
+) -> dict[str, Any]:
+    """Return a section with the share that its entry gives. Of the two places, one that was typed for this run wins."""
+    path, selector = f"{choice.section}.share", choice.slot.path
+    written = values.get("share")
+    typed = labels.is_typed(path)
+    if typed and labels.is_typed(selector) and written != Words((str(choice.share),)):
+        report.add(
+            labels(path), f"{flag(selector)} {choice.written}={choice.share} gives another share"
+        )
+    return dict(values) if typed else {**values, "share": Words((str(choice.share),))}
 
 
 def _check_wrapped_path(
@@ -235,6 +257,7 @@ def _tree(run: BaseModel, choices: Sequence[Choice], selections: Selections) -> 
         options: dict[str, Any] = {
             **_dump(selection.reward),
             **_dump(selection.term),
+            **_dump(selection.environment),
             **_dump(selection.options),
         }
         if by_section[selection.section].wraps is not None:

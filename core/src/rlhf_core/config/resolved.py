@@ -37,6 +37,16 @@ class RewardOptions(Config):
     )
 
 
+class EnvironmentOptions(Config):
+    """Options that every environment has beside its own, in the same section."""
+
+    share: float | None = Field(
+        None,
+        gt=0.0,
+        description="of the run's tasks, in proportion to the others'; unset: an equal part of what shares leave of 1",
+    )
+
+
 class TermOptions(Config):
     """Options that every further loss has beside its own, in the same section."""
 
@@ -60,6 +70,13 @@ class Selection:
     """The core's options for every reward; None for other components."""
     term: TermOptions | None = None
     """The core's options for every further loss; None for other components."""
+    environment: EnvironmentOptions | None = None
+    """The core's options for every environment; None for other components."""
+
+    @property
+    def name(self) -> str:
+        """The component's name in this run: the last word of its section."""
+        return self.section.rpartition(".")[2]
 
     @property
     def needs(self) -> frozenset[str]:

@@ -68,7 +68,6 @@ class DataConfig(PromptData):
 
 class RolloutConfig(SamplingOptions):
     executor: str = Field(description="who turns a task into trajectories")
-    environment: str | None = Field(None, description="what answers the policy between its turns")
     filters: tuple[str, ...] = Field((), description="sample filters, in this order")
     batch_size: Positive = Field(64, description="prompts per step")
     n_samples_per_prompt: Positive = Field(8, description="episodes per prompt: the group size")
@@ -236,6 +235,14 @@ class SupervisedConfig(Config):
     batch_size: Positive = Field(64, description="responses per optimizer update")
 
 
+class EnvironmentsConfig(Config):
+    use: tuple[str, ...] = Field(
+        (),
+        description="what answers the policy between its turns: NAME or FILE.py:CLASS; NAME=0.7 gives a share of the "
+        "tasks, LABEL=NAME another section for the options",
+    )
+
+
 class RewardConfig(Config):
     use: tuple[str, ...] = Field(
         (), description="rewards, added with their weights; FILE.py:NAME for your own function"
@@ -289,6 +296,7 @@ class RunConfig(RunOptions):
     model: ModelConfig
     data: DataConfig = DataConfig()
     rollout: RolloutConfig
+    env: EnvironmentsConfig = EnvironmentsConfig()
     reward: RewardConfig = RewardConfig()
     algo: AlgoConfig
     actor: ActorConfig

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,34 @@ from .option_tree import OptionTree, Selector
 from .problems import Labels, show, with_article
 from .resolved import OptionsT
 
+_LABEL = re.compile(r"([a-z][a-z0-9_]*)=(.+)", re.DOTALL)
+_SHARE = re.compile(r"(.+)=([+-]?(?:\d|\.\d|inf|nan)[^=]*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorEntry:
+    """An entry of a selector, in its parts."""
+
+    name: str
+    """The component's name, or a code reference."""
+    label: str | None = None
+    """Name of the section with its options; None: the component's name."""
+    share: str | None = None
+    """The option ``share``, as it was written."""
+
+    @classmethod
+    def of(cls, slot: Selector, written: str) -> SelectorEntry:
+        """Return the parts of an entry: ``NAME``, and with a labeled selector ``LABEL=NAME=SHARE``."""
+        if not slot.labeled or os.path.exists(written.rpartition(":")[0]):
+            # An existing file may have = in its name.
+            return cls(written)
+        share = label = None
+        if found := _SHARE.fullmatch(written):
+            written, share = found.groups()
+        if found := _LABEL.fullmatch(written):
+            label, written = found.groups()
+        return cls(written, label, share)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -33,12 +63,17 @@ class Choice:
     """Keys under which that section may be written: the component's name and its aliases."""
     wraps: str | None = None
     """The code reference that the component wraps."""
+    label: str | None = None
+    """The label that the entry gives to it; the section is named after it."""
+    share: str | None = None
+    """The option ``share`` as the entry gives it."""
 
     @property
     def recorded(self) -> str:
-        """The name that a run records: a code reference as it was written, else the qualified name."""
+        """The entry that a run records: label, and a code reference as it was written or the qualified name."""
         is_code = code_reference.is_reference(self.written)
-        return self.written if is_code else self.registered.qualified
+        name = self.written if is_code else self.registered.qualified
+        return name if self.label is None else f"{self.label}={name}"
 
     @property
     def owner(self) -> str:
@@ -67,10 +102,15 @@ def select(
             raise ConfigError(
                 f"{labels(choice.slot.path)} {choice.written}: its options would stand in the section "
                 f"{choice.section!r}, where those of {labels(other.slot.path)} {other.written} stand.\n"
-                "  Choose it once, or give one of the two functions another name."
+                f"  {_WAYS_OUT[choice.slot.labeled]}"
             )
         seen[choice.section] = choice
-        if choice.registered.name in options.section_model(choice.slot).model_fields:
+        if choice.label in options.section_model(choice.slot).model_fields:
+            raise ConfigError(
+                f"{labels(choice.slot.path)} {choice.label}={choice.written}: expected another label; "
+                f"{choice.section!r} is an option."
+            )
+        if choice.section.rpartition(".")[2] in options.section_model(choice.slot).model_fields:
             raise PluginError(
                 f"{labels(choice.slot.path)} {choice.written}: the section {choice.section!r} cannot hold its options, "
                 f"because the core has an option of that name. {choice.registered.origin} has to rename the component."
@@ -118,35 +158,47 @@ def written_names(slot: Selector, layers: Sequence[Layer]) -> Iterator[str]:
         yield from (name for name in names if isinstance(name, str))
 
 
-def _choose(slot: Selector, name: str, label: str, plugins: Plugins) -> Choice:
+_WAYS_OUT = {
+    False: "Choose it once, or give one of the two functions another name.",
+    True: "Choose it once, or give it a label of its own: LABEL=NAME.",
+}
+"""Ways out of two components with one section, by whether the selector is labeled."""
+
+
+def _choose(slot: Selector, written: str, label: str, plugins: Plugins) -> Choice:
+    entry = SelectorEntry.of(slot, written)
+    name = entry.name
     try:
         wrapper = _wrapper(plugins.registries[slot.hook])
         if code_reference.is_reference(name) and wrapper is not None:
             reference = code_reference.parse(name)
             reference.definition()
             plugins.loaded[str(reference.path)] = reference.origin
-            return _choice(slot, name, wrapper, reference.name, wraps=name)
+            return _choice(slot, entry, wrapper, reference.name, wraps=name)
         registered = plugins.get(slot.hook, name)
     except RLHFError as error:
-        raise type(error)(f"{label} {name}: {error}") from error
-    return _choice(slot, name, registered, registered.name)
+        raise type(error)(f"{label} {written}: {error}") from error
+    return _choice(slot, entry, registered, registered.name)
 
 
 def _choice(
     slot: Selector,
-    written: str,
+    entry: SelectorEntry,
     registered: Registered[Any],
     section: str,
     wraps: str | None = None,
 ) -> Choice:
-    aliases = () if wraps else registered.component.aliases
+    aliases = () if wraps or entry.label else registered.component.aliases
+    section = entry.label or section
     return Choice(
         slot=slot,
-        written=written,
+        written=entry.name,
         registered=registered,
         section=f"{slot.section}.{section}",
         names=frozenset({section, *aliases}),
         wraps=wraps,
+        label=entry.label,
+        share=entry.share,
     )
 
 

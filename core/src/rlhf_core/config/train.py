@@ -11,7 +11,7 @@ from ..plugins import Plugins
 from .checks import cautions, effects, features, rules
 from .option_tree import NamedPaths, OptionTree, Selector
 from .problems import Labels
-from .resolved import RewardOptions, Selections, TermOptions
+from .resolved import EnvironmentOptions, RewardOptions, Selections, TermOptions
 from .run import RunConfig
 
 SLOTS = (
@@ -19,7 +19,7 @@ SLOTS = (
     Selector("engine.name", "rlhf_engines"),
     Selector("backend.name", "rlhf_train_backends"),
     Selector("rollout.executor", "rlhf_rollout_executors"),
-    Selector("rollout.environment", "rlhf_environments"),
+    Selector("env.use", "rlhf_environments", many=True, labeled=True),
     Selector("rollout.filters", "rlhf_sample_filters", many=True),
     Selector("reward.use", "rlhf_rewards", many=True),
     Selector("reward.shapers", "rlhf_reward_shapers", many=True),
@@ -70,7 +70,11 @@ TRAIN = OptionTree(
     example="--estimator NAME",
     model=RunConfig,
     selectors=SLOTS,
-    shared={"reward.use": RewardOptions, "algo.terms.use": TermOptions},
+    shared={
+        "env.use": EnvironmentOptions,
+        "reward.use": RewardOptions,
+        "algo.terms.use": TermOptions,
+    },
     check=_check,
     cautions=cautions.cautions,
     models=_models,

@@ -78,6 +78,7 @@ from .reward import (
     SampleFilter,
 )
 from .runtime import (
+    EnvironmentSpec,
     Placement,
     PlansPlacement,
     RewardSpec,
@@ -108,6 +109,7 @@ __all__ = [
     "Engine",
     "EngineSpec",
     "Environment",
+    "EnvironmentSpec",
     "EpisodeEnd",
     "FinishedGroup",
     "GenerationRequest",

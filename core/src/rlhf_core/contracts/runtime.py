@@ -69,12 +69,29 @@ class RewardSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSpec:
+    """An environment as it crosses process boundaries."""
+
+    component: ComponentRef
+    section: str
+    """Path of the section with its options, such as ``env.maze``; the last word is its name in the run."""
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    """The options that every environment has."""
+
+    @property
+    def name(self) -> str:
+        """The environment's name in the run."""
+        return self.section.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSpec:
     """Names and plain values from which a process builds all that it needs to run episodes."""
 
     executor: ComponentRef
-    environment: ComponentRef | None
     tokenizer_path: str
+    environments: tuple[EnvironmentSpec, ...] = ()
+    """Empty: no episode has an environment."""
     trust_remote_code: bool = False
     rewards: tuple[RewardSpec, ...] = ()
     """Empty when the environment alone gives rewards."""

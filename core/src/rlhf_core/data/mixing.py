@@ -60,6 +60,11 @@ def epoch_order(
     return order.astype(np.int64)
 
 
+def spread(index: int) -> float:
+    """Return the fraction of an index times the golden ratio, in [0, 1): any run of indices is spread evenly."""
+    return index * 0x9E3779B97F4A7C15 % 2**64 / 2**64
+
+
 def held_out(name: str, size: int, *, fraction: float, seed: int) -> NDArray[np.bool_]:
     """Return a mask (size,), True at the rows to hold out: about ``fraction`` of the rows, at least one and not all.
 

@@ -19,6 +19,7 @@ from ..config.run import PromptData, RunConfig
 from ..errors import DataError
 from .chat.renderer import TokenizerRenderer
 from .mixing import epoch_counts, epoch_order, held_out
+from .players import Players
 from .prompts import Prompts, tokenize_prompts
 from .rows import BadRow, PromptFormat, bad_row_error, describe_skipped
 from .source import Source
@@ -50,6 +51,7 @@ class TaskSet:
         parts: parts of the set, with indices that ascend over all parts.
         probabilities: shares of the parts in an epoch; empty: an epoch has all rows of all parts.
         shuffle: whether each epoch has a new order.
+        players: environments of the run, one of which plays each task.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class TaskSet:
         *,
         probabilities: Sequence[float] = (),
         shuffle: bool = False,
+        players: Players | None = None,
     ) -> None:
         self._parts = parts
+        self._players = players or Players()
         self._probabilities = probabilities
         self._shuffle = shuffle
         self._sizes = [len(part.ids) for part in parts]
@@ -101,6 +105,7 @@ class TaskSet:
             messages=prompt if isinstance(prompt, tuple) else (),
             row=row,
             dataset=part.dataset,
+            environment=self._players.of(index, row),
         )
 
 
@@ -109,10 +114,12 @@ class EnvironmentTasks:
 
     Args:
         count: number of tasks of one epoch.
+        players: environments of the run, one of which plays each task.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, players: Players | None = None) -> None:
         self._count = count
+        self._players = players or Players()
 
     def __len__(self) -> int:
         return self._count
@@ -123,10 +130,13 @@ class EnvironmentTasks:
 
     def task(self, index: int, epoch: int) -> Task:
         """Return an empty task with ``uid = (epoch, index, 0, 0)``."""
-        return Task(uid=Uid(epoch, index), dataset="environment")
+        name = self._players.of(index)
+        return Task(uid=Uid(epoch, index), dataset=name or "environment", environment=name)
 
 
-def load_task_set(run: RunConfig, renderer: TokenizerRenderer) -> TaskSet | EnvironmentTasks:
+def load_task_set(
+    run: RunConfig, renderer: TokenizerRenderer, players: Players | None = None
+) -> TaskSet | EnvironmentTasks:
     """Return the training tasks, without the rows that ``eval.fraction`` holds out.
 
     Without ``data.train`` an epoch has ``data.max_samples`` empty tasks, or, if unset, ``rollout.batch_size``.
@@ -136,7 +146,7 @@ def load_task_set(run: RunConfig, renderer: TokenizerRenderer) -> TaskSet | Envi
     """
     data = run.data
     if not data.train:
-        return EnvironmentTasks(data.max_samples or run.rollout.batch_size)
+        return EnvironmentTasks(data.max_samples or run.rollout.batch_size, players)
     reader = _Reader(data, renderer, "data.train", data.train)
     start = 0
     for spec in data.train:
@@ -145,7 +155,12 @@ def load_task_set(run: RunConfig, renderer: TokenizerRenderer) -> TaskSet | Envi
         held = held_out(source.name, used, fraction=run.eval.fraction, seed=run.seed)
         reader.add(source, ~held, start)
         start += len(source)
-    return TaskSet(reader.parts(), probabilities=data.probabilities, shuffle=data.shuffle)
+    return TaskSet(
+        reader.parts(),
+        probabilities=data.probabilities,
+        shuffle=data.shuffle,
+        players=players,
+    )
 
 
 def load_prompts(data: PromptData, renderer: TokenizerRenderer) -> TaskSet:
@@ -163,7 +178,9 @@ def load_prompts(data: PromptData, renderer: TokenizerRenderer) -> TaskSet:
     return TaskSet(reader.parts())
 
 
-def load_eval_sets(run: RunConfig, renderer: TokenizerRenderer) -> Mapping[str, TaskSet]:
+def load_eval_sets(
+    run: RunConfig, renderer: TokenizerRenderer, players: Players | None = None
+) -> Mapping[str, TaskSet]:
     """Return the evaluation sets by name: the sets of ``eval.data``, and the rows that ``eval.fraction`` holds out.
 
     The indices of a set's tasks count from 0 without gaps, in the order of the rows.
@@ -181,13 +198,15 @@ def load_eval_sets(run: RunConfig, renderer: TokenizerRenderer) -> Mapping[str, 
             )
         reader = _Reader(run.data, renderer, "eval.data", [spec])
         reader.add(source, np.ones(_limited(len(source), run.eval.max_samples), dtype=bool))
-        sets[source.name] = TaskSet(reader.parts(compact=True))
+        sets[source.name] = TaskSet(reader.parts(compact=True), players=players)
     if run.eval.fraction:
-        sets |= _held_out_sets(run, renderer)
+        sets |= _held_out_sets(run, renderer, players)
     return sets
 
 
-def _held_out_sets(run: RunConfig, renderer: TokenizerRenderer) -> dict[str, TaskSet]:
+def _held_out_sets(
+    run: RunConfig, renderer: TokenizerRenderer, players: Players | None
+) -> dict[str, TaskSet]:
     readers: dict[str, _Reader] = {}
     for spec in run.data.train:
         source = open_source(spec, split=run.data.split)
@@ -205,7 +224,10 @@ def _held_out_sets(run: RunConfig, renderer: TokenizerRenderer) -> dict[str, Tas
             "eval.fraction: expected sets of at least 2 rows, to hold some out; got sets of 1 row. "
             "Give held-out rows with --eval.data."
         )
-    return {name: TaskSet(reader.parts(compact=True)) for name, reader in readers.items()}
+    return {
+        name: TaskSet(reader.parts(compact=True), players=players)
+        for name, reader in readers.items()
+    }
 
 
 class _Reader:

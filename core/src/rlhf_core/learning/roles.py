@@ -16,6 +16,7 @@ from ..contracts.model_adapter import ModelAdapter
 from ..contracts.runtime import RolloutSpec, RuntimeSpec
 from ..rewards.spec import spec_of
 from ..rng import seed_of
+from ..rollouts.environments import environment_spec
 from .demands import Demands
 
 POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
@@ -74,10 +75,9 @@ def _served_rank(resolved: Resolved) -> int | None:
 
 def _rollout_spec(resolved: Resolved) -> RolloutSpec:
     model = resolved.run.model
-    environment = resolved.optional("rollout.environment")
     return RolloutSpec(
         executor=_ref(resolved, "rollout.executor", "rlhf_rollout_executors"),
-        environment=environment.ref("rlhf_environments") if environment else None,
+        environments=tuple(map(environment_spec, resolved.selections["env.use"])),
         tokenizer_path=model.tokenizer or model.path,
         trust_remote_code=model.trust_remote_code,
         rewards=tuple(map(spec_of, resolved.selections["reward.use"])),

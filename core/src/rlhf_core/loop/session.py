@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..batch.task import Task
-from ..config.checks.features import spare_prompts
+from ..config.checks.features import environment_shares, spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig, RunConfig
 from ..contracts.engine import Engine
-from ..contracts.environment import Environment
 from ..contracts.executor import Renderer, RolloutContext, RolloutExecutor
 from ..contracts.learner import Learner
 from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
 from ..data.chat.renderer import TokenizerRenderer
+from ..data.players import Players
 from ..data.tasks import load_eval_sets, load_task_set
 from ..data.tokenizer import eos_token_ids, load_tokenizer
 from ..errors import ConfigError
@@ -30,6 +29,7 @@ from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
 from ..rng import sample_seed
 from ..rollouts.cursor import Tasks
+from ..rollouts.environments import environments_of
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.source import Ahead, RolloutSource
 from .evaluation import Evaluator, metric_names
@@ -68,8 +68,9 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
     )
     renderer = TokenizerRenderer(tokenizer)
-    tasks = load_task_set(run, renderer)
-    eval_sets = load_eval_sets(run, renderer)
+    players = Players(environment_shares(resolved.selections["env.use"]))
+    tasks = load_task_set(run, renderer, players)
+    eval_sets = load_eval_sets(run, renderer, players)
     _check_best_metric(run, eval_sets)
     total_steps = total_steps_of(resolved, len(tasks))
 
@@ -140,7 +141,7 @@ def _check_best_metric(run: RunConfig, eval_sets: Iterable[str]) -> None:
         eval_sets,
         run.eval.temperatures,
         run.eval.n_samples,
-        draws=run.rollout.environment is not None,
+        draws=bool(run.env.use),
     )
     if wanted is not None and wanted not in names:
         raise ConfigError(
@@ -156,7 +157,7 @@ def _context(resolved: Resolved, engine: Engine, renderer: Renderer) -> RolloutC
         sampling=run.rollout.params(),
         max_length=max_length(run),
         seed=_no_seed,
-        environment=_environment_factory(resolved),
+        environment=environments_of(resolved.selections["env.use"]),
     )
 
 
@@ -197,19 +198,6 @@ def _build_all(resolved: Resolved, slot: str) -> list[Any]:
         selection.registered.build(selection.options)
         for selection in resolved.selections.get(slot, ())
     ]
-
-
-def _environment_factory(resolved: Resolved) -> Any:
-    selection = resolved.optional("rollout.environment")
-    if selection is None:
-        return None
-    factory = selection.registered.load()
-
-    def make(task: Task) -> Environment:
-        environment: Environment = factory(selection.options)
-        return environment
-
-    return make
 
 
 def _no_seed(sample: int, turn: int) -> int:

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..batch.task import Task
-from ..component import ComponentRef
 from ..contracts.environment import Environment
 from ..contracts.executor import (
     FinishedGroup,
@@ -25,6 +24,7 @@ from ..contracts.executor import (
 from ..contracts.reward import RewardRequest
 from ..contracts.runtime import RolloutSpec
 from ..plugins import Plugins
+from .environments import open_environments
 
 if TYPE_CHECKING:
     from ..rewards.panel import RewardPanel, SampleScore
@@ -59,7 +59,7 @@ def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
     return RolloutParts(
         executor=plugins.build(spec.executor),
         renderer=TokenizerRenderer(tokenizer),
-        environment=_environments(spec.environment, plugins) if spec.environment else None,
+        environment=open_environments(spec.environments, plugins),
     )
 
 
@@ -139,18 +139,6 @@ class GroupRunner:
         assert self._panel is not None
         scores = iter(await self._panel.score([one for requests in waiting for one in requests]))
         return [list(islice(scores, len(requests))) for requests in waiting]
-
-
-def _environments(reference: ComponentRef, plugins: Plugins) -> Callable[[Task], Environment]:
-    registered = plugins.get(reference.kind, reference.name)
-    options = registered.validate(reference.options)
-    factory = registered.load()
-
-    def make(task: Task) -> Environment:
-        environment: Environment = factory(options)
-        return environment
-
-    return make
 
 
 def _no_seed(sample: int, turn: int) -> int:

@@ -229,7 +229,7 @@ def _notes_on_options(planned: PlannedRun) -> list[str]:
     notes = []
     if planned.demands.supervised:
         notes.append("supervised rows are not modeled: neither their memory nor their time")
-    if planned.run.rollout.environment is not None:
+    if planned.run.env.use:
         notes.append(
             "turns of an environment are not modeled: one turn of --response-tokens, no time of the environment"
         )

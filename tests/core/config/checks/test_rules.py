@@ -203,7 +203,7 @@ def test_an_environment_is_task_and_reward(resolved):
         enough=False,
     )
 
-    assert result.one("rollout.environment").registered.name == "maze"
+    assert result.one("env.use").registered.name == "maze"
 
 
 def test_an_environment_without_data_has_no_epochs(resolved):

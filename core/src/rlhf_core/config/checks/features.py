@@ -10,7 +10,7 @@ from ... import capabilities
 from ...capabilities import OFF_POLICY, SERVES_ADAPTERS, SHARES_WEIGHTS, Chosen
 from ...contracts.backend import Aggregation
 from ..problems import Labels
-from ..resolved import Selection, Selections
+from ..resolved import EnvironmentOptions, Selection, Selections
 from ..run import RolloutConfig, RunConfig
 
 _CRITIC = "critic."
@@ -26,7 +26,7 @@ def features_of(run: RunConfig, selections: Selections) -> frozenset[str]:
     """Return the capabilities of ``capabilities.BROUGHT_BY_OPTIONS`` that the options bring to this run."""
     kl = run.algo.kl
     found = {
-        "environment": bool(selections["rollout.environment"]),
+        "environment": bool(selections["env.use"]),
         "reward": bool(selections["reward.use"]),
         "data": bool(run.data.train),
         "is_correction": bool(selections["algo.correction.kind"]),
@@ -67,6 +67,20 @@ def weighs_samples(selections: Selections) -> bool:
     reads the sampler's log-probs itself."""
     (loss,) = selections["algo.loss.policy"]
     return bool(selections["algo.correction.kind"]) or "rollout_logprobs" in loss.needs
+
+
+def environment_shares(environments: Sequence[Selection]) -> dict[str, float]:
+    """Return the share of the tasks that each environment plays, by name; they add up to 1.
+
+    Those without a share get equal parts of what the others leave of 1. If all have one, they are proportions.
+    """
+    shares = {each.name: (each.environment or EnvironmentOptions()).share for each in environments}
+    given = sum(share for share in shares.values() if share is not None)
+    unset = sum(share is None for share in shares.values())
+    if not unset:
+        return {name: share / given for name, share in shares.items() if share is not None}
+    rest = max(1.0 - given, 0.0) / unset
+    return {name: rest if share is None else share for name, share in shares.items()}
 
 
 def is_off_policy(loss: Selection) -> bool:

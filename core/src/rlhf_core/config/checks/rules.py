@@ -12,7 +12,13 @@ from ...plugins import Plugins
 from ..problems import Labels, flag
 from ..resolved import Selections
 from ..run import RunConfig
-from .features import is_off_policy, renormalizes, updates_per_batch, weighs_samples
+from .features import (
+    environment_shares,
+    is_off_policy,
+    renormalizes,
+    updates_per_batch,
+    weighs_samples,
+)
 
 
 def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins) -> None:
@@ -23,6 +29,7 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
     """
     for problem in (
         *_task_rules(run, selections, labels, plugins),
+        *_share_rules(selections, labels),
         *_data_rules(run, labels),
         *_sampling_rules(run, labels),
         *_training_rules(run, labels),
@@ -40,7 +47,7 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
 def _task_rules(
     run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins
 ) -> Iterator[str]:
-    environment = selections["rollout.environment"]
+    environment = selections["env.use"]
     if not run.data.train and not environment:
         yield (
             "--data: expected data files, or an environment that makes its own tasks; got neither.\n"
@@ -63,7 +70,7 @@ def _task_rules(
             if "environment" in entry.component.needs
         ]
         yield (
-            f"{labels('rollout.environment')} {environment[0].registered.name}: "
+            f"{labels('env.use')} {environment[0].registered.name}: "
             f"{labels('rollout.executor')} {executor} never plays an environment.\n"
             f"  Choose one that does: {' or '.join(f'--executor {name}' for name in able) or 'none is installed'}."
         )
@@ -84,6 +91,15 @@ def _task_rules(
         yield (
             "--steps is required: an environment without a data set has no epochs to count. Set --steps 100, or "
             "--data.max_samples to say how many tasks make an epoch."
+        )
+
+
+def _share_rules(selections: Selections, labels: Labels) -> Iterator[str]:
+    shares = environment_shares(selections["env.use"])
+    if left_out := sorted(name for name, share in shares.items() if share <= 0.0):
+        yield (
+            f"{labels('env.use')}: the shares of the other environments add up to 1 or more, so nothing is left for "
+            f"{left_out[0]}. Give it a share too: {left_out[0]}=0.5."
         )
 
 
@@ -278,7 +294,7 @@ def _term_rules(selections: Selections, labels: Labels) -> Iterator[str]:
 def _reward_rules(selections: Selections, labels: Labels) -> Iterator[str]:
     rewards = selections["reward.use"]
     weights = [chosen.reward.weight for chosen in rewards if chosen.reward is not None]
-    if weights and not any(weights) and not selections["rollout.environment"]:
+    if weights and not any(weights) and not selections["env.use"]:
         section = rewards[0].section
         yield f"{labels(f'{section}.weight')} is 0, as is every reward's weight: nothing would be learned"
 

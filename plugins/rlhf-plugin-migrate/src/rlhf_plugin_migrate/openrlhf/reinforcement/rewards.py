@@ -46,7 +46,7 @@ def _set_agent(source: SourceOptions, out: Outcome) -> None:
     path = source.text(_AGENT)
     out.set("rollout.executor", "multi_turn", _AGENT)
     comment = "write this class: docs/writing-an-environment.md"
-    out.set("rollout.environment", f"{path}:AgentEnvironment", _AGENT, comment=comment)
+    out.set("env.use", [f"{path}:AgentEnvironment"], _AGENT, comment=comment)
     out.missing(
         _AGENT,
         "an AgentExecutor cannot be used as it is. Its AgentInstance becomes a class AgentEnvironment with reset and "

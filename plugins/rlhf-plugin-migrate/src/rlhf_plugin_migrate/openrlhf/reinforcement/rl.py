@@ -160,7 +160,7 @@ _TRAIN: tuple[Line, ...] = (
     ("train.batch_size", WHOLE, 128, Rule("train.batch_size"), "train_batch_size"),
     ("train.num_episodes", WHOLE, 1, To("train.epochs"), "num_episodes"),
     ("train.max_epochs", WHOLE, 1, To("train.inner_epochs"), "max_epochs"),
-    ("train.agent_func_path", TEXT, None, Rule("rollout.executor", "rollout.environment"), "agent_func_path"),
+    ("train.agent_func_path", TEXT, None, Rule("rollout.executor", "env.use"), "agent_func_path"),
     ("ds.enable_sleep", SWITCH, False, why.SLEEP, "deepspeed_enable_sleep"),
     ("ds.value_head_prefix", TEXT, "score", Rule("reward.reward_model.head"), "value_head_prefix"),
 )

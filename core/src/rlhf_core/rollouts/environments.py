@@ -1,0 +1,113 @@
+"""The environments of a run by name: made from the configuration, or from what another process sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..batch.task import Task
+from ..component import Config, Registered
+from ..config.resolved import EnvironmentOptions, Selection
+from ..contracts.environment import Environment
+from ..contracts.runtime import EnvironmentSpec
+from ..errors import RolloutError
+from ..plugins import Plugins
+
+SLOT, HOOK = "env.use", "rlhf_environments"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenEnvironment:
+    """An environment that a run uses. Calling it makes one for an episode."""
+
+    name: str
+    """Name in the run, by which ``Task.environment`` names it."""
+    registered: Registered[Environment]
+    make: Callable[[Config], Environment]
+    """The loaded factory."""
+    options: Config
+    shared: EnvironmentOptions
+
+    def __call__(self) -> Environment:
+        """Return a fresh environment."""
+        return self.make(self.options)
+
+
+class Environments:
+    """The environments of a run. Calling it with a task makes a fresh environment for an episode of the task."""
+
+    def __init__(self, chosen: Iterable[ChosenEnvironment]) -> None:
+        self._chosen = {each.name: each for each in chosen}
+
+    def __call__(self, task: Task) -> Environment:
+        """Return a fresh environment of the kind that the task names; a run's only one need not be named.
+
+        Raises:
+            RolloutError: the run has no such environment.
+        """
+        return self.of(task)()
+
+    def of(self, task: Task) -> ChosenEnvironment:
+        """Return the environment that plays a task.
+
+        Raises:
+            RolloutError: the run has no such environment.
+        """
+        name = task.environment or (next(iter(self._chosen)) if len(self._chosen) == 1 else "")
+        if name not in self._chosen:
+            raise RolloutError(
+                f"{task.uid}: expected a task of one of the run's environments ({', '.join(self._chosen)}), got one of "
+                f"{name!r}. Choose it with --env, or name another one in the row's column 'environment'."
+            )
+        return self._chosen[name]
+
+
+def environments_of(selections: Sequence[Selection]) -> Environments | None:
+    """Return the environments of a configuration, their code imported; None when there are none.
+
+    Raises:
+        RLHFError: the code of one cannot be imported.
+    """
+    if not selections:
+        return None
+    return Environments(
+        ChosenEnvironment(
+            name=selection.name,
+            registered=selection.registered,
+            make=selection.registered.load(),
+            options=selection.options,
+            shared=selection.environment or EnvironmentOptions(),
+        )
+        for selection in selections
+    )
+
+
+def environment_spec(selection: Selection) -> EnvironmentSpec:
+    """Return the names and plain values from which ``open_environments`` makes the same environment elsewhere."""
+    shared = selection.environment or EnvironmentOptions()
+    return EnvironmentSpec(
+        component=selection.ref(HOOK),
+        section=selection.section,
+        shared=shared.model_dump(mode="json"),
+    )
+
+
+def open_environments(specs: Sequence[EnvironmentSpec], plugins: Plugins) -> Environments | None:
+    """Return the environments that ``environment_spec`` described, made of this process's plugins.
+
+    Raises:
+        RLHFError: this process lacks one, or its code cannot be imported.
+    """
+    selections = []
+    for spec in specs:
+        registered = plugins.get(spec.component.kind, spec.component.name)
+        selections.append(
+            Selection(
+                slot=SLOT,
+                section=spec.section,
+                registered=registered,
+                options=registered.validate(spec.component.options),
+                environment=EnvironmentOptions.model_validate(dict(spec.shared)),
+            )
+        )
+    return environments_of(selections)
