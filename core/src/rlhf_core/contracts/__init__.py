@@ -11,6 +11,7 @@ from .advantage import AdvantageEstimator, Advantages, RewardBatch
 from .backend import (
     MARGIN,
     PREPARED,
+    ROW_WEIGHTS,
     Aggregation,
     LossTerm,
     Normalizers,
@@ -93,6 +94,7 @@ __all__ = [
     "MARGIN",
     "PREPARED",
     "ROLLOUT",
+    "ROW_WEIGHTS",
     "Action",
     "AdvantageEstimator",
     "Advantages",
