@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -25,13 +26,23 @@ from rlhf_core.inference import (
 from rlhf_core.plugins import Plugins
 
 from ..serving.served import renderer_of, serving
+from ..worklist.configuration import GoingOn, record_config
+from ..worklist.in_order import in_order
+from ..worklist.progress import WorkProgress
 from .answering import Answerer, Prompter
-from .configuration import record_config
 from .dataset import summarize
-from .in_order import in_order
 from .options import COMPLETIONS, GenerateOptions
-from .progress import GenerationProgress
 from .records import check_same_prompts, cut_half_line
+
+RESUMING = GoingOn(
+    free=re.compile(
+        r"output|engines|(select|log|resume)\..*|rollout\.concurrency|engine\.\w+\..*|reward\.\w+\.(timeout_s|on_error|isolate)"
+    ),
+    contents="completions",
+    label="--resume: ",
+    way_out="choose another --output",
+)
+"""Rules of ``--resume``: no completion that is there depends on the free options."""
 
 
 def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResult:
@@ -46,7 +57,7 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
     folder = Path(options.output)
     with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
         path = folder / COMPLETIONS
-        record_config(resolved, folder, is_begun=path.exists())
+        record_config(resolved, folder, RESUMING, is_begun=path.exists())
         renderer = renderer_of(options.model)
         prompter = Prompter(PromptFormat.of(options.data), renderer)
         prompts = load_prompts(options.data, renderer)
@@ -56,7 +67,7 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
         written = check_same_prompts(path, zip(order, before, strict=True))
         if written < len(order):
             tasks = (prompts.task(index, 0) for index in order[written:])
-            progress = GenerationProgress(options.log.progress, total=len(order), done=written)
+            progress = WorkProgress(options.log.progress, total=len(order), done=written)
             try:
                 written = asyncio.run(_write(resolved, tasks, prompter, path, progress, interrupts))
             except (RewardError, RolloutError) as error:
@@ -89,7 +100,7 @@ async def _write(
     tasks: Iterable[Task],
     prompter: Prompter,
     path: Path,
-    progress: GenerationProgress,
+    progress: WorkProgress,
     interrupts: Interrupts,
 ) -> int:
     """Append the completions of ``tasks`` to the file, and return the number of prompts that are in it then."""
@@ -133,6 +144,7 @@ async def _write(
         ):
             fault_point("save", prompt.index)
             file.write_line(prompt.to_line())
-            progress.add(prompt)
+            answers = prompt.completions
+            progress.add(len(answers), sum(answer.tokens for answer in answers))
         file.sync()
     return progress.done

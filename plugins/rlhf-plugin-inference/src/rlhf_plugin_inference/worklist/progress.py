@@ -6,19 +6,26 @@ import sys
 import time
 from types import TracebackType
 
-from .records import AnsweredPrompt
 
-
-class GenerationProgress:
+class WorkProgress:
     """Context that shows how many prompts are done, and the rate; on stderr.
 
     Args:
         wanted: the option ``log.progress``.
         done: prompts that were done before.
+        unit: what a prompt gives several of, in the plural.
         every_s: seconds between two lines.
     """
 
-    def __init__(self, wanted: str, *, total: int, done: int, every_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        wanted: str,
+        *,
+        total: int,
+        done: int,
+        unit: str = "completions",
+        every_s: float = 10.0,
+    ) -> None:
         self._is_live = wanted == "live" or (wanted == "auto" and sys.stderr.isatty())
         self._bar: _Bar | None = None
         self._every_s = every_s
@@ -26,10 +33,11 @@ class GenerationProgress:
         self.done = done
         """Prompts that are written."""
         self._total = total
-        self._completions = self._tokens = 0
+        self._unit = unit
+        self._units = self._tokens = 0
         self._begin = self._shown = time.monotonic()
 
-    def __enter__(self) -> GenerationProgress:
+    def __enter__(self) -> WorkProgress:
         if self._is_live:
             self._bar = _Bar(self._total, self.done)
         return self
@@ -43,11 +51,11 @@ class GenerationProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def add(self, prompt: AnsweredPrompt) -> None:
-        """Count a prompt that is written."""
+    def add(self, units: int, tokens: int) -> None:
+        """Count a prompt that is written, what it gave, and the tokens of that."""
         self.done += 1
-        self._completions += len(prompt.completions)
-        self._tokens += sum(answer.tokens for answer in prompt.completions)
+        self._units += units
+        self._tokens += tokens
         if self._bar is not None:
             self._bar.show(self.done, self.rate())
         elif not self._is_silent and time.monotonic() - self._shown >= self._every_s:
@@ -55,9 +63,11 @@ class GenerationProgress:
             print(f"{self.done}/{self._total} prompts, {self.rate()}", file=sys.stderr, flush=True)
 
     def rate(self) -> str:
-        """Return completions and tokens per second since the start."""
+        """Return what was made per second since the start."""
         seconds = max(time.monotonic() - self._begin, 1e-9)
-        return f"{self._completions / seconds:,.1f} completions/s, {self._tokens / seconds:,.0f} tokens/s"
+        return (
+            f"{self._units / seconds:,.1f} {self._unit}/s, {self._tokens / seconds:,.0f} tokens/s"
+        )
 
 
 class _Bar:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_plugin_inference.generate.progress import GenerationProgress
-from rlhf_plugin_inference.generate.records import AnsweredPrompt, ScoredAnswer
-
-ANSWER = ScoredAnswer(text="a", tokens=50, stop="eos", logprob=-1.0, seed=0)
-PROMPT = AnsweredPrompt(
-    index=0, dataset="d", prompt="p", messages=None, prompt_tokens=1, completions=(ANSWER,) * 2
-)
+from rlhf_plugin_inference.worklist.progress import WorkProgress
 
 
 def shown(capsys, wanted, every_s=300.0):
-    with GenerationProgress(wanted, total=9, done=4, every_s=every_s) as state:
+    with WorkProgress(wanted, total=9, done=4, every_s=every_s) as state:
         for _ in range(5):
-            state.add(PROMPT)
+            state.add(2, 100)
     assert state.done == 9
     return capsys.readouterr()
 

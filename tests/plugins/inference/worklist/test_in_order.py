@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from rlhf_plugin_inference.generate.in_order import in_order
+from rlhf_plugin_inference.worklist.in_order import in_order
 
 
 def never():
