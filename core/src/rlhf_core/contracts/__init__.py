@@ -11,7 +11,6 @@ from .advantage import AdvantageEstimator, Advantages, RewardBatch
 from .backend import (
     MARGIN,
     PREPARED,
-    ROW_WEIGHTS,
     Aggregation,
     LossTerm,
     Normalizers,
@@ -94,7 +93,6 @@ __all__ = [
     "MARGIN",
     "PREPARED",
     "ROLLOUT",
-    "ROW_WEIGHTS",
     "Action",
     "AdvantageEstimator",
     "Advantages",

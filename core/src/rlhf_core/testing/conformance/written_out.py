@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,18 +13,9 @@ MAX_KL = 10.0
 
 
 def written_out(
-    plain: PlainModel,
-    objective: PolicyObjective,
-    plan: StepPlan,
-    *,
-    temperature: float,
-    rows_per_episode: Sequence[int] | None = None,
+    plain: PlainModel, objective: PolicyObjective, plan: StepPlan, *, temperature: float
 ) -> Tensor:
-    """Return the objective of ``train_batch()`` in its plainest form.
-
-    Args:
-        rows_per_episode: numbers of neighboring rows that are one episode; None: each row is one.
-    """
+    """Return the objective of ``train_batch()`` in its plainest form."""
     batch = train_batch()
     rows, columns = batch.trajectories, batch.columns
     outputs = plain.outputs(rows, temperature)
@@ -35,10 +23,7 @@ def written_out(
     log_ratio = outputs.logprobs - torch.from_numpy(columns["ref_logprobs"])
     loss = -advantages * outputs.logprobs + plan.kl_coef * _written_out_kl(log_ratio, objective)
     loss = loss - plan.entropy_coef * outputs.entropies
-    lengths = rows.num_actions
-    if rows_per_episode is not None:
-        lengths = np.add.reduceat(lengths, np.cumsum([0, *rows_per_episode[:-1]]))
-    return _aggregated(loss, objective.aggregation, torch.from_numpy(lengths))
+    return _aggregated(loss, objective.aggregation, torch.from_numpy(rows.num_actions))
 
 
 def _written_out_kl(log_ratio: Tensor, objective: PolicyObjective) -> Tensor:

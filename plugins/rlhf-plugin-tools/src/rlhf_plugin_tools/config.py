@@ -1,0 +1,53 @@
+"""Options of the environment `tools`. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from rlhf_core import Config
+from rlhf_core.code_reference import parse
+from rlhf_tools.limits import ToolLimits
+from rlhf_tools.mcp.server import McpServer
+from rlhf_tools.sandbox.limits import SandboxLimits
+
+
+class ToolsConfig(Config):
+    """Options of ``tools``."""
+
+    functions: tuple[str, ...] = Field(
+        (),
+        description="functions of yours that the policy may call, as FILE.py:NAME; also a Tool, or a list of both",
+    )
+    mcp: tuple[str, ...] = Field(
+        (),
+        description="MCP servers whose tools the policy may call, as NAME=COMMAND or NAME=http://HOST/PATH",
+    )
+    mcp_per_episode: bool = Field(
+        False,
+        description="give each episode an MCP session, and a server that is a command, of its own",
+    )
+    mcp_timeout_s: float = Field(
+        30.0, gt=0, le=86_400, description="seconds that a call of an MCP server may take"
+    )
+    python: bool = Field(False, description="offer a sandboxed Python as a tool")
+    limits: ToolLimits = ToolLimits()
+    sandbox: SandboxLimits = SandboxLimits()
+
+    @field_validator("functions")
+    @classmethod
+    def _references(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            parse(name)
+        return names
+
+    @field_validator("mcp")
+    @classmethod
+    def _servers(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
+        for server in servers:
+            McpServer.parse(server)
+        return servers
+
+    def servers(self) -> tuple[McpServer, ...]:
+        """Return the MCP servers with their options."""
+        changed = {"shared": not self.mcp_per_episode, "timeout_s": self.mcp_timeout_s}
+        return tuple(McpServer.parse(text).model_copy(update=changed) for text in self.mcp)

@@ -1,0 +1,1 @@
+"""Code that runs in the sandbox's own process, on the standard library alone."""
