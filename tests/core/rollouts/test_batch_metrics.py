@@ -37,6 +37,32 @@ def test_means_are_over_samples_and_totals_are_totals():
     )
 
 
+def test_an_episode_of_several_rows_is_one_sample():
+    """Rows of the first episode: 2 and 4 actions, one cut off, reward 1; the second episode: 3 actions, reward 0."""
+    made = [
+        replace(trajectory(uid, text), reward=reward, metrics={"turns": turns})
+        for uid, text, reward, turns in (
+            (Uid(0, 0, 0, 0), "pAA", 1.0, 2.0),
+            (Uid(0, 0, 0, 1), "ppAAAA!", 1.0, 2.0),
+            (Uid(0, 0, 1, 0), "pAAA", 0.0, 1.0),
+        )
+    ]
+
+    assert metric_values(batch_metrics(TrajectoryColumns.from_trajectories(made))) == pytest.approx(
+        {
+            "reward/mean": 0.5,
+            "reward/std": 0.5,
+            "response/length_mean": 4.5,
+            "response/length_max": 6.0,
+            "response/truncated": 0.5,
+            "rollout/tokens": 3 + 6 + 4,
+            "rollout/samples": 2.0,
+            "rollout/rows": 3.0,
+            "rollout/turns": 1.5,
+        }
+    )
+
+
 def test_what_only_some_samples_report_is_averaged_over_those():
     batch = rows(
         *("pA", "pA", "pA"),

@@ -242,6 +242,53 @@ def test_an_executor_that_loses_a_sample_is_refused(take):
         take(source(executor=Lossy()))
 
 
+class Leaving:
+    """Plays with ``single_turn``, and leaves out the episodes that ``lost`` names by prompt."""
+
+    def __init__(self, lost):
+        self.lost = lost
+
+    async def run(self, task, samples, context):
+        gone = [sample for sample in samples if sample in self.lost.get(task.uid.prompt, ())]
+        for sample in gone:
+            context.drop(task.uid._replace(sample=sample), "died")
+        kept = [sample for sample in samples if sample not in gone]
+        return await single_turn().run(task, kept, context) if kept else []
+
+
+def test_an_episode_that_is_left_out_costs_itself_alone(take):
+    rollouts = take(source(executor=Leaving({1: (0, 2), 2: (1,)})))
+
+    kept = [(uid.prompt, uid.sample) for uid in rollouts.batch.uids()]
+    assert kept == [(0, 0), (0, 1), (0, 2), (1, 1), (2, 0), (2, 2), (3, 0), (3, 1), (3, 2)]
+    assert rollouts.metrics["filter/dropped_episodes/died"].value() == 3
+
+
+def test_a_group_of_which_no_episode_is_left_is_dropped_and_not_refilled(take):
+    rollouts = take(source(executor=Leaving({1: range(3), 3: (0,)})))
+
+    assert prompts(rollouts) == [0, 2, 3]
+    assert rollouts.metrics["filter/dropped_groups/died"].value() == 1
+    assert rollouts.metrics["filter/dropped_episodes/died"].value() == 1
+
+
+def test_a_group_that_a_reward_drops_after_episodes_were_left_out_balances(take):
+    """The ledger of ``take`` has to: one episode died, and the two others could not be scored."""
+    rollouts = take(source(failing(1), executor=Leaving({1: (0,)})))
+
+    assert prompts(rollouts) == [0, 2, 3]
+    assert rollouts.metrics["filter/dropped_groups/n_failed"].value() == 1
+    assert rollouts.metrics["filter/dropped_episodes/died"].value() == 1
+
+
+def test_a_greedy_episode_that_is_left_out_drops_its_group(take):
+    """Nothing is left to compare the others with. Sample 3 is the greedy one."""
+    rollouts = take(source(by_length, with_greedy=True, executor=Leaving({2: (3,), 0: (1,)})))
+
+    assert prompts(rollouts) == [0, 1, 3]
+    assert rollouts.metrics["filter/dropped_groups/died"].value() == 1
+
+
 async def by_length(requests):
     """A greedy episode is told apart by what the engine writes at temperature 0."""
     return [

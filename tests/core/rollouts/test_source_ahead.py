@@ -129,7 +129,7 @@ def test_on_policy_the_pool_gives_what_one_prompt_after_the_other_gives(stepping
         expected = []
         for task in cursor.take(stepping.PROMPTS):
             played = asyncio.run(episodes.play(task))
-            (finished,) = asyncio.run(episodes.score([(task, played)]))
+            (finished,) = asyncio.run(episodes.score([played]))
             expected.append(finished.batch)
         same_columns(batch, type(batch).concatenate(expected))
 

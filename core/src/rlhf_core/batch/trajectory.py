@@ -62,12 +62,16 @@ class Trajectory:
     turns: tuple[Turn, ...]
     """Turns in order; together they cover exactly the action tokens."""
     reward: float | None = None
-    """Reward of the whole episode, filled in by the rewards; None until then. Turn rewards come on top."""
+    """Reward of the whole episode; None: there is none. What an executor gives is kept: the rewards add theirs. Turn
+    rewards come on top. Of several segments each has the episode's reward, and in it the turn rewards of the others."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """The rewards whose weighted sum is ``reward``, by name, unweighted."""
     step_rewards: tuple[tuple[int, float], ...] = ()
     """Parts of ``reward`` on single action tokens: the token's index among the actions, from 0, and the part. What they
     leave of ``reward`` stands on the last action token."""
+    is_final: bool = True
+    """True for the segment in which the episode ended: the one with its last request. Rewards score this one; where
+    several are final, the last of them."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers that the executor, environment or rewards report; averaged in the logs."""
 

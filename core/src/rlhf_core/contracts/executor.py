@@ -6,10 +6,10 @@ A runtime plays and scores groups in processes of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..batch.task import Message, Task
+from ..batch.task import Message, Task, Uid
 from ..batch.trajectory import Trajectory
 from ..batch.trajectory_columns import TrajectoryColumns
 from .engine import Completion, GenerationRequest, SamplingParams
@@ -121,6 +121,10 @@ class Renderer(Protocol):
         ...
 
 
+def keep_no_account(uid: Uid, reason: str) -> None:
+    """Take no note of an episode that was left out: for executors that are called outside of a run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutContext:
     """Tools and settings that an executor works with beside the task."""
@@ -134,6 +138,9 @@ class RolloutContext:
     """``seed(sample, turn)``: the 64-bit seed of a turn."""
     environment: Callable[[Task], Environment] | None = None
     """Makes a fresh environment for an episode of the task; None when the run has none."""
+    drop: Callable[[Uid, str], None] = keep_no_account
+    """``drop(uid, reason)`` leaves an episode out of its group: ``run`` returns no trajectory of it. The reason is a
+    short word, by which such episodes are counted."""
 
 
 class RolloutExecutor(Protocol):
@@ -144,7 +151,8 @@ class RolloutExecutor(Protocol):
     ) -> list[Trajectory]:
         """Return the trajectories of the given episodes.
 
-        Each carries ``uid = task.uid._replace(sample=..., segment=...)``; an episode may give several segments.
+        Each carries ``uid = task.uid._replace(sample=..., segment=...)``; an episode may give several segments, and one
+        that ``context.drop`` was called for gives none.
         The result must be a function of the task, the samples, the weights and ``context.seed`` alone.
 
         Raises:
@@ -181,7 +189,9 @@ class FinishedGroup:
     batch: TrajectoryColumns | None
     """The scored trajectories, ordered by uid; None if the group was dropped."""
     dropped: str | None = None
-    """Reason for dropping the group, which is that a sample could not be scored; None: it was not dropped."""
+    """Reason for dropping the group: a sample could not be scored, or no episode is left. None: it was not dropped."""
+    lost: Mapping[str, int] = field(default_factory=dict)
+    """Number of episodes that were left out of the group before that, by reason."""
 
 
 class GroupPlayer(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,23 +21,26 @@ def trajectories_of(
 ) -> list[Trajectory]:
     """Return one trajectory for each strand, in order; ``EpisodeGraph.trajectories`` says what they hold."""
     turn_rewards = [sum(_single(node.reward) for node in strand.nodes) for strand in strands]
-    total = sum(rewards.values()) + sum(turn_rewards)
-    if len(strands) == 1:
-        given = sum(rewards.values()) if rewards else None
-        return [_trajectory(uid, strands[0], given, metrics, rewards)]
-    return [
-        _trajectory(uid._replace(segment=segment), strand, total - own, metrics, rewards)
-        for segment, (strand, own) in enumerate(zip(strands, turn_rewards, strict=True))
-    ]
+    of_episode = sum(rewards.values())
+    last_requests = [strand.nodes[-1].index for strand in strands]
+    trajectories = []
+    for segment, strand in enumerate(strands):
+        in_others = sum(turn_rewards[:segment]) + sum(turn_rewards[segment + 1 :])
+        trajectory = _trajectory(uid._replace(segment=segment), strand)
+        has_reward = rewards or len(strands) > 1
+        trajectories.append(
+            replace(
+                trajectory,
+                reward=of_episode + in_others if has_reward else None,
+                rewards=dict(rewards),
+                is_final=last_requests[segment] == max(last_requests),
+                metrics=dict(metrics),
+            )
+        )
+    return trajectories
 
 
-def _trajectory(
-    uid: Uid,
-    strand: Strand,
-    reward: float | None,
-    metrics: Mapping[str, float],
-    rewards: Mapping[str, float],
-) -> Trajectory:
+def _trajectory(uid: Uid, strand: Strand) -> Trajectory:
     nodes = strand.nodes
     token_ids = strand.path(nodes[-1].end)
     mask = np.zeros(len(token_ids), dtype=bool)
@@ -52,9 +56,6 @@ def _trajectory(
             Turn(start=node.start, end=node.end, reward=node.reward, stop=node.stop)
             for node in nodes
         ),
-        reward=reward,
-        rewards=dict(rewards),
-        metrics=dict(metrics),
     )
 
 

@@ -82,7 +82,9 @@ class Evaluator:
         lost = sum(group.dropped is not None for group in groups)
         batches = [group.batch for group in groups if group.batch is not None]
         values = summarize(batches, self._pass_threshold)
-        return values | ({"dropped_prompts": float(lost)} if lost else {})
+        left_out = sum(sum(group.lost.values()) for group in groups)
+        values |= {"dropped_prompts": float(lost)} if lost else {}
+        return values | ({"dropped_episodes": float(left_out)} if left_out else {})
 
 
 def metric_names(
@@ -122,7 +124,7 @@ def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> di
     """Return mean reward, mean response length, share of truncated samples, and pass@k for k = 1, 2, 4, ...
 
     A sample passes if its total reward is at least ``pass_threshold``, both in float32. Segments of one episode count
-    once, with the largest reward.
+    once: with the largest reward, the actions of all, and as truncated if one of them is.
     """
     if not batches:
         return {}
@@ -135,8 +137,8 @@ def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> di
     passed = np.bincount(prompt[rewards >= np.float32(pass_threshold)], minlength=len(total))
     return {
         "reward": float(rewards.mean()),
-        "response_length": float(batch.num_actions.mean()),
-        "truncated": float(batch.truncated.mean()),
+        "response_length": float(batch.num_actions.sum() / len(first)),
+        "truncated": float(np.mean(np.bincount(batch.episode, weights=batch.truncated) > 0)),
         **{f"pass@{k}": float(np.mean(pass_at_k(passed, total, k))) for k in _ks(int(total.min()))},
     }
 

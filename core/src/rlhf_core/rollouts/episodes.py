@@ -7,21 +7,20 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from ..batch.task import Task, Uid
-from ..batch.trajectory import Trajectory
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.executor import (
     FinishedGroup,
     GroupSettings,
-    Renderer,
     RolloutContext,
     RolloutExecutor,
     SeedOf,
 )
 from ..contracts.reward import RewardRequest
-from ..errors import RolloutError
 from ..rewards.panel import SampleScore
+from .played import PlayedGroup, check_episodes, requests_of, rewarded
 
 ScoreRequests = Callable[[Sequence[RewardRequest]], Awaitable[Sequence[SampleScore]]]
 
@@ -79,16 +78,18 @@ class EpisodeRunner:
         """Return the settings for another process, which has an executor, an engine and rewards of its own."""
         return self._terms[with_logprobs]
 
-    async def play(self, task: Task, *, with_logprobs: bool = True) -> list[Trajectory]:
+    async def play(self, task: Task, *, with_logprobs: bool = True) -> PlayedGroup:
         """Play all episodes of a task, the greedy one included.
 
         Raises:
             RolloutError: an episode failed, or the executor returned other episodes than it was asked for.
         """
+        left_out: dict[Uid, str] = {}
         context = replace(
             self.context,
             sampling=self._terms[with_logprobs].sampling,
             seed=partial(self._seed_of, task),
+            drop=left_out.__setitem__,
         )
         plays = {self.samples: context}
         if self._with_greedy:
@@ -102,107 +103,47 @@ class EpisodeRunner:
                 }
         except* Exception as errors:
             raise _first(errors) from errors
-        trajectories: list[Trajectory] = []
-        for samples, play in running.items():
-            _check(task, play.result(), samples)
-            trajectories += play.result()
-        return trajectories
+        trajectories = [row for play in running.values() for row in play.result()]
+        check_episodes(task, trajectories, range(sum(map(len, plays))), left_out)
+        return PlayedGroup(
+            task=task,
+            trajectories=trajectories,
+            left_out={uid.sample: reason for uid, reason in left_out.items()},
+        )
 
-    async def score(self, groups: Sequence[tuple[Task, list[Trajectory]]]) -> list[FinishedGroup]:
+    async def score(self, groups: Sequence[PlayedGroup]) -> list[FinishedGroup]:
         """Return played groups with their rewards, for which all rewards are asked in one call.
 
         Raises:
             RewardError: a sample could not be scored, and its reward's policy is to fail.
         """
         if self._score is None:
-            return [self._finished(group) for _, group in groups]
-        requests = _requests(groups, self.context.renderer)
-        scores = iter(await self._score(requests))
-        return [self._rewarded(group, [next(scores) for _ in group]) for _, group in groups]
+            return [self._finished(group) for group in groups]
+        requests = requests_of(groups, self.context.renderer)
+        scores = iter(await self._score(requests) if requests else ())
+        return [self._rewarded(group, list(islice(scores, len(group.scored)))) for group in groups]
 
-    def _rewarded(
-        self, group: Sequence[Trajectory], scores: Sequence[SampleScore]
-    ) -> FinishedGroup:
+    def _rewarded(self, group: PlayedGroup, scores: Sequence[SampleScore]) -> FinishedGroup:
         reason = next((score.dropped for score in scores if score.dropped is not None), None)
         if reason is not None:
             # The whole group is dropped: a baseline over its other samples alone would be another estimator.
-            return FinishedGroup(batch=None, dropped=reason)
-        rewarded = [
-            replace(
-                trajectory,
-                reward=score.reward,
-                rewards=score.rewards,
-                step_rewards=score.step_rewards,
-                metrics={**trajectory.metrics, **score.metrics},
-            )
-            for trajectory, score in zip(group, scores, strict=True)
-        ]
-        return self._finished(rewarded)
+            return FinishedGroup(batch=None, dropped=reason, lost=group.lost(self.samples))
+        return self._finished(replace(group, trajectories=rewarded(group, scores)))
 
-    def _finished(self, group: Sequence[Trajectory]) -> FinishedGroup:
-        columns = TrajectoryColumns.from_trajectories(self._without_greedy(group))
-        return FinishedGroup(batch=columns)
-
-    def _without_greedy(self, group: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """Return a scored group without its greedy episode, whose reward becomes a metric of the others."""
-        if not self._with_greedy:
-            return group
-        sampled = [row for row in group if row.uid.sample in self.samples]
-        segments = [row.total_reward for row in group if row.uid.sample not in self.samples]
-        reward = sum(segments) / len(segments)
-        return [replace(row, metrics={**row.metrics, GREEDY_REWARD: reward}) for row in sampled]
-
-
-def _requests(
-    groups: Sequence[tuple[Task, list[Trajectory]]], renderer: Renderer
-) -> list[RewardRequest]:
-    """Return one request per trajectory. Its prompt is the text before the first action, which an environment may have
-    written."""
-    played = [(task, trajectory) for task, group in groups for trajectory in group]
-    tokens = [trajectory.token_ids.tolist() for _, trajectory in played]
-    starts = [
-        trajectory.turns[0].start if trajectory.turns else len(trajectory.token_ids)
-        for _, trajectory in played
-    ]
-    # Samples of a group share their prompt, and so its text.
-    prompts = [tuple(row[:start]) for row, start in zip(tokens, starts, strict=True)]
-    different = list(dict.fromkeys(prompts))
-    decoded = renderer.decode_batch(different, skip_special_tokens=False)
-    text_of = dict(zip(different, decoded, strict=True))
-    responses = renderer.decode_batch(
-        [row[start:] for row, start in zip(tokens, starts, strict=True)], skip_special_tokens=True
-    )
-    return [
-        RewardRequest(
-            uid=str(trajectory.uid),
-            row=task.row,
-            prompt=text_of[prompt],
-            response=response,
-            token_ids=tuple(row),
-            action_mask=tuple(trajectory.action_mask.tolist()),
-            turns=trajectory.turns,
-            truncated=trajectory.truncated,
-        )
-        for (task, trajectory), row, prompt, response in zip(
-            played, tokens, prompts, responses, strict=True
-        )
-    ]
-
-
-def _check(task: Task, trajectories: Sequence[Trajectory], samples: range) -> None:
-    found = {trajectory.uid._replace(segment=0) for trajectory in trajectories}
-    expected = {task.uid._replace(sample=sample) for sample in samples}
-    if found != expected:
-        raise RolloutError(
-            f"the rollout executor returned episodes {sorted(map(str, found))} for task {task.uid}; expected "
-            f"{len(samples)} of them, {task.uid} with sample {samples[0]} to {samples[-1]}"
-        )
-    for trajectory in trajectories:
-        if not trajectory.turns:
-            raise RolloutError(
-                f"the rollout executor returned {trajectory.uid} without a single action token; expected at least one, "
-                "for there is nothing else to train on. Leave such segments out."
-            )
+    def _finished(self, group: PlayedGroup) -> FinishedGroup:
+        lost = group.lost(self.samples)
+        trained = [row for row in group.trajectories if row.uid.sample in self.samples]
+        greedy = [row for row in group.trajectories if row.uid.sample not in self.samples]
+        if not trained or (self._with_greedy and not greedy):
+            # What is left has nothing to train on, or nothing to be compared with.
+            reason = next(iter(group.left_out.values()))
+            return FinishedGroup(batch=None, dropped=reason, lost=lost if trained else {})
+        if greedy:
+            reward = sum(row.total_reward for row in greedy) / len(greedy)
+            trained = [
+                replace(row, metrics={**row.metrics, GREEDY_REWARD: reward}) for row in trained
+            ]
+        return FinishedGroup(batch=TrajectoryColumns.from_trajectories(trained), lost=lost)
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> Exception:

@@ -20,7 +20,8 @@ class LengthEstimates:
         """Remember the lengths of finished groups."""
         group = batch.group
         totals = np.bincount(group, weights=batch.num_actions)
-        means = totals / np.bincount(group)
+        first = np.unique(batch.episode, return_index=True)[1]  # (E,) a row of each episode
+        means = totals / np.bincount(group[first])
         prompts = batch.uid[np.unique(group, return_index=True)[1], 1]
         self._mean.update(zip(prompts.tolist(), means.round().astype(int).tolist(), strict=True))
 

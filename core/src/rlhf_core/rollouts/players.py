@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from ..batch.task import Task, Uid
-from ..batch.trajectory import Trajectory
 from ..contracts.executor import FinishedGroup, GroupPlayer
 from ..durable.faults import fault_point
 from .episodes import EpisodeRunner
+from .played import PlayedGroup
 from .reward_queue import RewardQueue
 
 PlayedT = TypeVar("PlayedT")
@@ -48,16 +48,16 @@ class LocalPlayer:
     def compared(self, tasks: Sequence[Task]) -> frozenset[Uid]:
         return self._episodes.compared(tasks)
 
-    async def play(self, task: Task, step: int, *, with_logprobs: bool) -> list[Trajectory]:
+    async def play(self, task: Task, step: int, *, with_logprobs: bool) -> PlayedGroup:
         played = await self._episodes.play(task, with_logprobs=with_logprobs)
         fault_point("generate", step)
         return played
 
-    def num_actions(self, played: list[Trajectory]) -> int:
-        return sum(len(one.rollout_logprobs) for one in played)
+    def num_actions(self, played: PlayedGroup) -> int:
+        return played.num_actions
 
-    async def finish(self, task: Task, played: list[Trajectory], step: int) -> FinishedGroup:
-        finished = await self._rewards.put((task, played))
+    async def finish(self, task: Task, played: PlayedGroup, step: int) -> FinishedGroup:
+        finished = await self._rewards.put(played)
         fault_point("reward", step)
         return finished
 

@@ -17,7 +17,7 @@ from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.engine import Engine
 from ..contracts.executor import FinishedGroup, GroupPlayer
 from ..contracts.reward import RewardShaper, RolloutInfo, SampleFilter
-from ..durable.ledger import Ledger, groups_of
+from ..durable.ledger import Groups, Ledger, groups_of
 from .batch_metrics import batch_metrics
 from .cursor import Cursor
 from .episodes import EpisodeRunner
@@ -215,17 +215,25 @@ class RolloutSource:
     def _settle_unscored(
         self, groups: Sequence[Playing], draw: _Draw, parts: list[Metrics]
     ) -> list[TrajectoryColumns]:
-        """Record the groups that could not be scored as dropped, and return the others."""
+        """Record groups that could not be scored, and episodes that were left out, as dropped; return the others."""
         batches: list[TrajectoryColumns] = []
-        lost: dict[str, list[Playing]] = {}
+        dropped: dict[str, dict[tuple[int, int], int]] = {}
+        left_out: dict[str, dict[tuple[int, int], int]] = {}
         for group in groups:
             finished = group.work.result()
             if finished.batch is not None:
                 batches.append(finished.batch)
+            for reason, count in finished.lost.items():
+                left_out.setdefault(reason, {})[group.key] = count
             if finished.dropped is not None:
-                lost.setdefault(finished.dropped, []).append(group)
-        for reason, dropped in lost.items():
-            self._write_off(dropped, reason, draw, parts)
+                left = self._num_samples - sum(finished.lost.values())
+                dropped.setdefault(finished.dropped, {})[group.key] = left
+        for reason, counts in dropped.items():
+            self._write_off(counts, reason, draw, parts)
+        for reason, counts in left_out.items():
+            draw.ledger.dropped(draw.step, counts, reason=reason)
+            name = f"filter/dropped_episodes/{reason}"
+            parts.append({name: Metric(sum(counts.values()), reduction="sum")})
         return batches
 
     async def _drop_left_over(self, draw: _Draw, parts: list[Metrics]) -> None:
@@ -245,14 +253,11 @@ class RolloutSource:
     ) -> None:
         if groups:
             await self._pool.discard(groups)
-            self._write_off(groups, reason, draw, parts)
+            counts = {group.key: self._num_samples for group in groups}
+            self._write_off(counts, reason, draw, parts)
 
-    def _write_off(
-        self, groups: Sequence[Playing], reason: str, draw: _Draw, parts: list[Metrics]
-    ) -> None:
-        draw.ledger.dropped(
-            draw.step, {group.key: self._num_samples for group in groups}, reason=reason
-        )
+    def _write_off(self, groups: Groups, reason: str, draw: _Draw, parts: list[Metrics]) -> None:
+        draw.ledger.dropped(draw.step, groups, reason=reason)
         parts.append({f"filter/dropped_groups/{reason}": Metric(len(groups), reduction="sum")})
 
     def _settle_trained(self, batch: TrajectoryColumns, draw: _Draw, rollouts: Rollouts) -> None:

@@ -122,7 +122,7 @@ class GroupRunner:
             with_greedy=settings.with_greedy,
         )
         played = await episodes.play(task, with_logprobs=settings.sampling.logprobs)
-        (finished,) = await episodes.score([(task, played)])
+        (finished,) = await episodes.score([played])
         return finished
 
     async def close(self) -> None:

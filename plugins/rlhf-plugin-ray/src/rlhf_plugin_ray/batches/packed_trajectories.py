@@ -61,6 +61,8 @@ class PackedTrajectories:
     """(S,) index of the action on which each step reward stands."""
     step_rewards: NDArray[np.float64]
     """(S,) step rewards."""
+    is_final: NDArray[np.bool_]
+    """(B,) True for the segments in which their episodes ended."""
     reward: Reported
     rewards: Mapping[str, Reported]
     metrics: Mapping[str, Reported]
@@ -83,6 +85,7 @@ def pack(rows: Sequence[Trajectory]) -> PackedTrajectories:
         num_steps=np.array([len(row.step_rewards) for row in rows], dtype=np.int64),
         step_actions=np.array([action for action, _ in steps], dtype=np.int64),
         step_rewards=np.array([part for _, part in steps], dtype=np.float64),
+        is_final=np.array([row.is_final for row in rows], dtype=bool),
         reward=_reported([row.reward for row in rows]),
         rewards=_named([row.rewards for row in rows]),
         metrics=_named([row.metrics for row in rows]),
@@ -124,6 +127,7 @@ def unpack(packed: PackedTrajectories) -> list[Trajectory]:
                 reward=_number(packed.reward, index),
                 rewards=_numbers(packed.rewards, index),
                 step_rewards=steps[step : step + num_steps],
+                is_final=bool(packed.is_final[index]),
                 metrics=_numbers(packed.metrics, index),
             )
         )
