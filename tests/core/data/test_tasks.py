@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.contracts import Uid
-from rlhf_core.data.tasks import EnvironmentTasks, load_eval_sets, load_task_set
+from rlhf_core.data.tasks import load_eval_sets, load_task_set
 from rlhf_core.errors import DataError
 
 
@@ -266,14 +266,8 @@ def test_a_table_gives_the_same_tasks_as_lines(tmp_path, write_rows, run_config,
         assert (lines.prompt_ids, lines.row) == (table.prompt_ids, table.row)
 
 
-def test_environment_tasks_differ_in_their_uid_alone(run_config, renderer):
-    tasks = load_task_set(run_config(batch_size=6), renderer)
-
-    assert isinstance(tasks, EnvironmentTasks)
-    assert len(tasks) == 6
-    assert tasks.order(2, 0).tolist() == list(range(6))
-    task = tasks.task(3, 2)
-    assert (task.uid, task.prompt_ids, task.row, task.messages) == (Uid(2, 3), (), {}, ())
+def test_without_data_and_environments_an_epoch_is_a_batch_of_empty_tasks(run_config, renderer):
+    assert len(load_task_set(run_config(batch_size=6), renderer)) == 6
     assert len(load_task_set(run_config(max_samples=11), renderer)) == 11
 
 

@@ -276,6 +276,11 @@ class EvalConfig(EvalSchedule):
         0.0, ge=0.0, lt=1.0, description="hold out this share of data.train instead"
     )
     split: str = Field("test", description="split of folders and hub sets that have several")
+    environment_split: str | None = Field(
+        "eval",
+        min_length=1,
+        description="split of the environments' own tasks to evaluate on, without eval.data and eval.fraction",
+    )
     every: NotNegative = Field(0, description="steps between evaluations; 0: only at the end")
     at_start: bool = Field(True, description="evaluate before the first step too")
     n_samples: Positive = Field(

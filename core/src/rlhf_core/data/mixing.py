@@ -43,20 +43,31 @@ def epoch_order(
     from the end of the epoch before, and from the last row to the first. So over epochs all rows of a set come equally
     often. Without ``shuffle`` the sets are interleaved evenly.
     """
-    counts = epoch_counts(sizes, probabilities)
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    if not probabilities:
-        order = np.arange(starts[-1])
+    if probabilities:
+        counts = epoch_counts(sizes, probabilities)
+        order = interleaved(sizes, counts, epoch=epoch, seed=seed, shuffle=shuffle)
     else:
-        chosen = [
-            starts[index]
-            + _window(size, count, index=index, epoch=epoch, seed=seed, shuffle=shuffle)
-            for index, (size, count) in enumerate(zip(sizes, counts, strict=True))
-        ]
-        due = np.concatenate([(np.arange(count) + 0.5) / max(count, 1) for count in counts])
-        order = np.concatenate(chosen)[np.argsort(due, kind="stable")]
+        order = np.arange(sum(sizes), dtype=np.int64)
     if shuffle:
         order = order[generator_of(seed, "data", epoch).permutation(len(order))]
+    return order
+
+
+def interleaved(
+    sizes: Sequence[int], counts: Sequence[int], *, epoch: int, seed: int, shuffle: bool
+) -> NDArray[np.int64]:
+    """Return positions in the concatenation of the sets, ``counts`` of them from each, interleaved evenly.
+
+    Any stretch of an epoch has the sets in these proportions. ``shuffle`` gives each set a fixed order of its own, in
+    which an epoch goes on from the end of the epoch before.
+    """
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    chosen = [
+        starts[index] + _window(size, count, index=index, epoch=epoch, seed=seed, shuffle=shuffle)
+        for index, (size, count) in enumerate(zip(sizes, counts, strict=True))
+    ]
+    due = np.concatenate([(np.arange(count) + 0.5) / max(count, 1) for count in counts])
+    order: NDArray[np.int64] = np.concatenate(chosen)[np.argsort(due, kind="stable")]
     return order.astype(np.int64)
 
 

@@ -18,8 +18,11 @@ from ..batch.task import Task, Uid
 from ..config.run import PromptData, RunConfig
 from ..errors import DataError
 from .chat.renderer import TokenizerRenderer
+from .made.players import Players
+from .made.prompts import PromptReader
+from .made.splits import MakesRows, evaluation_sets, training_parts
+from .made.tasks import MadeTasks
 from .mixing import epoch_counts, epoch_order, held_out
-from .players import Players
 from .prompts import Prompts, tokenize_prompts
 from .rows import BadRow, PromptFormat, bad_row_error, describe_skipped
 from .source import Source
@@ -109,44 +112,33 @@ class TaskSet:
         )
 
 
-class EnvironmentTasks:
-    """Tasks without data, for environments that invent their tasks; tasks differ in their uid, and so in their seeds.
-
-    Args:
-        count: number of tasks of one epoch.
-        players: environments of the run, one of which plays each task.
-    """
-
-    def __init__(self, count: int, players: Players | None = None) -> None:
-        self._count = count
-        self._players = players or Players()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
-        """Return 0 to count - 1; empty tasks need no shuffle."""
-        return np.arange(self._count)
-
-    def task(self, index: int, epoch: int) -> Task:
-        """Return an empty task with ``uid = (epoch, index, 0, 0)``."""
-        name = self._players.of(index)
-        return Task(uid=Uid(epoch, index), dataset=name or "environment", environment=name)
-
-
 def load_task_set(
-    run: RunConfig, renderer: TokenizerRenderer, players: Players | None = None
-) -> TaskSet | EnvironmentTasks:
+    run: RunConfig,
+    renderer: TokenizerRenderer,
+    players: Players | None = None,
+    makers: MakesRows | None = None,
+) -> TaskSet | MadeTasks:
     """Return the training tasks, without the rows that ``eval.fraction`` holds out.
 
-    Without ``data.train`` an epoch has ``data.max_samples`` empty tasks, or, if unset, ``rollout.batch_size``.
+    Without ``data.train`` they are those that the environments make. An epoch of empty or endless tasks has
+    ``data.max_samples`` of them, or, if unset, ``rollout.batch_size``.
+
+    Args:
+        makers: the environments as makers of tasks; None: their tasks are empty.
 
     Raises:
-        DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), or no usable row is left.
+        DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no usable row is left, or an
+            environment cannot make its tasks.
     """
     data = run.data
     if not data.train:
-        return EnvironmentTasks(data.max_samples or run.rollout.batch_size, players)
+        shares = players.shares if players is not None else {}
+        return MadeTasks(
+            list(training_parts(shares, makers, data.max_samples)),
+            data.max_samples or run.rollout.batch_size,
+            shuffle=data.shuffle,
+            prompts=PromptReader(data, renderer),
+        )
     reader = _Reader(data, renderer, "data.train", data.train)
     start = 0
     for spec in data.train:
@@ -179,16 +171,25 @@ def load_prompts(data: PromptData, renderer: TokenizerRenderer) -> TaskSet:
 
 
 def load_eval_sets(
-    run: RunConfig, renderer: TokenizerRenderer, players: Players | None = None
-) -> Mapping[str, TaskSet]:
+    run: RunConfig,
+    renderer: TokenizerRenderer,
+    players: Players | None = None,
+    makers: MakesRows | None = None,
+) -> Mapping[str, TaskSet | MadeTasks]:
     """Return the evaluation sets by name: the sets of ``eval.data``, and the rows that ``eval.fraction`` holds out.
 
+    Without either, they are the tasks of the split ``eval.environment_split`` of each environment that makes some.
     The indices of a set's tasks count from 0 without gaps, in the order of the rows.
+
+    Args:
+        makers: the environments as makers of tasks; None: their tasks are empty.
 
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
     """
-    sets: dict[str, TaskSet] = {}
+    if not run.eval.data and not run.eval.fraction:
+        return _made_eval_sets(run, renderer, players, makers)
+    sets: dict[str, TaskSet | MadeTasks] = {}
     for entry in run.eval.data:
         name, spec = split_name(entry)
         source = open_source(spec, split=run.eval.split, name=name)
@@ -202,6 +203,23 @@ def load_eval_sets(
     if run.eval.fraction:
         sets |= _held_out_sets(run, renderer, players)
     return sets
+
+
+def _made_eval_sets(
+    run: RunConfig,
+    renderer: TokenizerRenderer,
+    players: Players | None,
+    makers: MakesRows | None,
+) -> dict[str, MadeTasks]:
+    if makers is None or players is None or run.eval.environment_split is None:
+        return {}
+    return evaluation_sets(
+        players.shares,
+        makers,
+        split=run.eval.environment_split,
+        limit=run.eval.max_samples,
+        prompts=PromptReader(run.data, renderer),
+    )
 
 
 def _held_out_sets(

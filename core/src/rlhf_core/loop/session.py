@@ -12,12 +12,12 @@ from ..config.checks.features import environment_shares, spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig, RunConfig
 from ..contracts.engine import Engine
-from ..contracts.executor import Renderer, RolloutContext, RolloutExecutor
+from ..contracts.executor import GroupPlayer, Renderer, RolloutContext, RolloutExecutor
 from ..contracts.learner import Learner
 from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
 from ..data.chat.renderer import TokenizerRenderer
-from ..data.players import Players
+from ..data.made.players import Players
 from ..data.tasks import load_eval_sets, load_task_set
 from ..data.tokenizer import eos_token_ids, load_tokenizer
 from ..errors import ConfigError
@@ -29,7 +29,7 @@ from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
 from ..rng import sample_seed
 from ..rollouts.cursor import Tasks
-from ..rollouts.environments import environments_of
+from ..rollouts.environments import Environments, TaskMakers, environments_of
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.source import Ahead, RolloutSource
 from .evaluation import Evaluator, metric_names
@@ -69,8 +69,11 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     )
     renderer = TokenizerRenderer(tokenizer)
     players = Players(environment_shares(resolved.selections["env.use"]))
-    tasks = load_task_set(run, renderer, players)
-    eval_sets = load_eval_sets(run, renderer, players)
+    environments = environments_of(resolved.selections["env.use"])
+    makers = TaskMakers(environments)
+    stack.push_async_callback(makers.close)
+    tasks = load_task_set(run, renderer, players, makers)
+    eval_sets = load_eval_sets(run, renderer, players, makers)
     _check_best_metric(run, eval_sets)
     total_steps = total_steps_of(resolved, len(tasks))
 
@@ -89,7 +92,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     assert engine is not None, "the spec has an engine"
     executor = placement.executor or executor
 
-    context = _context(resolved, engine, renderer)
+    context = _context(resolved, engine, renderer, environments)
     episodes = EpisodeRunner(
         executor=executor,
         context=context,
@@ -99,17 +102,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         with_greedy=demands.greedy_rewards,
         compared_share=1.0 if demands.rollout_logprobs else run.rollout.compared_share,
     )
-    evaluator = Evaluator(
-        eval_sets,
-        executor=executor,
-        groups=placement.groups,
-        context=context,
-        score=score,
-        seed=run.seed,
-        temperatures=run.eval.temperatures,
-        num_samples=run.eval.n_samples,
-        pass_threshold=run.eval.pass_threshold,
-    )
+    evaluator = _evaluator(run, eval_sets, executor, placement.groups, context, score)
     source = RolloutSource(
         episodes,
         groups=placement.groups,
@@ -129,7 +122,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         engine=engine,
         renderer=renderer,
         source=source,
-        evaluator=evaluator if eval_sets else None,
+        evaluator=evaluator,
         learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
         shapers=shapers,
     )
@@ -149,7 +142,9 @@ def _check_best_metric(run: RunConfig, eval_sets: Iterable[str]) -> None:
         )
 
 
-def _context(resolved: Resolved, engine: Engine, renderer: Renderer) -> RolloutContext:
+def _context(
+    resolved: Resolved, engine: Engine, renderer: Renderer, environments: Environments | None
+) -> RolloutContext:
     run = resolved.run
     return RolloutContext(
         engine=engine,
@@ -157,7 +152,30 @@ def _context(resolved: Resolved, engine: Engine, renderer: Renderer) -> RolloutC
         sampling=run.rollout.params(),
         max_length=max_length(run),
         seed=_no_seed,
-        environment=environments_of(resolved.selections["env.use"]),
+        environment=environments,
+    )
+
+
+def _evaluator(
+    run: RunConfig,
+    sets: Mapping[str, Tasks],
+    executor: RolloutExecutor,
+    groups: GroupPlayer | None,
+    context: RolloutContext,
+    score: ScoreRequests | None,
+) -> Evaluator | None:
+    if not sets:
+        return None
+    return Evaluator(
+        sets,
+        executor=executor,
+        groups=groups,
+        context=context,
+        score=score,
+        seed=run.seed,
+        temperatures=run.eval.temperatures,
+        num_samples=run.eval.n_samples,
+        pass_threshold=run.eval.pass_threshold,
     )
 
 

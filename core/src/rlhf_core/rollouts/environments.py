@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from ..batch.task import Task
 from ..component import Config, Registered
 from ..config.resolved import EnvironmentOptions, Selection
-from ..contracts.environment import Environment
+from ..contracts.environment import Environment, MakesTasks
 from ..contracts.runtime import EnvironmentSpec
 from ..errors import RolloutError
 from ..plugins import Plugins
@@ -60,6 +62,49 @@ class Environments:
                 f"{name!r}. Choose it with --env, or name another one in the row's column 'environment'."
             )
         return self._chosen[name]
+
+    def named(self, name: str) -> ChosenEnvironment:
+        """Return the environment of a name in the run."""
+        return self._chosen[name]
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+
+class TaskMakers:
+    """The environments of a run as makers of tasks: an instance of each, which plays no episode. Call ``close`` last.
+
+    Args:
+        environments: None: the run has none.
+    """
+
+    def __init__(self, environments: Environments | None) -> None:
+        self._environments = environments
+        self._instances: dict[str, Environment] = {}
+
+    def reader(
+        self, environment: str, split: str
+    ) -> Callable[[], Iterable[Mapping[str, Any]]] | None:
+        """Return a function that gives the rows of a split from the start; None: the environment makes no tasks.
+
+        Raises:
+            RLHFError: the environment cannot be made.
+        """
+        if self._environments is None:
+            return None
+        if environment not in self._instances:
+            chosen = self._environments.named(environment)
+            if isinstance(chosen.make, type) and not hasattr(chosen.make, "tasks"):
+                return None
+            self._instances[environment] = chosen()
+        maker = self._instances[environment]
+        return partial(maker.tasks, split) if isinstance(maker, MakesTasks) else None
+
+    async def close(self) -> None:
+        """Close the instances."""
+        while self._instances:
+            _, instance = self._instances.popitem()
+            await instance.close()
 
 
 def environments_of(selections: Sequence[Selection]) -> Environments | None:

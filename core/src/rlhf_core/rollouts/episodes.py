@@ -20,7 +20,8 @@ from ..contracts.executor import (
 )
 from ..contracts.reward import RewardRequest
 from ..rewards.panel import SampleScore
-from .played import PlayedGroup, check_episodes, requests_of, rewarded
+from .environments import Environments
+from .played import PlayedGroup, check_episodes, requests_of, rewarded, with_environment_metrics
 
 ScoreRequests = Callable[[Sequence[RewardRequest]], Awaitable[Sequence[SampleScore]]]
 
@@ -143,6 +144,8 @@ class EpisodeRunner:
             trained = [
                 replace(row, metrics={**row.metrics, GREEDY_REWARD: reward}) for row in trained
             ]
+        if isinstance(self.context.environment, Environments) and len(self.context.environment) > 1:
+            trained = [with_environment_metrics(row, group.task.environment) for row in trained]
         return FinishedGroup(batch=TrajectoryColumns.from_trajectories(trained), lost=lost)
 
 

@@ -131,3 +131,11 @@ def rewarded(group: PlayedGroup, scores: Sequence[SampleScore]) -> list[Trajecto
             )
         )
     return rows
+
+
+def with_environment_metrics(row: Trajectory, environment: str) -> Trajectory:
+    """Return a scored row of a run with several environments: its reward and its metrics are there a second time under
+    the name of its environment, so that each environment has means of its own."""
+    numbers = {"reward": row.total_reward, **row.metrics}
+    named = {f"{environment}/{name}": value for name, value in numbers.items()}
+    return replace(row, metrics={**row.metrics, **named})

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from rlhf_core import DataError
-from rlhf_core.data.players import Players
+from rlhf_core.data.made.players import Players
 
 SEVERAL = Players({"maze": 0.7, "cards": 0.3})
 

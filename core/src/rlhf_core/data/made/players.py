@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from ..errors import DataError
-from .mixing import spread
+from ...errors import DataError
+from ..mixing import spread
 
 COLUMN = "environment"
 """Column of a row that names the environment, in runs with several."""
@@ -21,8 +21,9 @@ class Players:
     """
 
     def __init__(self, shares: Mapping[str, float] | None = None) -> None:
-        self._names = tuple(shares or ())
-        self._ends = tuple(accumulate((shares or {}).values()))
+        self.shares = dict(shares or {})
+        self._names = tuple(self.shares)
+        self._ends = tuple(accumulate(self.shares.values()))
 
     def of(self, index: int, row: Mapping[str, Any] | None = None) -> str:
         """Return the name of the environment that plays a task; empty in a run without environments.
