@@ -36,6 +36,7 @@ PUBLIC = {
     "rlhf_core.contracts",
     "rlhf_core.episodes",  # the graph in which executors record requests
     "rlhf_core.data",  # rows of data that are imitated
+    "rlhf_core.environments.external",  # an environment that only another interpreter has
     "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike
     "rlhf_core.inference",  # what a command generates with: prompts, rewards, files that survive a kill
     "rlhf_core.lazy",  # torch and the array types, for modules that help imports
@@ -66,6 +67,7 @@ WORDS_OF_THE_LANGUAGE = {
     ("core/src/rlhf_core/math/importance.py", "clip"),  # a mode of weights
     ("core/src/rlhf_core/data/learned/chat_spans.py", "function"),  # a key of tool calls
     ("core/src/rlhf_core/testing/fake_renderer.py", "function"),
+    ("core/src/rlhf_core/environments/messages.py", "tools"),  # a field of observations
 }
 """(path, constant) where core code means something else than the component of that name."""
 

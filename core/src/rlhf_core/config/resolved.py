@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ..component import ComponentRef, Config, Registered
 from ..contracts.backend import Aggregation
+from ..environments.options import IsolationOptions
 from .common import CommandOptions, RunOptions
 from .run import RunConfig
 
@@ -37,8 +38,8 @@ class RewardOptions(Config):
     )
 
 
-class EnvironmentOptions(Config):
-    """Options that every environment has beside its own, in the same section."""
+class EnvironmentOptions(IsolationOptions):
+    """Options that every environment has beside its own, in the same section: its share, and where it runs."""
 
     share: float | None = Field(
         None,

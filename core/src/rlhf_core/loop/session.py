@@ -69,7 +69,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     )
     renderer = TokenizerRenderer(tokenizer)
     players = Players(environment_shares(resolved.selections["env.use"]))
-    environments = environments_of(resolved.selections["env.use"])
+    environments = await _start_environments(resolved, stack)
     makers = TaskMakers(environments)
     stack.push_async_callback(makers.close)
     tasks = load_task_set(run, renderer, players, makers)
@@ -204,6 +204,15 @@ async def _start_rewards(resolved: Resolved, stack: AsyncExitStack) -> ScoreRequ
     await panel.start()
     stack.push_async_callback(panel.close)
     return panel.score
+
+
+async def _start_environments(resolved: Resolved, stack: AsyncExitStack) -> Environments | None:
+    """Return the environments, the workers of those that run elsewhere started; None when there are none."""
+    environments = environments_of(resolved.selections["env.use"])
+    if environments is not None:
+        stack.push_async_callback(environments.close)
+        await environments.start()
+    return environments
 
 
 def _build(resolved: Resolved, slot: str) -> Any:

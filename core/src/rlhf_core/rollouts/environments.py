@@ -1,17 +1,24 @@
-"""The environments of a run by name: made from the configuration, or from what another process sent."""
+"""The environments of a run by name: made from the configuration, or from what another process sent.
+
+Those that run elsewhere (``env.NAME.isolation``) have a host, whose workers end with ``Environments.close``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ..batch.task import Task
-from ..component import Config, Registered
+from ..component import ComponentRef, Config, Registered
 from ..config.resolved import EnvironmentOptions, Selection
 from ..contracts.environment import Environment, MakesTasks
 from ..contracts.runtime import EnvironmentSpec
+from ..environments.external import ExternalConfig
+from ..environments.host import EnvironmentHost
+from ..environments.tasks import IsolatedTasks
 from ..errors import RolloutError
 from ..plugins import Plugins
 
@@ -26,9 +33,11 @@ class ChosenEnvironment:
     """Name in the run, by which ``Task.environment`` names it."""
     registered: Registered[Environment]
     make: Callable[[Config], Environment]
-    """The loaded factory."""
+    """The loaded factory; where the environment runs elsewhere, what makes its end in this process."""
     options: Config
     shared: EnvironmentOptions
+    host: EnvironmentHost | None = None
+    """The workers or servers that play its episodes; None: this process does."""
 
     def __call__(self) -> Environment:
         """Return a fresh environment."""
@@ -40,6 +49,21 @@ class Environments:
 
     def __init__(self, chosen: Iterable[ChosenEnvironment]) -> None:
         self._chosen = {each.name: each for each in chosen}
+
+    def __iter__(self) -> Iterator[ChosenEnvironment]:
+        return iter(self._chosen.values())
+
+    async def start(self) -> None:
+        """Start a worker of each environment that runs elsewhere, so that one that lacks its package is found early.
+
+        Raises:
+            RLHFError: a worker cannot be started, or a server cannot be reached.
+        """
+        await asyncio.gather(*(each.host.start() for each in self if each.host is not None))
+
+    async def close(self) -> None:
+        """End the workers; none of their processes is left."""
+        await asyncio.gather(*(each.host.close() for each in self if each.host is not None))
 
     def __call__(self, task: Task) -> Environment:
         """Return a fresh environment of the kind that the task names; a run's only one need not be named.
@@ -80,7 +104,7 @@ class TaskMakers:
 
     def __init__(self, environments: Environments | None) -> None:
         self._environments = environments
-        self._instances: dict[str, Environment] = {}
+        self._instances: dict[str, Environment | IsolatedTasks] = {}
 
     def reader(
         self, environment: str, split: str
@@ -96,8 +120,13 @@ class TaskMakers:
             chosen = self._environments.named(environment)
             if isinstance(chosen.make, type) and not hasattr(chosen.make, "tasks"):
                 return None
-            self._instances[environment] = chosen()
+            elsewhere = chosen.host
+            self._instances[environment] = (
+                chosen() if elsewhere is None else IsolatedTasks(elsewhere.twin())
+            )
         maker = self._instances[environment]
+        if isinstance(maker, IsolatedTasks) and not maker.makes_tasks():
+            return None
         return partial(maker.tasks, split) if isinstance(maker, MakesTasks) else None
 
     async def close(self) -> None:
@@ -115,16 +144,31 @@ def environments_of(selections: Sequence[Selection]) -> Environments | None:
     """
     if not selections:
         return None
-    return Environments(
-        ChosenEnvironment(
-            name=selection.name,
-            registered=selection.registered,
-            make=selection.registered.load(),
-            options=selection.options,
-            shared=selection.environment or EnvironmentOptions(),
-        )
-        for selection in selections
+    return Environments(_chosen(selection) for selection in selections)
+
+
+def _chosen(selection: Selection) -> ChosenEnvironment:
+    registered, options = selection.registered, selection.options
+    shared = selection.environment or EnvironmentOptions()
+    host = None
+    if shared.isolation != "none":
+        host = EnvironmentHost(selection.name, _where_it_runs(selection), registered.origin, shared)
+    return ChosenEnvironment(
+        name=selection.name,
+        registered=registered,
+        # An environment that runs elsewhere may need what is installed only there.
+        make=registered.load() if host is None else lambda _: host.make(),
+        options=options,
+        shared=shared,
+        host=host,
     )
+
+
+def _where_it_runs(selection: Selection) -> ComponentRef:
+    """Return the environment by the name and options that it has in its worker."""
+    if isinstance(selection.options, ExternalConfig):
+        return selection.options.component()
+    return selection.ref(HOOK)
 
 
 def environment_spec(selection: Selection) -> EnvironmentSpec:

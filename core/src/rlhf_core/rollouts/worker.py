@@ -6,13 +6,12 @@ and gives the results to a ``GroupRunner``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..batch.task import Task
-from ..contracts.environment import Environment
 from ..contracts.executor import (
     FinishedGroup,
     Generator,
@@ -24,7 +23,7 @@ from ..contracts.executor import (
 from ..contracts.reward import RewardRequest
 from ..contracts.runtime import RolloutSpec
 from ..plugins import Plugins
-from .environments import open_environments
+from .environments import Environments, open_environments
 
 if TYPE_CHECKING:
     from ..rewards.panel import RewardPanel, SampleScore
@@ -40,7 +39,7 @@ class RolloutParts:
 
     executor: RolloutExecutor
     renderer: Renderer
-    environment: Callable[[Task], Environment] | None
+    environment: Environments | None
     """Makes a fresh environment for a task; None when the run has none."""
 
 
@@ -89,11 +88,13 @@ class GroupRunner:
         self._queue: RewardQueue[Requests, Scores] = RewardQueue(self._score_together)
 
     async def start(self) -> None:
-        """Start the rewards.
+        """Start the rewards, and the workers of environments that run elsewhere.
 
         Raises:
-            RewardError: a reward cannot be built.
+            RLHFError: a reward cannot be built, or an environment's worker cannot be started.
         """
+        if self._parts.environment is not None:
+            await self._parts.environment.start()
         if self._panel is not None:
             await self._panel.start()
 
@@ -126,8 +127,10 @@ class GroupRunner:
         return finished
 
     async def close(self) -> None:
-        """Stop the rewards; none of their processes is left."""
+        """Stop rewards and environments; none of their processes is left."""
         await self._queue.close()
+        if self._parts.environment is not None:
+            await self._parts.environment.close()
         if self._panel is not None:
             await self._panel.close()
 

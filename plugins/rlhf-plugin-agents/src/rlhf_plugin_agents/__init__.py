@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
+from rlhf_core.environments.external import ExternalConfig
 
 from .config import EchoAfterHintConfig, MultiTurnConfig, SingleTurnConfig
 
@@ -38,5 +39,11 @@ def rlhf_environments() -> list[Component[Any]]:
             factory="rlhf_plugin_agents.echo_after_hint:EchoAfterHint",
             config=EchoAfterHintConfig,
             summary="toy: a digit is shown after the first turn and has to be written in the second",
-        )
+        ),
+        Component(
+            name="external",
+            factory="rlhf_core.environments.external:refuse_here",
+            config=ExternalConfig,
+            summary="an environment that only another interpreter, or a server, has installed",
+        ),
     ]

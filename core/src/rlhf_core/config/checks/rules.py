@@ -7,10 +7,11 @@ import string
 from collections.abc import Iterator
 
 from ...capabilities import PREPARES_STEP, SEVERAL_TURNS
+from ...environments.external import ExternalConfig
 from ...errors import ConfigError
 from ...plugins import Plugins
 from ..problems import Labels, flag
-from ..resolved import Selections
+from ..resolved import EnvironmentOptions, Selections
 from ..run import RunConfig
 from .features import (
     environment_shares,
@@ -30,6 +31,7 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
     for problem in (
         *_task_rules(run, selections, labels, plugins),
         *_share_rules(selections, labels),
+        *_external_rules(selections, labels),
         *_data_rules(run, labels),
         *_sampling_rules(run, labels),
         *_training_rules(run, labels),
@@ -101,6 +103,17 @@ def _share_rules(selections: Selections, labels: Labels) -> Iterator[str]:
             f"{labels('env.use')}: the shares of the other environments add up to 1 or more, so nothing is left for "
             f"{left_out[0]}. Give it a share too: {left_out[0]}=0.5."
         )
+
+
+def _external_rules(selections: Selections, labels: Labels) -> Iterator[str]:
+    for each in selections["env.use"]:
+        place = (each.environment or EnvironmentOptions()).isolation
+        if isinstance(each.options, ExternalConfig) and place == "none":
+            yield (
+                f"{labels(f'{each.section}.isolation')} is none, but this process does not have {each.options.name}.\n"
+                f"  Say where it runs: --{each.section}.isolation venv --{each.section}.python FOLDER, or remote and "
+                f"--{each.section}.address HOST:PORT."
+            )
 
 
 def _data_rules(run: RunConfig, labels: Labels) -> Iterator[str]:

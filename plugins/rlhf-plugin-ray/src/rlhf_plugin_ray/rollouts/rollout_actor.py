@@ -144,7 +144,7 @@ class RolloutActor(Actor):
         return await self._groups.done()
 
     async def close(self) -> None:
-        """Cancel the groups, and close the rewards. An environment has ended with its episode."""
+        """Cancel the groups, and close the rewards and what runs environments elsewhere."""
         await self._groups.close()
         if self._runner is not None:
             await self._runner.close()
