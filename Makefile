@@ -5,14 +5,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PEERS := .peers/.installed
 METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproject.toml cli/pyproject.toml \
-	$(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml)
+	$(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml examples/*/pyproject.toml)
 # One thread for each of two test processes: torch would otherwise start one per core in both.
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
 
 # vLLM leaves a context of zmq to the interpreter's end, where pytest would make an error of it.
 LEAKS := -W "ignore:Unclosed context:ResourceWarning"
-PACKAGES := core/src cli/src $(wildcard plugins/*/src contrib/*/src)
+PACKAGES := core/src cli/src $(wildcard plugins/*/src contrib/*/src examples/*/src)
 # Their types are those of libraries that `make test-scale` installs.
 AT_SCALE := $(foreach name,deepspeed ray vllm,plugins/rlhf-plugin-$(name)/src)
 MYPY := $(BIN)/mypy --explicit-package-bases

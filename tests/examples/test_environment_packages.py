@@ -1,0 +1,84 @@
+"""The environments of examples/: they are installed, make tasks, and their recipes train; two of them learn."""
+
+import json
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.main import main
+from rlhf_core.plugins import load
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+PACKAGES = {
+    path.parent.name: path.parent.name.removeprefix("rlhf-env-").replace("-", "_")
+    for path in sorted(EXAMPLES.glob("rlhf-env-*/pyproject.toml"))
+}
+"""Distribution -> name of its environment."""
+
+QUIET = ("--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false")
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch):
+    """The paths in the recipes start at the root of the repository."""
+    monkeypatch.chdir(ROOT)
+
+
+def metrics_of(output: Path) -> list[dict[str, float]]:
+    lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
+    return [line["metrics"] for line in lines if "metrics" in line]
+
+
+def prepared(package: str, output: Path) -> Path:
+    script = EXAMPLES / package / "prepare.py"
+    subprocess.run([sys.executable, script, "--output", output], check=True, capture_output=True)
+    return output / "model"
+
+
+def trained(package: str, model: Path, output: Path, *flags: str) -> list[dict[str, float]]:
+    recipe = str(EXAMPLES / package / "run.toml")
+    words = ["train", "-c", recipe, "--model", str(model), "--output", str(output)]
+    assert main([*words, *QUIET, *flags]) == 0
+    return metrics_of(output)
+
+
+def test_there_are_packages():
+    assert {"countdown", "guess_number", "frozen_lake", "calculator"} <= set(PACKAGES.values())
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_is_found_by_its_entry_point_and_makes_tasks_of_its_own(package):
+    registered = load("").get("rlhf_environments", PACKAGES[package])
+    environment = registered.load()(registered.validate({}))
+    train = list(islice(iter(environment.tasks("train")), 8))
+    held_out = list(islice(iter(environment.tasks("eval")), 8))
+
+    assert len({row["key"] for row in [*train, *held_out]}) == 16
+    assert all(json.loads(json.dumps(row)) == row for row in train)
+
+
+@pytest.mark.slow
+def test_two_steps_of_guess_number(tmp_path):
+    model = prepared("rlhf-env-guess-number", tmp_path / "data")
+    small = ("--steps", "2", "--rollout.batch_size", "4")
+    lines = trained("rlhf-env-guess-number", model, tmp_path / "run", *small)
+
+    assert len(lines) == 2
+    assert all(1.0 <= line["rollout/turns"] <= 4.0 for line in lines)
+    assert all(line["rollout/env/guesses"] == line["rollout/turns"] for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+def test_guess_number_is_learned_beyond_what_guessing_without_hints_finds(tmp_path):
+    """Four guesses without hints find one number of ten in four of ten episodes."""
+    model = prepared("rlhf-env-guess-number", tmp_path / "data")
+    lines = trained("rlhf-env-guess-number", model, tmp_path / "run")
+    found = [line["rollout/env/found"] for line in lines]
+
+    assert sum(found[:5]) / 5 < 0.4
+    assert sum(found[-20:]) / 20 > 0.9
