@@ -229,3 +229,16 @@ def test_counts_add_up_for_any_mixture(write, capsys, lines):
     assert listed == bad
     (summary,) = [line.split() for line in output.splitlines() if line.startswith("│ a.jsonl")]
     assert summary[3:8:2] == [str(len(rows)), str(len(rows) - len(bad)), str(len(bad))]
+
+
+def test_control_words_are_counted_with_a_model(write, capsys, tmp_path):
+    model = str(write_tiny_model(tmp_path / "model"))
+    file = write("a.jsonl", {"prompt": "a<eos>"}, GOOD[0])
+
+    code, output = check(capsys, file, "--model", model)
+    assert code == 0
+    assert "warning: a.jsonl: 1 of 2 rows contain control words" in output
+    assert "--data.control_words tokens" in output
+
+    code, output = check(capsys, file, "--model", model, "--control-words", "tokens")
+    assert (code, "warning" in output) == (0, False)

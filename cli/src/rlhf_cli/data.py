@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -63,6 +63,9 @@ def check(
         str | None, typer.Option(help="column whose values must differ within a file")
     ] = None,
     split: Split = "train",
+    control_words: Annotated[
+        Literal["text", "tokens"], typer.Option(help="as --data.control_words; needs --model")
+    ] = "text",
 ) -> None:
     """List every row that a run could not use, by file and line; exit code 1 if there is one."""
     from rlhf_core.data.checking import Expectations
@@ -75,7 +78,7 @@ def check(
         format=_format(prompt_key, template, system_prompt, chat),
         label_key=label_key,
         id_key=id_key,
-        renderer=_renderer(model),
+        renderer=_renderer(model, control_words),
         max_tokens=max_prompt_tokens,
         max_characters=max_prompt_characters,
     )
@@ -129,14 +132,16 @@ def _format(
     )
 
 
-def _renderer(model: str | None) -> TokenizerRenderer | None:
+def _renderer(
+    model: str | None, control_words: Literal["text", "tokens"] = "text"
+) -> TokenizerRenderer | None:
     """Return the renderer of the model's tokenizer; None without a model."""
     if model is None:
         return None
     from rlhf_core.data.chat.renderer import TokenizerRenderer
     from rlhf_core.data.tokenizer import load_tokenizer
 
-    return TokenizerRenderer(load_tokenizer(model))
+    return TokenizerRenderer(load_tokenizer(model), control_words=control_words)
 
 
 def _report(spec: str, split: str, expected: Expectations) -> SourceReport | None:
@@ -152,6 +157,8 @@ def _report(spec: str, split: str, expected: Expectations) -> SourceReport | Non
     report = check_source(source, expected)
     for row in report.bad:
         _print(f"{row.where}: {row.reason}")
+    if report.inert.rows:
+        _print(f"warning: {report.inert.describe(report.total, spec)}")
     if report.duplicates:
         here, first = report.duplicates[0]
         _print(

@@ -26,6 +26,7 @@ ALLOWED = {
     ("lazy.py", "torch"): "the library",
     ("math/importance.py", "clip"): "a mode of importance weights",
     ("data/learned/chat_spans.py", "function"): "a key of tool calls",
+    ("testing/fake_renderer.py", "function"): "a key of tool calls",
 }
 """Words that happen to be names of components too, and what they are here."""
 

@@ -57,11 +57,11 @@ def test_a_header_that_no_table_can_have_is_refused(tmp_path, header, part):
 def test_a_line_that_is_surely_too_long_is_not_tokenized(write_rows, renderer, monkeypatch, chat):
     """Tokenizing 50 MB takes minutes; that they are no prompt of 64 tokens is known from their length."""
     given_texts = []
-    tokenize = type(renderer).encode_batch
+    tokenize = type(renderer.texts).encode
     monkeypatch.setattr(
-        type(renderer),
-        "encode_batch",
-        lambda self, texts: given_texts.extend(texts) or tokenize(self, texts),
+        type(renderer.texts),
+        "encode",
+        lambda self, texts: given_texts.extend(one.text for one in texts) or tokenize(self, texts),
     )
     most = 64
     long = "x" * (CHARACTERS_PER_TOKEN * most + 1)

@@ -13,6 +13,12 @@ Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 
+CONTROL_WORDS = (
+    "what a control token's name (<|im_end|>, <tool_call>) is in a row's prompt, a message or an observation: ordinary "
+    "text, or the control token"
+)
+"""Description of the option ``data.control_words``."""
+
 
 class ModelPath(Config):
     path: str = Field(min_length=1, description="folder or hub name of the causal language model")

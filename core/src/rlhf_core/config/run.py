@@ -12,7 +12,9 @@ from pydantic import Field
 
 from ..component import Config
 from ..contracts.backend import Aggregation
+from ..contracts.executor import ControlWordUse
 from .common import (
+    CONTROL_WORDS,
     ActorConfig,
     BackendSelection,
     CheckpointConfig,
@@ -57,6 +59,7 @@ class PromptData(Config):
     on_bad_row: Literal["fail", "skip"] = Field(
         "fail", description="fail before anything is built, or skip and count"
     )
+    control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
 
 
 class DataConfig(PromptData):

@@ -54,6 +54,7 @@ from .environment import (
 from .executor import (
     Answer,
     ChatContinuation,
+    ControlWordUse,
     FinishedGroup,
     Generator,
     GroupPlayer,
@@ -104,6 +105,7 @@ __all__ = [
     "Colocation",
     "Completion",
     "ComponentRef",
+    "ControlWordUse",
     "Correction",
     "DeferredTokens",
     "Engine",

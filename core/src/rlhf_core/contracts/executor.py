@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ..batch.task import Message, Task, Uid
 from ..batch.trajectory import Trajectory
@@ -20,6 +20,11 @@ class Generator(Protocol):
     """The part of an engine that executors see."""
 
     async def generate(self, request: GenerationRequest) -> list[Completion]: ...
+
+
+ControlWordUse = Literal["text", "tokens"]
+"""Use of control words (``<|im_end|>``, ``<tool_call>``) in texts that others than the policy wrote: ordinary text, or
+control tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

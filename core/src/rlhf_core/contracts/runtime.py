@@ -21,7 +21,7 @@ from .backend import (
     TrainBatch,
 )
 from .engine import Engine, EngineSpec, WeightSource
-from .executor import GroupPlayer, RolloutExecutor
+from .executor import ControlWordUse, GroupPlayer, RolloutExecutor
 from .layout import ProcessLayout
 from .learner import Learner
 
@@ -93,6 +93,8 @@ class RolloutSpec:
     environments: tuple[EnvironmentSpec, ...] = ()
     """Empty: no episode has an environment."""
     trust_remote_code: bool = False
+    control_words: ControlWordUse = "text"
+    """Use of control words in observations and messages."""
     rewards: tuple[RewardSpec, ...] = ()
     """Empty when the environment alone gives rewards."""
 

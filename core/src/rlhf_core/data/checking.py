@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .prompts import length_problem, read_prompt, tokenize_rows
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
@@ -49,6 +51,8 @@ class SourceReport:
     """Lengths of the usable prompts, in tokens, or in characters without a renderer."""
     duplicates: tuple[tuple[str, str], ...]
     """Places of rows whose prompt occurred before, each with the place of the first occurrence."""
+    inert: InertWords = field(default_factory=InertWords)
+    """Count of the rows with control words, which a run reads as ordinary text; none without a renderer."""
 
     @property
     def num_bad(self) -> int:
@@ -63,10 +67,13 @@ def check_source(source: Source, expected: Expectations) -> SourceReport:
     seen: dict[bytes, int] = {}
     ids: dict[object, int] = {}
     duplicates: list[tuple[str, str]] = []
+    inert = InertWords()
     rows = enumerate(source.scan())
     while batch := list(islice(rows, _BATCH_ROWS)):
-        for (index, row), prompt, length in zip(batch, *_measured(batch, expected), strict=True):
+        for (index, row), measured in zip(batch, _measured(batch, expected), strict=True):
             where = source.where(index)
+            prompt, length = measured.prompt, measured.length
+            inert = inert.plus(measured.inert, where)
             problems = [
                 *_prompt_problems(prompt, length, expected),
                 *_column_problems(row, expected),
@@ -84,21 +91,32 @@ def check_source(source: Source, expected: Expectations) -> SourceReport:
         bad=tuple(bad),
         lengths=np.array(lengths, dtype=np.int64),
         duplicates=tuple(duplicates),
+        inert=inert,
     )
+
+
+class _Measured(NamedTuple):
+    """A prompt or a row's problem, the prompt's length, and its control words that are ordinary text."""
+
+    prompt: Prompt | RowProblem
+    length: int
+    inert: tuple[str, ...] = ()
 
 
 def _measured(
     batch: list[tuple[int, Row | Unreadable]], expected: Expectations
-) -> tuple[list[Prompt | RowProblem], list[int]]:
-    """Return prompts and their lengths; a chat that the template refuses is a problem."""
+) -> Iterator[_Measured]:
+    """Yield prompts with their lengths; a chat that the template refuses is a problem."""
     prompts = [read_prompt(row, expected.format) for _, row in batch]
     if expected.renderer is None:
-        return prompts, [_characters(prompt) for prompt in prompts]
-    tokens = tokenize_rows(batch, expected.format, expected.renderer, expected.max_tokens)
-    found = [
-        ids if isinstance(ids, RowProblem) else p for p, ids in zip(prompts, tokens, strict=True)
-    ]
-    return found, [0 if isinstance(ids, RowProblem) else len(ids) for ids in tokens]
+        yield from (_Measured(prompt, _characters(prompt)) for prompt in prompts)
+        return
+    found = tokenize_rows(batch, expected.format, expected.renderer, expected.max_tokens)
+    for prompt, tokens in zip(prompts, found, strict=True):
+        if isinstance(tokens, RowProblem):
+            yield _Measured(tokens, 0)
+        else:
+            yield _Measured(prompt, len(tokens.token_ids), tokens.inert)
 
 
 def _prompt_problems(

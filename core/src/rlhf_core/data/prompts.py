@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from .chat.control_words import ControlText, InertWords
 from .chat.renderer import TokenizerRenderer
 from .rows import BadRow, Prompt, PromptFormat, RowProblem
 from .source import Row, Source, Unreadable
@@ -35,6 +37,8 @@ class Prompts:
     """Index in ``token_ids`` at which each prompt starts (P + 1,); the last entry is the number of tokens."""
     bad: tuple[BadRow, ...]
     """Rows that cannot be used, with the reasons."""
+    inert: InertWords = field(default_factory=InertWords)
+    """Count of the rows whose control words are ordinary text."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -43,6 +47,14 @@ class Prompts:
         """Return the tokens of the prompt at ``position``."""
         start, end = self.offsets[position : position + 2]
         return tuple(self.token_ids[start:end].tolist())
+
+
+class PromptTokens(NamedTuple):
+    """Tokens of one prompt."""
+
+    token_ids: list[int]
+    inert: tuple[str, ...]
+    """Control words of the prompt that are ordinary text."""
 
 
 def tokenize_prompts(
@@ -60,23 +72,30 @@ def tokenize_prompts(
     """
     rows, token_ids, lengths = array("q"), array("i"), array("q")
     bad: list[BadRow] = []
+    inert = InertWords()
     wanted_rows = _wanted_rows(source, wanted, format)
     while batch := list(islice(wanted_rows, _BATCH_ROWS)):
         found = tokenize_rows(batch, format, renderer, max_tokens)
-        for (index, _), ids in zip(batch, found, strict=True):
-            problem = ids if isinstance(ids, RowProblem) else length_problem(len(ids), max_tokens)
+        for (index, _), tokens in zip(batch, found, strict=True):
+            problem = (
+                tokens
+                if isinstance(tokens, RowProblem)
+                else length_problem(len(tokens.token_ids), max_tokens)
+            )
             if problem is not None:
                 bad.append(BadRow(source.where(index), problem.kind, problem.reason))
                 continue
-            assert isinstance(ids, list)
+            assert isinstance(tokens, PromptTokens)
             rows.append(index)
-            token_ids.extend(ids)
-            lengths.append(len(ids))
+            token_ids.extend(tokens.token_ids)
+            lengths.append(len(tokens.token_ids))
+            inert = inert.plus(tokens.inert, source.where(index)) if tokens.inert else inert
     return Prompts(
         rows=np.array(rows, dtype=np.int64),
         token_ids=np.array(token_ids, dtype=np.int32),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         bad=tuple(bad),
+        inert=inert,
     )
 
 
@@ -95,43 +114,80 @@ def tokenize_rows(
     format: PromptFormat,
     renderer: TokenizerRenderer,
     max_tokens: int | None,
-) -> list[list[int] | RowProblem]:
+) -> list[PromptTokens | RowProblem]:
     """Return each row's tokens, or its problem; calls the tokenizer once for text and once for chats.
 
     Args:
         max_tokens: largest number of tokens of a prompt; None: ``MAX_CHARACTERS`` is the only limit.
     """
-    results: list[list[int] | RowProblem] = []
-    texts: dict[int, str] = {}
-    chats: dict[int, str] = {}
+    results: dict[int, PromptTokens | RowProblem] = {}
+    texts: dict[int, ControlText] = {}
+    chats: dict[int, ControlText] = {}
     for position, (_, row) in enumerate(batch):
         prompt = read_prompt(row, format)
         try:
-            text = _rendered(prompt, renderer)
-            check_characters(text, max_tokens, "the prompt", "--data.max_prompt_tokens")
+            text = _rendered(row, prompt, format, renderer)
+            check_characters(text.text, max_tokens, "the prompt", "--data.max_prompt_tokens")
         except RowProblem as problem:
-            results.append(problem)
+            results[position] = problem
             continue
         (chats if isinstance(prompt, tuple) else texts)[position] = text
-        results.append([])
-    tokens = [
-        *zip(texts, renderer.encode_prompts(list(texts.values())), strict=True),
-        *zip(chats, renderer.encode_batch(list(chats.values())), strict=True),
-    ]
-    for position, ids in tokens:
-        results[position] = ids
-    return results
+    results |= _encoded(texts, renderer.encode_prompts)
+    results |= _encoded(chats, renderer.texts.encode)
+    return [results[position] for position in range(len(batch))]
 
 
-def _rendered(prompt: Prompt | RowProblem, renderer: TokenizerRenderer) -> str:
+def _encoded(
+    texts: dict[int, ControlText], encode: Callable[[Sequence[ControlText]], list[list[int]]]
+) -> dict[int, PromptTokens | RowProblem]:
+    try:
+        found = encode(list(texts.values()))
+    except DataError as error:
+        if len(texts) == 1:
+            return dict.fromkeys(texts, RowProblem("control words", str(error)))
+        one_by_one: dict[int, PromptTokens | RowProblem] = {}
+        for position, text in texts.items():
+            one_by_one |= _encoded({position: text}, encode)
+        return one_by_one
+    return {
+        position: PromptTokens(ids, text.inert)
+        for (position, text), ids in zip(texts.items(), found, strict=True)
+    }
+
+
+def _rendered(
+    row: Row | Unreadable,
+    prompt: Prompt | RowProblem,
+    format: PromptFormat,
+    renderer: TokenizerRenderer,
+) -> ControlText:
     if isinstance(prompt, RowProblem):
         raise prompt
-    if isinstance(prompt, str):
-        return prompt
     try:
-        return renderer.render_text(prompt)
+        if not isinstance(prompt, str):
+            return renderer.chat_text(prompt)
+        return plain_prompt({} if isinstance(row, Unreadable) else row, prompt, format, renderer)
     except DataError as error:
         raise RowProblem("chat template", str(error)) from error
+
+
+def plain_prompt(
+    row: Row, prompt: str, format: PromptFormat, renderer: TokenizerRenderer
+) -> ControlText:
+    """Return a row's plain-text prompt, whose control words are ordinary text, but those of ``data.template`` itself.
+
+    Raises:
+        DataError: the template changes control words.
+    """
+    text = renderer.texts.text(prompt)
+    if format.template is None or not text.inert:
+        return text
+    quotes = renderer.quotes(row)
+    if quotes is None:
+        return ControlText(text=prompt)
+    filled = format.prompt(quotes.value(row))
+    assert isinstance(filled, str)
+    return quotes.restored(filled).control_text()
 
 
 def check_characters(text: str, max_tokens: int | None, what: str, option: str) -> None:

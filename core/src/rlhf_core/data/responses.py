@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 
 from ..batch.task import Uid
@@ -9,11 +11,14 @@ from ..batch.trajectory import Trajectory, Turn
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..config.run import RunConfig
 from ..errors import DataError
+from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .prompts import check_characters, tokenize_prompts
 from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
 from .source import Row, Source
 from .sources import open_source
+
+log = logging.getLogger(__name__)
 
 
 def load_responses(run: RunConfig, renderer: TokenizerRenderer, eos: int) -> TrajectoryColumns:
@@ -27,6 +32,7 @@ def load_responses(run: RunConfig, renderer: TokenizerRenderer, eos: int) -> Tra
     prompt_format = PromptFormat.of(run.data.model_copy(update={"prompt_key": options.prompt_key}))
     rows: list[Trajectory] = []
     bad: list[BadRow] = []
+    inert = InertWords()
     total = 0
     for spec in options.data:
         source = open_source(spec, split=run.data.split)
@@ -36,6 +42,7 @@ def load_responses(run: RunConfig, renderer: TokenizerRenderer, eos: int) -> Tra
             source, wanted, prompt_format, renderer, run.data.max_prompt_tokens
         )
         bad += prompts.bad
+        inert = inert.joined(prompts.inert)
         for position, index in enumerate(prompts.rows.tolist()):
             try:
                 response = _response(source.row(index), options.response_key)
@@ -43,7 +50,9 @@ def load_responses(run: RunConfig, renderer: TokenizerRenderer, eos: int) -> Tra
                 check_characters(
                     response, most, "the response", "--train.max_tokens_per_micro_batch"
                 )
-                tokens = [*renderer.encode(response), eos]
+                answer = renderer.answer_text(response)
+                inert = inert.plus(answer.inert, source.where(index))
+                tokens = [*renderer.texts.encode([answer])[0], eos]
                 rows.append(_sequence(len(rows), prompts.tokens(position), tokens, run))
             except RowProblem as problem:
                 bad.append(_located(problem, source, index))
@@ -51,6 +60,8 @@ def load_responses(run: RunConfig, renderer: TokenizerRenderer, eos: int) -> Tra
         raise bad_row_error(bad, total, "supervised.data", options.data)
     if not rows:
         raise DataError("supervised.data: expected at least one row, got none")
+    if inert.rows:
+        log.warning("%s", inert.describe(total, "supervised.data"))
     return TrajectoryColumns.from_trajectories(rows)
 
 

@@ -10,6 +10,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from ..batch.task import Task, Uid
 from ..config.run import PromptData, RunConfig
 from ..errors import DataError
+from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .made.players import Players
 from .made.prompts import PromptReader
@@ -281,6 +283,11 @@ class _Reader:
             raise bad_row_error(bad, self._total, self._option, self._specs)
         if bad:
             log.warning("%s", describe_skipped(bad, self._total, self._option))
+        inert = reduce(
+            InertWords.joined, (prompts.inert for _, prompts, _ in self._read), InertWords()
+        )
+        if inert.rows:
+            log.warning("%s", inert.describe(self._total, self._option))
         parts = []
         count = 0
         for source, prompts, start in self._read:

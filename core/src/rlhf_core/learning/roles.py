@@ -80,6 +80,7 @@ def _rollout_spec(resolved: Resolved) -> RolloutSpec:
         environments=tuple(map(environment_spec, resolved.selections["env.use"])),
         tokenizer_path=model.tokenizer or model.path,
         trust_remote_code=model.trust_remote_code,
+        control_words=resolved.run.data.control_words,
         rewards=tuple(map(spec_of, resolved.selections["reward.use"])),
     )
 

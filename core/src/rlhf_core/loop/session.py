@@ -67,7 +67,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     tokenizer = load_tokenizer(
         run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
     )
-    renderer = TokenizerRenderer(tokenizer)
+    renderer = TokenizerRenderer(tokenizer, control_words=run.data.control_words)
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
     makers = TaskMakers(environments)

@@ -57,7 +57,7 @@ def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
     tokenizer = load_tokenizer(spec.tokenizer_path, trust_remote_code=spec.trust_remote_code)
     return RolloutParts(
         executor=plugins.build(spec.executor),
-        renderer=TokenizerRenderer(tokenizer),
+        renderer=TokenizerRenderer(tokenizer, control_words=spec.control_words),
         environment=open_environments(spec.environments, plugins),
     )
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_core.data.chat.control_words import ControlText
 from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.errors import DataError
 from rlhf_core.testing.tiny import tiny_tokenizer
@@ -220,10 +221,10 @@ def test_text_prompts_start_as_the_tokenizer_starts_texts(post, prefix):
         )
     renderer = TokenizerRenderer(tokenizer)
 
-    (tokens,) = renderer.encode_prompts(["What is this?"])
+    (tokens,) = renderer.encode_prompts([ControlText(text="What is this?")])
 
     assert tokens == [ids[name] for name in prefix] + renderer.encode("What is this?")
-    assert renderer.encode_prompts(["<bos>What"])[0].count(ids["<bos>"]) == 1
+    assert renderer.encode_prompts([ControlText(text="<bos>What")])[0].count(ids["<bos>"]) == 1
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))
@@ -233,7 +234,7 @@ def test_text_survives_encoding_and_decoding(text):
 
 def test_special_tokens_are_left_out_on_request():
     renderer = renderer_of("tiny")
-    ids = renderer.encode("4<eos>")
+    ids = [*renderer.encode("4"), renderer.tokenizer.eos_token_id]
 
     assert renderer.decode(ids) == "4"
     assert renderer.decode(ids, skip_special_tokens=False) == "4<eos>"
@@ -311,6 +312,8 @@ def test_an_extended_conversation_keeps_its_tokens():
 def test_an_answer_without_marks_is_its_text():
     renderer = renderer_of("chatml")
 
-    answer = renderer.parse(renderer.encode("so<|im_end|>"))
+    end = renderer.tokenizer.convert_tokens_to_ids("<|im_end|>")
+
+    answer = renderer.parse([*renderer.encode("so"), end])
 
     assert (answer.text, answer.content, answer.tool_calls) == ("so", None, ())

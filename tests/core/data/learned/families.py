@@ -14,6 +14,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from rlhf_core.contracts import ControlWordUse
 from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.testing.tiny import tiny_tokenizer
 
@@ -242,8 +243,11 @@ def tokenizer_of(name: str, kind: str = "bpe") -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def renderer_of(name: str, kind: str = "bpe") -> TokenizerRenderer:
-    return TokenizerRenderer(tokenizer_of(name, kind))
+def renderer_of(
+    name: str, kind: str = "bpe", control_words: ControlWordUse = "tokens"
+) -> TokenizerRenderer:
+    """The renderer of a family; control words in contents are tokens, as these tests' references have them."""
+    return TokenizerRenderer(tokenizer_of(name, kind), control_words=control_words)
 
 
 def _bpe(*, words: bool) -> PreTrainedTokenizerFast:

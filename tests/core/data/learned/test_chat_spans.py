@@ -28,11 +28,11 @@ RESULT = {"role": "tool", "content": "blue"}
 CALLED = '<tool_call>\n{"name": "look", "arguments": {"at": "sky"}}\n</tool_call><|im_end|>'
 
 
-def renderer_with(template):
+def renderer_with(template, control_words="text"):
     """The character tokenizer with another chat template."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
-    return TokenizerRenderer(tokenizer)
+    return TokenizerRenderer(tokenizer, control_words=control_words)
 
 
 def learned_texts(renderer, messages, learned=None, tools=None):
@@ -298,7 +298,7 @@ BLOCKS = (
 
 @pytest.mark.parametrize("contents", [("So.", "Yes."), (" So.\n", "assistant:<eos>"), ("é", "😀")])
 def test_blocks_of_the_template_are_taken_as_transformers_takes_them(contents):
-    renderer = renderer_with(BLOCKS)
+    renderer = renderer_with(BLOCKS, control_words="tokens")
     messages = [USER, {**ANSWER, "content": contents[0]}, AGAIN, {**ANSWER, "content": contents[1]}]
     expected = renderer.tokenizer.apply_chat_template(
         messages, return_dict=True, return_assistant_tokens_mask=True

@@ -16,6 +16,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
+from rlhf_core.data.chat.control_words import ControlText
 from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.data.learned.learned_text import LearnedText, Span, plain_text
 from rlhf_core.data.learned.tokens import SpanTokenizer
@@ -217,7 +218,7 @@ def test_a_turn_without_a_token_is_a_problem():
 
 def test_a_text_without_any_token_is_a_problem():
     """BERT's tokenizers drop control characters."""
-    (problem,) = tokenize(MADE["lower case"], plain_text("\x01\x02"))
+    (problem,) = tokenize(MADE["lower case"], plain_text(ControlText(text="\x01\x02")))
 
     assert isinstance(problem, RowProblem)
     assert problem.kind == "no token"
@@ -230,7 +231,10 @@ def test_plain_text_is_started_and_ended_once():
     )
     plain = tokenizer("hello cat", add_special_tokens=False)["input_ids"]
 
-    found = tokenize(tokenizer, plain_text("hello cat", 5), plain_text("<bos>hello cat<eos>", 10))
+    texts = [("hello cat", 5), ("<bos>hello cat<eos>", 10)]
+    found = tokenize(
+        tokenizer, *(plain_text(ControlText(text=text), start) for text, start in texts)
+    )
 
     for tokens in found:
         assert tokens.token_ids.tolist() == [1, *plain, 2]

@@ -6,12 +6,18 @@ it after the stand-in's answer. So the policy's own tokens are never decoded and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...batch.task import Message
-from ...contracts.executor import Answer, ChatContinuation
+from ...contracts.executor import Answer, ChatContinuation, ControlWordUse
 from ...errors import DataError
+from .control_words import ControlText
+from .quoting import Quotes, has_words
+from .rendering import after, render_text
+from .tokenizing import TextTokenizer
+from .turn_words import turn_words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,66 +32,52 @@ _OPENING: tuple[Message, ...] = (
 
 
 class TokenizerRenderer:
-    """``contracts.Renderer`` for any Transformers tokenizer; chat needs a tokenizer with a chat template."""
+    """``contracts.Renderer`` for any Transformers tokenizer; chat needs a tokenizer with a chat template.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    Args:
+        control_words: use of control words in observations, prompts of rows and contents of messages: ``text``, or
+            ``tokens`` as the tokenizer reads them.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, control_words: ControlWordUse = "text"
+    ) -> None:
         self.tokenizer = tokenizer
+        self.texts = TextTokenizer(tokenizer, control_words)
+        """Tokenizer of texts whose control words are known."""
         self._special = frozenset(tokenizer.all_special_ids) | {
             token for token, added in tokenizer.added_tokens_decoder.items() if added.special
         }
-        self._prefix = _leading_special_tokens(tokenizer)
-        self._decodes_plainly = _decodes_plainly(tokenizer)
-        self._end_of_turn: list[int] | None = None
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, without special tokens."""
+        """Return the tokens of a text, without special tokens; control words in it are ordinary text."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of each text, without special tokens."""
-        if not texts:
-            return []
-        ids: list[list[int]] = self.tokenizer(
-            list(texts),
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )["input_ids"]
-        return ids
+        """Return the tokens of each text, as ``encode`` does."""
+        return self.texts.encode([self.texts.text(text) for text in texts])
 
-    def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_prompts(self, texts: Sequence[ControlText]) -> list[list[int]]:
         """Return the tokens of plain-text prompts.
 
         Each starts with the special tokens that this tokenizer puts before any text (a BOS token, or none), unless the
         text has them already.
         """
-        prefix = self._prefix
+        prefix = self.texts.prefix
         return [
             ids if ids[: len(prefix)] == prefix else prefix + ids
-            for ids in self.encode_batch(texts)
+            for ids in self.texts.encode(texts)
         ]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of the tokens, with no spaces removed."""
-        text: str = self.tokenizer.decode(
-            token_ids,
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=False,
-        )
-        return text
+        return self.texts.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def decode_batch(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> list[str]:
         """Return the text of each sequence, as ``decode`` gives it; the ``tokenizers`` library uses all cores."""
-        if not self._decodes_plainly:
-            return [self.decode(one, skip_special_tokens=skip_special_tokens) for one in sequences]
-        backend = self.tokenizer.backend_tokenizer
-        texts: list[str] = backend.decode_batch(
-            list(sequences), skip_special_tokens=skip_special_tokens
-        )
-        return texts
+        return self.texts.decode_batch(sequences, skip_special_tokens=skip_special_tokens)
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
@@ -95,7 +87,7 @@ class TokenizerRenderer:
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses these messages.
         """
-        return self.encode(self.render_text(messages, tools=tools))
+        return self.texts.encode([self.chat_text(messages, tools=tools)])[0]
 
     def render_text(
         self,
@@ -112,23 +104,53 @@ class TokenizerRenderer:
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses these messages.
         """
-        from jinja2 import TemplateError
+        return render_text(self.tokenizer, messages, reply=reply, tools=tools)
 
-        if self.tokenizer.chat_template is None:
-            raise DataError(
-                "expected a tokenizer with a chat template for chat messages; this one has none. "
-                "Use an instruction-tuned model, or plain text prompts (and text observations)."
-            )
-        try:
-            text: str = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=[dict(tool) for tool in tools] if tools else None,
-                tokenize=False,
-                add_generation_prompt=reply,
-            )
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
-            raise DataError(f"the chat template refuses the messages: {error}") from error
-        return text
+    def chat_text(
+        self,
+        messages: Sequence[Message],
+        *,
+        reply: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> ControlText:
+        """Return a conversation as ``render_text`` does, with the places of its control tokens.
+
+        In contents, names and tools control words are ordinary text; so are, in an answer, those that have no place in
+        answers (such as ``<|im_end|>``, unlike ``<think>``).
+        """
+        quotes = self.quotes(messages, tools)
+        if quotes is None:
+            return ControlText(text=self.render_text(messages, reply=reply, tools=tools))
+        text = self.render_text(
+            quotes.messages(messages), reply=reply, tools=quotes.value(tools or ())
+        )
+        return quotes.restored(text).control_text()
+
+    def quotes(self, *values: object) -> Quotes | None:
+        """Return what replaces the control words in some messages, tools or rows; None where nothing has to be."""
+        if self.texts.are_inert and has_words(values, self.texts.words):
+            return Quotes(self.texts.words, self.turn_words)
+        return None
+
+    def answer_text(self, text: str, own_words: Collection[str] = ()) -> ControlText:
+        """Return a text of the policy, in which only the words are ordinary text that have no place in answers.
+
+        Args:
+            own_words: further words that are control tokens.
+        """
+        if not self.texts.are_inert:
+            return ControlText(text=text)
+        inert = self.turn_words.difference(own_words)
+        words = self.texts.words
+        return self.texts.text(
+            text, [span for span in words.find(text) if text[slice(*span)] not in inert]
+        )
+
+    @cached_property
+    def turn_words(self) -> frozenset[str]:
+        """Control words that have no place in an answer: those that the template writes around messages, and the
+        tokens that begin and end texts."""
+        return turn_words(self.tokenizer, self.texts.words)
 
     def render_next(
         self,
@@ -150,8 +172,6 @@ class TokenizerRenderer:
         following = self._after_stand_in((*_OPENING, *messages), reply=True, tools=tools)
         if not ended:
             return following
-        if self._end_of_turn is None:
-            self._end_of_turn = self._find_end_of_turn()
         end = self._end_of_turn
         return following[len(end) :] if following[: len(end)] == end else following
 
@@ -173,8 +193,9 @@ class TokenizerRenderer:
         """Return what the policy wrote in one turn."""
         return Answer(text=self.decode(token_ids))
 
-    def _find_end_of_turn(self) -> list[int]:
-        """Return the template's tokens behind an answer, through the first special one; none if no token is special."""
+    @cached_property
+    def _end_of_turn(self) -> list[int]:
+        """The template's tokens behind an answer, through the first special one; none if no token is special."""
         closing = self._after_stand_in(_OPENING, reply=False)
         for index, token in enumerate(closing):
             if token in self._special:
@@ -189,43 +210,18 @@ class TokenizerRenderer:
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Return the tokens behind the stand-in's answer, tokenized together with the text before them."""
-        text = self.render_text(messages, reply=reply, tools=tools)
-        if text.count(_STAND_IN) != 1:
+        chat = self.chat_text(messages, reply=reply, tools=tools)
+        if chat.text.count(_STAND_IN) != 1:
             raise DataError(
                 "expected a chat template that shows an assistant's answer once and as it is; this one showed it "
-                f"{text.count(_STAND_IN)} times. Use text observations with this model."
+                f"{chat.text.count(_STAND_IN)} times. Use text observations with this model."
             )
-        cut = text.index(_STAND_IN) + len(_STAND_IN)
+        cut = chat.text.index(_STAND_IN) + len(_STAND_IN)
         if not self.tokenizer.is_fast:
-            return self.encode(text[cut:])
-        encoded = self.tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        pairs = list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
-        if any(start < cut < end for _, (start, end) in pairs):
+            return self.texts.encode([after(chat, cut)])[0]
+        (located,) = self.texts.locate([chat])
+        if any(start < cut < end for start, end in located.spans):
             # One token holds the end of the answer and the text behind it, so the text is cut instead of the tokens.
-            return self.encode(text[cut:])
+            return self.texts.encode([after(chat, cut)])[0]
+        pairs = zip(located.token_ids, located.spans, strict=True)
         return [token for token, (start, _) in pairs if start >= cut]
-
-
-def _decodes_plainly(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether ``decode`` is that of the ``tokenizers`` library.
-
-    This is not so for a tokenizer written in Python, nor for a class that changes the result of decoding.
-    """
-    from transformers import PreTrainedTokenizerFast
-
-    return isinstance(tokenizer, PreTrainedTokenizerFast) and all(
-        getattr(type(tokenizer), name) is getattr(PreTrainedTokenizerFast, name)
-        for name in ("decode", "_decode")
-    )
-
-
-def _leading_special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the special tokens that the tokenizer puts before any text."""
-    plain: list[int] = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
-    whole: list[int] = tokenizer("a", add_special_tokens=True, verbose=False)["input_ids"]
-    for start in range(len(whole) - len(plain) + 1):
-        if whole[start : start + len(plain)] == plain:
-            return whole[:start]
-    return []

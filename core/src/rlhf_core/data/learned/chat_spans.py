@@ -59,12 +59,35 @@ class ChatSpans:
     ) -> LearnedText:
         """Return a conversation's rendering with the spans of some of the assistant's turns.
 
+        Control words in contents are ordinary text, but those of the assistant that have a place in answers.
+
         Args:
             learned: indices, ascending, of the assistant's messages to learn.
 
         Raises:
             RowProblem: the template refuses the messages, or does not show the answers as they are.
         """
+        quotes = self._renderer.quotes(messages, tools)
+        if quotes is None:
+            return self._find(messages, learned, tools)
+        quoted = self._find(
+            quotes.messages(messages), learned, None if tools is None else quotes.value(tools)
+        )
+        try:
+            made = quotes.restored(quoted.text)
+        except DataError as error:
+            raise RowProblem("control words", str(error)) from error
+        chat = made.control_text()
+        return LearnedText(
+            text=chat.text,
+            spans=tuple(map(made.places.span, quoted.spans)),
+            active=chat.active,
+            inert=chat.inert,
+        )
+
+    def _find(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
+    ) -> LearnedText:
         if self._has_blocks[tools is not None]:
             return self._by_blocks(messages, learned, tools)
 

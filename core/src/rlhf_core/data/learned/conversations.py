@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...errors import DataError
+from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
+from ..prompts import plain_prompt
 from ..rows import RowProblem
 from ..source import Row
 from .chat_spans import ChatSpans
@@ -51,18 +54,28 @@ def load_conversations(
     tokenizer = SpanTokenizer(renderer, eos)
     form: TextPieces | Conversations
     if columns.text_key is not None:
-        form = TextPieces(columns.text_key, options)
+        form = TextPieces(columns.text_key, options, renderer)
     else:
         form = Conversations(columns, options, renderer)
     return read_rows(sets, form, tokenizer, options, option)
 
 
 class AnswerTexts:
-    """Maker of the texts of answers to a prompt, which is plain text or a chat."""
+    """Maker of the texts of answers to a prompt, which is plain text or a chat.
 
-    def __init__(self, columns: PromptColumns, renderer: TokenizerRenderer) -> None:
+    Args:
+        own_words: control words that are control tokens in every answer that is plain text.
+    """
+
+    def __init__(
+        self,
+        columns: PromptColumns,
+        renderer: TokenizerRenderer,
+        own_words: Sequence[str] = (),
+    ) -> None:
         self.format = columns.prompt_format()
         self._renderer = renderer
+        self._own_words = frozenset(own_words)
         self._chats: ChatSpans | None = None
 
     @property
@@ -89,10 +102,22 @@ class AnswerTexts:
                     "no place for tools",
                     "the prompt is plain text, which has no place for tools. Add --data.chat",
                 )
-            return plain_text(prompt + answer, len(prompt))
+            return plain_text(self._joined(row, prompt, answer), len(prompt))
         check_chat(prompt)
         messages = (*prompt, {"role": ASSISTANT, "content": answer})
         return self.chats.find(messages, (len(prompt),), tools)
+
+    def _joined(self, row: Row, prompt: str, answer: str) -> ControlText:
+        renderer = self._renderer
+        try:
+            text = plain_prompt(row, prompt, self.format, renderer)
+        except DataError as error:
+            raise RowProblem("control words", str(error)) from error
+        return renderer.texts.joined(text, self.policy_text(answer))
+
+    def policy_text(self, text: str) -> ControlText:
+        """Return a plain text that the policy has to write, in which words that have no place in answers are text."""
+        return self._renderer.answer_text(text, self._own_words)
 
 
 class Conversations:
@@ -143,15 +168,16 @@ class Conversations:
 class TextPieces:
     """``RowForm`` of plain texts for continued pre-training: all tokens but the first are learned."""
 
-    def __init__(self, key: str, options: SequenceOptions) -> None:
+    def __init__(self, key: str, options: SequenceOptions, renderer: TokenizerRenderer) -> None:
         self._key = key
         self._options = options
+        self._renderer = renderer
         self.columns: tuple[str, ...] = (key,)
         self.max_tokens: int | None = None
 
     def texts(self, row: Row) -> Sequence[LearnedText]:
         """Return the text."""
-        return [plain_text(text_of(row, self._key, "text_key"))]
+        return [plain_text(self._renderer.texts.text(text_of(row, self._key, "text_key")))]
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
         """Return the pieces of the text."""

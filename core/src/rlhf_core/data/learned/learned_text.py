@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from ..chat.control_words import ControlText, TextSpan
 
-class Span(NamedTuple):
-    """Part of a text or of a list of tokens."""
-
-    start: int
-    """Index of the first element."""
-    end: int
-    """Index after the last element."""
+Span = TextSpan
+"""Part of a text or of a list of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +21,26 @@ class LearnedText:
     """Whether no template made the text, so that the special tokens with which the tokenizer starts texts go before."""
     is_ended: bool = False
     """Whether an end-of-sequence token goes behind the text, as part of the last span."""
+    active: tuple[Span, ...] | None = None
+    """Control words that are control tokens, as in ``ControlText``."""
+    inert: tuple[str, ...] = ()
+    """Control words that are ordinary text, each once."""
+
+    def control_text(self) -> ControlText:
+        """Return the text for the tokenizer."""
+        return ControlText(text=self.text, active=self.active, inert=self.inert)
 
 
-def plain_text(text: str, start: int = 0) -> LearnedText:
+def plain_text(text: ControlText, start: int = 0) -> LearnedText:
     """Return a text without a chat template that is learned from character ``start`` on, and ends there."""
-    return LearnedText(text=text, spans=(Span(start, len(text)),), is_plain=True, is_ended=True)
+    return LearnedText(
+        text=text.text,
+        spans=(Span(start, len(text.text)),),
+        is_plain=True,
+        is_ended=True,
+        active=text.active,
+        inert=text.inert,
+    )
 
 
 def squeezed(text: str) -> str:

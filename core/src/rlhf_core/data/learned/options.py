@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from ...component import Config
+from ...config.common import CONTROL_WORDS
+from ...contracts.executor import ControlWordUse
 from ..rows import PromptFormat
 
 
@@ -23,6 +25,7 @@ class SequenceOptions(Config):
     on_bad_row: Literal["fail", "skip"] = Field(
         "fail", description="fail before anything is built, or skip and count"
     )
+    control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
 
 
 class PromptColumns(Config):

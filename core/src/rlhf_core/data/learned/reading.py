@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ...batch.trajectory_columns import TrajectoryColumns
 from ...errors import DataError
+from ..chat.control_words import InertWords
 from ..prompts import check_characters
 from ..rows import BadRow, RowProblem, bad_row_error, describe_skipped
 from ..source import Row, Source, Unreadable
@@ -35,6 +36,8 @@ class LearnedRows:
     """Number of rows that were read."""
     bad: tuple[BadRow, ...]
     """Rows that were left out, with the reasons."""
+    inert: InertWords = field(default_factory=InertWords)
+    """Count of the rows whose control words are ordinary text."""
 
     @property
     def num_truncated(self) -> int:
@@ -99,6 +102,7 @@ def read_rows(
     """
     gathered = SequenceColumns()
     bad: list[BadRow] = []
+    inert = InertWords()
     total = start = 0
     for spec in sets:
         source = open_source(spec, split=options.split)
@@ -110,7 +114,8 @@ def read_rows(
                 if isinstance(made, RowProblem):
                     bad.append(_located(made, source, index))
                     continue
-                for sequence in made:
+                inert = inert.plus(made.inert, source.where(index)) if made.inert else inert
+                for sequence in made.sequences:
                     gathered.add(start + index, sequence)
         start += len(source)
     if bad and (options.on_bad_row == "fail" or len(bad) == total):
@@ -119,16 +124,25 @@ def read_rows(
         log.warning("%s", describe_skipped(bad, total, option))
     if not len(gathered):
         raise DataError(f"{option}: expected at least one row, got none")
-    rows_read = LearnedRows(columns=gathered.columns(), total=total, bad=tuple(bad))
+    if inert.rows:
+        log.warning("%s", inert.describe(total, option))
+    rows_read = LearnedRows(columns=gathered.columns(), total=total, bad=tuple(bad), inert=inert)
     log.info("%s: %s", option, rows_read.describe())
     return rows_read
+
+
+class _MadeRow(NamedTuple):
+    """Sequences of a row, and its control words that are ordinary text."""
+
+    sequences: list[LearnedSequence]
+    inert: tuple[str, ...]
 
 
 def _made(
     batch: Sequence[tuple[int, Row | Unreadable]],
     form: RowForm,
     tokenizer: SpanTokenizer,
-) -> Iterator[tuple[int, list[LearnedSequence] | RowProblem]]:
+) -> Iterator[tuple[int, _MadeRow | RowProblem]]:
     """Yield the index of each row with its sequences or its problem; calls the tokenizer once."""
     texts = [_texts(row, form) for _, row in batch]
     tokens = iter(
@@ -139,7 +153,12 @@ def _made(
             yield index, of_row
             continue
         assert not isinstance(row, Unreadable)
-        yield index, _sequences(row, list(islice(tokens, len(of_row))), form)
+        sequences = _sequences(row, list(islice(tokens, len(of_row))), form)
+        if isinstance(sequences, RowProblem):
+            yield index, sequences
+        else:
+            inert = tuple(dict.fromkeys(word for text in of_row for word in text.inert))
+            yield index, _MadeRow(sequences, inert)
 
 
 def _texts(row: Row | Unreadable, form: RowForm) -> list[LearnedText] | RowProblem:

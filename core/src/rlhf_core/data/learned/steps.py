@@ -46,7 +46,10 @@ class StepLabels:
     ) -> None:
         self._columns = columns
         self._options = options
-        self._answers = AnswerTexts(columns, renderer)
+        # The separator is the user's own, whatever else it is to the tokenizer.
+        self._answers = AnswerTexts(
+            columns, renderer, renderer.texts.words.names(columns.separator)
+        )
         self.max_tokens = max_tokens_of(options)
 
     @property
@@ -62,7 +65,8 @@ class StepLabels:
         names = self._columns
         if names.text_key is not None:
             text = text_of(row, names.text_key, "text_key")
-            made, ends = plain_text(text), _ends_of(text, names.separator)
+            made = plain_text(self._answers.policy_text(text))
+            ends = _ends_of(text, names.separator)
         else:
             steps = [step + names.separator for step in self._steps(row)]
             made = self._answers.answer(row, "".join(steps), None)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ...batch.ragged import offsets_of
 from ...errors import DataError
+from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
 from ..rows import RowProblem
 from .learned_text import LearnedText, squeezed
@@ -52,22 +53,17 @@ class SpanTokenizer:
             )
         self._renderer = renderer
         self._eos = eos
-        self._prefix = np.array(renderer.encode_prompts([""])[0], dtype=np.int32)
+        self._prefix = np.array(renderer.texts.prefix, dtype=np.int32)
         self._added = np.array([*tokenizer.added_tokens_decoder], dtype=np.int32)
 
     def tokenize(self, texts: Sequence[LearnedText]) -> list[LearnedTokens | RowProblem]:
         """Return the tokens of each text; a problem where a span has no token, or its tokens are not its text."""
         if not texts:
             return []
-        encoded = self._renderer.tokenizer(
-            [one.text for one in texts],
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
+        encoded = self._renderer.texts.locate([one.control_text() for one in texts])
+        located = _Located.of(
+            texts, [one.token_ids for one in encoded], [one.spans for one in encoded]
         )
-        located = _Located.of(texts, encoded["input_ids"], encoded["offset_mapping"])
         first, last = located.token_spans(texts, self._added)
         results: list[LearnedTokens | RowProblem] = []
         span = 0
@@ -139,7 +135,7 @@ class SpanTokenizer:
                 )
 
     def _passed_through(self, texts: Sequence[str]) -> list[str]:
-        encoded = self._renderer.encode_batch(texts)
+        encoded = self._renderer.texts.encode([ControlText(text=text) for text in texts])
         return self._renderer.decode_batch(encoded, skip_special_tokens=False)
 
 

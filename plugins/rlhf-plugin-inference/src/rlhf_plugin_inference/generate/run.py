@@ -58,7 +58,7 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
     with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
         path = folder / COMPLETIONS
         record_config(resolved, folder, RESUMING, is_begun=path.exists())
-        renderer = renderer_of(options.model)
+        renderer = renderer_of(options.model, options.data.control_words)
         prompter = Prompter(PromptFormat.of(options.data), renderer)
         prompts = load_prompts(options.data, renderer)
         order = prompts.order(0, 0).tolist()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from rlhf_core import CapabilityError
 from rlhf_core.config import Selection
-from rlhf_core.contracts import Engine, EngineSpec, WeightSource
+from rlhf_core.contracts import ControlWordUse, Engine, EngineSpec, WeightSource
 from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
 
 from . import gpus
@@ -20,14 +20,18 @@ from .model_source import ModelSource, dtype_of
 from .options import ModelToServe
 
 
-def renderer_of(model: ModelToServe) -> TokenizerRenderer:
+def renderer_of(model: ModelToServe, control_words: ControlWordUse = "text") -> TokenizerRenderer:
     """Return the renderer of a model's tokenizer.
+
+    Args:
+        control_words: use of control words in prompts and messages.
 
     Raises:
         ConfigError: the tokenizer cannot be loaded.
     """
     path = model.tokenizer or model.path
-    return TokenizerRenderer(load_tokenizer(path, trust_remote_code=model.trust_remote_code))
+    tokenizer = load_tokenizer(path, trust_remote_code=model.trust_remote_code)
+    return TokenizerRenderer(tokenizer, control_words=control_words)
 
 
 @asynccontextmanager

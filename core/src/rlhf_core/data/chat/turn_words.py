@@ -1,0 +1,45 @@
+"""Control words that a template writes around messages, which no answer of the policy has in it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ...batch.task import Message
+from ...errors import DataError
+from .control_words import ControlWords
+from .rendering import render_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_ANSWER = "Zx7Qv9"
+_CHATS: tuple[tuple[Message, ...], ...] = (
+    ({"role": "user", "content": "Hello"},),
+    (
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": _ANSWER},
+        {"role": "user", "content": "Hello"},
+    ),
+    (
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": _ANSWER},
+        {"role": "user", "content": "Hello"},
+    ),
+)
+"""Conversations without a thought and without a tool; a template may refuse some of them."""
+
+
+def turn_words(tokenizer: PreTrainedTokenizerBase, words: ControlWords) -> frozenset[str]:
+    """Return the control words that begin and end turns and texts.
+
+    They are the tokenizer's own for this (end-of-sequence, padding, ...), and those that the template writes into a
+    conversation whose answer is no more than a word, where no answer follows.
+    """
+    found = set(words.structural)
+    if tokenizer.chat_template is not None:
+        for chat in _CHATS:
+            with suppress(DataError):
+                found.update(words.names(render_text(tokenizer, chat, reply=False)))
+    return frozenset(found)
