@@ -23,6 +23,7 @@ from . import check, new, plugins_command, train
 
 _OWN_MODULES = {
     "data": "Check and show data files.",
+    "env": "Serve environments to runs elsewhere.",
     "show": "Show sample rollouts of a run.",
 }
 """Commands that are imported only when they are called."""
