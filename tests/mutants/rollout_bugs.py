@@ -84,10 +84,12 @@ def stale_weights(right: Function) -> Function:
 def tokenised_again(right: Function) -> Function:
     """The text of a turn is tokenised again, which loses its end-of-sequence."""
 
-    def wrong(self: Any, completion: Any) -> None:
-        right(self, completion)
+    def wrong(self: Any, prompt_ids: Any, completion: Any, agent: str = "") -> Any:
         if completion.stop == "eos":
-            self.token_ids[-1] = 13
+            tokens = completion.token_ids.copy()
+            tokens[-1] = 13
+            completion = replace(completion, token_ids=tokens)
+        return right(self, prompt_ids, completion, agent)
 
     return wrong
 
@@ -101,8 +103,8 @@ def separator_lost(right: Function) -> Function:
 
 
 def reward_on_the_first_turn(right: Function) -> Function:
-    def wrong(self: Any, reward: float) -> None:
-        self.turns[0] = replace(self.turns[0], reward=self.turns[0].reward + reward)
+    def wrong(self: Any, node: Any, value: float) -> None:
+        right(self, self.nodes[0], value)
 
     return wrong
 
@@ -121,8 +123,8 @@ def one_seed_for_all(right: Function) -> Function:
 def cut_is_an_end(right: Function) -> Function:
     """What hit the token limit is recorded as finished."""
 
-    def wrong(self: Any, completion: Any) -> None:
-        right(self, replace(completion, stop=type(completion.stop)("eos")))
+    def wrong(self: Any, prompt_ids: Any, completion: Any, agent: str = "") -> Any:
+        return right(self, prompt_ids, replace(completion, stop=type(completion.stop)("eos")))
 
     return wrong
 
@@ -223,19 +225,19 @@ MUTANTS = (
     _executor(
         "the policy's turn is tokenised again",
         "TRL#5224, #5242; verl#7322",
-        "multi_turn:Recording.add_turn",
+        "episode:EpisodeGraph.add",
         tokenised_again,
     ),
     _executor(
         "the separator after a turn is lost",
         "verl#6501",
-        "multi_turn:_plain_tokens",
+        "observing:_plain_tokens",
         separator_lost,
     ),
     _executor(
         "all turn rewards are on the first turn",
         "no issue cited: rewards of several turns added up too early",
-        "multi_turn:Recording.reward_turn",
+        "episode:EpisodeGraph.reward",
         reward_on_the_first_turn,
     ),
     _executor(
@@ -247,7 +249,7 @@ MUTANTS = (
     _executor(
         "a turn that was cut off is recorded as finished",
         "no issue cited: truncation that nobody sees",
-        "multi_turn:Recording.add_turn",
+        "episode:EpisodeGraph.add",
         cut_is_an_end,
     ),
     _reward(

@@ -67,3 +67,12 @@ def test_parts_of_a_reward_are_pairs_of_action_and_number(batch_of):
     assert texts[0]["step_rewards"] == [[1, 0.5], [2, -0.25]]
     assert "step_rewards" not in texts[1]
     assert texts[2]["step_rewards"] == [[0, 1.0]]
+
+
+def test_the_end_of_an_episode_is_told_where_its_executor_says_it(batch):
+    batch.metrics["end/turns"] = np.array([1, 0, 0, 0, np.nan], np.float32)
+    batch.metrics["end/finished"] = np.array([0, 1, 1, 1, np.nan], np.float32)
+
+    texts = sample_texts(batch, 5, Letters())
+
+    assert [text.get("end") for text in texts] == ["turns", *["finished"] * 3, None]

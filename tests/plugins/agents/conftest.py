@@ -60,6 +60,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.engine = FakeEngine()
+        self.dropped: dict[Uid, str] = {}
         self.made: list[Environment] = []
         self.renderer = RENDERER
 
@@ -68,6 +69,7 @@ class Stage:
         make: Callable[[], Environment] | None = None,
         *,
         max_length: int = 1000,
+        more: dict[str, object] | None = None,
         **sampling: object,
     ) -> RolloutContext:
         def make_and_keep(task: Task) -> Environment:
@@ -82,6 +84,8 @@ class Stage:
             max_length=max_length,
             seed=lambda sample, turn: seed_of(7, "sample", 0, 3, sample, turn),
             environment=None if make is None else make_and_keep,
+            drop=self.dropped.__setitem__,
+            **(more or {}),
         )
 
 

@@ -5,10 +5,28 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
-from rlhf_core.contracts import Observation, StepResult, Stop, Task, TrajectoryColumns, Uid
+from rlhf_core.contracts import (
+    EpisodeEnd,
+    Observation,
+    StepResult,
+    Stop,
+    Task,
+    TrajectoryColumns,
+    Uid,
+)
 from rlhf_core.testing.fakes import EOS_ID, FakeEngine
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
+
+
+def ends(name):
+    """The metrics of an episode that ended so."""
+    return {f"end/{end}": float(end == name) for end in EpisodeEnd}
+
+
+def end_of(trajectory):
+    (name,) = [end for end in EpisodeEnd if trajectory.metrics[f"end/{end}"]]
+    return name
 
 
 def run(task, samples, context, **config):
@@ -45,7 +63,7 @@ def test_turns_span_the_actions_and_carry_their_own_rewards(stage, task, countin
     columns = TrajectoryColumns.from_trajectories([one])
     assert columns.action_rewards.tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 2]
     np.testing.assert_array_equal(one.rollout_logprobs * 1024, [-1, -2, -3] * 3)
-    assert one.metrics == {"turns": 3.0, "finished": 1.0, "env/steps": 3.0}
+    assert one.metrics == {"turns": 3.0, **ends("finished"), "env/steps": 3.0}
 
 
 def test_special_tokens_of_an_action_stay_in_the_sequence_but_not_in_its_text(
@@ -88,7 +106,7 @@ def test_the_episode_ends_after_max_turns_without_being_truncated(stage, task, c
 
     assert len(one.turns) == 4
     assert not one.truncated
-    assert one.metrics["finished"] == 0.0
+    assert end_of(one) == "turns"
 
 
 @pytest.mark.parametrize("max_length", range(9, 24))
@@ -101,6 +119,7 @@ def test_the_length_limit_holds_and_is_told(stage, task, counting, max_length):
     assert len(one.token_ids) <= max_length
     assert one.action_mask[-1]
     assert one.truncated == (max_length < 23)
+    assert end_of(one) == ("finished" if max_length >= 23 or len(one.turns) == 3 else "context")
 
 
 def test_a_turn_cut_by_its_own_limit_is_still_answered(stage, task, counting):
@@ -123,6 +142,7 @@ def test_an_aborted_turn_ends_the_episode_without_a_step(stage, task, counting):
     (one,) = run(task, [0], stage.context(counting))
 
     assert [turn.stop for turn in one.turns] == [Stop.EOS, Stop.ABORTED]
+    assert end_of(one) == "aborted"
     assert len(stage.made[0].actions) == 1
 
 

@@ -96,5 +96,5 @@ def test_an_empty_completion_is_an_error_that_names_the_uid(stage, task):
 
     stage.engine = SecondIsEmpty()
 
-    with pytest.raises(RolloutError, match=r"0\.3\.1\.0, turn 0: the engine returned 0 tokens"):
+    with pytest.raises(RolloutError, match=r"0\.3\.1\.0, request 0: the engine returned 0 tokens"):
         run(task, range(2), stage.context())

@@ -50,6 +50,7 @@ from .environment import (
     RewardsEpisodes,
     StepResult,
     ToolCall,
+    TurnSampling,
 )
 from .executor import (
     Answer,
@@ -189,6 +190,7 @@ __all__ = [
     "Trajectory",
     "TrajectoryColumns",
     "Turn",
+    "TurnSampling",
     "Uid",
     "ValueObjective",
     "WeightSource",

@@ -35,6 +35,28 @@ class EpisodeEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSampling:
+    """Wishes of an environment for how the policy's next turn is sampled.
+
+    The temperature is none of them: training computes the log-probs of all turns at the run's own.
+
+    Raises:
+        ValueError: a number is below 1, or a stop string is empty.
+    """
+
+    max_new_tokens: int | None = None
+    """Longest turn, in tokens; None, or more than the run allows: what the run allows."""
+    stop: tuple[str, ...] | None = None
+    """Strings that end the turn, in place of the run's; None: the run's."""
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; expected at least 1")
+        if self.stop is not None and not all(isinstance(one, str) and one for one in self.stop):
+            raise ValueError(f"stop is {self.stop!r}; expected strings that are not empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """Text for the policy to read, in one of three forms. At most one of them is set; with none, nothing is added."""
 
@@ -47,6 +69,8 @@ class Observation:
     tools: tuple[Mapping[str, Any], ...] = ()
     """JSON schemas of the functions that the policy may call, for the template. Read from the first observation, which
     then has ``messages``."""
+    sampling: TurnSampling | None = None
+    """Wishes for the sampling of the policy's answer to this observation; None: as the run says."""
 
     def __post_init__(self) -> None:
         given = [self.text is not None, bool(self.messages), self.token_ids is not None]
@@ -142,5 +166,6 @@ class RewardsEpisodes(Protocol):
 
     async def episode_rewards(self) -> Mapping[str, float]:
         """Return the rewards of the whole episode, by name; their sum stands on the last action token. It is called
-        once, after the last step and before ``close``, also when a limit ended the episode."""
+        once, after the last step and before ``close``, also when a limit of tokens or turns ended the episode; not
+        after an error or a time-out."""
         ...

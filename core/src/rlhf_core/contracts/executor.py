@@ -130,6 +130,11 @@ def keep_no_account(uid: Uid, reason: str) -> None:
     """Take no note of an episode that was left out: for executors that are called outside of a run."""
 
 
+def without_label(task: Task) -> str:
+    """Return an empty text: environments that no plugin registered have no name but their class's."""
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutContext:
     """Tools and settings that an executor works with beside the task."""
@@ -143,6 +148,8 @@ class RolloutContext:
     """``seed(sample, turn)``: the 64-bit seed of a turn."""
     environment: Callable[[Task], Environment] | None = None
     """Makes a fresh environment for an episode of the task; None when the run has none."""
+    environment_label: Callable[[Task], str] = without_label
+    """Name and version of the environment of a task, for messages; empty: unknown."""
     drop: Callable[[Uid, str], None] = keep_no_account
     """``drop(uid, reason)`` leaves an episode out of its group: ``run`` returns no trajectory of it. The reason is a
     short word, by which such episodes are counted."""

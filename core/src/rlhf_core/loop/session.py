@@ -29,7 +29,7 @@ from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
 from ..rng import sample_seed
 from ..rollouts.cursor import Tasks
-from ..rollouts.environments import Environments, TaskMakers, environments_of
+from ..rollouts.environments import Environments, TaskMakers, environments_of, label_of
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.source import Ahead, RolloutSource
 from .evaluation import Evaluator, metric_names
@@ -153,6 +153,7 @@ def _context(
         max_length=max_length(run),
         seed=_no_seed,
         environment=environments,
+        environment_label=partial(label_of, environments),
     )
 
 

@@ -136,6 +136,14 @@ class TaskMakers:
             await instance.close()
 
 
+def label_of(environments: Environments | None, task: Task) -> str:
+    """Return plugin, name and version of a task's environment, for messages; empty without environments."""
+    if environments is None:
+        return ""
+    registered = environments.of(task).registered
+    return f"{registered.qualified} ({registered.origin})"
+
+
 def environments_of(selections: Sequence[Selection]) -> Environments | None:
     """Return the environments of a configuration, their code imported; None when there are none.
 

@@ -10,6 +10,9 @@ from ..batch.ragged import offsets_of
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.executor import Renderer
 
+END = "end/"
+"""Prefix of the metrics by which executors say why an episode ended: 1 for the reason, 0 for the others."""
+
 
 def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> list[dict[str, Any]]:
     """Return ``count`` samples, or all if there are fewer, spread evenly over the batch, as JSON values."""
@@ -33,10 +36,19 @@ def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> li
                     if not np.isnan(column[row])
                 },
                 "truncated": bool(batch.truncated[row]),
+                **_end(batch, row),
                 **_parts(batch, slice(steps[row], steps[row + 1])),
             }
         )
     return texts
+
+
+def _end(batch: TrajectoryColumns, row: int) -> dict[str, str]:
+    """Return why a sample's episode ended (``contracts.EpisodeEnd``); nothing if its executor does not say."""
+    ends = [
+        name for name in batch.metrics if name.startswith(END) and batch.metrics[name][row] == 1
+    ]
+    return {"end": ends[0].removeprefix(END)} if ends else {}
 
 
 def _parts(batch: TrajectoryColumns, steps: slice) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from ..contracts.executor import (
 from ..contracts.reward import RewardRequest
 from ..contracts.runtime import RolloutSpec
 from ..plugins import Plugins
-from .environments import Environments, open_environments
+from .environments import Environments, label_of, open_environments
 
 if TYPE_CHECKING:
     from ..rewards.panel import RewardPanel, SampleScore
@@ -116,6 +117,7 @@ class GroupRunner:
                 max_length=settings.max_length,
                 seed=_no_seed,
                 environment=parts.environment,
+                environment_label=partial(label_of, parts.environment),
             ),
             seed_of=settings.seed_of,
             score=self._score if self._panel is not None else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from rlhf_core import Config
@@ -17,8 +19,38 @@ class MultiTurnConfig(Config):
     max_turns: int = Field(
         8, ge=1, le=10_000, description="number of the policy's turns after which an episode ends"
     )
+    max_episode_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=10_000_000,
+        description="tokens that the policy may write in all turns of an episode; none: any number",
+    )
+    end_at_cut_turn: bool = Field(
+        False,
+        description="end an episode where a turn was cut off at rollout.max_new_tokens; else it is answered",
+    )
     environment_timeout_s: float = Field(
-        300.0, gt=0.0, description="seconds for each reset, step and close of an async environment"
+        300.0,
+        gt=0.0,
+        description="seconds for each call of an environment, which fails if it takes longer",
+    )
+    turn_timeout_s: float | None = Field(
+        None,
+        gt=0.0,
+        description="seconds for each turn, the policy's answer and the environment's, after which the episode ends",
+    )
+    episode_timeout_s: float | None = Field(
+        None, gt=0.0, description="seconds for a whole episode, after which it ends"
+    )
+    on_error: Literal["fail", "drop", "value"] = Field(
+        "fail",
+        description="when an environment fails: end the run, leave out the episode, or end it with error_reward",
+    )
+    error_reward: float = Field(
+        0.0,
+        ge=-1e6,
+        le=1e6,
+        description="on_error value: added to the reward of the last turn before the failure",
     )
 
 

@@ -3,35 +3,35 @@
 - Each episode has its own environment, which is always closed. All episodes of a group get the same environment seed,
   ``context.seed(0, -1)``: they face the same problem, so their rewards compare the policy's choices.
 - The policy's tokens are kept as they were sampled. Only the environment's text is tokenized, and appended.
-- A turn has at most ``max_new_tokens``, and no more than ``max_length`` leaves. An observation that leaves no room for
-  another turn is not appended, and the last turn's stop becomes LENGTH: the episode is truncated.
+- A turn has at most ``max_new_tokens``, and no more than ``max_length`` and ``max_episode_tokens`` leave. An
+  observation that leaves no room for another turn is not appended, and the last turn's stop becomes LENGTH: the episode
+  is truncated.
 - The environment's last observation (with ``done``, or after ``max_turns``) is not appended, since no action follows.
-- An end at ``max_turns`` is not a truncation; the metric ``finished`` is 1 only if the environment ended the episode.
-- Metrics: ``turns``, ``finished``, and for each metric of the environment its last value, as ``env/name``.
+- Metrics: ``turns``; ``end/NAME`` for each ``EpisodeEnd``, 1 for the one that it was; for each metric of the
+  environment its last value, as ``env/NAME``, and for each named reward of turns its sum, as ``env/reward/NAME``.
+- An environment that fails costs what ``on_error`` says. Errors of the engine always end the run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from rlhf_core import RolloutError
-from rlhf_core.contracts import (
-    Action,
-    GenerationRequest,
-    Observation,
-    RolloutContext,
-    Stop,
-    Task,
-    Trajectory,
-    Uid,
-)
+from rlhf_core.contracts import EpisodeEnd, RolloutContext, Task, Trajectory, Uid
 
+from .budgets import OutOfTime
 from .config import MultiTurnConfig
-from .play import Play
-from .recording import Recording, limited
+from .episode import Episode
+from .play import EnvironmentFailure, Play
+
+log = logging.getLogger(__name__)
+
+SHOWN_FAILURES = 10
+"""Failures that are logged as warnings; later ones are in the run's log alone."""
 
 
 class MultiTurn:
@@ -39,15 +39,16 @@ class MultiTurn:
 
     def __init__(self, config: MultiTurnConfig) -> None:
         self._config = config
+        self._num_failures = 0
 
     async def run(
         self, task: Task, samples: Sequence[int], context: RolloutContext
     ) -> list[Trajectory]:
-        """Return one trajectory per sample, in the order of ``samples``.
+        """Return the trajectories of the samples, in the order of ``samples``.
 
         Raises:
-            RolloutError: an environment or the engine failed; the other episodes were cancelled and their
-                environments closed.
+            RolloutError: the engine failed, or an environment with ``on_error`` fail; the other episodes were cancelled
+                and their environments closed.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -56,35 +57,42 @@ class MultiTurn:
                 ]
         except ExceptionGroup as errors:
             raise _first(errors) from errors
-        return [episode.result() for episode in episodes]
+        return [trajectory for episode in episodes for trajectory in episode.result()]
 
-    async def _episode(self, task: Task, sample: int, context: RolloutContext) -> Trajectory:
+    async def _episode(self, task: Task, sample: int, context: RolloutContext) -> list[Trajectory]:
+        """Return one episode's trajectories; none if it was left out."""
         uid = task.uid._replace(sample=sample)
-        async with self._play(uid, task, context) as play:
-            observation = await play.reset(task, context.seed(0, -1))
-            recording = Recording(uid, _first_tokens(uid, task, observation, context))
-            metrics: dict[str, float] = {}
-            finished = False
-            for turn in range(self._config.max_turns):
-                action = await _act(recording, context)
-                if action.stop is Stop.ABORTED:
-                    break
-                result = await play.step(action)
-                recording.reward_turn(result.reward)
-                metrics |= {f"env/{name}": value for name, value in result.metrics.items()}
-                finished = result.done
-                if finished or turn == self._config.max_turns - 1:
-                    break
-                if not _append(recording, result.observation, context):
-                    break
-        metrics |= {"turns": float(len(recording.turns)), "finished": float(finished)}
-        return recording.trajectory(metrics)
+        try:
+            return await self._played(uid, task, context)
+        except (EnvironmentFailure, OutOfTime) as failure:
+            if self._config.on_error == "fail":
+                raise
+            self._log(failure, "The episode is left out")
+            context.drop(uid, failure.reason)
+            return []
+
+    async def _played(self, uid: Uid, task: Task, context: RolloutContext) -> list[Trajectory]:
+        episode = Episode(uid, context, self._config)
+        async with self._environment(uid, task, context) as play:
+            try:
+                end = await episode.play(play, task)
+            except EnvironmentFailure as failure:
+                if self._config.on_error != "value" or not episode.num_turns:
+                    raise
+                self._log(failure, f"The episode ends with {self._config.error_reward:g}")
+                episode.fail(self._config.error_reward)
+                end = EpisodeEnd.ENVIRONMENT_ERROR
+        return episode.trajectories(end)
 
     @asynccontextmanager
-    async def _play(self, uid: Uid, task: Task, context: RolloutContext) -> AsyncIterator[Play]:
+    async def _environment(
+        self, uid: Uid, task: Task, context: RolloutContext
+    ) -> AsyncIterator[Play]:
         if context.environment is None:
             raise RolloutError(f"{uid}: multi_turn needs an environment; choose one with --env")
-        play = Play(uid, partial(context.environment, task), self._config.environment_timeout_s)
+        make = partial(context.environment, task)
+        label = partial(context.environment_label, task)
+        play = Play(uid, make, self._config.environment_timeout_s, label)
         try:
             yield play
         except BaseException:
@@ -92,70 +100,21 @@ class MultiTurn:
             with suppress(RolloutError):
                 await play.close()
             raise
-        await play.close()
+        try:
+            await play.close()
+        except EnvironmentFailure as failure:
+            # The episode is whole.
+            if self._config.on_error == "fail":
+                raise
+            self._log(failure, "The episode counts")
 
-
-def _first_tokens(
-    uid: Uid, task: Task, observation: Observation, context: RolloutContext
-) -> Sequence[int]:
-    """Return the tokens before the first turn: the observation of ``reset``, or the task's prompt if it is empty.
-
-    Raises:
-        RolloutError: both are empty, or there is no room for an action.
-    """
-    if observation.messages:
-        tokens: Sequence[int] = context.renderer.render(observation.messages)
-    else:
-        tokens = _plain_tokens(observation, context) or task.prompt_ids
-    if not tokens:
-        raise RolloutError(
-            f"{uid}: reset gave no observation and the task has no prompt; expected one of them. Give --data, or an "
-            "environment whose reset returns the first observation"
-        )
-    if len(tokens) >= context.max_length:
-        raise RolloutError(
-            f"{uid}: the first observation has {len(tokens)} tokens and leaves no room for an action within "
-            f"{context.max_length}; raise --rollout.max_length"
-        )
-    return tokens
-
-
-async def _act(recording: Recording, context: RolloutContext) -> Action:
-    """Have the engine sample the policy's next turn, append it to the recording, and return it as an action."""
-    turn = len(recording.turns)
-    (completion,) = await context.engine.generate(
-        GenerationRequest(
-            uid=recording.uid,
-            turn=turn,
-            prompt_ids=tuple(recording.token_ids),
-            seeds=(context.seed(recording.uid.sample, turn),),
-            sampling=limited(context.sampling, context.max_length - len(recording)),
-        )
-    )
-    recording.add_turn(completion)
-    tokens = tuple(completion.token_ids.tolist())
-    text = context.renderer.decode(tokens, skip_special_tokens=True)
-    return Action(text=text, token_ids=tokens, stop=completion.stop, turn=turn)
-
-
-def _append(recording: Recording, observation: Observation, context: RolloutContext) -> bool:
-    """Append an observation, and return True; if this leaves no room for a turn, mark the truncation instead."""
-    if observation.messages:
-        ended = recording.turns[-1].stop is Stop.EOS
-        tokens: Sequence[int] = context.renderer.render_next(observation.messages, ended=ended)
-    else:
-        tokens = _plain_tokens(observation, context)
-    if len(recording) + len(tokens) >= context.max_length:
-        recording.mark_truncated()
-        return False
-    recording.add_text(tokens)
-    return True
-
-
-def _plain_tokens(observation: Observation, context: RolloutContext) -> Sequence[int]:
-    if observation.token_ids is not None:
-        return observation.token_ids
-    return context.renderer.encode(observation.text) if observation.text else ()
+    def _log(self, failure: RolloutError, consequence: str) -> None:
+        self._num_failures += 1
+        level = logging.WARNING if self._num_failures <= SHOWN_FAILURES else logging.INFO
+        policy = f"as --rollout.multi_turn.on_error {self._config.on_error} says"
+        log.log(level, "%s. %s, %s.", failure, consequence, policy)
+        if self._num_failures == SHOWN_FAILURES:
+            log.warning("Further failures of environments are in the run's log alone.")
 
 
 def _first(errors: ExceptionGroup[Exception]) -> Exception:

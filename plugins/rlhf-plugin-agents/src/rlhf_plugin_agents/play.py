@@ -1,16 +1,24 @@
-"""A guard around an environment, which turns its errors into a RolloutError that names uid, turn and environment."""
+"""A guard around an environment, which turns its errors into failures that name uid, turn and environment."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from numbers import Real
 from typing import Any, TypeVar
 
 from rlhf_core import RolloutError
-from rlhf_core.contracts import Action, Environment, Observation, StepResult, Task, Uid
+from rlhf_core.contracts import (
+    Action,
+    Environment,
+    Observation,
+    RewardsEpisodes,
+    StepResult,
+    Task,
+    Uid,
+)
 
 MAX_REWARD = 1e35
 """Largest reward of a turn. Rewards are kept in float32, at most 3.4e38, and rewards of several turns are added up."""
@@ -18,29 +26,41 @@ MAX_REWARD = 1e35
 ResultT = TypeVar("ResultT")
 
 
+class EnvironmentFailure(RolloutError):
+    """An environment raised an exception, or answered with something that it must not, or not in time."""
+
+    reason = "environment_failed"
+    """Word by which episodes are counted that are left out because of it."""
+
+
 class Play:
     """The environment of one episode.
 
-    Every method raises a RolloutError if the environment raises an exception, returns a result of a type other than the
-    contract's, gives a number that is not finite, or takes longer than ``timeout_s`` seconds.
+    Every method raises an EnvironmentFailure if the environment raises an exception, returns a result of a type other
+    than the contract's, gives a number that is not finite, or takes longer than ``timeout_s`` seconds. An environment
+    that waits is cancelled then. One that computes without waiting holds up all episodes and cannot be interrupted.
 
     Args:
         make: builds the environment.
+        label: returns name and version of the environment, for messages; empty: its class's name stands for it.
 
     Raises:
-        RolloutError: ``make`` failed.
+        EnvironmentFailure: ``make`` failed.
     """
 
-    def __init__(self, uid: Uid, make: Callable[[], Environment], timeout_s: float) -> None:
+    def __init__(
+        self, uid: Uid, make: Callable[[], Environment], timeout_s: float, label: Callable[[], str]
+    ) -> None:
         self._uid = uid
         self._timeout_s = timeout_s
         self._turn = 0
-        self._name = "the environment"
+        self._label = label
+        self._class = "the environment"
         try:
             self._environment = make()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._error("making", error) from error
-        self._name = type(self._environment).__qualname__
+        self._class = type(self._environment).__qualname__
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Start the episode, and return the first observation."""
@@ -48,21 +68,33 @@ class Play:
         return self._checked("reset", observation, Observation)
 
     async def step(self, action: Action) -> StepResult:
-        """Return the environment's answer to one turn, with reward and metrics as finite floats."""
+        """Return the environment's answer to one turn, with rewards and metrics as finite floats."""
         self._turn = action.turn
         answer = await self._guard("step", self._environment.step, action)
         result = self._checked("step", answer, StepResult)
-        reward = self._finite("reward", result.reward)
-        if abs(reward) > MAX_REWARD:
-            raise RolloutError(
-                f"{self._where('step')} gave the reward {reward:g}; expected at most {MAX_REWARD:g}"
-            )
-        metrics = {name: self._finite(name, value) for name, value in result.metrics.items()}
-        return replace(result, reward=reward, metrics=metrics)
+        self._checked("step", result.observation, Observation)
+        rewards = self._numbers("step", "rewards", result.rewards)
+        reward = self._finite("step", "reward", result.reward)
+        self._bounded("step", reward + sum(rewards.values()))
+        metrics = self._numbers("step", "metrics", result.metrics)
+        return replace(result, reward=reward, rewards=rewards, metrics=metrics)
+
+    async def episode_rewards(self) -> dict[str, float]:
+        """Return the rewards of the whole episode by name, as finite floats; none if the environment gives none."""
+        if not isinstance(self._environment, RewardsEpisodes):
+            return {}
+        given = await self._guard("episode_rewards", self._environment.episode_rewards)
+        rewards = self._numbers("episode_rewards", "rewards", given)
+        self._bounded("episode_rewards", sum(rewards.values()))
+        return rewards
 
     async def close(self) -> None:
         """Have the environment release its resources."""
         await self._guard("close", self._environment.close)
+
+    def located(self, failure: EnvironmentFailure, call: str) -> EnvironmentFailure:
+        """Return a failure with uid, turn and environment in its message."""
+        return EnvironmentFailure(f"{self._where(call)}: {failure}")
 
     async def _guard(
         self, call: str, method: Callable[..., Awaitable[ResultT]], *arguments: object
@@ -71,31 +103,49 @@ class Play:
         try:
             async with limit:
                 return await method(*arguments)
-        except Exception as error:
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise self._error(call, error) from error  # the environment cancelled itself
+        except (Exception, SystemExit) as error:
             if not limit.expired():
                 raise self._error(call, error) from error
-            raise RolloutError(
+            raise EnvironmentFailure(
                 f"{self._where(call)} did not return within {self._timeout_s:g} s; if it needs longer, raise "
                 "--rollout.multi_turn.environment_timeout_s"
             ) from error
 
     def _checked(self, call: str, value: object, kind: type[ResultT]) -> ResultT:
         if not isinstance(value, kind):
-            raise RolloutError(
+            raise EnvironmentFailure(
                 f"{self._where(call)} returned a {type(value).__name__}; expected {kind.__name__}"
             )
         return value
 
-    def _finite(self, name: str, value: Any) -> float:
+    def _numbers(self, call: str, what: str, named: object) -> dict[str, float]:
+        if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
+            raise EnvironmentFailure(
+                f"{self._where(call)} gave {what} = {named!r:.200}; expected numbers by name"
+            )
+        return {name: self._finite(call, name, value) for name, value in named.items()}
+
+    def _finite(self, call: str, name: str, value: Any) -> float:
         number = value.item() if getattr(value, "ndim", None) == 0 else value
         if not isinstance(number, Real) or not math.isfinite(number):
-            raise RolloutError(
-                f"{self._where('step')} gave {name} = {value!r}; expected one finite number"
+            raise EnvironmentFailure(
+                f"{self._where(call)} gave {name} = {value!r:.200}; expected one finite number"
             )
         return float(number)
 
-    def _error(self, call: str, error: Exception) -> RolloutError:
-        return RolloutError(f"{self._where(call)} raised {type(error).__name__}: {error}")
+    def _bounded(self, call: str, reward: float) -> None:
+        if abs(reward) > MAX_REWARD:
+            raise EnvironmentFailure(
+                f"{self._where(call)} gave the reward {reward:g}; expected at most {MAX_REWARD:g}"
+            )
+
+    def _error(self, call: str, error: BaseException) -> EnvironmentFailure:
+        return EnvironmentFailure(f"{self._where(call)} raised {type(error).__name__}: {error}")
 
     def _where(self, call: str) -> str:
-        return f"{self._uid}, turn {self._turn}: {call} of {self._name}"
+        return f"{self._uid}, turn {self._turn}: {call} of {self._label() or self._class}"

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rlhf_core import RolloutError
 from rlhf_core.contracts import GenerationRequest, RolloutContext, Task, Trajectory
+from rlhf_core.episodes import EpisodeGraph
 
+from .budgets import limited
 from .config import SingleTurnConfig
-from .recording import Recording, limited
 
 
 class SingleTurn:
@@ -54,8 +57,9 @@ class SingleTurn:
                 f"{task.uid}: the engine returned {len(completions)} completions for {len(samples)} seeds"
             )
         trajectories = []
+        prompt = np.array(task.prompt_ids, dtype=np.int32)
         for sample, completion in zip(samples, completions, strict=True):
-            recording = Recording(task.uid._replace(sample=sample), task.prompt_ids)
-            recording.add_turn(completion)
-            trajectories.append(recording.trajectory())
+            graph = EpisodeGraph(task.uid._replace(sample=sample))
+            graph.add(prompt, completion)
+            trajectories += graph.trajectories()
         return trajectories

@@ -1,0 +1,166 @@
+"""One episode of ``multi_turn``: the policy and its environment take turns until one of the ends is reached.
+
+The requests are nodes of an ``EpisodeGraph``. What the policy reads before a turn is all that was read and sampled so
+far and the new observation, so an episode is one path.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rlhf_core.contracts import (
+    Action,
+    Completion,
+    EpisodeEnd,
+    GenerationRequest,
+    Observation,
+    RolloutContext,
+    StepResult,
+    Stop,
+    Task,
+    Trajectory,
+    Uid,
+)
+from rlhf_core.episodes import EpisodeGraph, RequestNode
+
+from .budgets import Clock, OutOfTime, limited
+from .config import MultiTurnConfig
+from .observing import first_tokens, next_tokens
+from .play import EnvironmentFailure, Play
+
+
+class Episode:
+    """The course of one episode, and what is recorded of it."""
+
+    def __init__(self, uid: Uid, context: RolloutContext, config: MultiTurnConfig) -> None:
+        self._context = context
+        self._config = config
+        self._clock = Clock(uid, config)
+        self._graph = EpisodeGraph(uid)
+        self._tokens: list[int] = []
+        """All tokens so far, which the policy reads before its next turn."""
+        self._num_written = 0
+        self._last: RequestNode | None = None
+        """The policy's last turn."""
+        self.num_turns = 0
+        self._metrics: dict[str, float] = {}
+        self._turn_rewards: Counter[str] = Counter()
+        self._episode_rewards: dict[str, float] = {}
+
+    async def play(self, play: Play, task: Task) -> EpisodeEnd:
+        """Play the episode, and return why it ended.
+
+        Raises:
+            EnvironmentFailure: the environment failed.
+            OutOfTime: time ran out before the policy had a turn.
+        """
+        try:
+            end = await self._play(play, task)
+        except OutOfTime:
+            if not self.num_turns:
+                raise
+            return EpisodeEnd.TIMEOUT
+        self._episode_rewards = await play.episode_rewards()
+        return end
+
+    def fail(self, reward: float) -> None:
+        """Put a reward on the last turn of an episode whose environment failed after it."""
+        assert self._last is not None
+        self._graph.reward(self._last, reward)
+
+    def trajectories(self, end: EpisodeEnd) -> list[Trajectory]:
+        """Return the episode's segments."""
+        metrics = self._metrics | {
+            f"env/reward/{name}": value for name, value in self._turn_rewards.items()
+        }
+        metrics |= {f"end/{one}": float(one is end) for one in EpisodeEnd}
+        metrics["turns"] = float(self.num_turns)
+        return self._graph.trajectories(metrics=metrics, rewards=self._episode_rewards)
+
+    async def _play(self, play: Play, task: Task) -> EpisodeEnd:
+        uid, context = self._graph.uid, self._context
+        self._clock.begin_turn()
+        observation = await self._clock.bounded(play.reset(task, context.seed(0, -1)))
+        try:
+            self._tokens += first_tokens(uid, task, observation, context)
+        except EnvironmentFailure as failure:
+            raise play.located(failure, "reset") from failure
+        for turn in range(self._config.max_turns):
+            if turn:
+                self._clock.begin_turn()
+            action = await self._act(turn, observation)
+            if action.stop is Stop.ABORTED:
+                return EpisodeEnd.ABORTED
+            if action.stop is Stop.LENGTH and self._config.end_at_cut_turn:
+                return EpisodeEnd.LENGTH
+            result = await self._clock.bounded(play.step(action))
+            self._note(result)
+            if result.done:
+                return EpisodeEnd.FINISHED
+            observation = result.observation
+            if turn == self._config.max_turns - 1:
+                return EpisodeEnd.TURNS
+            try:
+                has_room = self._read(observation)
+            except EnvironmentFailure as failure:
+                raise play.located(failure, "step") from failure
+            if not has_room:
+                return EpisodeEnd.CONTEXT
+        raise AssertionError("max_turns is at least 1, so a turn returned")
+
+    async def _act(self, turn: int, observation: Observation) -> Action:
+        """Have the engine sample the policy's next turn, record it, and return it as an action."""
+        context, uid = self._context, self._graph.uid
+        prompt = tuple(self._tokens)
+        request = GenerationRequest(
+            uid=uid,
+            turn=turn,
+            prompt_ids=prompt,
+            seeds=(context.seed(uid.sample, turn),),
+            sampling=limited(context.sampling, self._room, observation.sampling),
+        )
+        (completion,) = await self._clock.bounded(context.engine.generate(request))
+        self._last = self._graph.add(prompt, completion)
+        self.num_turns += 1
+        return self._action(turn, prompt, completion)
+
+    def _action(self, turn: int, prompt: Sequence[int], completion: Completion) -> Action:
+        tokens = tuple(completion.token_ids.tolist())
+        self._tokens += tokens
+        self._num_written += len(tokens)
+        answer = self._context.renderer.parse(tokens, prompt_ids=prompt)
+        return Action(
+            text=answer.text,
+            token_ids=tokens,
+            stop=completion.stop,
+            turn=turn,
+            reasoning=answer.reasoning,
+            content=answer.content,
+            tool_calls=answer.tool_calls,
+        )
+
+    @property
+    def _room(self) -> int:
+        """Tokens that the policy may still write."""
+        room = self._context.max_length - len(self._tokens)
+        most = self._config.max_episode_tokens
+        return room if most is None else min(room, most - self._num_written)
+
+    def _note(self, result: StepResult) -> None:
+        assert self._last is not None
+        self._graph.reward(self._last, result.reward + sum(result.rewards.values()))
+        self._turn_rewards.update(result.rewards)
+        self._metrics |= {f"env/{name}": value for name, value in result.metrics.items()}
+
+    def _read(self, observation: Observation) -> bool:
+        """Append an observation, and return True; if this leaves no room for a turn, mark the truncation instead."""
+        assert self._last is not None
+        ended = self._last.completion.stop is Stop.EOS
+        following = next_tokens(observation, self._context, ended=ended)
+        has_room = len(self._tokens) + len(following) < self._context.max_length
+        if not has_room or self._room <= 0:
+            self._graph.mark_stop(self._last, Stop.LENGTH)
+            return False
+        self._tokens += following
+        return True

@@ -1,0 +1,95 @@
+"""Observations as tokens. An observation that cannot be one is the environment's failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rlhf_core import RolloutError
+from rlhf_core.contracts import Observation, RolloutContext, Task, Uid
+
+from .play import EnvironmentFailure
+
+MOST_CHARACTERS_PER_TOKEN = 256
+"""Text with more characters than this for each token of the longest sequence is not tokenized: it cannot fit."""
+
+
+def first_tokens(
+    uid: Uid, task: Task, observation: Observation, context: RolloutContext
+) -> Sequence[int]:
+    """Return the tokens before the first turn: the observation of ``reset``, or the task's prompt if it is empty.
+
+    Raises:
+        EnvironmentFailure: the observation cannot be rendered.
+        RolloutError: both are empty, or there is no room for an action.
+    """
+    tokens: Sequence[int]
+    if observation.messages:
+        render = context.renderer.render
+        tokens = _tokens(
+            observation, context, lambda: render(observation.messages, observation.tools)
+        )
+    else:
+        tokens = _plain_tokens(observation, context) or task.prompt_ids
+    if not tokens:
+        raise RolloutError(
+            f"{uid}: reset gave no observation and the task has no prompt; expected one of them. Give --data, or an "
+            "environment whose reset returns the first observation"
+        )
+    if len(tokens) >= context.max_length:
+        raise RolloutError(
+            f"{uid}: the first observation has {len(tokens)} tokens and leaves no room for an action within "
+            f"{context.max_length}; raise --rollout.max_length"
+        )
+    return tokens
+
+
+def next_tokens(observation: Observation, context: RolloutContext, *, ended: bool) -> Sequence[int]:
+    """Return the tokens between the policy's last turn and its next one.
+
+    Args:
+        ended: the policy ended its last turn with end-of-sequence itself.
+
+    Raises:
+        EnvironmentFailure: the observation cannot be rendered.
+    """
+    if not observation.messages:
+        return _plain_tokens(observation, context)
+    render = context.renderer.render_next
+    return _tokens(observation, context, lambda: render(observation.messages, ended=ended))
+
+
+def _plain_tokens(observation: Observation, context: RolloutContext) -> Sequence[int]:
+    text, given = observation.text, observation.token_ids
+    if given is not None:
+        return _tokens(observation, context, lambda: _checked_ids(given))
+    if not text:
+        return ()
+    return _tokens(observation, context, lambda: context.renderer.encode(text))
+
+
+def _tokens(
+    observation: Observation, context: RolloutContext, make: Callable[[], Sequence[int]]
+) -> Sequence[int]:
+    """Return the tokens that ``make`` returns; for a text that cannot fit, as many of its first ones as do not."""
+    most = MOST_CHARACTERS_PER_TOKEN * context.max_length
+    try:
+        texts = [observation.text or "", *(m.get("content") for m in observation.messages)]
+        if sum(len(text) for text in texts if isinstance(text, str)) > most:
+            return [0] * context.max_length
+        return make()
+    except Exception as error:
+        raise EnvironmentFailure(
+            f"the observation {_shown(observation)} cannot be made tokens: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _checked_ids(token_ids: Sequence[int]) -> Sequence[int]:
+    for token in token_ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < 2**31:
+            raise ValueError(f"expected token ids, whole numbers from 0 on; got {token!r}")
+    return token_ids
+
+
+def _shown(observation: Observation) -> str:
+    text = repr(observation)
+    return text if len(text) <= 200 else text[:200] + "..."

@@ -1,0 +1,207 @@
+"""What an environment that fails costs: the run, its own episode, or a reward; and nobody else anything."""
+
+import asyncio
+import logging
+
+import numpy as np
+import pytest
+from tests.deadlines import HANG_S
+
+from rlhf_core import RolloutError
+from rlhf_core.contracts import EpisodeEnd, Observation, StepResult
+from rlhf_plugin_agents.config import MultiTurnConfig
+from rlhf_plugin_agents.multi_turn import SHOWN_FAILURES, MultiTurn
+
+
+def run(task, samples, context, **config):
+    async def bounded():
+        async with asyncio.timeout(HANG_S):
+            return await MultiTurn(MultiTurnConfig(**config)).run(task, samples, context)
+
+    return asyncio.run(bounded())
+
+
+def end_of(trajectory):
+    (name,) = [end for end in EpisodeEnd if trajectory.metrics[f"end/{end}"]]
+    return name
+
+
+def failing(base, stage, which, *, call="step", turn=1, how=None):
+    """Environments of which the ones with these numbers fail in a call, ``step`` from a turn on."""
+
+    async def fail(self, *arguments):
+        if stage.made.index(self) in which and (call != "step" or arguments[0].turn >= turn):
+            if how is None:
+                raise OSError("no such room")
+            return await how()
+        return await getattr(base, call)(self, *arguments)
+
+    return type("FailingEnvironment", (base,), {call: fail})
+
+
+def test_drop_leaves_out_the_episode_that_failed_and_no_other(stage, task, counting):
+    whole = run(task, range(4), stage.context(counting))
+    stage.made.clear()
+
+    kept = run(task, range(4), stage.context(failing(counting, stage, {1, 2})), on_error="drop")
+
+    assert [one.uid.sample for one in kept] == [0, 3]
+    assert stage.dropped == {
+        task.uid._replace(sample=1): "environment_failed",
+        task.uid._replace(sample=2): "environment_failed",
+    }
+    for one in kept:
+        np.testing.assert_array_equal(one.token_ids, whole[one.uid.sample].token_ids)
+    assert [environment.closed for environment in stage.made] == [1] * 4
+
+
+def test_value_keeps_the_turns_before_the_failure_and_rewards_the_last(stage, task, counting):
+    """The environment fails in its answer to turn 1; turn 0 earned 0 and turn 1 gets -1."""
+    (one,) = run(
+        task,
+        [0],
+        stage.context(failing(counting, stage, {0})),
+        on_error="value",
+        error_reward=-1.0,
+    )
+
+    assert [turn.reward for turn in one.turns] == [0.0, -1.0]
+    assert (one.total_reward, end_of(one)) == (-1.0, "environment_error")
+    assert one.metrics["turns"] == 2.0
+    assert stage.dropped == {}
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_value_leaves_out_an_episode_that_failed_before_its_first_turn(stage, task, counting, call):
+    """There is nothing to put a reward on after reset; after the first step there is."""
+    environment = failing(counting, stage, {0}, call=call, turn=0)
+
+    kept = run(task, [0], stage.context(environment), on_error="value")
+
+    assert len(kept) == (call == "step")
+    assert list(stage.dropped.values()) == ["environment_failed"] * (call == "reset")
+
+
+@pytest.mark.parametrize("policy", ["drop", "value"])
+def test_a_failure_to_close_costs_nothing_where_the_run_goes_on(
+    stage, task, counting, policy, caplog
+):
+    (one,) = run(
+        task, [0], stage.context(failing(counting, stage, {0}, call="close")), on_error=policy
+    )
+
+    assert end_of(one) == "finished"
+    assert (
+        "close of FailingEnvironment raised OSError: no such room. The episode counts"
+        in caplog.text
+    )
+
+
+async def _cancel_itself():
+    raise asyncio.CancelledError
+
+
+async def _exit():
+    raise SystemExit(3)
+
+
+async def _hang():
+    await asyncio.Event().wait()
+
+
+async def _nonsense():
+    return {"reward": 1}
+
+
+async def _bad_messages():
+    return StepResult(observation=Observation(messages=("hello",)))
+
+
+async def _bad_ids():
+    return StepResult(observation=Observation(token_ids=(5, -1)))
+
+
+async def _bad_text():
+    return StepResult(observation=Observation(text=7))
+
+
+async def _bad_rewards():
+    return StepResult(rewards=[1.0])
+
+
+async def _bad_observation():
+    return StepResult(observation="hello")
+
+
+async def _nan():
+    return StepResult(rewards={"style": float("nan")})
+
+
+async def _too_much():
+    return StepResult(rewards={"a": 9e34, "b": 9e34})
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (_cancel_itself, "step of FailingEnvironment raised CancelledError"),
+        (_exit, "step of FailingEnvironment raised SystemExit: 3"),
+        (_hang, "step of FailingEnvironment did not return within 1 s"),
+        (_nonsense, "returned a dict; expected StepResult"),
+        (_bad_observation, "returned a str; expected Observation"),
+        (_bad_messages, "step of FailingEnvironment: the observation Observation.* cannot be made"),
+        (_bad_ids, "whole numbers from 0 on; got -1"),
+        (_bad_text, "the observation Observation.* cannot be made tokens: TypeError"),
+        (_bad_rewards, r"gave rewards = \[1.0\]; expected numbers by name"),
+        (_nan, "gave style = nan; expected one finite number"),
+        (_too_much, r"gave the reward 1.8e\+35; expected at most"),
+    ],
+)
+def test_whatever_goes_wrong_is_the_episodes_and_is_named(
+    stage, task, counting, how, message, caplog
+):
+    environment = failing(counting, stage, {1}, how=how)
+    limits = {"environment_timeout_s": 1.0} if how is _hang else {}
+
+    kept = run(task, range(3), stage.context(environment), on_error="drop", **limits)
+
+    assert [one.uid.sample for one in kept] == [0, 2]
+    assert caplog.text.count("The episode is left out") == 1
+    stage.made.clear()
+    with pytest.raises(RolloutError, match=rf"0\.3\.1\.0, turn 1: .*{message}"):
+        run(task, range(3), stage.context(environment), **limits)
+
+
+def test_name_and_version_of_the_environment_are_in_the_message(stage, task, counting):
+    context = stage.context(
+        failing(counting, stage, {0}),
+        more={"environment_label": lambda task: "guess_number (rlhf-env-guess 1.2)"},
+    )
+
+    with pytest.raises(RolloutError, match=r"step of guess_number \(rlhf-env-guess 1.2\) raised"):
+        run(task, [0], context)
+
+
+def test_only_the_first_failures_are_warnings(stage, task, counting, caplog):
+    caplog.set_level(logging.INFO)
+    count = SHOWN_FAILURES + 5
+    environment = failing(counting, stage, set(range(count)))
+
+    assert run(task, range(count), stage.context(environment), on_error="drop") == []
+
+    levels = [record.levelname for record in caplog.records if "left out" in record.message]
+    assert levels == ["WARNING"] * SHOWN_FAILURES + ["INFO"] * 5
+    assert "Further failures of environments are in the run's log alone." in caplog.text
+
+
+@pytest.mark.parametrize("policy", ["drop", "value"])
+def test_an_error_of_the_engine_ends_the_run_whatever_the_policy(stage, task, counting, policy):
+    class Broken(type(stage.engine)):
+        async def generate(self, request):
+            raise RolloutError(f"{request.uid}: out of memory")
+
+    stage.engine = Broken()
+
+    with pytest.raises(RolloutError, match="out of memory"):
+        run(task, [0], stage.context(counting), on_error=policy)
+    assert stage.dropped == {}
