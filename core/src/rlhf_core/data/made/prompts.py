@@ -33,7 +33,7 @@ class PromptReader:
         (found,) = tokenize_rows([(0, row)], self._format, self._renderer, self._max_tokens)
         if isinstance(found, RowProblem):
             raise DataError(f"{where}: {found.reason}") from found
-        if problem := length_problem(len(found), self._max_tokens):
+        if problem := length_problem(len(found.token_ids), self._max_tokens):
             raise DataError(f"{where}: {problem.reason}")
         prompt = self._format.prompt(row)
-        return tuple(found), prompt if isinstance(prompt, tuple) else ()
+        return tuple(found.token_ids), prompt if isinstance(prompt, tuple) else ()
