@@ -1,0 +1,146 @@
+"""Agents that are Python functions or coroutines.
+
+A function runs in a thread of its own. A coroutine runs on an event loop of its own thread, which all coroutines of the
+process share: one that blocks it, by a client that is not asynchronous, delays other agents but never the endpoint that
+it waits for. A thread cannot be stopped from outside; an agent that is out of time finds its endpoint closed, and its
+thread is left to itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+from rlhf_core import ConfigError
+from rlhf_core.code_reference import is_reference, parse
+
+from .context import AgentContext
+from .outcome import AgentFailure, AgentOutcome, read_outcome
+
+LEAVE_S = 5.0
+"""Seconds in which a coroutine that is cancelled has to end; then it is left to itself."""
+
+
+def load_function(reference: str) -> Callable[[AgentContext], Any]:
+    """Return the function that ``FILE.py:NAME`` or ``package.module:NAME`` names.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if is_reference(reference):
+        found = parse(reference).load()
+    else:
+        module, colon, name = reference.partition(":")
+        if not colon or not name.isidentifier():
+            raise ConfigError(
+                f"rollout.endpoint.agent is {reference!r}; expected FILE.py:NAME or package.module:NAME"
+            )
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"rollout.endpoint.agent {reference!r}: {error}") from error
+    if not callable(found):
+        raise ConfigError(
+            f"rollout.endpoint.agent {reference!r} is a {type(found).__name__}; expected a function or coroutine"
+        )
+    made: Callable[[AgentContext], Any] = found
+    return made
+
+
+class FunctionAgent:
+    """Plays episodes by calling a function.
+
+    Args:
+        function: takes an ``AgentContext``; a coroutine function, or a plain one.
+    """
+
+    def __init__(self, function: Callable[[AgentContext], Any]) -> None:
+        self._function = function
+        self._is_coroutine = inspect.iscoroutinefunction(function) or (
+            not inspect.isroutine(function) and inspect.iscoroutinefunction(type(function).__call__)
+        )
+        self._loop: _LoopThread | None = None
+
+    async def play(self, context: AgentContext) -> AgentOutcome:
+        """Return what the function says of the episode.
+
+        Raises:
+            AgentFailure: it raised, or returned no outcome.
+        """
+        if self._is_coroutine:
+            if self._loop is None:
+                self._loop = _LoopThread()
+            running = self._loop.start(self._function(context))
+        else:
+            running = _in_thread(lambda: self._function(context), context.uid)
+        try:
+            value = await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+        except Exception as error:
+            raise AgentFailure(f"raised {type(error).__name__}: {error}") from error
+        return read_outcome(value)
+
+    async def close(self) -> None:
+        """End the thread of the coroutines."""
+        if self._loop is not None:
+            loop, self._loop = self._loop, None
+            await asyncio.to_thread(loop.close)
+
+
+def _in_thread(call: Callable[[], Any], name: str) -> Future[Any]:
+    """Run a function in a thread of its own, which does not keep the process alive."""
+    result: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            value = call()
+        except BaseException as error:
+            with contextlib.suppress(Exception):  # the future was cancelled
+                result.set_exception(error)
+        else:
+            with contextlib.suppress(Exception):
+                result.set_result(value)
+
+    threading.Thread(target=run, name=f"agent {name}", daemon=True).start()
+    return result
+
+
+class _LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="agents", daemon=True)
+        self._thread.start()
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Start a coroutine."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self) -> None:
+        """Cancel what is left, wait a while for it, and end the loop."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(LEAVE_S)
+
+    def _run(self) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.wait(left, timeout=LEAVE_S))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()

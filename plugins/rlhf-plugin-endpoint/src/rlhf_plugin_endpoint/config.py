@@ -1,0 +1,105 @@
+"""Options of the executor ``endpoint``. Imports nothing heavy: help and validation read it at start-up."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_core import Config
+
+COMMAND = "command"
+"""Value of ``agent`` for a command."""
+
+
+class EndpointConfig(Config):
+    """Options of ``endpoint``."""
+
+    agent: str = Field(
+        description="function or coroutine that plays an episode, as FILE.py:NAME or package.module:NAME, called with "
+        "an AgentContext; or command, which runs rollout.endpoint.command",
+    )
+    command: tuple[str, ...] = Field(
+        (),
+        description="words of the command that plays an episode where agent is command, with {base_url}, {root_url}, "
+        "{api_key}, {model}, {seed}, {task} (a JSON file) and {prompt} filled in",
+    )
+    pass_env: tuple[str, ...] = Field(
+        (),
+        description="names of environment variables that the command gets from this process, beside PATH, HOME and "
+        "those of the language",
+    )
+    reward_from: Literal["agent", "rewards"] = Field(
+        "agent",
+        description="who judges an episode: what the agent returns (a command: its last line), or --reward alone",
+    )
+    on_error: Literal["fail", "drop", "value"] = Field(
+        "fail",
+        description="an agent that raises, dies or tells no outcome: end the run, leave its episode out of its group, "
+        "or train on what it did with error_value as its reward",
+    )
+    error_value: float = Field(
+        0.0, allow_inf_nan=False, description="the reward of such an episode with on_error = value"
+    )
+    models: tuple[str, ...] = Field(
+        ("policy",),
+        min_length=1,
+        description="names of the model that the policy answers to; *: any name",
+    )
+    overrides: Literal["refuse", "ignore"] = Field(
+        "refuse",
+        description="a request that asks for another temperature, penalties, a forced tool or a format: the run "
+        "decides those, since it trains on what is sampled",
+    )
+    thoughts: Literal["as_sent", "keep"] = Field(
+        "as_sent",
+        description="thoughts that a client or the template leaves out of the history: as_sent forks and reads them no "
+        "more, keep goes on with the tokens that were sampled",
+    )
+    max_requests: int = Field(
+        256,
+        ge=1,
+        le=100_000,
+        description="answers of the policy after which an episode's requests are refused",
+    )
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="tokens that the policy may write in an episode; no limit when unset",
+    )
+    max_n: int = Field(16, ge=1, le=1024, description="answers that one request may ask for")
+    max_episodes: int = Field(
+        256,
+        ge=1,
+        le=100_000,
+        description="agents that run at the same time in one process; others wait",
+    )
+    max_concurrency: int = Field(
+        64,
+        ge=1,
+        le=10_000,
+        description="requests of one episode that the engine computes at once; others wait",
+    )
+    max_connections: int = Field(
+        4096, ge=1, le=100_000, description="open connections of all episodes of one process"
+    )
+    max_body_mib: float = Field(16.0, gt=0.0, le=1024.0, description="MiB of the largest request")
+    request_timeout_s: float = Field(
+        600.0, gt=0.0, description="seconds for the engine to answer one request"
+    )
+    episode_timeout_s: float = Field(1800.0, gt=0.0, description="seconds for one episode")
+
+    @model_validator(mode="after")
+    def _command_where_named(self) -> EndpointConfig:
+        if (self.agent == COMMAND) != bool(self.command):
+            problem = (
+                f"agent is {self.agent!r} and command is set; set agent to {COMMAND!r}, or leave command out"
+                if self.command
+                else f"agent is {COMMAND!r} and command is empty; expected the words of a command"
+            )
+            raise ValueError(problem)
+        return self
+
+    def needed_by_options(self) -> frozenset[str]:
+        """Return what the run has to have beside the agent."""
+        return frozenset({"reward"}) if self.reward_from == "rewards" else frozenset()

@@ -1,0 +1,167 @@
+"""Anthropic's ``/v1/messages``: what a client asks, as a ``ModelRequest``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from rlhf_core.contracts import Message
+
+from .chat_messages import as_function, in_order_of_calls, written_call
+from .fields import array_of, integer, kind_of, object_of, strings, text_of
+from .model_request import ModelRequest
+from .openai_chat import MAX_STOPS
+from .problems import RequestProblem
+
+
+def read_anthropic(body: Mapping[str, Any], *, needs_limit: bool = True) -> ModelRequest:
+    """Return what a body asks for.
+
+    Args:
+        needs_limit: ``max_tokens`` is mandatory, as it is where an answer is asked for.
+
+    Raises:
+        RequestProblem: a field is missing or wrong, or a block is no text.
+    """
+    limit = integer(body, "max_tokens", low=1)
+    if limit is None and needs_limit:
+        raise RequestProblem("max_tokens: Field required", parameter="max_tokens")
+    messages: list[Message] = []
+    if body.get("system"):
+        messages.append({"role": "system", "content": _text(body["system"], "system")})
+    found = array_of(body.get("messages"), "messages")
+    if not found:
+        raise RequestProblem("messages is empty; expected at least one", parameter="messages")
+    for index, each in enumerate(found):
+        where = f"messages[{index}]"
+        messages += _messages(object_of(each, where), where)
+    return ModelRequest(
+        messages=in_order_of_calls(messages),
+        tools=_tools(body.get("tools"), body.get("tool_choice")),
+        max_new_tokens=limit,
+        stop=strings(body, "stop_sequences", most=MAX_STOPS),
+    )
+
+
+def _messages(message: Mapping[str, Any], where: str) -> list[Message]:
+    """Return the messages that one of Anthropic's is: tool results are messages of their own, before a user's text."""
+    role = message.get("role")
+    if role not in ("user", "assistant", "system"):
+        raise RequestProblem(
+            f"{where}.role is {role!r}; expected user or assistant",
+            code="unknown_role",
+            parameter=f"{where}.role",
+        )
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    blocks = [
+        object_of(each, f"{where}.content[{index}]")
+        for index, each in enumerate(array_of(content, f"{where}.content"))
+    ]
+    if role == "assistant":
+        return [_assistant(blocks, f"{where}.content")]
+    results: list[Message] = []
+    texts: list[str] = []
+    for index, block in enumerate(blocks):
+        place = f"{where}.content[{index}]"
+        if block.get("type") == "tool_result":
+            results.append(_result(block, place))
+        else:
+            texts.append(_block_text(block, place))
+    said: list[Message] = [{"role": role, "content": "".join(texts)}] if texts else []
+    return [*results, *said] or [{"role": role, "content": ""}]
+
+
+def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Message:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for index, block in enumerate(blocks):
+        place = f"{where}[{index}]"
+        kind = block.get("type")
+        if kind == "thinking":
+            thoughts.append(text_of(block.get("thinking"), f"{place}.thinking"))
+        elif kind == "tool_use":
+            calls.append(
+                written_call(
+                    text_of(block.get("id"), f"{place}.id"),
+                    text_of(block.get("name"), f"{place}.name"),
+                    dict(object_of(block.get("input", {}), f"{place}.input")),
+                )
+            )
+        else:
+            texts.append(_block_text(block, place))
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
+    if thoughts:
+        message["reasoning_content"] = "".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _result(block: Mapping[str, Any], where: str) -> Message:
+    content = block.get("content")
+    return {
+        "role": "tool",
+        "tool_call_id": text_of(block.get("tool_use_id"), f"{where}.tool_use_id"),
+        "content": "" if content is None else _text(content, f"{where}.content"),
+    }
+
+
+def _text(value: object, where: str) -> str:
+    """Return a text, or an array of text blocks as one."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise RequestProblem(
+            f"{where}: expected a string or an array of blocks, got {kind_of(value)}",
+            code="invalid_type",
+            parameter=where,
+        )
+    return "".join(
+        _block_text(object_of(each, f"{where}[{index}]"), f"{where}[{index}]")
+        for index, each in enumerate(value)
+    )
+
+
+def _block_text(block: Mapping[str, Any], where: str) -> str:
+    if block.get("type") != "text":
+        raise RequestProblem(
+            f"{where} is of type {block.get('type')!r}; expected text, which is all that the policy reads",
+            code="unsupported_content",
+            parameter=f"{where}.type",
+        )
+    return text_of(block.get("text"), f"{where}.text")
+
+
+def _tools(value: object, choice: object) -> tuple[Mapping[str, Any], ...]:
+    tools = []
+    for index, each in enumerate(array_of(value, "tools") if value is not None else ()):
+        tool = object_of(each, f"tools[{index}]")
+        if tool.get("type", "custom") != "custom":
+            raise RequestProblem(
+                f"tools[{index}] is of type {tool['type']!r}; expected custom, since nothing here runs other tools",
+                code="unsupported_tool",
+                parameter=f"tools[{index}].type",
+            )
+        tools.append(
+            as_function(
+                text_of(tool.get("name"), f"tools[{index}].name"),
+                tool.get("description"),
+                tool.get("input_schema"),
+            )
+        )
+    is_off = isinstance(choice, dict) and choice.get("type") == "none"
+    return () if is_off else tuple(tools)
+
+
+def call_input(arguments: str) -> dict[str, Any]:
+    """Return a tool call's arguments as the object that Anthropic's form has; what is none stands under ``text``."""
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return {"text": arguments}
+    return value if isinstance(value, dict) else {"value": value}

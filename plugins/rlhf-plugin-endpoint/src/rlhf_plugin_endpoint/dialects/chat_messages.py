@@ -1,0 +1,195 @@
+"""Messages and tools as OpenAI's chat has them, in the form that templates read.
+
+Contents become texts, arguments of tool calls become objects where they are JSON, the role ``developer`` is ``system``,
+and the results of one answer's tool calls stand in the order of the calls, in whatever order they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from rlhf_core.contracts import Message
+
+from .fields import array_of, kind_of, object_of, text_of
+from .problems import RequestProblem
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+MAX_MESSAGES = 100_000
+
+
+def read_messages(value: object, where: str = "messages") -> tuple[Message, ...]:
+    """Return a chat's messages.
+
+    Raises:
+        RequestProblem: one is malformed, or holds something that is no text.
+    """
+    found = array_of(value, where)
+    if not found:
+        raise RequestProblem(
+            f"{where} is empty; expected at least one message", code="empty", parameter=where
+        )
+    if len(found) > MAX_MESSAGES:
+        raise RequestProblem(
+            f"{where} has {len(found)} messages; expected at most {MAX_MESSAGES}", parameter=where
+        )
+    messages = [
+        _message(object_of(each, f"{where}[{index}]"), f"{where}[{index}]")
+        for index, each in enumerate(found)
+    ]
+    return in_order_of_calls(messages)
+
+
+def _message(message: Mapping[str, Any], where: str) -> Message:
+    role = text_of(message.get("role"), f"{where}.role")
+    if role == "tool":
+        return {
+            "role": "tool",
+            "tool_call_id": text_of(message.get("tool_call_id") or "", f"{where}.tool_call_id"),
+            "content": content_text(message.get("content"), f"{where}.content"),
+            **({"name": message["name"]} if isinstance(message.get("name"), str) else {}),
+        }
+    if role not in ROLES:
+        raise RequestProblem(
+            f"{where}.role is {role!r}; expected system, developer, user, assistant or tool",
+            code="unknown_role",
+            parameter=f"{where}.role",
+        )
+    read: dict[str, Any] = {
+        "role": ROLES[role],
+        "content": content_text(message.get("content"), f"{where}.content"),
+    }
+    if role == "assistant":
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        if isinstance(thought, str):
+            read["reasoning_content"] = thought
+        calls = message.get("tool_calls")
+        if calls:
+            read["tool_calls"] = [
+                tool_call(object_of(call, f"{where}.tool_calls"), f"{where}.tool_calls[{index}]")
+                for index, call in enumerate(array_of(calls, f"{where}.tool_calls"))
+            ]
+    return read
+
+
+def tool_call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return one tool call of an assistant's message."""
+    function = object_of(call.get("function"), f"{where}.function")
+    return written_call(
+        text_of(call.get("id") or "", f"{where}.id"),
+        text_of(function.get("name"), f"{where}.function.name"),
+        function.get("arguments", "{}"),
+    )
+
+
+def written_call(name_of_call: str, function: str, arguments: object) -> dict[str, Any]:
+    """Return a tool call as templates read it: arguments as an object, or as text where they are no JSON object."""
+    if isinstance(arguments, str):
+        try:
+            parsed = orjson.loads(arguments)
+        except orjson.JSONDecodeError:
+            parsed = arguments
+        arguments = parsed if isinstance(parsed, dict) else arguments
+    return {
+        "id": name_of_call,
+        "type": "function",
+        "function": {"name": function, "arguments": arguments},
+    }
+
+
+def content_text(value: object, where: str) -> str:
+    """Return a content as text: null is empty, and parts are joined.
+
+    Raises:
+        RequestProblem: a part is an image, a sound or a file, which no policy here reads.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise RequestProblem(
+            f"{where}: expected a string or an array of parts, got {kind_of(value)}",
+            code="invalid_type",
+            parameter=where,
+        )
+    texts = []
+    for index, each in enumerate(value):
+        part = object_of(each, f"{where}[{index}]")
+        kind = part.get("type")
+        if kind not in ("text", "input_text", "output_text", "refusal"):
+            raise RequestProblem(
+                f"{where}[{index}] is of type {kind!r}; expected text, which is all that the policy reads",
+                code="unsupported_content",
+                parameter=f"{where}[{index}].type",
+            )
+        text = part.get("refusal") if kind == "refusal" else part.get("text")
+        texts.append(text_of(text, f"{where}[{index}].text"))
+    return "".join(texts)
+
+
+def in_order_of_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages with each run of tool results in the order of the calls that they answer."""
+    ordered: list[Message] = []
+    place: dict[str, int] = {}
+    start = 0
+    for message in messages:
+        if message["role"] == "tool":
+            ordered.append(message)
+            continue
+        _sort_run(ordered, start, place)
+        ordered.append(message)
+        start = len(ordered)
+        calls = message.get("tool_calls") or ()
+        place = {call["id"]: index for index, call in enumerate(calls)}
+    _sort_run(ordered, start, place)
+    return tuple(ordered)
+
+
+def _sort_run(messages: list[Message], start: int, place: Mapping[str, int]) -> None:
+    if len(messages) - start > 1:
+        last = len(place)
+        messages[start:] = sorted(
+            messages[start:], key=lambda each: place.get(each["tool_call_id"], last)
+        )
+
+
+def read_tools(value: object, choice: object) -> tuple[Mapping[str, Any], ...]:
+    """Return the functions that the policy may call; none with the choice ``none``.
+
+    Raises:
+        RequestProblem: a tool is no function, or has no name.
+    """
+    tools = [
+        _function(object_of(each, f"tools[{index}]"), f"tools[{index}]")
+        for index, each in enumerate(array_of(value, "tools") if value is not None else ())
+    ]
+    return () if choice == "none" else tuple(tools)
+
+
+def _function(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    if tool.get("type", "function") != "function":
+        raise RequestProblem(
+            f"{where} is of type {tool.get('type')!r}; expected function, since nothing here runs other tools",
+            code="unsupported_tool",
+            parameter=f"{where}.type",
+        )
+    function = object_of(tool.get("function", tool), f"{where}.function")
+    return as_function(
+        text_of(function.get("name"), f"{where}.function.name"),
+        function.get("description"),
+        function.get("parameters"),
+    )
+
+
+def as_function(name: str, description: object, parameters: object) -> Mapping[str, Any]:
+    """Return a tool in OpenAI's form for chats."""
+    function: dict[str, Any] = {"name": name}
+    if isinstance(description, str):
+        function["description"] = description
+    function["parameters"] = (
+        parameters if isinstance(parameters, dict) else {"type": "object", "properties": {}}
+    )
+    return {"type": "function", "function": function}

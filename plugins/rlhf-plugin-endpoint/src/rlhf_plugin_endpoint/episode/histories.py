@@ -1,0 +1,79 @@
+"""Conversations of an episode, by what a client sends to go on with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.contracts import Message
+
+from .calls import SampledCall
+from .identity import chain_of, start_of, with_message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued:
+    """The call whose answer a conversation holds last."""
+
+    call: SampledCall
+    length: int
+    """Messages of the conversation through that answer."""
+
+
+class Histories:
+    """Every answer of an episode, under the digest of the conversation that ends with it.
+
+    An answer that thought is found without its thought too, for most clients send no thoughts back. While the answer's
+    tools are being called, the policy then goes on with its thought, as templates have it. Once a user speaks, the
+    thought is gone from the conversation: the request reads another history, and forks.
+
+    Args:
+        keeps_thoughts: an answer is gone on with although the client left out its thought.
+    """
+
+    def __init__(self, *, keeps_thoughts: bool) -> None:
+        self._keeps_thoughts = keeps_thoughts
+        self._answers: dict[bytes, list[SampledCall]] = {}
+        self._bare_answers: dict[bytes, list[SampledCall]] = {}
+        self.num_thoughts_dropped = 0
+        """Requests that fork because the client left a thought out."""
+
+    def add(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], call: SampledCall
+    ) -> None:
+        """Remember the answer to a conversation."""
+        before = chain_of(tools, messages)[-1] if messages else start_of(tools)
+        key = with_message(before, call.message)
+        self._answers.setdefault(key, []).append(call)
+        if call.message.get("reasoning_content"):
+            bare = with_message(before, call.message, reasoning=False)
+            self._bare_answers.setdefault(bare, []).append(call)
+
+    def longest(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> Continued | None:
+        """Return the last answer that the conversation holds as it was given; None: it holds none."""
+        chain = chain_of(tools, messages)
+        last_user = max(
+            (index for index, each in enumerate(messages) if each["role"] == "user"), default=-1
+        )
+        is_dropped = False
+        for index in range(len(messages) - 1, -1, -1):
+            if messages[index]["role"] != "assistant":
+                continue
+            calls = self._answers.get(chain[index])
+            if calls is None and (bare := self._bare_answers.get(chain[index])) is not None:
+                if self._keeps_thoughts or index > last_user:
+                    calls = bare
+                else:
+                    is_dropped = True
+            if calls is not None:
+                self.num_thoughts_dropped += is_dropped
+                return Continued(call=min(calls, key=_place), length=index + 1)
+        self.num_thoughts_dropped += is_dropped
+        return None
+
+
+def _place(call: SampledCall) -> bytes:
+    return call.place

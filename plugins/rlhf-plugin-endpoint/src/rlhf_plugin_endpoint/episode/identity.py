@@ -1,0 +1,79 @@
+"""Identity of messages: what has to be equal for a client's message to be one that the policy wrote or read before.
+
+Clients rewrite what they got: null contents become empty ones, keys change places, JSON is written with other spaces,
+1.0 becomes 1, white space at the ends of an answer goes. None of this is another message. Ids of tool calls belong to
+the identity, since equal calls of parallel branches differ in nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from rlhf_core.contracts import Message
+
+from ..dialects.anthropic_messages import call_input
+
+_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+
+
+def digest_of(*parts: bytes) -> bytes:
+    """Return 16 bytes that differ for different parts."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+def start_of(tools: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the digest of a conversation without messages: tools belong to it, for templates show them first."""
+    return digest_of(orjson.dumps(list(tools), option=_OPTIONS))
+
+
+def with_message(before: bytes, message: Message, *, reasoning: bool = True) -> bytes:
+    """Return the digest of a conversation and one more message.
+
+    Args:
+        reasoning: what an assistant thought belongs to its message.
+    """
+    return digest_of(before, _identity(message, reasoning))
+
+
+def chain_of(tools: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> list[bytes]:
+    """Return the digest of the conversation up to each message, that message included."""
+    chain: list[bytes] = []
+    digest = start_of(tools)
+    for message in messages:
+        digest = with_message(digest, message)
+        chain.append(digest)
+    return chain
+
+
+def _identity(message: Message, reasoning: bool) -> bytes:
+    role, content = message["role"], message["content"]
+    if role != "assistant":
+        plain = (role, content, message.get("tool_call_id", ""))
+        return orjson.dumps(plain)
+    calls = [
+        (call["id"], call["function"]["name"], _arguments(call["function"]["arguments"]))
+        for call in message.get("tool_calls") or ()
+    ]
+    thought = (message.get("reasoning_content") or "").strip() if reasoning else ""
+    return orjson.dumps((role, content.strip(), calls, thought), option=_OPTIONS)
+
+
+def _arguments(arguments: object) -> object:
+    return _plain(arguments if isinstance(arguments, dict) else call_input(str(arguments)))
+
+
+def _plain(value: object) -> object:
+    """Return a JSON value in which 1.0 is 1."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,266 @@
+"""One episode at the endpoint: its requests, from the tokens that they read to what trains.
+
+Everything runs on one event loop. The engine's work belongs to the session, not to the client's connection: a client
+that goes away and asks again gets the answer that was begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlhf_core import RolloutError
+from rlhf_core.contracts import (
+    Completion,
+    EpisodeEnd,
+    GenerationRequest,
+    Message,
+    RolloutContext,
+    SamplingParams,
+    Stop,
+    Task,
+    Uid,
+)
+from rlhf_core.episodes import EpisodeGraph
+
+from ..dialects.model_request import ModelAnswer, ModelRequest
+from ..dialects.problems import RequestProblem
+from .answering import answer_of, message_of
+from .attempts import Attempts
+from .calls import PlaceCounter, SampledCall, graph_of, turn_of
+from .rendering import ModelInput, Rendering
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """Limits of an episode."""
+
+    max_requests: int
+    max_concurrency: int
+    """Requests that the engine computes at once; others wait."""
+    max_tokens: int | None
+    """Tokens that the policy may write in all requests together."""
+    request_timeout_s: float
+    keeps_thoughts: bool
+
+
+class EpisodeSession:
+    """The requests of one episode.
+
+    Args:
+        uid: name of the episode, with segment 0.
+    """
+
+    def __init__(
+        self, uid: Uid, task: Task, context: RolloutContext, limits: SessionLimits
+    ) -> None:
+        self.uid = uid
+        self.sampling = context.sampling
+        self.attempts = Attempts()
+        self.responses: dict[str, Sequence[Message]] = {}
+        """The conversation behind each response of OpenAI's ``/v1/responses``, by its id, instructions excepted."""
+        self.num_ignored = 0
+        """Fields that clients sent and the run decides."""
+        self.limit_hit: EpisodeEnd | None = None
+        """The limit for which the last request was refused; None: it was answered."""
+        self.broken: asyncio.Future[EpisodeEnd] = asyncio.get_running_loop().create_future()
+        """Done when no further request can be answered: the engine aborted one, or, as its exception, failed."""
+        self._context, self._limits = context, limits
+        self._rendering = Rendering(task, context.renderer, keeps_thoughts=limits.keeps_thoughts)
+        self._places = PlaceCounter()
+        self._turns = asyncio.Semaphore(limits.max_concurrency)
+        self._calls: list[SampledCall] = []
+        self._answers: dict[bytes, ModelAnswer] = {}
+        self._num_requests = 0
+        self._num_fresh = 0
+        self._num_written = 0
+
+    async def answers(
+        self, request: ModelRequest, digest: bytes, *, key: str, is_retry: bool
+    ) -> list[ModelAnswer]:
+        """Return the answers to a request, which may be a repetition of one.
+
+        Args:
+            digest: digest of what the client sent.
+            key: its idempotency key; empty: none.
+
+        Raises:
+            RequestProblem: it cannot be answered.
+        """
+        attempt = await self.attempts.find_or_start(
+            digest, key=key, is_retry=is_retry, start=lambda: self._work(request)
+        )
+        return [self._answers[call.place] for call in await attempt.wait()]
+
+    def count_tokens(self, request: ModelRequest) -> int:
+        """Return the number of tokens that the engine would read."""
+        return len(self._rendering.input_of(request).token_ids)
+
+    async def end(self) -> EpisodeGraph:
+        """Cancel what is in work, and return the episode's graph, without answers that nobody got."""
+        await self.attempts.end()
+        # A future whose exception nobody asked for is reported when it goes.
+        if not self.broken.cancel() and not self.broken.cancelled():
+            self.broken.exception()
+        return graph_of(self.uid, self._calls)
+
+    def metrics(self) -> dict[str, float]:
+        """Return numbers of the episode.
+
+        - ``endpoint/requests``: requests, repetitions excepted.
+        - ``endpoint/retries``: repetitions.
+        - ``endpoint/abandoned``: requests whose client went away before the answer came, and did not ask again.
+        - ``endpoint/rendered``: requests whose input goes on with no earlier answer.
+        - ``endpoint/thoughts_dropped``: requests that fork because the client left a thought out.
+        - ``endpoint/ignored_fields``: fields of sampling that were left aside.
+        """
+        return {
+            "endpoint/requests": float(self._num_requests),
+            "endpoint/retries": float(self.attempts.num_retries),
+            "endpoint/abandoned": float(sum(each.is_abandoned for each in self.attempts.all)),
+            "endpoint/rendered": float(self._num_fresh),
+            "endpoint/thoughts_dropped": float(self._rendering.histories.num_thoughts_dropped),
+            "endpoint/ignored_fields": float(self.num_ignored),
+        }
+
+    async def _work(self, request: ModelRequest) -> list[SampledCall]:
+        """Render a request, have it sampled, and keep what came."""
+        self._admit(request)
+        read = self._rendering.input_of(request)
+        sampling = self._sampling(request, len(read.token_ids))
+        places = self._places.take(read.token_ids, request.agent, request.n)
+        self._num_fresh += read.parent is None
+        completions = await self._generate(request, read, places, sampling)
+        calls = [
+            self._keep(request, read, completion, place)
+            for completion, place in zip(completions, places, strict=True)
+        ]
+        self.limit_hit = None
+        return calls
+
+    def _admit(self, request: ModelRequest) -> None:
+        if self.broken.done():
+            raise self._over("the engine gives no more answers")
+        most = self._limits.max_requests
+        if self._num_requests + request.n > most:
+            self.limit_hit = EpisodeEnd.TURNS
+            raise self._over(f"it has had its {most} requests (--rollout.endpoint.max_requests)")
+        if self._limits.max_tokens is not None and self._num_written >= self._limits.max_tokens:
+            self.limit_hit = EpisodeEnd.CONTEXT
+            raise self._over(
+                f"it has written its {self._limits.max_tokens} tokens (--rollout.endpoint.max_tokens)"
+            )
+        self._num_requests += request.n
+
+    def _over(self, why: str) -> RequestProblem:
+        return RequestProblem(f"the episode is over: {why}", status=403, code="episode_over")
+
+    def _sampling(self, request: ModelRequest, num_read: int) -> SamplingParams:
+        room = self._context.max_length - num_read
+        if room <= 0:
+            self.limit_hit = EpisodeEnd.CONTEXT
+            raise RequestProblem(
+                f"the request has {num_read} tokens and leaves no room for an answer: the maximum context length is "
+                f"{self._context.max_length} tokens (--rollout.max_length)",
+                code="context_length_exceeded",
+                parameter="messages",
+            )
+        own = self.sampling
+        most = min(own.max_new_tokens, room, request.max_new_tokens or room)
+        if self._limits.max_tokens is not None:
+            most = min(most, max(1, self._limits.max_tokens - self._num_written))
+        return replace(
+            own,
+            stop=tuple(dict.fromkeys((*own.stop, *request.stop))),
+            max_new_tokens=most,
+            min_new_tokens=min(own.min_new_tokens, most),
+            logprobs=own.logprobs or request.logprobs,
+        )
+
+    async def _generate(
+        self,
+        request: ModelRequest,
+        read: ModelInput,
+        places: Sequence[bytes],
+        sampling: SamplingParams,
+    ) -> list[Completion]:
+        sample = self.uid.sample
+        wanted = GenerationRequest(
+            uid=self.uid,
+            turn=self._num_requests - 1,
+            prompt_ids=tuple(read.token_ids.tolist()),
+            seeds=tuple(self._context.seed(sample, turn_of(place)) for place in places),
+            sampling=sampling,
+        )
+        limit = asyncio.timeout(self._limits.request_timeout_s)
+        try:
+            async with limit, self._turns:
+                completions = await self._context.engine.generate(wanted)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            self.limit_hit = EpisodeEnd.TIMEOUT
+            raise RequestProblem(
+                f"the request was not answered within {self._limits.request_timeout_s:g} s "
+                "(--rollout.endpoint.request_timeout_s)",
+                status=504,
+                code="timeout",
+            ) from error
+        except Exception as error:
+            self._break(error)
+            raise RequestProblem(
+                f"the engine failed: {error}", status=500, code="engine"
+            ) from error
+        self._check(completions, request.n)
+        return completions
+
+    def _check(self, completions: Sequence[Completion], count: int) -> None:
+        if len(completions) != count or not all(len(each.token_ids) for each in completions):
+            stops = [str(each.stop) for each in completions]
+            if any(each.stop is Stop.ABORTED for each in completions):
+                self._break(None)
+            else:
+                self._break(
+                    RolloutError(
+                        f"{self.uid}: the engine returned {len(completions)} completions for {count} seeds (stops: "
+                        f"{stops}); expected as many, each of at least one token"
+                    )
+                )
+            raise RequestProblem("the engine gave the request up", status=500, code="engine")
+
+    def _break(self, error: Exception | None) -> None:
+        if self.broken.done():
+            return
+        if error is None:
+            self.broken.set_result(EpisodeEnd.ABORTED)
+        else:
+            self.broken.set_exception(error)
+
+    def _keep(
+        self, request: ModelRequest, read: ModelInput, completion: Completion, place: bytes
+    ) -> SampledCall:
+        answer = answer_of(request, read, completion, place, self._context.renderer)
+        if not self.sampling.logprobs and request.logprobs:
+            # The run wants none, and a row has log-probs of all its tokens or of none.
+            unmeasured = np.full(len(completion.token_ids), np.nan, dtype=np.float32)
+            completion = replace(completion, logprobs=unmeasured)
+        call = SampledCall(
+            place=place,
+            parent=read.parent,
+            prompt_ids=read.token_ids,
+            completion=completion,
+            num_messages=len(request.messages),
+            agent=request.agent,
+            message=message_of(answer),
+            stop=completion.stop,
+        )
+        self._num_written += len(completion.token_ids)
+        self._calls.append(call)
+        self._answers[place] = answer
+        self._rendering.remember(request, call, answer.text)
+        if completion.stop is Stop.ABORTED:
+            self._break(None)
+        return call

@@ -1,0 +1,198 @@
+"""The executor ``endpoint``, in whose episodes an agent asks the policy over HTTP.
+
+- Each episode has an address and a key of its own. The agent is a function, a coroutine or a command; whatever client
+  it uses, what trains are the tokens that the engine read and wrote.
+- All episodes of a group get the same agent seed, ``context.seed(0, -1)``.
+- The server runs while episodes do, on the loop of the executor: it is opened by the first and closed by the last.
+- An agent that raises, dies or tells no outcome fails the run, or costs what ``on_error`` says. One that is out of
+  requests, tokens or context and raises for it has ended its episode; so has one that is out of time.
+- Metrics: ``turns``, ``finished``, ``end/*``, those of the graph, of the endpoint, and of the agent as ``agent/*``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from rlhf_core import RolloutError
+from rlhf_core.contracts import EpisodeEnd, RolloutContext, Task, Trajectory, Uid
+
+from .agents.command import CommandAgent
+from .agents.context import AgentContext
+from .agents.function import FunctionAgent, load_function
+from .agents.outcome import AgentFailure, AgentOutcome
+from .config import EndpointConfig
+from .episode.session import EpisodeSession
+from .host import EndpointHost, EpisodeAddress
+from .settings import http_limits, route_options, session_limits
+
+DROPPED = "agent_error"
+"""Reason for which an episode is left out of its group."""
+
+log = logging.getLogger(__name__)
+
+
+class Endpoint:
+    """Runs the agents of a group at the same time.
+
+    Raises:
+        ConfigError: the agent's function cannot be loaded.
+    """
+
+    def __init__(self, config: EndpointConfig) -> None:
+        self._config = config
+        self._function = None if config.command else load_function(config.agent)
+        self._host: EndpointHost | None = None
+        self._agent: FunctionAgent | CommandAgent
+        self._num_groups = 0
+        self._opening = asyncio.Lock()
+        self._slots: asyncio.Semaphore
+
+    async def run(
+        self, task: Task, samples: Sequence[int], context: RolloutContext
+    ) -> list[Trajectory]:
+        """Return the trajectories of the samples, one or several for each.
+
+        Raises:
+            RolloutError: an agent or the engine failed; the other episodes were cancelled.
+        """
+        async with self._open() as host:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    episodes = [
+                        group.create_task(self._episode(host, task, sample, context))
+                        for sample in samples
+                    ]
+            except ExceptionGroup as errors:
+                raise _first(errors) from errors
+        return [row for episode in episodes for row in episode.result()]
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[EndpointHost]:
+        """Open the server for the first group that runs, and close it after the last."""
+        async with self._opening:
+            if self._host is None:
+                host = EndpointHost(http_limits(self._config), route_options(self._config))
+                await host.start()
+                self._host = host
+                self._slots = asyncio.Semaphore(self._config.max_episodes)
+                self._agent = self._make_agent()
+            self._num_groups += 1
+        try:
+            yield self._host
+        finally:
+            self._num_groups -= 1
+            if not self._num_groups:
+                host, self._host = self._host, None
+                await host.close()
+                await self._agent.close()
+
+    def _make_agent(self) -> FunctionAgent | CommandAgent:
+        if self._function is not None:
+            return FunctionAgent(self._function)
+        return CommandAgent(self._config.command, self._config.pass_env)
+
+    async def _episode(
+        self, host: EndpointHost, task: Task, sample: int, context: RolloutContext
+    ) -> list[Trajectory]:
+        uid = task.uid._replace(sample=sample)
+        async with self._slots:
+            session = EpisodeSession(uid, task, context, session_limits(self._config))
+            failure: AgentFailure | None = None
+            outcome = AgentOutcome()
+            try:
+                with host.hosting(session) as address:
+                    told = self._context(uid, task, context, address)
+                    async with asyncio.timeout(self._config.episode_timeout_s):
+                        end, outcome = await _until_broken(self._agent.play(told), session)
+                if end is EpisodeEnd.FINISHED:
+                    self._check(outcome)
+            except AgentFailure as error:
+                end = session.limit_hit or EpisodeEnd.ENVIRONMENT_ERROR
+                failure = error if session.limit_hit is None else None
+            except TimeoutError:
+                end = EpisodeEnd.TIMEOUT
+            finally:
+                graph = await session.end()
+        if not graph.nodes and failure is None:
+            failure = AgentFailure(f"never asked the policy (it ended by {end})")
+        if failure is not None:
+            if self._config.on_error == "fail":
+                raise self._error(uid, failure) from failure
+            log.warning("%s", self._error(uid, failure))
+            if self._config.on_error == "drop" or not graph.nodes:
+                context.drop(uid, DROPPED)
+                return []
+            outcome = AgentOutcome(rewards={"agent": self._config.error_value})
+        metrics = {
+            **{f"agent/{name}": value for name, value in outcome.metrics.items()},
+            **graph.metrics(),
+            **session.metrics(),
+            **{f"end/{each}": float(each is end) for each in EpisodeEnd},
+            "turns": float(len(graph.nodes)),
+            "finished": float(end is EpisodeEnd.FINISHED),
+        }
+        return graph.trajectories(metrics=metrics, rewards=outcome.rewards)
+
+    def _context(
+        self, uid: Uid, task: Task, context: RolloutContext, address: EpisodeAddress
+    ) -> AgentContext:
+        if task.messages:
+            prompt = str(task.messages[-1].get("content") or "")
+        else:
+            prompt = context.renderer.decode(task.prompt_ids, skip_special_tokens=True)
+        return AgentContext(
+            base_url=address.base_url,
+            root_url=address.root_url,
+            api_key=address.api_key,
+            model=self._config.models[0],
+            row=task.row,
+            messages=task.messages,
+            prompt=prompt,
+            seed=context.seed(0, -1),
+            uid=str(uid),
+        )
+
+    def _check(self, outcome: AgentOutcome) -> None:
+        if self._config.reward_from == "agent" and not outcome.rewards:
+            raise AgentFailure(
+                "returned no reward; expected a number, or a mapping with reward or rewards. If --reward judges its "
+                "episodes, set --rollout.endpoint.reward_from rewards"
+            )
+
+    def _error(self, uid: Uid, error: AgentFailure) -> RolloutError:
+        command = self._config.command
+        name = command[0] if command else self._config.agent
+        return RolloutError(f"{uid}: the agent {name} {error}")
+
+
+async def _until_broken(
+    playing: Coroutine[Any, Any, AgentOutcome], session: EpisodeSession
+) -> tuple[EpisodeEnd, AgentOutcome]:
+    """Return the agent's outcome, or end it once the engine answers no more.
+
+    Raises:
+        AgentFailure: the agent raised, or died.
+        RLHFError: the engine failed.
+    """
+    agent = asyncio.ensure_future(playing)
+    try:
+        both: set[asyncio.Future[Any]] = {agent, session.broken}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if session.broken.done():
+            return session.broken.result(), AgentOutcome()
+        return EpisodeEnd.FINISHED, agent.result()
+    finally:
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+
+
+def _first(errors: ExceptionGroup[Exception]) -> Exception:
+    """Return the first error in nested exception groups."""
+    error: Exception = errors
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
