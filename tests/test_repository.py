@@ -67,6 +67,8 @@ WORDS_OF_THE_LANGUAGE = {
     ("core/src/rlhf_core/math/importance.py", "clip"),  # a mode of weights
     ("core/src/rlhf_core/data/learned/chat_spans.py", "function"),  # a key of tool calls
     ("core/src/rlhf_core/testing/fake_renderer.py", "function"),
+    ("core/src/rlhf_core/contracts/executor.py", "function"),
+    ("core/src/rlhf_core/data/chat/parsing/blocks.py", "function"),
     ("core/src/rlhf_core/environments/messages.py", "tools"),  # a field of observations
 }
 """(path, constant) where core code means something else than the component of that name."""

@@ -27,6 +27,8 @@ ALLOWED = {
     ("math/importance.py", "clip"): "a mode of importance weights",
     ("data/learned/chat_spans.py", "function"): "a key of tool calls",
     ("testing/fake_renderer.py", "function"): "a key of tool calls",
+    ("contracts/executor.py", "function"): "a key of tool calls",
+    ("data/chat/parsing/blocks.py", "function"): "a key of tools",
 }
 """Words that happen to be names of components too, and what they are here."""
 

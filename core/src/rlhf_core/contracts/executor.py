@@ -5,6 +5,7 @@ A runtime plays and scores groups in processes of its own.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -43,6 +44,25 @@ class Answer:
     """A reason, for people to read, for each place where the policy began a tool call and wrote none."""
     reasoning_open: bool = False
     """The thought has no end, so that there is no answer yet."""
+
+    def message(self) -> Message:
+        """Return the answer as a chat message, as templates take it."""
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": self.text if self.content is None else self.content,
+        }
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": json.loads(call.arguments)},
+                }
+                for call in self.tool_calls
+            ]
+        return message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +136,17 @@ class Renderer(Protocol):
         """
         ...
 
-    def parse(self, token_ids: Sequence[int], *, prompt_ids: Sequence[int] | None = None) -> Answer:
+    def parse(
+        self,
+        token_ids: Sequence[int],
+        *,
+        prompt_ids: Sequence[int] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Answer:
         """Return what the policy wrote in one turn: reasoning, content and tool calls, read from token ids.
 
         Args:
+            tools: JSON schemas of the functions, which give the values of calls their types where the form has none.
             prompt_ids: tokens that the policy read before, whose end may have begun a thought; None: the end that
                 ``render`` gives every conversation.
         """

@@ -80,7 +80,13 @@ class FakeRenderer:
         following = self.render_next(messages, ended=ended, tools=tools)
         return ChatContinuation(token_ids=(*map(int, token_ids), *following))
 
-    def parse(self, token_ids: Sequence[int], *, prompt_ids: Sequence[int] | None = None) -> Answer:
+    def parse(
+        self,
+        token_ids: Sequence[int],
+        *,
+        prompt_ids: Sequence[int] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Answer:
         """Return the answer's thought, content and tool calls; broken JSON is malformed."""
         text = self.decode(token_ids)
         thought = _THOUGHT.match(text)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from .parsing.families import ANSWER_WORDS
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -73,7 +75,7 @@ class ControlWords:
     """The control words of a tokenizer, with their token ids."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        template = _template_text(tokenizer)
+        template = template_text(tokenizer)
         named = set(map(str, tokenizer.all_special_tokens))
         self.ids: Mapping[str, int] = {
             added.content: token
@@ -157,7 +159,8 @@ class InertWords:
         )
 
 
-def _template_text(tokenizer: PreTrainedTokenizerBase) -> str:
+def template_text(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the chat template of a tokenizer, or all of them; empty without one."""
     template = getattr(tokenizer, "chat_template", None)
     return "\n".join(template.values()) if isinstance(template, dict) else template or ""
 
@@ -166,7 +169,7 @@ def _marks_something(word: str, template: str) -> bool:
     """Return whether an added token that is not special is made to mark something, and not a piece of text."""
     if not word.strip():
         return False
-    if word in template:
+    if word in template or word in ANSWER_WORDS:
         return True
     return _MARKS.fullmatch(word.strip()) is not None and _HTML.fullmatch(word) is None
 

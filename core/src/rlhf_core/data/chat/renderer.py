@@ -13,22 +13,17 @@ from typing import TYPE_CHECKING, Any
 from ...batch.task import Message
 from ...contracts.executor import Answer, ChatContinuation, ControlWordUse
 from ...errors import DataError
-from .control_words import ControlText
+from .control_words import ControlText, template_text
+from .parsing.families import calls_of, thoughts_of
+from .parsing.parser import AnswerParser
 from .quoting import Quotes, has_words
-from .rendering import after, render_text
+from .rendering import render_text
 from .tokenizing import TextTokenizer
 from .turn_words import turn_words
+from .turns import ChatTurns, first_difference
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-_STAND_IN = "Zx7Qv9"
-"""Answer that no template contains or changes, and whose ends merge with no text of a template into one token."""
-
-_OPENING: tuple[Message, ...] = (
-    {"role": "user", "content": "Hello"},
-    {"role": "assistant", "content": _STAND_IN},
-)
 
 
 class TokenizerRenderer:
@@ -45,9 +40,7 @@ class TokenizerRenderer:
         self.tokenizer = tokenizer
         self.texts = TextTokenizer(tokenizer, control_words)
         """Tokenizer of texts whose control words are known."""
-        self._special = frozenset(tokenizer.all_special_ids) | {
-            token for token, added in tokenizer.added_tokens_decoder.items() if added.special
-        }
+        self._turns = ChatTurns(self.chat_text, self.texts)
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special tokens; control words in it are ordinary text."""
@@ -169,11 +162,7 @@ class TokenizerRenderer:
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses the messages or hides the answer.
         """
-        following = self._after_stand_in((*_OPENING, *messages), reply=True, tools=tools)
-        if not ended:
-            return following
-        end = self._end_of_turn
-        return following[len(end) :] if following[: len(end)] == end else following
+        return self._turns.between((), messages, ended=ended, tools=tools)
 
     def extend(
         self,
@@ -185,43 +174,62 @@ class TokenizerRenderer:
         tools: Sequence[Mapping[str, Any]] = (),
         as_template: bool = False,
     ) -> ChatContinuation:
-        """Return the tokens so far and those of ``render_next``."""
-        following = self.render_next(messages, ended=ended, tools=tools)
-        return ChatContinuation(token_ids=(*map(int, token_ids), *following))
+        """Return the tokens of the policy's next turn; see ``contracts.Renderer.extend``.
 
-    def parse(self, token_ids: Sequence[int], *, prompt_ids: Sequence[int] | None = None) -> Answer:
-        """Return what the policy wrote in one turn."""
-        return Answer(text=self.decode(token_ids))
+        With ``as_template`` the turn forks where the template shows the conversation in other words than the tokens so
+        far; other tokens of the same words, and other blanks, are no fork.
+
+        Raises:
+            DataError: as from ``render_next``.
+        """
+        following = self._turns.between(conversation, messages, ended=ended, tools=tools)
+        kept = (*map(int, token_ids), *following)
+        if not as_template:
+            return ChatContinuation(token_ids=kept)
+        again = self.render([*conversation, *messages], tools)
+        difference = first_difference(*self.decode_batch([kept, again], skip_special_tokens=False))
+        if difference is None:
+            return ChatContinuation(token_ids=kept)
+        return ChatContinuation(token_ids=tuple(again), forked=True, reason=difference)
+
+    def parse(
+        self,
+        token_ids: Sequence[int],
+        *,
+        prompt_ids: Sequence[int] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Answer:
+        """Return what the policy wrote in one turn; see ``contracts.Renderer.parse``."""
+        return self._parser.parse(token_ids, prompt_ids, tools)
+
+    @property
+    def end_of_turn(self) -> list[int]:
+        """The template's tokens behind an answer, through the first special one; none if no token is special."""
+        return self._turns.end_of_turn
 
     @cached_property
-    def _end_of_turn(self) -> list[int]:
-        """The template's tokens behind an answer, through the first special one; none if no token is special."""
-        closing = self._after_stand_in(_OPENING, reply=False)
-        for index, token in enumerate(closing):
-            if token in self._special:
-                return closing[: index + 1]
-        return []
+    def generation_prompt(self) -> str:
+        """Text that the template writes where the policy's turn begins; empty where it cannot be told."""
+        if self.tokenizer.chat_template is None:
+            return ""
+        probe: tuple[Message, ...] = ({"role": "user", "content": "Hello"},)
+        try:
+            opened, closed = (self.render_text(probe, reply=reply) for reply in (True, False))
+        except DataError:
+            return ""
+        return opened[len(closed) :] if opened.startswith(closed) else ""
 
-    def _after_stand_in(
-        self,
-        messages: Sequence[Message],
-        *,
-        reply: bool,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> list[int]:
-        """Return the tokens behind the stand-in's answer, tokenized together with the text before them."""
-        chat = self.chat_text(messages, reply=reply, tools=tools)
-        if chat.text.count(_STAND_IN) != 1:
-            raise DataError(
-                "expected a chat template that shows an assistant's answer once and as it is; this one showed it "
-                f"{chat.text.count(_STAND_IN)} times. Use text observations with this model."
-            )
-        cut = chat.text.index(_STAND_IN) + len(_STAND_IN)
-        if not self.tokenizer.is_fast:
-            return self.texts.encode([after(chat, cut)])[0]
-        (located,) = self.texts.locate([chat])
-        if any(start < cut < end for start, end in located.spans):
-            # One token holds the end of the answer and the text behind it, so the text is cut instead of the tokens.
-            return self.texts.encode([after(chat, cut)])[0]
-        pairs = zip(located.token_ids, located.spans, strict=True)
-        return [token for token, (start, _) in pairs if start >= cut]
+    @cached_property
+    def _parser(self) -> AnswerParser:
+        words, template = self.texts.words.ids, template_text(self.tokenizer)
+        thoughts = thoughts_of(words, template)
+        prompt = self.generation_prompt
+        return AnswerParser(
+            words,
+            self.decode,
+            thoughts=thoughts,
+            calls=calls_of(words, template),
+            ends=frozenset(words[word] for word in self.turn_words if word in words),
+            opens_thought=thoughts is not None
+            and prompt.rfind(thoughts.begin) > prompt.rfind(thoughts.end),
+        )

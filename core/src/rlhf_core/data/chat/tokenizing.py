@@ -39,12 +39,13 @@ class TextTokenizer:
 
     def joined(self, first: ControlText, second: ControlText) -> ControlText:
         """Return both texts as one; a control word that begins in one and ends in the other is ordinary text."""
-        spans = list(self._active(first))
+        spans = list(self.active(first))
         moved = len(first.text)
-        spans += [TextSpan(span.start + moved, span.end + moved) for span in self._active(second)]
+        spans += [TextSpan(span.start + moved, span.end + moved) for span in self.active(second)]
         return self.text(first.text + second.text, spans)
 
-    def _active(self, text: ControlText) -> Sequence[TextSpan]:
+    def active(self, text: ControlText) -> Sequence[TextSpan]:
+        """Return the places of a text's control words that are control tokens."""
         return self.words.find(text.text) if text.active is None else text.active
 
     def encode(self, texts: Sequence[ControlText]) -> list[list[int]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...batch.task import Message
 from ...errors import DataError
 from .control_words import ControlWords
+from .parsing.families import ANSWER_WORDS
 from .rendering import render_text
 
 if TYPE_CHECKING:
@@ -42,4 +43,4 @@ def turn_words(tokenizer: PreTrainedTokenizerBase, words: ControlWords) -> froze
         for chat in _CHATS:
             with suppress(DataError):
                 found.update(words.names(render_text(tokenizer, chat, reply=False)))
-    return frozenset(found)
+    return frozenset(found - ANSWER_WORDS)

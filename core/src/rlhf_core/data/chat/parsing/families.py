@@ -1,0 +1,76 @@
+"""Forms of thoughts and tool calls, by a tokenizer's added tokens and its chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from . import blocks, deepseek, llama, mistral
+
+
+class CallForm(NamedTuple):
+    """A form of tool calls."""
+
+    name: str
+    marks: tuple[str, ...]
+    """Marks of the form."""
+    sign: str
+    """Mark by which the form is known."""
+
+
+class ThoughtTags(NamedTuple):
+    """Marks around a thought."""
+
+    begin: str
+    end: str
+
+
+THOUGHTS = (
+    ThoughtTags("<think>", "</think>"),
+    ThoughtTags("[THINK]", "[/THINK]"),
+    ThoughtTags("<thinking>", "</thinking>"),
+    ThoughtTags("<thought>", "</thought>"),
+    ThoughtTags("<reasoning>", "</reasoning>"),
+    ThoughtTags("<|START_THINKING|>", "<|END_THINKING|>"),
+)
+
+CALLS = (
+    CallForm(
+        "deepseek",
+        (
+            deepseek.BEGIN,
+            deepseek.END,
+            deepseek.SEPARATOR,
+            deepseek.ALL_BEGIN,
+            deepseek.ALL_END,
+        ),
+        deepseek.BEGIN,
+    ),
+    CallForm("mistral", (mistral.CALLS, mistral.ARGS, mistral.CALL_ID), mistral.CALLS),
+    CallForm("hermes", (blocks.OPEN, blocks.CLOSE), blocks.OPEN),
+    CallForm("llama", (llama.TAG,), llama.TAG),
+)
+"""The forms, in the order in which they are looked for."""
+
+ANSWER_WORDS = frozenset(
+    word for one in (*(form.marks for form in CALLS), *THOUGHTS) for word in one
+)
+"""Marks that have a place in answers."""
+
+
+def thoughts_of(words: Collection[str], template: str) -> ThoughtTags | None:
+    """Return the marks around thoughts that a tokenizer has as tokens, or else its template writes."""
+    for known in (words, template):
+        for tags in THOUGHTS:
+            if tags.end in known:
+                return tags
+    return None
+
+
+def calls_of(words: Collection[str], template: str) -> CallForm | None:
+    """Return the form of tool calls; None: no form is known."""
+    for known in (template, words):
+        for form in CALLS:
+            if form.sign in known:
+                return form
+    return None

@@ -1,0 +1,145 @@
+"""The tokens between two turns of the policy.
+
+A stand-in holds the place of the policy's last answer: what the template writes behind it is what comes between the
+turns. So the policy's own tokens are never decoded and tokenized again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+from ...batch.task import Message
+from ...errors import DataError
+from .control_words import ControlText
+from .rendering import after
+from .tokenizing import TextTokenizer
+
+STAND_IN = "Zx7Qv9"
+"""Answer that no template contains or changes, and whose ends merge with no text of a template into one token."""
+
+_OPENING: tuple[Message, ...] = (
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": STAND_IN},
+)
+
+Tools = Sequence[Mapping[str, Any]]
+
+
+class ShowChat(Protocol):
+    """Function from messages to their rendering."""
+
+    def __call__(
+        self, messages: Sequence[Message], *, reply: bool = True, tools: Tools | None = None
+    ) -> ControlText: ...
+
+
+class ChatTurns:
+    """Finder of the tokens between turns, by the chat template of a tokenizer."""
+
+    def __init__(self, show: ShowChat, texts: TextTokenizer) -> None:
+        self._show = show
+        self._texts = texts
+        self._special = frozenset(texts.tokenizer.all_special_ids) | {
+            token for token, added in texts.tokenizer.added_tokens_decoder.items() if added.special
+        }
+
+    @cached_property
+    def end_of_turn(self) -> list[int]:
+        """The template's tokens behind an answer, through the first special one; none if no token is special."""
+        closing = self._following(_OPENING, reply=False, tools=())
+        for index, token in enumerate(closing):
+            if token in self._special:
+                return closing[: index + 1]
+        return []
+
+    def between(
+        self,
+        conversation: Sequence[Message],
+        messages: Sequence[Message],
+        *,
+        ended: bool,
+        tools: Tools = (),
+    ) -> list[int]:
+        """Return the tokens between the policy's last turn and its next one.
+
+        Args:
+            conversation: the messages through the last answer, by which a template may decide how it shows results of
+                calls; empty: an answer to a question stands for them.
+            ended: the policy wrote an end token itself, so the template's end token is left out.
+
+        Raises:
+            DataError: the template refuses the messages, or hides the answer.
+        """
+        following = self._behind_answer(conversation, messages, tools)
+        if not ended:
+            return following
+        end = self.end_of_turn
+        return following[len(end) :] if following[: len(end)] == end else following
+
+    def _behind_answer(
+        self, conversation: Sequence[Message], messages: Sequence[Message], tools: Tools
+    ) -> list[int]:
+        plain = (*_OPENING, *messages)
+        if not conversation or conversation[-1].get("role") != "assistant":
+            return self._following(plain, reply=True, tools=tools)
+        last = dict(conversation[-1])
+        calls = last.get("tool_calls")
+        answer = {"role": "assistant", "content": STAND_IN} | (
+            {"tool_calls": calls} if calls else {}
+        )
+        whole = (*conversation[:-1], answer, *messages)
+        try:
+            return self._following(whole, reply=True, tools=tools, has_calls=bool(calls))
+        except DataError:
+            # A template may hide the content of an answer that has calls.
+            return self._following(plain, reply=True, tools=tools)
+
+    def _following(
+        self, messages: Sequence[Message], *, reply: bool, tools: Tools, has_calls: bool = False
+    ) -> list[int]:
+        """Return the tokens behind the stand-in's answer, tokenized together with the text before them."""
+        chat = self._show(messages, reply=reply, tools=tools)
+        if chat.text.count(STAND_IN) != 1:
+            raise DataError(
+                "expected a chat template that shows an assistant's answer once and as it is; this one showed it "
+                f"{chat.text.count(STAND_IN)} times. Use text observations with this model."
+            )
+        cut = chat.text.index(STAND_IN) + len(STAND_IN)
+        if has_calls:
+            cut = self._end_of_calls(chat, cut)
+        texts = self._texts
+        if not texts.tokenizer.is_fast:
+            return texts.encode([after(chat, cut)])[0]
+        (located,) = texts.locate([chat])
+        if any(start < cut < end for start, end in located.spans):
+            # One token holds the end of the answer and the text behind it, so the text is cut instead of the tokens.
+            return texts.encode([after(chat, cut)])[0]
+        pairs = zip(located.token_ids, located.spans, strict=True)
+        return [token for token, (start, _) in pairs if start >= cut]
+
+    def _end_of_calls(self, chat: ControlText, start: int) -> int:
+        """Return where the template ends the turn whose content ends at ``start`` and is followed by calls."""
+        end = self.end_of_turn
+        if end:
+            word = self._texts.decode(end[-1:], skip_special_tokens=False)
+            for span in self._texts.active(chat):
+                if span.start >= start and chat.text[slice(*span)] == word:
+                    return span.start
+        raise DataError("the chat template writes no special token behind calls of tools")
+
+
+def first_difference(kept: str, again: str) -> str | None:
+    """Return where two texts differ by more than blanks; None if they do not."""
+    if "".join(kept.split()) == "".join(again.split()):
+        return None
+    place = next(
+        (n for n, (one, other) in enumerate(zip(kept, again, strict=False)) if one != other),
+        min(len(kept), len(again)),
+    )
+    shown = [text[max(0, place - 10) : place + 30] for text in (kept, again)]
+    return (
+        f"the template shows the conversation differently from character {place + 1} on: the tokens so far are "
+        f"{shown[0]!r} there, the template writes {shown[1]!r}"
+    )

@@ -1,0 +1,114 @@
+"""Tokens between turns: as the template writes them after this conversation, or a fork that says why."""
+
+import pytest
+from tests.core.data.chat.zoo import KINDS, renderer_of, tokenizer_of
+
+from rlhf_core.data.chat.turns import first_difference
+
+USER = {"role": "user", "content": "What is this?"}
+AGAIN = {"role": "user", "content": "Sure?"}
+CALL = {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+RESULT = {"role": "tool", "content": "42"}
+
+
+def sampled(name, text):
+    return tokenizer_of(name)(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "rewriting"])
+def test_an_extended_conversation_is_what_the_template_writes(name):
+    renderer, end = renderer_of(name), KINDS[name].end
+    prompt = renderer.render([USER])
+    answer = sampled(name, "The answer is 4")
+    if name in (
+        "unigram",
+        "mistral",
+    ):  # a space before the text is a token there, unlike within a conversation
+        answer = answer[1:] if renderer.decode(answer[:1]) == "" else answer
+    ids = [*prompt, *answer, renderer.tokenizer.convert_tokens_to_ids(end)]
+    messages = [USER, {"role": "assistant", "content": "The answer is 4"}]
+
+    continued = renderer.extend(messages, ids, [AGAIN], ended=True, as_template=True)
+
+    assert continued.token_ids[: len(ids)] == tuple(ids) or continued.forked
+    assert continued.forked == (name == "opened thought")
+    shown = renderer.decode(continued.token_ids, skip_special_tokens=False)
+    whole = renderer.decode(renderer.render([*messages, AGAIN]), skip_special_tokens=False)
+    assert first_difference(shown, whole) is None
+
+
+def test_a_template_that_rewrites_its_prompt_forks_and_says_why():
+    renderer = renderer_of("rewriting")
+    ids = [*renderer.render([USER]), *sampled("rewriting", "4<|im_end|>")]
+    messages = [USER, {"role": "assistant", "content": "4"}]
+
+    kept = renderer.extend(messages, ids, [AGAIN], ended=True)
+    again = renderer.extend(messages, ids, [AGAIN], ended=True, as_template=True)
+
+    assert kept.token_ids[: len(ids)] == tuple(ids)
+    assert (kept.forked, again.forked) == (False, True)
+    assert list(again.token_ids) == renderer.render([*messages, AGAIN])
+    assert "'[1]" in again.reason
+    assert "'[3]" in again.reason
+
+
+def test_a_thought_that_the_template_drops_is_a_fork():
+    renderer = renderer_of("thinking")
+    ids = [*renderer.render([USER]), *sampled("thinking", "<think>\nhm\n</think>\n\n4<|im_end|>")]
+    messages = [USER, renderer.parse(ids[len(renderer.render([USER])) :]).message()]
+
+    kept = renderer.extend(messages, ids, [AGAIN], ended=True)
+    again = renderer.extend(messages, ids, [AGAIN], ended=True, as_template=True)
+
+    think = renderer.texts.words.ids["<think>"]
+    assert kept.token_ids[: len(ids)] == tuple(ids)
+    assert (kept.forked, again.forked) == (False, True)
+    assert think not in again.token_ids
+    assert "<think>" in again.reason
+
+
+def test_a_thought_within_a_cycle_of_tools_is_kept():
+    renderer = renderer_of("thinking")
+    call = '<think>\nhm\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a":1}}\n</tool_call><|im_end|>'
+    ids = [*renderer.render([USER]), *sampled("thinking", call)]
+    messages = [USER, renderer.parse(sampled("thinking", call)).message()]
+
+    continued = renderer.extend(messages, ids, [RESULT], ended=True, as_template=True)
+
+    assert not continued.forked, continued.reason
+    assert continued.token_ids[: len(ids)] == tuple(ids)
+
+
+@pytest.mark.parametrize("name", ["hermes", "thinking", "deepseek", "mistral"])
+def test_results_follow_calls_as_the_template_writes_them(name):
+    renderer, end = renderer_of(name), KINDS[name].end
+    message = {"role": "assistant", "content": "", "tool_calls": [CALL, CALL]}
+    shown = renderer.render_text([USER, message], reply=False)
+    ids = sampled(name, shown[: shown.rindex(end) + len(end)])
+
+    continued = renderer.extend(
+        [USER, message], ids, [RESULT, RESULT], ended=True, as_template=name != "thinking"
+    )
+
+    assert not continued.forked, continued.reason
+    whole = renderer.render_text([USER, message, RESULT, RESULT])
+    text = renderer.decode(continued.token_ids, skip_special_tokens=False)
+    if name != "thinking":  # which writes an empty thought where nobody thought
+        assert first_difference(text, whole) is None
+
+
+def test_other_blanks_are_no_difference():
+    assert first_difference("a  b\n", "a b") is None
+    assert "from character 3 on" in first_difference("a b", "a c")
+    assert "from character 2 on" in first_difference("a", "ab")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_turn_is_closed_once(name):
+    renderer, end = renderer_of(name), KINDS[name].end
+    token = renderer.tokenizer.convert_tokens_to_ids(end)
+
+    cut, ended = (renderer.render_next([AGAIN], ended=ended) for ended in (False, True))
+
+    assert cut == [*cut[: len(cut) - len(ended)], *ended]
+    assert cut.count(token) == ended.count(token) + 1
