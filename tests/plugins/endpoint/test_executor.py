@@ -157,7 +157,7 @@ def test_a_failed_episode_may_be_left_out_of_its_group(play, caplog):
 
 
 def test_a_failed_episode_may_train_with_a_value(play):
-    rows = play(fails_in_sample_1, samples=(0, 1, 2), on_error="value", error_value=-1.0)
+    rows = play(fails_in_sample_1, samples=(0, 1, 2), on_error="value", error_reward=-1.0)
 
     assert [row.total_reward for row in rows] == [1.0, -1.0, 1.0]
     assert [row.metrics["end/environment_error"] for row in rows] == [0.0, 1.0, 0.0]

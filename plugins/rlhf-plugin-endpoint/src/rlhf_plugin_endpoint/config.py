@@ -36,10 +36,10 @@ class EndpointConfig(Config):
     on_error: Literal["fail", "drop", "value"] = Field(
         "fail",
         description="an agent that raises, dies or tells no outcome: end the run, leave its episode out of its group, "
-        "or train on what it did with error_value as its reward",
+        "or train on what it did with error_reward as its reward",
     )
-    error_value: float = Field(
-        0.0, allow_inf_nan=False, description="the reward of such an episode with on_error = value"
+    error_reward: float = Field(
+        0.0, ge=-1e6, le=1e6, description="on_error value: the reward of the episode"
     )
     models: tuple[str, ...] = Field(
         ("policy",),

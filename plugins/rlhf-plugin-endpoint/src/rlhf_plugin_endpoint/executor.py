@@ -126,7 +126,7 @@ class Endpoint:
             if self._config.on_error == "drop" or not graph.nodes:
                 context.drop(uid, DROPPED)
                 return []
-            outcome = AgentOutcome(rewards={"agent": self._config.error_value})
+            outcome = AgentOutcome(rewards={"agent": self._config.error_reward})
         metrics = {
             **{f"agent/{name}": value for name, value in outcome.metrics.items()},
             **graph.metrics(),

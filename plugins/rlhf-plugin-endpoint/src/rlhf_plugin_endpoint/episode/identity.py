@@ -22,11 +22,8 @@ _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 
 def digest_of(*parts: bytes) -> bytes:
     """Return 16 bytes that differ for different parts."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()
+    lengths = b",".join(b"%d" % len(part) for part in parts)
+    return hashlib.blake2b(b":".join((lengths, *parts)), digest_size=16).digest()
 
 
 def start_of(tools: Sequence[Mapping[str, Any]]) -> bytes:
