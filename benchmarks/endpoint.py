@@ -2,9 +2,9 @@
 
     python benchmarks/endpoint.py [--episodes 10000] [--turns 4] [--at-once 64]
 
-One process serves, another is the load: each episode is a chat of some turns on a connection of its own. Both run on the
-machine's cores together. The engine answers at once, so that what is measured is the endpoint: HTTP, JSON, recognizing
-the conversation, rendering what is new, parsing the answer, the graph.
+One process serves, another is the load: each episode is a chat of some turns on a connection of its own. Both run on
+the machine's cores together. The engine answers at once, so that what is measured is the endpoint: HTTP, JSON,
+recognizing the conversation, rendering what is new, parsing the answer, the graph.
 """
 
 from __future__ import annotations

@@ -93,7 +93,13 @@ class KitRenderer:
         following = self.render_next(messages, ended=ended, tools=tools)
         return ChatContinuation(token_ids=(*map(int, token_ids), *following))
 
-    def parse(self, token_ids: Sequence[int], *, prompt_ids: Sequence[int] | None = None) -> Answer:
+    def parse(
+        self,
+        token_ids: Sequence[int],
+        *,
+        prompt_ids: Sequence[int] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Answer:
         """Return the answer's thought, content and tool calls, in ``FakeRenderer``'s format of answers."""
         return self._characters.parse(self.encode(self.decode(token_ids)))
 

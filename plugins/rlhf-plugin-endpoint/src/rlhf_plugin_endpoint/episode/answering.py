@@ -22,7 +22,7 @@ def answer_of(
 ) -> ModelAnswer:
     """Return a completion as the client gets it."""
     token_ids = completion.token_ids.tolist()
-    parsed = renderer.parse(token_ids, prompt_ids=read.token_ids.tolist())
+    parsed = renderer.parse(token_ids, prompt_ids=read.token_ids.tolist(), tools=request.tools)
     content = parsed.text if parsed.content is None else parsed.content
     if request.prompt is not None:
         content = parsed.text
