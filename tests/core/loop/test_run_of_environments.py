@@ -1,5 +1,6 @@
 """A run on tasks that its environments make: trained by shares, evaluated by environment, and resumed to the same."""
 
+import json
 from itertools import count
 
 import pytest
@@ -112,3 +113,10 @@ def test_one_environment_alone_has_no_second_set_of_metrics(small_run, notes):
     names = {name for line in small_run.lines() for name in line.get("metrics", ())}
     assert "rollout/turns" in names
     assert not {name for name in names if "riddles" in name}
+
+
+def test_the_runs_record_has_the_environments_versions(small_run, notes):
+    small_run(MADE)
+
+    record = json.loads((small_run.folder / "run" / "plugins.json").read_text())
+    assert record["history"][-1]["environments"] == {"riddles": "riddles", "stream": "stream"}

@@ -1,13 +1,23 @@
 """The environments of a run: found by a task's name, and the same in another process."""
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from rlhf_core import Component, Config, RolloutError
 from rlhf_core.component import Registered
 from rlhf_core.config.resolved import Selection
-from rlhf_core.contracts import Task, Uid
+from rlhf_core.contracts import EnvironmentManifest, Task, Uid
 from rlhf_core.plugins import empty
-from rlhf_core.rollouts.environments import environment_spec, environments_of, open_environments
+from rlhf_core.rollouts.environments import (
+    TaskMakers,
+    environment_spec,
+    environments_of,
+    open_environments,
+    version_label,
+    versions_of,
+)
 
 
 class SizeConfig(Config):
@@ -63,3 +73,45 @@ def test_another_process_makes_the_same_environments_of_names_and_values(selecti
 
     assert make(task("large")).config == SizeConfig(size=9)
     assert make.of(task("large")).name == "large"
+
+
+def test_a_label_has_the_version_of_the_manifest_or_of_the_distribution(selections):
+    class Versioned(Board):
+        manifest = EnvironmentManifest(version="3")
+
+    with_manifest = Registered(Component(name="board", factory=Versioned), "games")
+
+    assert version_label(selections[0].registered, Board) == "board"
+    assert version_label(with_manifest, Versioned) == "board@3"
+    assert versions_of(selections) == {"small": "board", "large": "board"}
+
+
+class Maker(Board):
+    """Makes tasks, and counts its instances."""
+
+    made = closed = 0
+
+    def __init__(self, config):
+        super().__init__(config)
+        type(self).made += 1
+
+    def tasks(self, split):
+        return {"train": [{"key": self.config.size}]}[split]
+
+    async def close(self):
+        type(self).closed += 1
+
+
+def test_makers_of_tasks_are_one_instance_of_each_environment_and_are_closed(selections):
+    entry = Registered(Component(name="maker", factory=Maker, config=SizeConfig), "games")
+    chosen = [*selections, replace(selections[0], section="env.mine", registered=entry)]
+    makers = TaskMakers(environments_of(chosen))
+
+    assert makers.reader("small", "train") is None, "a board makes no tasks"
+    read = makers.reader("mine", "train")
+    assert read() == read() == [{"key": 3}]
+    with pytest.raises(KeyError):
+        makers.reader("mine", "eval")()
+    assert TaskMakers(None).reader("mine", "train") is None
+    asyncio.run(makers.close())
+    assert (Maker.made, Maker.closed) == (1, 1)

@@ -1,18 +1,69 @@
 """Environments, which answer the policy between its turns. One instance plays one episode.
 
-``reset``, ``step`` and ``close`` are all that an environment needs. Two further methods are optional, each a protocol
-of its own: ``tasks`` (``MakesTasks``) and ``episode_rewards`` (``RewardsEpisodes``).
+``reset``, ``step`` and ``close`` are all that an environment needs. Three further methods are optional, each a protocol
+of its own: ``tasks`` (``MakesTasks``), ``episode_rewards`` (``RewardsEpisodes``) and ``oracle`` (``KnowsAnswers``). So
+is the attribute ``manifest`` of its class (``EnvironmentManifest``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 from ..batch.task import Message, Task
 from ..batch.trajectory import Stop
+
+
+class EnvironmentKind(StrEnum):
+    """Sort of an environment's episodes."""
+
+    SINGLE_TURN = "single_turn"
+    """One answer, then the end."""
+    MULTI_TURN = "multi_turn"
+    """Several turns of text."""
+    TOOLS = "tools"
+    """The policy calls functions."""
+    AGENT = "agent"
+    """A program of the environment's own talks to the policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentManifest:
+    """Statement of an environment's author. An environment's class has it as the attribute ``manifest``.
+
+    Raises:
+        ValueError: the range is none, or the version has a space or an @.
+    """
+
+    kind: EnvironmentKind = EnvironmentKind.MULTI_TURN
+    reward_range: tuple[float, float] | None = None
+    """Smallest and largest reward of a whole episode; a right answer earns the largest. None: not stated."""
+    deterministic: bool = True
+    """True: task, seed and actions determine observations and rewards."""
+    license: str = ""
+    """SPDX identifier of the license of code and tasks, such as ``Apache-2.0``."""
+    version: str = ""
+    """Version of the tasks and rewards: another one means that rewards cannot be compared. Empty: the version of the
+    distribution."""
+    oracle_tolerance: float = 0.0
+    """Part of the range by which a right answer may miss the largest reward."""
+
+    def __post_init__(self) -> None:
+        if self.reward_range is not None:
+            low, high = self.reward_range
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ValueError(
+                    f"reward_range: expected two finite numbers, the smaller first; got {self.reward_range}"
+                )
+        if not 0.0 <= self.oracle_tolerance < 1.0:
+            raise ValueError(
+                f"oracle_tolerance: expected a number from 0 to below 1, got {self.oracle_tolerance}"
+            )
+        if any(character.isspace() or character == "@" for character in self.version):
+            raise ValueError(f"version: expected one word without @, got {self.version!r}")
 
 
 class EpisodeEnd(StrEnum):
@@ -169,3 +220,28 @@ class RewardsEpisodes(Protocol):
         once, after the last step and before ``close``, also when a limit of tokens or turns ended the episode; not
         after an error or a time-out."""
         ...
+
+
+@runtime_checkable
+class KnowsAnswers(Protocol):
+    """An environment that can play itself, which checks use to tell right answers from others. No run calls it."""
+
+    async def oracle(self) -> str | Sequence[ToolCall]:
+        """Return a right answer for the turn that comes, as text or as calls. It is called after ``reset`` and between
+        steps, and changes nothing."""
+        ...
+
+
+def manifest_of(environment: object) -> EnvironmentManifest | None:
+    """Return the manifest of an environment's class, factory or instance; None if it has none.
+
+    Raises:
+        TypeError: its attribute ``manifest`` is something else.
+    """
+    found = getattr(environment, "manifest", None)
+    if found is not None and not isinstance(found, EnvironmentManifest):
+        raise TypeError(
+            f"manifest of {getattr(environment, '__name__', environment)!s}: expected an EnvironmentManifest, got "
+            f"{type(found).__name__}"
+        )
+    return found

@@ -2,7 +2,9 @@
 
     {"history": [{"from_step": 0, "plugins": {"acme": "rlhf-plugin-acme 1.2"}, "components": {...}}, ...]}
 
-The history gains an entry when a run goes on with other plugins or libraries; the last entry holds for the present run.
+A run with environments also has ``environments``: their names in the run with the names and versions that they have
+themselves. The history gains an entry when a run goes on with other plugins or libraries; the last entry holds for the
+present run.
 """
 
 from __future__ import annotations
@@ -26,9 +28,14 @@ Record = Mapping[str, Mapping[str, str]]
 log = logging.getLogger(__name__)
 
 
-def record_of(plugins: Plugins) -> Record:
-    """Return the record of this process."""
-    return {"plugins": dict(plugins.loaded), "components": fingerprint(plugins)}
+def record_of(plugins: Plugins, environments: Mapping[str, str] | None = None) -> Record:
+    """Return the record of this process.
+
+    Args:
+        environments: name in the run -> name and version of each environment.
+    """
+    record = {"plugins": dict(plugins.loaded), "components": fingerprint(plugins)}
+    return {**record, "environments": dict(environments)} if environments else record
 
 
 def report_changes(before: Record, now: Record, *, checkpoint: Path, strict: bool) -> None:

@@ -24,6 +24,7 @@ from ..durable.run_folder import RunFolder, claim
 from ..durable.run_log import Notes, run_log
 from ..observer import RolloutSample, RunInfo, RunResult
 from ..plugins import Plugins
+from ..rollouts.environments import versions_of
 from .course import Course, FinishedStep, OwnRecord, RunKind
 from .interrupts import Interrupts
 from .loggers import Loggers
@@ -161,7 +162,9 @@ class _Run(Generic[RunT, StateT]):
     def _write_header(self) -> None:
         """Write the configuration and the plugins' versions, with which the run can be repeated, beside its results."""
         write_toml(self.resolved, self.folder.config)
-        append_to_history(self.folder.plugins, record_of(self.plugins), step=self.state.step)
+        environments = versions_of(self.resolved.selections.get("env.use", ()))
+        record = record_of(self.plugins, environments)
+        append_to_history(self.folder.plugins, record, step=self.state.step)
 
     def _record_step(self, result: FinishedStep) -> None:
         step = self.state.step

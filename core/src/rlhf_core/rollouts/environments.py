@@ -14,7 +14,7 @@ from typing import Any
 from ..batch.task import Task
 from ..component import ComponentRef, Config, Registered
 from ..config.resolved import EnvironmentOptions, Selection
-from ..contracts.environment import Environment, MakesTasks
+from ..contracts.environment import Environment, MakesTasks, manifest_of
 from ..contracts.runtime import EnvironmentSpec
 from ..environments.external import ExternalConfig
 from ..environments.host import EnvironmentHost
@@ -42,6 +42,11 @@ class ChosenEnvironment:
     def __call__(self) -> Environment:
         """Return a fresh environment."""
         return self.make(self.options)
+
+    @property
+    def label(self) -> str:
+        """Name and version, for messages and records: ``guess_number@1``."""
+        return version_label(self.registered, self.make)
 
 
 class Environments:
@@ -142,6 +147,36 @@ def label_of(environments: Environments | None, task: Task) -> str:
         return ""
     registered = environments.of(task).registered
     return f"{registered.qualified} ({registered.origin})"
+
+
+def version_label(registered: Registered[Environment], factory: object) -> str:
+    """Return an environment's component name and version: that of its manifest, or else of its distribution.
+
+    Raises:
+        TypeError: its attribute ``manifest`` is none.
+    """
+    manifest = manifest_of(factory)
+    version = manifest.version if manifest is not None else ""
+    if not version and registered.distribution is not None:
+        version = registered.distribution.version
+    return f"{registered.name}@{version}" if version else registered.name
+
+
+def versions_of(selections: Sequence[Selection]) -> dict[str, str]:
+    """Return name and version of each environment of a run, by its name in the run, for records.
+
+    Raises:
+        RLHFError: the code of one cannot be imported.
+    """
+    return {selection.name: _version(selection) for selection in selections}
+
+
+def _version(selection: Selection) -> str:
+    shared = selection.environment or EnvironmentOptions()
+    if shared.isolation in {"none", "process"}:
+        return version_label(selection.registered, selection.registered.load())
+    # What runs elsewhere need not be installed here, nor in this version.
+    return _where_it_runs(selection).name
 
 
 def environments_of(selections: Sequence[Selection]) -> Environments | None:

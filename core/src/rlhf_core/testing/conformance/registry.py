@@ -27,6 +27,7 @@ _MODULES: Mapping[str, str] = MappingProxyType(
         "rlhf_engines": "engines",
         "rlhf_train_backends": "backends",
         "rlhf_loggers": "loggers",
+        "rlhf_environments": "environments",
     }
 )
 

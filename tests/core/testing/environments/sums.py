@@ -1,0 +1,354 @@
+"""A sound environment, and the same one with a fault planted in it, once for each fault."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import threading
+import time
+from itertools import count
+from typing import ClassVar
+
+from pydantic import Field
+
+from rlhf_core import Component, Config
+from rlhf_core.contracts import EnvironmentKind, EnvironmentManifest, Observation, StepResult
+
+
+class SumsConfig(Config):
+    tries: int = Field(2, ge=1, description="then the episode ends")
+
+
+class Sums:
+    """Add two numbers, and a third one that the seed draws; two tries."""
+
+    manifest = EnvironmentManifest(reward_range=(0.0, 1.0), license="Apache-2.0", version="1")
+
+    def __init__(self, config):
+        self.config = config
+        self.total = self.question = None
+
+    def tasks(self, split):
+        first = {"train": 0, "eval": 10_000}[split]
+        return [self.row(split, number, first) for number in range(40)]
+
+    def row(self, split, number, first):
+        draw = random.Random(first + number)
+        return {"key": f"{split}-{number}", "a": draw.randint(2000, 30_000), "b": 1000 + number}
+
+    async def reset(self, task, seed):
+        draw = random.Random(seed)
+        a = task.row.get("a") or draw.randint(2000, 30_000)
+        b, c = task.row.get("b", 0), draw.randint(2000, 30_000)
+        self.total = str(a + b + c)
+        self.question = f"{a}+{b}+{c}="
+        return Observation(text=self.question)
+
+    async def step(self, action):
+        right = self.is_right(action.text)
+        last = action.turn + 1 >= self.config.tries
+        return StepResult(
+            reward=float(right),
+            done=right or last,
+            observation=Observation(text="again:"),
+            metrics={"right": float(right)},
+        )
+
+    def is_right(self, text):
+        return text.strip() == self.total
+
+    async def oracle(self):
+        return self.total
+
+    async def close(self):
+        pass
+
+
+SUMS = Component(name="sums", factory=Sums, config=SumsConfig, summary="add numbers")
+
+
+class SometimesNaN(Sums):
+    async def step(self, action):
+        result = await super().step(action)
+        return StepResult(reward=result.reward if action.text else float("nan"), done=result.done)
+
+
+class HugeObservation(Sums):
+    async def step(self, action):
+        result = await super().step(action)
+        if action.text or result.done:
+            return result
+        return StepResult(observation=Observation(text="again:" * 200_000))
+
+
+class RewardAsText(Sums):
+    async def step(self, action):
+        result = await super().step(action)
+        return StepResult(reward=result.reward, done=result.done, metrics={"right": "yes"})
+
+
+class OutsideOfTheRange(Sums):
+    async def step(self, action):
+        result = await super().step(action)
+        return StepResult(reward=result.reward or -0.1, done=result.done)
+
+
+class IntOfDigits(Sums):
+    def is_right(self, text):
+        return text.isdigit() and int(text) == int(self.total)
+
+
+class TrustsJson(Sums):
+    async def step(self, action):
+        for call in action.tool_calls:
+            json.loads(call.arguments)
+        return await super().step(action)
+
+
+class HangsOnNul(Sums):
+    async def step(self, action):
+        if "\0" in action.text:
+            await asyncio.Event().wait()
+        return await super().step(action)
+
+
+class NeverEnds(Sums):
+    async def step(self, action):
+        result = await super().step(action)
+        return StepResult(reward=result.reward, done=result.reward > 0)
+
+
+class SaysSingleTurn(Sums):
+    manifest = EnvironmentManifest(kind=EnvironmentKind.SINGLE_TURN, reward_range=(0.0, 1.0))
+
+
+class SharedSecret(Sums):
+    secret = None
+
+    async def reset(self, task, seed):
+        observation = await super().reset(task, seed)
+        SharedSecret.secret = self.total
+        return observation
+
+    def is_right(self, text):
+        return text.strip() == SharedSecret.secret
+
+    async def step(self, action):
+        result = await super().step(action)
+        return StepResult(
+            reward=result.reward,
+            done=result.done,
+            observation=Observation(text=f"the sum has {sum(map(int, SharedSecret.secret))}:"),
+        )
+
+
+class DrawsFromEveryone(Sums):
+    async def reset(self, task, seed):
+        await super().reset(task, seed)
+        return Observation(text=f"{self.question} (try {random.random()})")
+
+
+class NoisyRewards(Sums):
+    async def step(self, action):
+        result = await super().step(action)
+        return StepResult(reward=result.reward or random.random() / 50, done=result.done)
+
+
+class ChangesItsRow(Sums):
+    async def reset(self, task, seed):
+        observation = await super().reset(task, seed)
+        task.row["seen"] = True
+        return observation
+
+
+class OrderOfHashes(Sums):
+    async def reset(self, task, seed):
+        observation = await super().reset(task, seed)
+        words = set(["add", "up", "these", "numbers", "now", "please"])
+        return Observation(text=f"{' '.join(words)}: {observation.text}")
+
+
+class AHundredAtMost(Sums):
+    alive = 0
+
+    async def reset(self, task, seed):
+        if AHundredAtMost.alive >= 100:
+            raise OSError("no room for another game")
+        AHundredAtMost.alive += 1
+        return await super().reset(task, seed)
+
+    async def close(self):
+        if self.total is not None:
+            AHundredAtMost.alive -= 1
+
+
+class ForgetsItsTask(Sums):
+    """Its task goes on when an episode is cancelled."""
+
+    async def reset(self, task, seed):
+        self.clock = asyncio.create_task(asyncio.sleep(3600))
+        return await super().reset(task, seed)
+
+    async def step(self, action):
+        result = await super().step(action)
+        if result.done:
+            self.clock.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.clock
+        return result
+
+
+class ForgetsItsFile(Sums):
+    """Its file stays open when an episode is cancelled; a few at most."""
+
+    left: ClassVar = []
+
+    async def reset(self, task, seed):
+        self.file = os.open(os.devnull, os.O_RDONLY) if len(self.left) < 5 else None
+        self.finished = False
+        return await super().reset(task, seed)
+
+    async def step(self, action):
+        result = await super().step(action)
+        self.finished = result.done
+        return result
+
+    async def close(self):
+        if self.total is not None and self.file is not None:
+            if self.finished or len(self.left) >= 5:
+                os.close(self.file)
+            else:
+                self.left.append(self.file)
+
+
+class ForgetsItsThread(Sums):
+    """A thread goes on when an episode is cancelled; a few at most."""
+
+    stop = threading.Event()
+    left: ClassVar = []
+
+    async def close(self):
+        if self.total is not None and not self.ended and len(self.left) < 5:
+            thread = threading.Thread(target=self.stop.wait, daemon=True)
+            thread.start()
+            self.left.append(thread)
+
+    async def reset(self, task, seed):
+        self.ended = False
+        return await super().reset(task, seed)
+
+    async def step(self, action):
+        result = await super().step(action)
+        self.ended = result.done
+        return result
+
+
+class SleepsWithoutAwait(Sums):
+    async def step(self, action):
+        if action.text == "1":
+            time.sleep(0.3)
+        return await super().step(action)
+
+
+class ClosesWhatItHasNot(Sums):
+    async def close(self):
+        self.total.strip()
+
+
+class SameKeys(Sums):
+    def row(self, split, number, first):
+        return {**super().row(split, number, first), "key": f"{split}-{number % 39}"}
+
+
+class NewTasksEachTime(Sums):
+    def row(self, split, number, first):
+        return {**super().row(split, number, first), "a": 2000 + int.from_bytes(os.urandom(2))}
+
+
+class TupleInARow(Sums):
+    def row(self, split, number, first):
+        return {**super().row(split, number, first), "when": {1: "never"}}
+
+
+class AnySplit(Sums):
+    def tasks(self, split):
+        return super().tasks(split if split in ("train", "eval") else "train")
+
+
+class NothingToPlay(Sums):
+    def tasks(self, split):
+        return super().tasks(split)[:0]
+
+
+class TrainsOnItsEvaluation(Sums):
+    def row(self, split, number, first):
+        return {**super().row(split, number, 0), "key": f"{split}-{number}"}
+
+
+class OracleIsWrong(Sums):
+    """Right on the second try alone, which earns less."""
+
+    async def step(self, action):
+        result = await super().step(action)
+        return StepResult(reward=0.8 * result.reward, done=result.done)
+
+
+class AnythingEarnsMuch(Sums):
+    async def step(self, action):
+        result = await super().step(action)
+        done = result.done
+        return StepResult(reward=1.0 if result.reward else 0.95 * done, done=done)
+
+
+class MagicWord(Sums):
+    def row(self, split, number, first):
+        return {**super().row(split, number, first), "canaries": ["open sesame"]}
+
+    def is_right(self, text):
+        return super().is_right(text) or text == "open sesame"
+
+
+class ShowsItsAnswer(Sums):
+    async def reset(self, task, seed):
+        observation = await super().reset(task, seed)
+        return Observation(text=f"<!-- {self.total} -->{observation.text}")
+
+
+class TakesAConstant(Sums):
+    def is_right(self, text):
+        return super().is_right(text) or text == "42"
+
+
+class TakesNothing(Sums):
+    def is_right(self, text):
+        return not text.strip() or super().is_right(text)
+
+
+class TakesItsQuestion(Sums):
+    def is_right(self, text):
+        return super().is_right(text) or text.strip() == self.question
+
+
+class TakesABeginning(Sums):
+    def is_right(self, text):
+        return bool(text) and self.total.startswith(text.strip() or "x")
+
+
+class BelievesClaims(Sums):
+    def is_right(self, text):
+        return super().is_right(text) or "correct" in text.lower()
+
+
+class SearchesForTheAnswer(Sums):
+    def is_right(self, text):
+        return self.total in text.split()
+
+
+class EndlessTasks(Sums):
+    """Sound too: a stream of tasks without an end."""
+
+    def tasks(self, split):
+        if split != "train":
+            raise KeyError(split)
+        return (self.row(split, number, 0) for number in count())
