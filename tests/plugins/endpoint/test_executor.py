@@ -12,6 +12,7 @@ from rlhf_core.contracts import Stop, Uid
 from rlhf_core.testing.fakes import FakeEngine
 from rlhf_plugin_endpoint.config import EndpointConfig
 from rlhf_plugin_endpoint.executor import Endpoint
+from rlhf_plugin_endpoint.traces import read_traces
 
 
 def ask(context, messages, **fields):
@@ -325,3 +326,21 @@ def test_a_replys_extra_fields_come_when_asked_for(play):
     assert logprobs == [-(index + 1) / 1024 for index in range(len(choice["token_ids"]))]
     assert "prompt_token_ids" not in plain
     assert json.dumps(plain)
+
+
+def test_traces_have_measured_log_probs_also_where_the_run_reads_none(play, tmp_path):
+    folder = tmp_path / "traces"
+
+    rows = play(
+        lambda context: (talk(context), 1.0)[1],
+        samples=(0, 1),
+        context=play.context(logprobs=False),
+        trace_folder=folder,
+    )
+
+    for row in rows:
+        (trace,) = read_traces(folder / f"{row.uid}.jsonl")
+        assert len(trace.turns) == 2
+        last = trace.turns[-1]
+        assert (*last.prompt_token_ids, *last.completion_token_ids) == tuple(row.token_ids)
+        assert last.per_token_logps[0] == -1 / 1024

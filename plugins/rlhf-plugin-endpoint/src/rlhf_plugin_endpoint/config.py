@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -84,6 +85,10 @@ class EndpointConfig(Config):
         4096, ge=1, le=100_000, description="open connections of all episodes of one process"
     )
     max_body_mib: float = Field(16.0, gt=0.0, le=1024.0, description="MiB of the largest request")
+    trace_folder: Path | None = Field(
+        None,
+        description="folder for a file of each episode in the form of OpenEnv's TrainingTrace; none when unset",
+    )
     request_timeout_s: float = Field(
         600.0, gt=0.0, description="seconds for the engine to answer one request"
     )

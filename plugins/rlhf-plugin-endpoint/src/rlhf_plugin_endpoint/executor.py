@@ -28,6 +28,7 @@ from .config import EndpointConfig
 from .episode.session import EpisodeSession
 from .host import EndpointHost, EpisodeAddress
 from .settings import http_limits, route_options, session_limits
+from .traces import trace_from_graph, write_traces
 
 DROPPED = "agent_error"
 """Reason for which an episode is left out of its group."""
@@ -44,6 +45,8 @@ class Endpoint:
 
     def __init__(self, config: EndpointConfig) -> None:
         self._config = config
+        if config.trace_folder is not None:
+            config.trace_folder.mkdir(parents=True, exist_ok=True)
         self._function = None if config.command else load_function(config.agent)
         self._host: EndpointHost | None = None
         self._agent: FunctionAgent | CommandAgent
@@ -127,6 +130,8 @@ class Endpoint:
                 context.drop(uid, DROPPED)
                 return []
             outcome = AgentOutcome(rewards={"agent": self._config.error_reward})
+        if self._config.trace_folder is not None:
+            write_traces(self._config.trace_folder / f"{uid}.jsonl", [trace_from_graph(graph)])
         metrics = {
             **{f"agent/{name}": value for name, value in outcome.metrics.items()},
             **graph.metrics(),

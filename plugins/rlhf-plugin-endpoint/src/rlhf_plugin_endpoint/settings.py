@@ -23,6 +23,7 @@ def session_limits(config: EndpointConfig) -> SessionLimits:
         max_tokens=config.max_tokens,
         request_timeout_s=config.request_timeout_s,
         keeps_thoughts=config.thoughts == "keep",
+        measures_all=config.trace_folder is not None,
     )
 
 

@@ -45,6 +45,8 @@ class SessionLimits:
     """Tokens that the policy may write in all requests together."""
     request_timeout_s: float
     keeps_thoughts: bool
+    measures_all: bool = False
+    """The engine gives log-probs of all answers, whether or not the run reads them."""
 
 
 class EpisodeSession:
@@ -177,7 +179,7 @@ class EpisodeSession:
             stop=tuple(dict.fromkeys((*own.stop, *request.stop))),
             max_new_tokens=most,
             min_new_tokens=min(own.min_new_tokens, most),
-            logprobs=own.logprobs or request.logprobs,
+            logprobs=own.logprobs or request.logprobs or self._limits.measures_all,
         )
 
     async def _generate(
@@ -243,7 +245,8 @@ class EpisodeSession:
         self, request: ModelRequest, read: ModelInput, completion: Completion, place: bytes
     ) -> SampledCall:
         answer = answer_of(request, read, completion, place, self._context.renderer)
-        if not self.sampling.logprobs and request.logprobs:
+        is_measured = self.sampling.logprobs or self._limits.measures_all
+        if not is_measured and request.logprobs:
             # The run wants none, and a row has log-probs of all its tokens or of none.
             unmeasured = np.full(len(completion.token_ids), np.nan, dtype=np.float32)
             completion = replace(completion, logprobs=unmeasured)

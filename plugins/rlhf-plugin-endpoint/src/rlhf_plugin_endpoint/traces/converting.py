@@ -1,0 +1,107 @@
+"""From episodes to traces and back.
+
+What a trace has no field for stands in ``metadata``: the agent, the turn's stop and reward, and the version of the
+weights where all tokens have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlhf_core import DataError
+from rlhf_core.contracts import Completion, Stop, Trajectory, Uid
+from rlhf_core.episodes import EpisodeGraph
+
+from .training_trace import TrainingTrace, TrainingTurn
+
+
+def trace_from_graph(graph: EpisodeGraph) -> TrainingTrace:
+    """Return the requests of an episode, in the order of the graph; discarded ones are left out.
+
+    Raises:
+        DataError: a log-prob was not measured (``Completion.logprobs`` are NaN).
+    """
+    return TrainingTrace(
+        turns=tuple(
+            _turn(
+                f"{graph.uid}/{node.index}",
+                node.input_ids.tolist(),
+                node.completion,
+                {"agent": node.agent, "stop": str(node.stop), "reward": node.reward},
+            )
+            for node in graph.nodes
+        )
+    )
+
+
+def trace_from_trajectories(segments: Sequence[Trajectory]) -> TrainingTrace:
+    """Return the turns of an episode's training sequences.
+
+    Raises:
+        DataError: a log-prob was not measured.
+    """
+    turns: list[TrainingTurn] = []
+    for segment in segments:
+        used = 0
+        for turn in segment.turns:
+            count = turn.end - turn.start
+            completion = Completion(
+                token_ids=segment.token_ids[turn.start : turn.end],
+                logprobs=segment.rollout_logprobs[used : used + count],
+                weight_version=segment.weight_version[used : used + count],
+                stop=turn.stop,
+            )
+            used += count
+            read = segment.token_ids[: turn.start].tolist()
+            metadata = {"stop": str(turn.stop), "reward": turn.reward}
+            turns.append(_turn(f"{segment.uid}/{turn.start}", read, completion, metadata))
+    return TrainingTrace(turns=tuple(turns))
+
+
+def graph_from_trace(trace: TrainingTrace, uid: Uid) -> EpisodeGraph:
+    """Return the graph of a trace's turns.
+
+    Raises:
+        DataError: a completion is empty, or only some of its tokens train, which no graph can say.
+    """
+    graph = EpisodeGraph(uid)
+    for turn in trace.turns:
+        count = len(turn.completion_token_ids)
+        marks = set(turn.loss_mask[-count:]) if count else set()
+        if not count or len(marks) > 1:
+            raise DataError(
+                f"training trace, turn {turn.node_id!r}: "
+                + ("only some of its tokens train" if count else "its completion is empty")
+                + "; expected answers that train as a whole, or not at all"
+            )
+        metadata = turn.metadata
+        completion = Completion(
+            token_ids=np.array(turn.completion_token_ids, dtype=np.int32),
+            logprobs=np.array(turn.per_token_logps, dtype=np.float32),
+            weight_version=np.full(count, int(metadata.get("weight_version", 0)), dtype=np.int32),
+            stop=Stop(metadata.get("stop", Stop.EOS)),
+        )
+        node = graph.add(turn.prompt_token_ids, completion, str(metadata.get("agent") or ""))
+        graph.reward(node, float(metadata.get("reward", 0.0)))
+        if marks == {0}:
+            graph.discard(node)
+    return graph
+
+
+def _turn(
+    name: str, read: Sequence[int], completion: Completion, metadata: dict[str, object]
+) -> TrainingTurn:
+    count = len(completion.token_ids)
+    versions = set(completion.weight_version.tolist())
+    if len(versions) == 1:
+        metadata = {**metadata, "weight_version": versions.pop()}
+    return TrainingTurn(
+        node_id=name,
+        prompt_token_ids=tuple(read),
+        completion_token_ids=tuple(completion.token_ids.tolist()),
+        per_token_logps=tuple(completion.logprobs.tolist()),
+        loss_mask=(0,) * len(read) + (1,) * count,
+        metadata=metadata,
+    )

@@ -1,0 +1,37 @@
+"""Files of traces, a line of JSON for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import orjson
+
+from rlhf_core import DataError
+
+from .training_trace import TrainingTrace, parse_trace
+
+
+def write_traces(path: Path, traces: Iterable[TrainingTrace]) -> None:
+    """Write traces into a new file; one of that name is replaced when all are written."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    with unfinished.open("wb") as file:
+        for trace in traces:
+            file.write(orjson.dumps(trace.as_json(), option=orjson.OPT_APPEND_NEWLINE))
+    unfinished.replace(path)
+
+
+def read_traces(path: Path) -> Iterator[TrainingTrace]:
+    """Yield the traces of a file.
+
+    Raises:
+        DataError: a line is no trace of version 1; the message has its number.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield parse_trace(orjson.loads(line))
+            except (orjson.JSONDecodeError, DataError) as error:
+                raise DataError(f"{path}, line {number}: {error}") from error
