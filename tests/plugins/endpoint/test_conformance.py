@@ -1,7 +1,9 @@
 """The kit holds for our endpoint, and finds what is wrong with another."""
 
+import re
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +104,11 @@ def test_only_the_longest_path_fails_where_several_train():
 
 def test_the_kit_has_at_least_30_scenarios_with_names_of_their_own():
     assert len(BY_NAME) == len(SCENARIOS) >= 30
+
+
+def test_the_page_has_each_scenario_with_its_promise():
+    page = (Path(__file__).parents[3] / "docs" / "endpoint-conformance.md").read_text()
+
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| yes \|", page, flags=re.MULTILINE)
+
+    assert rows == [(scenario.name, scenario.promise) for scenario in SCENARIOS]
