@@ -1,7 +1,8 @@
 """The scripted policy as an HTTP server in vLLM's form, for endpoints that stand in front of another server.
 
 It renders every request anew, as such servers do, and returns ``prompt_token_ids`` and ``token_ids``, as vLLM does for
-who asks with ``return_token_ids``. Control words in contents are ordinary text here, so what goes wrong is the endpoint's.
+who asks with ``return_token_ids``. Control words in contents are ordinary text here, so what goes wrong is the
+endpoint's.
 """
 
 from __future__ import annotations
