@@ -25,6 +25,7 @@ _OWN_MODULES = {
     "data": "Check and show data files.",
     "env": "Serve environments to runs elsewhere.",
     "show": "Show sample rollouts of a run.",
+    "template": "Say what a chat template does to a conversation that goes on.",
 }
 """Commands that are imported only when they are called."""
 

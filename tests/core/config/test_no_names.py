@@ -29,6 +29,11 @@ ALLOWED = {
     ("testing/fake_renderer.py", "function"): "a key of tool calls",
     ("contracts/executor.py", "function"): "a key of tool calls",
     ("data/chat/parsing/blocks.py", "function"): "a key of tools",
+    ("data/chat/probing.py", "function"): "a key of tools",
+    ("contracts/environment.py", "single_turn"): "a kind of episodes",
+    ("contracts/environment.py", "multi_turn"): "a kind of episodes",
+    ("contracts/environment.py", "tools"): "a kind of episodes",
+    ("environments/messages.py", "tools"): "a field of observations",
 }
 """Words that happen to be names of components too, and what they are here."""
 

@@ -47,8 +47,8 @@ HERMES = (
     "<|im_end|>\n{% for m in messages %}"
     "{% if m.role == 'user' or (m.role == 'system' and not loop.first) %}"
     "<|im_start|>{{ m.role + '\\n' + m.content }}<|im_end|>\n"
-    "{% elif m.role == 'assistant' %}<|im_start|>assistant{% if m.content %}\n{{ m.content }}{% endif %}"
-    "{% for c in m.tool_calls or [] %}\n<tool_call>\n"
+    "{% elif m.role == 'assistant' %}<|im_start|>assistant{% if m.content %}{{ '\\n' + m.content }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}{{ '\\n' }}<tool_call>\n"
     + _CALL_JSON
     + "\n</tool_call>{% endfor %}<|im_end|>\n"
     "{% elif m.role == 'tool' %}{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user"

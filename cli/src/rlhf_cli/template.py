@@ -1,0 +1,116 @@
+"""The command ``rlhf template``, which says what the chat template of a model does to a conversation that goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlhf_core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rlhf_core.data.chat.example import ExamplePart
+    from rlhf_core.data.chat.facts import TemplateFacts
+
+app = typer.Typer(help="Say what a chat template does.", no_args_is_help=True)
+
+_SIGNS = {"fine": "ok   ", "note": "note ", "drift": "DRIFT"}
+
+
+@app.callback()
+def template() -> None:
+    """Keep ``check`` a name of its own, which typer drops where there is one command."""
+
+
+@app.command()
+def check(
+    model: Annotated[str, typer.Argument(help="folder or hub name of a model or tokenizer")],
+    tools: Annotated[
+        Path | None,
+        typer.Option(help="JSON file with a list of schemas of tools, to try the template with"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print the facts as JSON, for programs")
+    ] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="run Python code that comes with the tokenizer")
+    ] = False,
+) -> None:
+    """Say whether a conversation that goes on keeps its tokens, and show one; exit code 1 if it would drift."""
+    from rlhf_core.data import TokenizerRenderer, load_tokenizer
+    from rlhf_core.data.chat.example import example_parts
+    from rlhf_core.data.chat.probing import TOOLS, facts_of
+
+    given = None if tools is None else _read_tools(tools)
+    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+    renderer = TokenizerRenderer(tokenizer)
+    facts = facts_of(renderer, _stops(tokenizer, model, trust_remote_code), given or TOOLS)
+    try:
+        parts = example_parts(renderer, given or ())
+    except DataError as error:
+        typer.echo(f"no example: {error}", err=True)
+        parts = []
+    if as_json:
+        typer.echo(json.dumps(_as_json(facts, parts), ensure_ascii=False, indent=2))
+    else:
+        _print(model, facts, parts)
+    if facts.drifts:
+        raise typer.Exit(1)
+
+
+def _read_tools(path: Path) -> list[dict[str, Any]]:
+    try:
+        tools = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--tools {path}: expected a JSON file; {error}") from error
+    if not isinstance(tools, list) or not tools or not all(isinstance(one, dict) for one in tools):
+        raise ConfigError(f"--tools {path}: expected a list of JSON schemas of tools")
+    return tools
+
+
+def _stops(
+    tokenizer: PreTrainedTokenizerBase, model: str, trust_remote_code: bool
+) -> tuple[int, ...]:
+    """Return the tokens that end a generation; of a folder without a model, the tokenizer's alone, and say so."""
+    from rlhf_core.data import eos_token_ids
+
+    try:
+        return eos_token_ids(tokenizer, model, trust_remote_code=trust_remote_code)
+    except ConfigError:
+        if tokenizer.eos_token_id is None:
+            raise
+        typer.echo(
+            "no generation_config.json or config.json: stop tokens are the tokenizer's", err=True
+        )
+        return (tokenizer.eos_token_id,)
+
+
+def _print(model: str, facts: TemplateFacts, parts: list[ExamplePart]) -> None:
+    typer.echo(f"{model}: the chat template")
+    for finding in facts.findings():
+        typer.echo(f"  {_SIGNS[finding.weight]}  {finding.text}")
+    typer.echo(f"  {len(facts.control_words)} control words, which are ordinary text in contents")
+    if parts:
+        typer.echo("\nAn example, token by token:")
+    for part in parts:
+        shown = "".join(f"[{repr(token)[1:-1]}]" for token in part.tokens)
+        typer.echo(f"  {part.name}, {len(part.token_ids)} tokens\n    {shown}")
+    typer.echo(
+        "\nA server that renders this conversation again would drift. Runs keep sampled tokens, and append."
+        if facts.drifts
+        else "\nA conversation that goes on keeps its tokens."
+    )
+
+
+def _as_json(facts: TemplateFacts, parts: list[ExamplePart]) -> dict[str, Any]:
+    return {
+        "drifts": facts.drifts,
+        "facts": asdict(facts),
+        "findings": [asdict(finding) for finding in facts.findings()],
+        "example": [asdict(part) for part in parts],
+    }
