@@ -23,7 +23,7 @@ from . import check, new, plugins_command, train
 
 _OWN_MODULES = {
     "data": "Check and show data files.",
-    "env": "Serve environments to runs elsewhere.",
+    "env": "List, show, check, try and serve environments, without a model.",
     "show": "Show sample rollouts of a run.",
     "template": "Say what a chat template does to a conversation that goes on.",
 }

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import typer
 
+from .check import check
+from .chosen import OPTIONS
+from .listing import list_environments
 from .serve import serve
+from .show import show
+from .trying import try_environment
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def _environments() -> None:
-    """Serve environments to runs elsewhere."""
+    """List, show, check, try and serve environments, without a model."""
 
 
+app.command("list")(list_environments)
+app.command("show", context_settings=OPTIONS)(show)
+app.command("check", context_settings=OPTIONS)(check)
+app.command("try", context_settings=OPTIONS)(try_environment)
 app.command("serve")(serve)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from typing import Any
 
 from ....batch.task import Task
@@ -35,18 +35,11 @@ def place_of(factory: Any) -> str | None:
     module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
     if not name.isidentifier():
         return None
-    if module in sys.modules and module != "__main__" and find_spec_or_none(module):
+    # A file that was loaded under a name of its own is no module that another process finds.
+    if module != "__main__" and PathFinder.find_spec(module.partition(".")[0]) is not None:
         return f"{module}:{name}"
     file = inspect.getsourcefile(factory)
     return None if file is None else f"{os.path.abspath(file)}:{name}"
-
-
-def find_spec_or_none(module: str) -> object:
-    """Return where a module is found by its name; None if it is not, as one that was loaded from a named file."""
-    try:
-        return importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return None
 
 
 def played_elsewhere(

@@ -1,0 +1,89 @@
+"""The command ``rlhf env check``: the conformance checks of environments, without a model."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .chosen import HOOK, Name, NamedEnvironment, chosen
+from .printing import plain
+
+if TYPE_CHECKING:
+    from rlhf_core.testing.conformance import CheckOutcome
+
+_PREFIX = "check_"
+
+
+def check(
+    context: typer.Context,
+    name: Name,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Check an environment without a model: episodes, rewards, tasks, manners, and answers that earn too much. Its own
+    options may follow. Exit code 1 if a check fails."""
+    from rlhf_core.testing.conformance import Subject, applying, checks_of
+
+    found = chosen(name, context.args)
+    tried = Subject(
+        label=found.label, make=found.make, config=found.config, origin=found.registered
+    )
+    applied = applying(HOOK, tried)
+    left_out = [each.name.removeprefix(_PREFIX) for each in checks_of(HOOK) if each not in applied]
+    outcomes = []
+    for each in applied:
+        outcomes.append(_outcome(each, tried))
+        if not as_json:
+            typer.echo(_line(outcomes[-1]))
+    failed = sum(outcome.failed for outcome in outcomes)
+    if as_json:
+        typer.echo(json.dumps(_report(found, outcomes, left_out), indent=2))
+    else:
+        if left_out:
+            typer.echo(f"not checked: {', '.join(left_out)}. {_reason(left_out)}")
+        typer.echo(f"{found.label}: {len(outcomes)} checks, {failed} failed")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _outcome(each: object, tried: object) -> CheckOutcome:
+    from rlhf_core.testing.conformance import Check, Subject
+    from rlhf_core.testing.conformance.subject import outcome_of
+
+    assert isinstance(each, Check)
+    assert isinstance(tried, Subject)
+    return outcome_of(each, tried, "environment", {})
+
+
+def _line(outcome: CheckOutcome) -> str:
+    identifier = outcome.check.removeprefix(_PREFIX)
+    reason = plain(outcome.reason.partition("\n")[0])
+    return f"{outcome.status:<8} {identifier}{f': {reason}' if reason else ''}"
+
+
+def _report(
+    found: NamedEnvironment, outcomes: list[CheckOutcome], left_out: list[str]
+) -> dict[str, object]:
+    return {
+        "environment": found.label,
+        "origin": found.registered.origin,
+        "options": found.config.model_dump(mode="json"),
+        "failed": sum(outcome.failed for outcome in outcomes),
+        "checks": [
+            {
+                "id": outcome.check.removeprefix(_PREFIX),
+                "status": outcome.status,
+                "reason": outcome.reason,
+            }
+            for outcome in outcomes
+        ],
+        "not_checked": left_out,
+    }
+
+
+def _reason(left_out: list[str]) -> str:
+    """Return what the environment would have to state, for the checks that do not apply."""
+    if "floor_gap" in left_out:
+        return "For most of these it needs right answers: a method oracle, or a column oracle of its rows"
+    return "They are of what this environment does not have, or does not state in its manifest"
