@@ -1,32 +1,57 @@
 """Public parts of a command of a plugin that uses a trained model without training it.
 
-Prompts as tasks, rewards that score, signals, and files that survive a kill. Importing this module imports no torch.
+Prompts as tasks, environments, episodes that are played and scored, rewards, signals, and files that survive a kill.
+Importing this module imports no torch.
 """
 
+from .config.checks.features import environment_shares
+from .data.made.players import Players
+from .data.made.prompts import PromptReader
+from .data.made.splits import evaluation_sets
+from .data.made.tasks import MadePart, MadeTasks
 from .data.rows import PromptFormat
-from .data.tasks import TaskSet, load_prompts
+from .data.tasks import TaskSet, WantedSets, load_prompts, load_sets
 from .durable.appending import AppendedFile
 from .durable.atomic import remove, sync_folder, sync_tree, write_text_atomically
 from .durable.faults import fault_point
 from .durable.run_folder import RunFolder, claim
+from .loop.evaluation import EPOCH, pass_at_k, samples_at
 from .loop.interrupts import Interrupts
 from .rewards.panel import RewardPanel, SampleScore
-from .rng import seed_of
+from .rng import eval_seed, seed_of
+from .rollouts.environments import Environments, TaskMakers, environments_of
+from .rollouts.episodes import EpisodeRunner
 from .rollouts.reward_queue import RewardQueue
 
 __all__ = [
+    "EPOCH",
     "AppendedFile",
+    "Environments",
+    "EpisodeRunner",
     "Interrupts",
+    "MadePart",
+    "MadeTasks",
+    "Players",
     "PromptFormat",
+    "PromptReader",
     "RewardPanel",
     "RewardQueue",
     "RunFolder",
     "SampleScore",
+    "TaskMakers",
     "TaskSet",
+    "WantedSets",
     "claim",
+    "environment_shares",
+    "environments_of",
+    "eval_seed",
+    "evaluation_sets",
     "fault_point",
     "load_prompts",
+    "load_sets",
+    "pass_at_k",
     "remove",
+    "samples_at",
     "seed_of",
     "sync_folder",
     "sync_tree",

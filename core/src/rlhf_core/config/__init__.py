@@ -10,7 +10,7 @@ from .checks.effects import (
     schedule_without_effect,
     shared_without_effect,
 )
-from .common import CommandOptions, RunOptions, SamplingOptions
+from .common import AnswerSampling, CommandOptions, RunOptions, SamplingOptions
 from .files import read_toml, write_toml
 from .flags import parse_flags
 from .help import render_help
@@ -19,13 +19,22 @@ from .option_tree import NamedPaths, OptionTree, Selector
 from .paths import check_paths, path_problems
 from .problems import Labels
 from .resolve import resolve, resolve_options
-from .resolved import Resolved, ResolvedOptions, RewardOptions, Selection, Selections
+from .resolved import (
+    EnvironmentOptions,
+    Resolved,
+    ResolvedOptions,
+    RewardOptions,
+    Selection,
+    Selections,
+)
 from .run import PromptData, RunConfig
 from .train import TRAIN
 
 __all__ = [
     "TRAIN",
+    "AnswerSampling",
     "CommandOptions",
+    "EnvironmentOptions",
     "Labels",
     "Layer",
     "NamedPaths",

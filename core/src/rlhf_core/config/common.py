@@ -34,12 +34,9 @@ class ModelConfig(ModelPath):
     )
 
 
-class SamplingOptions(Config):
-    """Base of sections of sampling options; a subclass may say more about an option, or allow less."""
+class AnswerSampling(Config):
+    """Base of sections of sampling options without a temperature."""
 
-    temperature: float = Field(
-        1.0, ge=0.0, le=10.0, description="sampling temperature; 0 takes the most probable token"
-    )
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 keeps all tokens")
     top_k: NotNegative = Field(0, description="keep this many tokens; 0 keeps all")
     min_p: float = Field(
@@ -52,10 +49,10 @@ class SamplingOptions(Config):
     min_new_tokens: NotNegative = Field(0, description="tokens of the shortest answer")
     max_new_tokens: Positive = Field(256, description="tokens of the longest answer")
 
-    def params(self) -> SamplingParams:
-        """Return the options as an engine takes them."""
+    def at(self, temperature: float) -> SamplingParams:
+        """Return the options and a temperature as an engine takes them."""
         return SamplingParams(
-            temperature=self.temperature,
+            temperature=temperature,
             top_p=self.top_p,
             top_k=self.top_k,
             min_p=self.min_p,
@@ -63,6 +60,18 @@ class SamplingOptions(Config):
             min_new_tokens=self.min_new_tokens,
             max_new_tokens=self.max_new_tokens,
         )
+
+
+class SamplingOptions(AnswerSampling):
+    """Base of sections of sampling options; a subclass may say more about an option, or allow less."""
+
+    temperature: float = Field(
+        1.0, ge=0.0, le=10.0, description="sampling temperature; 0 takes the most probable token"
+    )
+
+    def params(self) -> SamplingParams:
+        """Return the options as an engine takes them."""
+        return self.at(self.temperature)
 
 
 class TrainedRole(Config):

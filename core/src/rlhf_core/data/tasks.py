@@ -191,19 +191,57 @@ def load_eval_sets(
     """
     if not run.eval.data and not run.eval.fraction:
         return _made_eval_sets(run, renderer, players, makers)
-    sets: dict[str, TaskSet | MadeTasks] = {}
-    for entry in run.eval.data:
-        name, spec = split_name(entry)
-        source = open_source(spec, split=run.eval.split, name=name)
-        if source.name in sets:
-            raise DataError(
-                f"eval.data: two sets are called {source.name!r}; name them with NAME=PATH"
-            )
-        reader = _Reader(run.data, renderer, "eval.data", [spec])
-        reader.add(source, np.ones(_limited(len(source), run.eval.max_samples), dtype=bool))
-        sets[source.name] = TaskSet(reader.parts(compact=True), players=players)
+    wanted = WantedSets(
+        option="eval.data",
+        entries=run.eval.data,
+        split=run.eval.split,
+        max_samples=run.eval.max_samples,
+    )
+    sets: dict[str, TaskSet | MadeTasks] = {**load_sets(wanted, run.data, renderer, players)}
     if run.eval.fraction:
         sets |= _held_out_sets(run, renderer, players)
+    return sets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSets:
+    """Sets that an option names."""
+
+    option: str
+    """Path of the option, for messages."""
+    entries: Sequence[str]
+    """Its value: files, folders and hub names, each as it is or as ``NAME=PATH``."""
+    split: str
+    """Split of folders and hub sets that have several."""
+    max_samples: int | None
+    """Number of rows that are used of each, the first ones; None: all."""
+
+
+def load_sets(
+    wanted: WantedSets,
+    data: PromptData,
+    renderer: TokenizerRenderer,
+    players: Players | None = None,
+) -> dict[str, TaskSet]:
+    """Return a task set for each entry by name, with indices from 0 without gaps, in the order of the rows.
+
+    Args:
+        data: options by which rows become prompts.
+
+    Raises:
+        DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
+    """
+    sets: dict[str, TaskSet] = {}
+    for entry in wanted.entries:
+        name, spec = split_name(entry)
+        source = open_source(spec, split=wanted.split, name=name)
+        if source.name in sets:
+            raise DataError(
+                f"{wanted.option}: two sets are called {source.name!r}; name them with NAME=PATH"
+            )
+        reader = _Reader(data, renderer, wanted.option, [spec])
+        reader.add(source, np.ones(_limited(len(source), wanted.max_samples), dtype=bool))
+        sets[source.name] = TaskSet(reader.parts(compact=True), players=players)
     return sets
 
 

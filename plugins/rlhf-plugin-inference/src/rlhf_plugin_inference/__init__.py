@@ -1,4 +1,4 @@
-"""Registration of the commands that use a trained model: ``rlhf generate``, ``rlhf chat`` and ``rlhf merge``."""
+"""Registration of the commands that use a trained model: ``rlhf generate``, ``eval``, ``chat`` and ``merge``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def rlhf_commands() -> list[Component[Any]]:
             name="chat",
             factory="rlhf_plugin_inference.chat.command:chat",
             summary="Hold a conversation with a model, on the terminal or through a pipe.",
+        ),
+        Component(
+            name="eval",
+            factory="rlhf_plugin_inference.eval_command:run_eval",
+            summary="Evaluate a model on tasks, without training, or compare two evaluations.",
         ),
         Component(
             name="generate",

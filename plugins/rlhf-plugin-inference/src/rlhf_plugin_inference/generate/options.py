@@ -27,6 +27,7 @@ from rlhf_core.config.common import EngineSelection, Positive
 from rlhf_core.plugins import Plugins
 
 from ..serving.options import ModelToServe, adapter_without_effect, check_adapter
+from ..worklist.options import Display, Scores
 
 COMPLETIONS = "completions.jsonl"
 _IN_FLIGHT = 1024
@@ -45,12 +46,6 @@ class Answers(SamplingOptions):
         return self.concurrency or max(1, _IN_FLIGHT * num_engines // self.n_samples_per_prompt)
 
 
-class Scores(Config):
-    use: tuple[str, ...] = Field(
-        (), description="rewards, added with their weights; FILE.py:NAME for your own function"
-    )
-
-
 class SelectOptions(Config):
     mode: Literal["all", "best", "rejection", "pairs"] = Field(
         "all",
@@ -62,12 +57,6 @@ class SelectOptions(Config):
     )
     truncated: bool = Field(
         False, description="choose from completions that were cut off at the token limit, too"
-    )
-
-
-class Display(Config):
-    progress: Literal["auto", "live", "plain", "off"] = Field(
-        "auto", description="auto: live on a terminal, else plain"
     )
 
 

@@ -94,4 +94,4 @@ def sign_test_p_value(wins: int, losses: int) -> float:
     """
     total = wins + losses
     tail = sum(math.comb(total, count) for count in range(min(wins, losses) + 1))
-    return min(1.0, 2 * tail / 2**total)
+    return min(1.0, float(2 * tail / 2**total))

@@ -32,14 +32,15 @@ class WorkProgress:
         self._is_silent = wanted == "off"
         self.done = done
         """Prompts that are written."""
-        self._total = total
+        self.total = total
+        """Prompts in all, those of before included."""
         self._unit = unit
         self._units = self._tokens = 0
         self._begin = self._shown = time.monotonic()
 
     def __enter__(self) -> WorkProgress:
         if self._is_live:
-            self._bar = _Bar(self._total, self.done)
+            self._bar = _Bar(self.total, self.done)
         return self
 
     def __exit__(
@@ -60,7 +61,7 @@ class WorkProgress:
             self._bar.show(self.done, self.rate())
         elif not self._is_silent and time.monotonic() - self._shown >= self._every_s:
             self._shown = time.monotonic()
-            print(f"{self.done}/{self._total} prompts, {self.rate()}", file=sys.stderr, flush=True)
+            print(f"{self.done}/{self.total} prompts, {self.rate()}", file=sys.stderr, flush=True)
 
     def rate(self) -> str:
         """Return what was made per second since the start."""

@@ -1,0 +1,97 @@
+"""The command ``rlhf eval``, its second form ``rlhf eval compare`` excepted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlhf_cli.training import TrainingCommand, execute, layers_of, split_arguments
+from rlhf_core import plugins as plugin_loader
+from rlhf_core.config import EnvironmentOptions, OptionTree, RewardOptions, Selector
+
+from . import checks
+from .options import EvalOptions
+
+_HERE = "rlhf_plugin_inference.evaluate"
+_SHORT = {
+    "--url": "--remote.url",
+    "--model-name": "--remote.model",
+    "--by-task": "--report.by_task",
+}
+"""Flags of this command alone, and the options that they stand for."""
+
+_USAGE = """\
+Usage: rlhf eval MODEL --data FILE... --reward NAME [--OPTION VALUE]...
+       rlhf eval MODEL --env NAME... [--OPTION VALUE]...
+       rlhf eval --url http://HOST/v1 --model-name NAME ...
+       rlhf eval compare FOLDER FOLDER
+
+Has a model play tasks, without training it, and says how well it does: mean rewards and pass@k with confidence
+intervals, tokens and ends. MODEL is a folder or hub name, the folder of a run, or a PEFT folder.
+The same command goes on with what it has begun; a finished folder gives its table again.
+Options come from the files in order, then from the command line; the same paths in both.
+The options of a component appear here once it is selected: rlhf eval --env NAME --help
+
+  -c FILE            a TOML file with options; may be given several times, later ones win
+  --url URL          --remote.url: an OpenAI-compatible server answers; its key is in OPENAI_API_KEY
+  --model-name NAME  --remote.model
+  --by-task          --report.by_task: a line for each task
+  --overwrite        begin anew, in place of the results that are in the folder
+  --check            say whether the configuration is valid, and stop
+  --dry-run          show what would be evaluated, and stop
+  -h, --help         this text"""
+
+EVAL = OptionTree(
+    command="eval",
+    purpose="Evaluates a model.",
+    example="MODEL --env NAME",
+    model=EvalOptions,
+    selectors=(
+        Selector("engine.name", "rlhf_engines"),
+        Selector("rollout.executor", "rlhf_rollout_executors"),
+        Selector("env.use", "rlhf_environments", many=True, labeled=True),
+        Selector("reward.use", "rlhf_rewards", many=True),
+    ),
+    shared={"reward.use": RewardOptions, "env.use": EnvironmentOptions},
+    check=checks.check,
+    cautions=lambda run, selections, labels: (),
+    models=checks.models,
+    adapters=frozenset({"model.path"}),
+    data=checks.data,
+    outputs=checks.outputs,
+    usage=_USAGE,
+)
+
+_COMMAND = TrainingCommand(
+    options=EVAL,
+    defaults=Path(__file__).with_name("eval.toml"),
+    run=f"{_HERE}.run:run",
+    describe=f"{_HERE}.describe:describe",
+)
+
+
+def evaluate(words: Sequence[str]) -> int:
+    """Run ``rlhf eval WORDS`` and return the exit code."""
+    words = [_long(word) for word in words]
+    if words and not words[0].startswith("-"):
+        words = ["--model", *words]
+    command = _COMMAND
+    if _names_environments(words):
+        command = replace(command, defaults=Path(__file__).with_name("environments.toml"))
+    return execute(command, words, plugin_loader.load())
+
+
+def _long(word: str) -> str:
+    flag, equals, value = word.partition("=")
+    return _SHORT.get(flag, flag) + equals + value
+
+
+def _names_environments(words: Sequence[str]) -> bool:
+    """Return whether files or words select an environment, with which another executor is the usual one."""
+    for layer in layers_of(split_arguments(words), _COMMAND.defaults):
+        section: Any = layer.values.get("env")
+        if isinstance(section, Mapping) and section.get("use"):
+            return True
+    return False

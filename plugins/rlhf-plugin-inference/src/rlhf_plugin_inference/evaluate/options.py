@@ -1,0 +1,145 @@
+"""The options of ``rlhf eval``. Sections that ``rlhf train`` has too have the same names there."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf_core import Config
+from rlhf_core.config import AnswerSampling, CommandOptions, PromptData
+from rlhf_core.config.common import EngineSelection, NotNegative, Positive
+
+from ..serving.options import ModelToServe
+from ..worklist.options import Display, Scores
+
+EPISODES, SECONDS, SUMMARY = "episodes.jsonl", "seconds.jsonl", "summary.json"
+"""Files of the output folder."""
+_IN_FLIGHT = 1024
+"""Episodes in flight with each engine, unless an option says how many tasks are."""
+_IN_FLIGHT_REMOTE = 16
+
+
+class EvaluatedModel(ModelToServe):
+    path: str = Field(
+        "",
+        description="folder or hub name of the causal language model, folder of a run that exported one, or PEFT "
+        "folder; empty with remote.url",
+    )
+
+
+class Episodes(AnswerSampling):
+    executor: str = Field(description="who turns a task into episodes")
+    max_length: Positive | None = Field(
+        None,
+        description="prompt, answers and environment text together; max_prompt_tokens + max_new_tokens when unset",
+    )
+    concurrency: Positive | None = Field(
+        None,
+        description="tasks that are played at the same time at most; unset: as many as make 1024 episodes for each "
+        "engine, 16 with remote.url",
+    )
+
+
+class EvaluationOptions(Config):
+    n_samples: Positive = Field(
+        1, description="episodes of a task at each temperature; pass@k for k up to it"
+    )
+    temperatures: tuple[float, ...] = Field(
+        (0.0,), min_length=1, description="evaluate at each of these; 0 is greedy"
+    )
+    pass_threshold: float = Field(
+        1.0, description="an episode passes if its reward is at least this"
+    )
+    environment_split: str = Field(
+        "eval",
+        min_length=1,
+        description="split of the environments' own tasks to evaluate on, without data",
+    )
+    max_samples: Positive | None = Field(
+        None,
+        description="use only the first tasks of each environment's split; of one that makes no tasks it is how many "
+        "seeds are played, 100 when unset",
+    )
+
+
+class EnvironmentsToPlay(Config):
+    use: tuple[str, ...] = Field(
+        (),
+        description="what answers the policy between its turns: NAME or FILE.py:CLASS; LABEL=NAME gives another "
+        "section for the options. Without data each plays tasks of its own",
+    )
+
+
+class ReportOptions(Config):
+    level: float = Field(0.95, gt=0.5, lt=1.0, description="confidence of the intervals")
+    by_task: bool = Field(False, description="print a line for each task, too")
+
+
+class RemoteModel(Config):
+    url: str | None = Field(
+        None,
+        description="base address of an OpenAI-compatible server, such as http://localhost:8000/v1, that answers in "
+        "the model's place",
+    )
+    model: str | None = Field(None, description="name of the model there")
+    key_variable: str = Field(
+        "OPENAI_API_KEY",
+        min_length=1,
+        description="environment variable with the key; without it none is sent",
+    )
+    concurrency: Positive = Field(16, le=4096, description="requests in flight at most")
+    timeout_s: float = Field(120.0, gt=0.0, description="for the answer to one request")
+    retries: NotNegative = Field(
+        5, le=100, description="times a request is repeated that the server could not answer"
+    )
+    retry_wait_s: float = Field(
+        1.0,
+        gt=0.0,
+        description="pause before the first repetition, doubled with each; a server may ask for more",
+    )
+    max_turns: Positive = Field(8, description="answers of an episode, with an environment")
+    environment_timeout_s: float = Field(
+        300.0, gt=0.0, description="for each reset, step and close of an environment"
+    )
+    on_error: Literal["fail", "drop"] = Field(
+        "fail",
+        description="when an environment fails: end the evaluation, or leave out the episode",
+    )
+
+
+class EvalOptions(CommandOptions):
+    """All options of ``rlhf eval`` but those of components."""
+
+    seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
+    output: str = Field("runs/eval", min_length=1, description="folder of the results")
+    overwrite: bool = Field(
+        False, description="begin anew, in place of the results that are in the folder"
+    )
+    model: EvaluatedModel = EvaluatedModel()
+    remote: RemoteModel = RemoteModel()
+    data: PromptData = PromptData()
+    env: EnvironmentsToPlay = EnvironmentsToPlay()
+    rollout: Episodes
+    reward: Scores = Scores()
+    eval: EvaluationOptions = EvaluationOptions()
+    report: ReportOptions = ReportOptions()
+    log: Display = Display()
+    engine: EngineSelection
+    engines: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="number of engines, which share the tasks; each gets an equal share of the GPUs",
+    )
+
+    def tasks_in_flight(self) -> int:
+        """Return how many tasks are in work at most."""
+        most = _IN_FLIGHT_REMOTE if self.remote.url else _IN_FLIGHT * self.engines
+        return self.rollout.concurrency or max(1, most // self.eval.n_samples)
+
+    def max_length(self) -> int:
+        """Return the tokens of the longest sequence."""
+        return self.rollout.max_length or (
+            self.data.max_prompt_tokens + self.rollout.max_new_tokens
+        )

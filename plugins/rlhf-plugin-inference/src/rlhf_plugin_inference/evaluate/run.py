@@ -1,0 +1,223 @@
+"""The course of ``rlhf eval``: the folder, the jobs that are missing, the summary."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from rlhf_core import RewardError, RolloutError
+from rlhf_core.config import ResolvedOptions
+from rlhf_core.contracts import RunResult
+from rlhf_core.data import TokenizerRenderer
+from rlhf_core.inference import (
+    AppendedFile,
+    Environments,
+    Interrupts,
+    RewardPanel,
+    RunFolder,
+    TaskMakers,
+    claim,
+    environments_of,
+    fault_point,
+    remove,
+    write_text_atomically,
+)
+from rlhf_core.plugins import Plugins
+
+from ..serving.model_folder import found_model
+from ..serving.served import renderer_of, serving
+from ..worklist.configuration import NAME as CONFIGURATION
+from ..worklist.configuration import GoingOn, record_config
+from ..worklist.in_order import in_order
+from ..worklist.progress import WorkProgress
+from .jobs import EvalJob, Work, work_of
+from .options import EPISODES, SECONDS, SUMMARY, EvalOptions
+from .playing import EnginePlayer, PlaysJobs, ScoringQueue
+from .records import EpisodeRecord, cut_lines, keep_whole_jobs, read_episodes
+from .remote.player import remote_player
+from .remote.texts import byte_renderer
+from .summary import Evaluation
+from .table import block, task_lines
+
+GOING_ON = GoingOn(
+    free=re.compile(
+        r"output|overwrite|engines|(report|log)\..*|eval\.pass_threshold|rollout\.concurrency|engine\.\w+\..*"
+        r"|reward\.\w+\.(timeout_s|on_error|isolate)"
+        r"|remote\.(concurrency|timeout_s|retries|retry_wait_s|key_variable|environment_timeout_s)"
+    ),
+    contents="results",
+    way_out="choose another --output, or begin anew with --overwrite",
+)
+"""Rules by which the same command goes on: no episode that is there depends on the free options."""
+
+Resolved = ResolvedOptions[EvalOptions]
+
+
+def run(resolved: Resolved, plugins: Plugins) -> RunResult:
+    """Play what is missing, write and print the summary, and return how that ended.
+
+    Raises:
+        RLHFError: the model or the tasks cannot be used, or the engine, an environment or a reward failed; the tasks
+            that were finished are in the folder, and the same command goes on.
+    """
+    begin = time.monotonic()
+    options = resolved.run
+    folder = Path(options.output)
+    with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
+        path = folder / EPISODES
+        if options.overwrite:
+            for name in (EPISODES, SECONDS, SUMMARY, CONFIGURATION):
+                remove(folder / name)
+        record_config(resolved, folder, GOING_ON, is_begun=path.exists())
+        try:
+            progress = asyncio.run(_evaluate(resolved, folder, interrupts))
+        except (RewardError, RolloutError) as error:
+            raise type(error)(
+                f"{error}\n  The tasks that were finished are in {path}; the same command goes on."
+            ) from error
+        if progress.done < progress.total:
+            message = (
+                f"by {interrupts.requested}: {progress.done} of {progress.total} tasks are in {path}. The same command "
+                "goes on."
+            )
+            return _result("interrupted", progress.done, begin, message)
+        _report(options, folder)
+    print(f"\nepisodes: {path}\nsummary: {folder / SUMMARY}")
+    print(f"{time.monotonic() - begin:,.1f} s, {progress.rate()}")
+    return _result("finished", progress.done, begin)
+
+
+async def _evaluate(resolved: Resolved, folder: Path, interrupts: Interrupts) -> WorkProgress:
+    """Play what is missing, and return how far the work is."""
+    options, chosen = resolved.run, resolved.selections["env.use"]
+    renderer = _renderer(options)
+    async with AsyncExitStack() as stack:
+        environments = environments_of(chosen)
+        if environments is not None:
+            stack.push_async_callback(environments.close)
+            await environments.start()
+        makers = TaskMakers(environments)
+        stack.push_async_callback(makers.close)
+        work = work_of(options, chosen, makers, renderer)
+        done = keep_whole_jobs(folder / EPISODES, work.jobs())
+        cut_lines(folder / SECONDS, done)
+        progress = WorkProgress(options.log.progress, total=len(work), done=done, unit="episodes")
+        if done < len(work):
+            player = await stack.enter_async_context(_player(resolved, renderer, environments))
+            await _write(options, work, player, folder, progress, interrupts)
+    return progress
+
+
+def _renderer(options: EvalOptions) -> TokenizerRenderer:
+    if options.remote.url is not None:
+        return byte_renderer()
+    return renderer_of(found_model(options.model), options.data.control_words)
+
+
+def _report(options: EvalOptions, folder: Path) -> None:
+    """Write the summary, and print it."""
+    evaluation = Evaluation(read_episodes(folder / EPISODES), threshold=options.eval.pass_threshold)
+    summaries = evaluation.summaries(options.report.level)
+    text = json.dumps(
+        {
+            "model": options.remote.model or options.model.path,
+            "seed": options.seed,
+            "pass_threshold": options.eval.pass_threshold,
+            "level": options.report.level,
+            "sets": [asdict(summary) for summary in summaries],
+        },
+        indent=1,
+    )
+    fault_point("export", 0)
+    write_text_atomically(folder / SUMMARY, f"{text}\n")
+    print("\n\n".join(map(block, summaries)))
+    if options.report.by_task:
+        print(f"\n{task_lines(evaluation.tasks())}")
+
+
+def _result(
+    status: Literal["finished", "interrupted"], done: int, begin: float, message: str = ""
+) -> RunResult:
+    seconds = time.monotonic() - begin
+    return RunResult(status=status, steps=done, seconds=seconds, message=message)
+
+
+async def _write(
+    options: EvalOptions,
+    work: Work,
+    player: PlaysJobs,
+    folder: Path,
+    progress: WorkProgress,
+    interrupts: Interrupts,
+) -> None:
+    """Append the episodes of the jobs that are missing to the files."""
+
+    async def timed(job: EvalJob) -> tuple[EvalJob, list[EpisodeRecord], float]:
+        begin = time.monotonic()
+        return job, await player.play(job), time.monotonic() - begin
+
+    with ExitStack() as stack:
+        episodes, seconds = AppendedFile(folder / EPISODES), AppendedFile(folder / SECONDS)
+        stack.callback(episodes.close)
+        stack.callback(seconds.close)
+        stack.enter_context(progress)
+        async for job, records, duration in in_order(
+            islice(work.jobs(), progress.done, None),
+            timed,
+            at_once=options.tasks_in_flight(),
+            stopped=lambda: interrupts.requested is not None,
+        ):
+            fault_point("save", job.number)
+            seconds.write_line(json.dumps({"job": job.number, "seconds": round(duration, 4)}))
+            for record in records:
+                episodes.write_line(record.to_line())
+            progress.add(len(records), sum(record.tokens_out for record in records))
+        episodes.sync()
+
+
+@asynccontextmanager
+async def _player(
+    resolved: Resolved, renderer: TokenizerRenderer, environment: Environments | None
+) -> AsyncIterator[PlaysJobs]:
+    """Return a context with what plays jobs: an engine with the model, or a client of the server."""
+    options = resolved.run
+    async with AsyncExitStack() as stack:
+        scores = None
+        if rewards := resolved.selections["reward.use"]:
+            panel = RewardPanel(rewards)
+            stack.push_async_callback(panel.close)
+            await panel.start()
+            scores = ScoringQueue(panel)
+        player: PlaysJobs
+        if options.remote.url is not None:
+            player = await stack.enter_async_context(remote_player(options, environment, scores))
+        else:
+            executor = resolved.one("rollout.executor")
+            engine = await stack.enter_async_context(
+                serving(
+                    found_model(options.model),
+                    resolved.one("engine.name"),
+                    renderer,
+                    max_length=options.max_length(),
+                    max_concurrency=options.tasks_in_flight() * options.eval.n_samples,
+                    num_engines=options.engines,
+                )
+            )
+            player = EnginePlayer(
+                options,
+                engine=engine,
+                renderer=renderer,
+                executor=executor.registered.build(executor.options),
+                environment=environment,
+                scores=scores,
+            )
+        stack.push_async_callback(player.close)
+        yield player

@@ -1,0 +1,21 @@
+"""Options that commands which work through a list share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf_core import Config
+
+
+class Scores(Config):
+    use: tuple[str, ...] = Field(
+        (), description="rewards, added with their weights; FILE.py:NAME for your own function"
+    )
+
+
+class Display(Config):
+    progress: Literal["auto", "live", "plain", "off"] = Field(
+        "auto", description="auto: live on a terminal, else plain"
+    )

@@ -1,0 +1,330 @@
+"""``rlhf eval`` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rlhf_cli.main import main
+
+from .conftest import DATA, SMALL
+
+
+@pytest.mark.slow
+def test_an_evaluation_has_the_numbers_of_the_one_within_a_training_run(evaluate, folder):
+    options = ["--eval.temperatures", "0", "1", "--eval.n_samples", "4", "--seed", "7"]
+    train = [*SMALL, "--model", "model", "--data", "prompts.jsonl", "--eval.data", "prompts.jsonl"]
+    train += ["--reward", "rewards.py:ones", "--steps", "1", "--rollout.batch_size", "2"]
+    train += ["--output", "run", "--log.curve", "false", "--log.tensorboard", "false"]
+    assert main(["train", *train, *options, "--checkpoint.export", "false"]) == 0
+    records = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+    own = next(one["eval"] for one in records if "eval" in one)
+
+    _, sets = evaluate(*DATA, *options)
+
+    for summary in sets:
+        prefix = f"eval/prompts/T{summary['temperature']:g}"
+        assert own[f"{prefix}/reward"] == summary["reward"]["value"]
+        assert own[f"{prefix}/truncated"] == summary["truncated"]
+        assert own[f"{prefix}/response_length"] == summary["tokens_out"] / summary["episodes"]
+        for k in (1, 2, 4) if summary["temperature"] else (1,):
+            assert own[f"{prefix}/pass@{k}"] == summary["pass_at"][str(k)]["value"]
+    assert [summary["episodes"] for summary in sets] == [9, 36]
+    assert any(summary["reward"]["value"] for summary in sets), "something passes"
+
+
+def test_a_line_says_what_was_read_written_and_earned(evaluate):
+    lines, _ = evaluate("--data", "chats.jsonl", "--reward", "rewards.py:ones", "rewards.py:length")
+
+    assert [line["task"] for line in lines] == ["c0", "c1", "c2"]
+    for line in lines:
+        (segment,) = line["segments"]
+        ((start, end),) = segment["turns"]
+        assert line["messages"] == [{"role": "user", "content": f"{line['task'][1:]}?"}]
+        assert (line["tokens_in"], line["tokens_out"]) == (start, end - start)
+        assert end == len(segment["token_ids"])
+        assert line["reward"] == pytest.approx(sum(line["rewards"].values()))
+        assert line["rewards"]["length"] == pytest.approx(len(line["response"]) / 10)
+        assert line["end"] == ("length" if line["truncated"] else "finished")
+
+
+def test_an_environment_is_played_turn_by_turn(evaluate):
+    lines, (summary,) = evaluate(
+        "--env", "echo_after_hint", "--eval.max_samples", "4", "--eval.n_samples", "2"
+    )
+
+    assert [line["uid"] for line in lines] == [f"-1.{n}.{m}.0" for n in range(4) for m in range(2)]
+    assert {line["turns"] for line in lines} == {2}
+    assert summary["set"] == "echo_after_hint"
+    assert summary["ends"] == {"finished": 8}
+    for line in lines:
+        (first, second) = line["segments"][0]["turns"]
+        assert line["tokens_in"] == first[0] + second[0]
+        assert "hint:" in line["response"]
+
+
+def test_each_environment_of_several_has_numbers_of_its_own(evaluate):
+    _, sets = evaluate(
+        "--env",
+        "echo_after_hint",
+        "other=echo_after_hint",
+        "--eval.max_samples",
+        "2",
+        "--env.other.offset",
+        "1",
+    )
+
+    assert [(one["set"], one["tasks"]) for one in sets] == [("echo_after_hint", 2), ("other", 2)]
+
+
+SUMS = '''
+from rlhf_core.contracts import StepResult
+
+
+class Sums:
+    """Tasks of its own, each with a prompt and a name."""
+
+    def tasks(self, split):
+        if split != "eval":
+            raise KeyError(split)
+        return [{"key": f"k{n}", "prompt": f"{n}+2="} for n in range(3)]
+
+    async def reset(self, task, seed):
+        from rlhf_core.contracts import Observation
+
+        return Observation()
+
+    async def step(self, action):
+        return StepResult(rewards={"short": 0.25, "long": 0.5}, done=True)
+
+    async def close(self):
+        pass
+'''
+
+
+def test_the_tasks_that_an_environment_makes_for_evaluation_are_played(evaluate, folder, capsys):
+    (folder / "sums.py").write_text(SUMS)
+
+    lines, (summary,) = evaluate("--env", "sums.py:Sums")
+
+    assert [(line["task"], line["prompt"]) for line in lines] == [
+        ("k0", "0+2="),
+        ("k1", "1+2="),
+        ("k2", "2+2="),
+    ]
+    assert summary["reward"]["value"] == 0.75
+    words = ["eval", "model", *SMALL, "--env", "sums.py:Sums", "--output", "b"]
+    assert main([*words, "--eval.environment_split", "test"]) == 2
+    assert "has no split 'test', so there is nothing to evaluate on" in capsys.readouterr().err
+
+
+BROKEN = """
+from rlhf_core.contracts import Observation, StepResult
+
+
+class Moody:
+    async def reset(self, task, seed):
+        self.fails = task.uid.prompt == 1
+        return Observation(text="?")
+
+    async def step(self, action):
+        if self.fails:
+            raise ValueError("not today")
+        return StepResult(reward=1.0, done=True)
+
+    async def close(self):
+        pass
+"""
+
+
+def test_an_environment_that_fails_costs_what_the_executors_policy_says(evaluate, folder, capsys):
+    (folder / "moody.py").write_text(BROKEN)
+    words = ["--env", "moody.py:Moody", "--eval.max_samples", "3", "--eval.n_samples", "2"]
+    assert main(["eval", "model", *SMALL, *words, "--output", "a"]) == 1
+    err = capsys.readouterr().err
+    assert "not today" in err
+    assert "the same command goes on" in err
+
+    lines, (summary,) = evaluate(*words, "--rollout.multi_turn.on_error", "drop")
+
+    assert [line["reward"] for line in lines] == [1.0, 1.0, None, None, 1.0, 1.0]
+    assert (summary["unscored"], summary["reward"]["tasks"]) == (2, 2)
+    assert summary["ends"] == {"environment_failed": 2, "finished": 4}
+
+
+def test_data_sets_have_names_and_numbers_of_their_own(evaluate):
+    _, sets = evaluate(
+        "--data", "first=prompts.jsonl", "chats.jsonl", "--reward", "rewards.py:ones"
+    )
+
+    assert [(one["set"], one["tasks"]) for one in sets] == [("first", 9), ("chats", 3)]
+
+
+def test_the_table_has_intervals_and_lines_for_tasks(evaluate, capsys):
+    evaluate(*DATA, "--eval.temperatures", "1", "--eval.n_samples", "3", "--by-task")
+
+    out = capsys.readouterr().out
+    for word in ("prompts, temperature 1", "pass@1 ", "pass@2 ", "pass@3 ", "ended by", "tokens/s"):
+        assert word in out
+    assert len([line for line in out.splitlines() if line.startswith("prompts  1 ")]) == 9
+
+
+def test_a_finished_folder_gives_its_table_again_without_playing(evaluate, capsys, monkeypatch):
+    evaluate(*DATA)
+    first = capsys.readouterr().out.splitlines()
+    monkeypatch.setattr("rlhf_plugin_inference.evaluate.run._write", None)
+
+    evaluate(*DATA)
+
+    assert capsys.readouterr().out.splitlines()[:-1] == first[:-1]
+
+
+def test_another_threshold_counts_the_same_episodes_anew(evaluate):
+    lines, (before,) = evaluate("--data", "prompts.jsonl", "--reward", "rewards.py:length")
+    again, (after,) = evaluate(
+        "--data", "prompts.jsonl", "--reward", "rewards.py:length", "--eval.pass_threshold", "0.2"
+    )
+
+    assert again == lines
+    assert before["pass_at"]["1"]["value"] == 0.0
+    assert after["pass_at"]["1"]["value"] == 1.0
+
+
+def test_episodes_that_cannot_be_scored_are_counted(evaluate):
+    lines, (summary,) = evaluate(
+        "--data", "prompts.jsonl", "--reward", "rewards.py:odd", "--reward.odd.on_error", "drop"
+    )
+
+    assert [line["reward"] for line in lines] == [1.0, None] * 4 + [1.0]
+    assert lines[1]["dropped"] == "odd_failed"
+    assert (summary["unscored"], summary["reward"]["tasks"]) == (4, 5)
+    assert summary["pass_at"]["1"]["value"] == 1.0
+
+
+def test_a_peft_folder_is_evaluated_with_its_base(evaluate, write_adapter, base, folder):
+    pytest.importorskip("peft")
+    adapter = write_adapter(base)
+    options = ["--data", "prompts.jsonl", "--reward", "rewards.py:length"]
+
+    by_folder, _ = evaluate(*options, model=str(adapter))
+    named, _ = evaluate(*options, "--model.adapter", str(adapter), output="named")
+    plain, _ = evaluate(*options, output="plain")
+
+    assert by_folder == named
+    assert by_folder != plain
+
+
+def test_the_folder_of_a_run_stands_for_the_model_that_it_exported(evaluate, folder, base):
+    (folder / "run").mkdir()
+    (folder / "run" / "model").symlink_to(base)
+
+    assert evaluate(*DATA, model="run", output="a") == evaluate(*DATA, output="b")
+
+
+def test_a_nan_reward_ends_the_evaluation_which_can_be_gone_on_with(evaluate, capsys, folder):
+    words = ["eval", "model", *SMALL, "--output", "out", "--data", "prompts.jsonl"]
+
+    assert main([*words, "--reward", "rewards.py:nan"]) == 1
+
+    err = capsys.readouterr().err
+    assert "nan" in err
+    assert "the same command goes on" in err
+
+
+def test_another_model_is_refused_until_the_folder_is_overwritten(evaluate, folder, base, capsys):
+    evaluate(*DATA)
+    (folder / "second").symlink_to(base)
+
+    assert main(["eval", "second", *SMALL, *DATA, "--output", "out"]) == 2
+
+    err = capsys.readouterr().err
+    assert "model.path is 'second'; the results in out were made with 'model'" in err
+    assert "--overwrite" in err
+    evaluate(*DATA, "--overwrite", model="second")
+
+
+def test_changed_data_are_refused(evaluate, folder, capsys):
+    evaluate(*DATA)
+    rows = (folder / "prompts.jsonl").read_text()
+    (folder / "prompts.jsonl").write_text(rows.replace("3+1", "3+2"))
+
+    assert main(["eval", "model", *SMALL, *DATA, "--output", "out"]) == 2
+
+    assert "episodes.jsonl:4: its task is not the one at this place" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "expected a model; got none"),
+        (["model"], "expected tasks; got none"),
+        (["model", "--data", "prompts.jsonl"], "expected something that scores answers"),
+        (["nothere/at/all", *DATA], "there is no such folder"),
+        (["rewards.py", *DATA], "this is a file"),
+        (["model", "--data", "empty.jsonl", "--reward", "rewards.py:ones"], "the file is empty"),
+        (["model", *DATA, "--eval.temperatures", "1", "1"], "the same temperature is given twice"),
+        (["model", *DATA, "--eval.temperatures", "11"], "expected 0 (greedy) to 10, got 11"),
+        (["model", *DATA, "--eval.n_samples", "2"], "at temperature 0 all episodes of a task"),
+        (["model", *DATA, "--eval.max_samples", "2"], "eval.max_samples would change nothing"),
+        (["model", *DATA, "--remote.retries", "2"], "remote.retries would change nothing"),
+        (
+            ["model", *DATA, "--executor", "multi_turn"],
+            "needs 'environment': choose one with --env",
+        ),
+        (
+            ["model", "--env", "echo_after_hint", "--data.split", "x"],
+            "data.split would change nothing",
+        ),
+        (["model", *DATA, "--url", "http://localhost:1/v1"], "both say who answers"),
+        (["--url", "localhost", "--model-name", "m", *DATA], "expected an address such as"),
+        (["--url", "http://a:b@c/v1", "--model-name", "m", *DATA], "without a name or password"),
+        (["--url", "http://localhost:1/v1", *DATA], "Add --remote.model NAME"),
+        (
+            ["--url", "http://localhost:1/v1", "--model-name", "m", *DATA, "--engine", "vllm"],
+            "engine",
+        ),
+        (["--url", "http://localhost:1/v1", "--model-name", "m", *DATA], "none answers there"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_loaded(folder, capsys, words, expected):
+    (folder / "empty.jsonl").write_text("")
+
+    assert main(["eval", *words]) == 2
+
+    assert expected in capsys.readouterr().err
+
+
+def test_a_dry_run_describes_and_loads_nothing(folder, capsys):
+    assert (
+        main(
+            [
+                "eval",
+                "model",
+                "--dry-run",
+                *DATA,
+                "--eval.n_samples",
+                "3",
+                "--eval.temperatures",
+                "1",
+            ]
+        )
+        == 0
+    )
+
+    out = capsys.readouterr().out
+    assert "3 episodes at temperature 1" in out
+    assert not (folder / "runs").exists()
+
+
+def test_help_imports_no_torch():
+    code = (
+        "import sys; from rlhf_plugin_inference.evaluate.command import evaluate; evaluate(['--help']); "
+        "print(sorted({'torch', 'transformers'} & sys.modules.keys()), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "rlhf eval MODEL" in done.stdout
+    assert done.stderr.strip().endswith("[]")
