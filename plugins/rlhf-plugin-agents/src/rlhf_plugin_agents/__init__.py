@@ -7,7 +7,7 @@ from typing import Any
 from rlhf_core import Component, hookimpl
 from rlhf_core.environments.external import ExternalConfig
 
-from .config import EchoAfterHintConfig, MultiTurnConfig, SingleTurnConfig
+from .config import EchoAfterHintConfig, EchoDigitsConfig, MultiTurnConfig, SingleTurnConfig
 
 
 @hookimpl
@@ -39,6 +39,12 @@ def rlhf_environments() -> list[Component[Any]]:
             factory="rlhf_plugin_agents.echo_after_hint:EchoAfterHint",
             config=EchoAfterHintConfig,
             summary="toy: a digit is shown after the first turn and has to be written in the second",
+        ),
+        Component(
+            name="echo_digits",
+            factory="rlhf_plugin_agents.echo_digits:EchoDigits",
+            config=EchoDigitsConfig,
+            summary="toy: a digit a turn has to be echoed; its reward comes with the turn or at the end",
         ),
         Component(
             name="external",

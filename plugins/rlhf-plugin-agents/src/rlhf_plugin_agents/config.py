@@ -66,3 +66,15 @@ class EchoAfterHintConfig(Config):
     wrong_digit_reward: float = Field(
         0.1, ge=0.0, lt=1.0, description="reward of a wrong digit, which eases the start"
     )
+
+
+class EchoDigitsConfig(Config):
+    """Options of ``echo_digits``."""
+
+    num_digits: int = Field(
+        4, ge=2, le=10, description="number of possible digits, from 0 to num_digits - 1"
+    )
+    num_turns: int = Field(4, ge=1, le=1000, description="digits to echo, one a turn")
+    credit: Literal["turn", "end"] = Field(
+        "turn", description="turn: each turn has its own reward; end: the last turn has them all"
+    )
