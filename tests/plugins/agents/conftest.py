@@ -79,7 +79,7 @@ class Stage:
 
         return RolloutContext(
             engine=self.engine,
-            renderer=RENDERER,
+            renderer=(more or {}).pop("renderer", RENDERER),
             sampling=replace(SamplingParams(max_new_tokens=64), **sampling),
             max_length=max_length,
             seed=lambda sample, turn: seed_of(7, "sample", 0, 3, sample, turn),

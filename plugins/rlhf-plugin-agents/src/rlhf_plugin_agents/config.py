@@ -29,6 +29,11 @@ class MultiTurnConfig(Config):
         False,
         description="end an episode where a turn was cut off at rollout.max_new_tokens; else it is answered",
     )
+    history: Literal["as_sampled", "as_template"] = Field(
+        "as_sampled",
+        description="how a chat's earlier turns are read: as they were sampled, or as the template shows a history "
+        "(without thoughts, say), which forks the episode there",
+    )
     environment_timeout_s: float = Field(
         300.0,
         gt=0.0,

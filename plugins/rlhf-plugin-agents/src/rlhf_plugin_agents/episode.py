@@ -1,7 +1,7 @@
 """One episode of ``multi_turn``: the policy and its environment take turns until one of the ends is reached.
 
 The requests are nodes of an ``EpisodeGraph``. What the policy reads before a turn is all that was read and sampled so
-far and the new observation, so an episode is one path.
+far and the new observation, so an episode is one path; with ``history`` as_template a turn may fork.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from rlhf_core.episodes import EpisodeGraph, RequestNode
 
 from .budgets import Clock, OutOfTime, limited
 from .config import MultiTurnConfig
-from .observing import first_tokens, next_tokens
+from .conversation import Conversation
+from .observing import all_tokens, first_tokens
 from .play import EnvironmentFailure, Play
 
 
@@ -44,6 +45,7 @@ class Episode:
         self._last: RequestNode | None = None
         """The policy's last turn."""
         self.num_turns = 0
+        self._conversation: Conversation
         self._metrics: dict[str, float] = {}
         self._turn_rewards: Counter[str] = Counter()
         self._episode_rewards: dict[str, float] = {}
@@ -76,12 +78,15 @@ class Episode:
         }
         metrics |= {f"end/{one}": float(one is end) for one in EpisodeEnd}
         metrics["turns"] = float(self.num_turns)
+        if self._config.history == "as_template":
+            metrics |= self._graph.metrics()
         return self._graph.trajectories(metrics=metrics, rewards=self._episode_rewards)
 
     async def _play(self, play: Play, task: Task) -> EpisodeEnd:
         uid, context = self._graph.uid, self._context
         self._clock.begin_turn()
         observation = await self._clock.bounded(play.reset(task, context.seed(0, -1)))
+        self._conversation = Conversation(task, observation)
         try:
             self._tokens += first_tokens(uid, task, observation, context)
         except EnvironmentFailure as failure:
@@ -129,7 +134,9 @@ class Episode:
         tokens = tuple(completion.token_ids.tolist())
         self._tokens += tokens
         self._num_written += len(tokens)
-        answer = self._context.renderer.parse(tokens, prompt_ids=prompt)
+        conversation = self._conversation
+        answer = self._context.renderer.parse(tokens, prompt_ids=prompt, tools=conversation.tools)
+        conversation.answered(answer)
         return Action(
             text=answer.text,
             token_ids=tokens,
@@ -156,11 +163,17 @@ class Episode:
     def _read(self, observation: Observation) -> bool:
         """Append an observation, and return True; if this leaves no room for a turn, mark the truncation instead."""
         assert self._last is not None
-        ended = self._last.completion.stop is Stop.EOS
-        following = next_tokens(observation, self._context, ended=ended)
-        has_room = len(self._tokens) + len(following) < self._context.max_length
-        if not has_room or self._room <= 0:
+        tokens = all_tokens(
+            self._conversation,
+            self._tokens,
+            observation,
+            self._context,
+            ended=self._last.completion.stop is Stop.EOS,
+            as_template=self._config.history == "as_template",
+        )
+        if len(tokens) >= self._context.max_length or self._room <= 0:
             self._graph.mark_stop(self._last, Stop.LENGTH)
             return False
-        self._tokens += following
+        self._conversation.observed(observation)
+        self._tokens = list(tokens)
         return True

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Observation, RolloutContext, Task, Uid
 
+from .conversation import Conversation
 from .play import EnvironmentFailure
 
 MOST_CHARACTERS_PER_TOKEN = 256
@@ -43,19 +44,45 @@ def first_tokens(
     return tokens
 
 
-def next_tokens(observation: Observation, context: RolloutContext, *, ended: bool) -> Sequence[int]:
-    """Return the tokens between the policy's last turn and its next one.
+def all_tokens(
+    conversation: Conversation,
+    token_ids: Sequence[int],
+    observation: Observation,
+    context: RolloutContext,
+    *,
+    ended: bool,
+    as_template: bool,
+) -> Sequence[int]:
+    """Return all tokens that the policy reads before its next turn: those so far, and the observation.
 
     Args:
+        conversation: all messages so far, the policy's last answer at their end.
+        token_ids: all tokens so far.
         ended: the policy ended its last turn with end-of-sequence itself.
+        as_template: where the chat template shows the conversation so far in other words, its tokens are those of a new
+            rendering.
 
     Raises:
         EnvironmentFailure: the observation cannot be rendered.
     """
     if not observation.messages:
-        return _plain_tokens(observation, context)
-    render = context.renderer.render_next
-    return _tokens(observation, context, lambda: render(observation.messages, ended=ended))
+        return [*token_ids, *_plain_tokens(observation, context)]
+    renderer, tools = context.renderer, conversation.tools
+
+    def extended() -> Sequence[int]:
+        if not conversation.messages:
+            following = renderer.render_next(observation.messages, ended=ended, tools=tools)
+            return [*token_ids, *following]
+        return renderer.extend(
+            conversation.messages,
+            token_ids,
+            observation.messages,
+            ended=ended,
+            tools=tools,
+            as_template=as_template,
+        ).token_ids
+
+    return _tokens(observation, context, extended)
 
 
 def _plain_tokens(observation: Observation, context: RolloutContext) -> Sequence[int]:
