@@ -89,17 +89,17 @@ def entropy_without_temperature(right: Function) -> Function:
 
 
 def totals_of_the_micro_batch(right: Function) -> Function:
-    def wrong(token_loss: Any, mask: Any, aggregation: Any, totals: Any) -> Any:
+    def wrong(token_loss: Any, mask: Any, aggregation: Any, totals: Any, weights: Any) -> Any:
         own = replace(totals, num_actions=int(mask.sum()), num_sequences=len(mask))
-        return right(token_loss, mask, aggregation, own)
+        return right(token_loss, mask, aggregation, own, weights)
 
     return wrong
 
 
 def dropped_tokens_leave_the_divisor(right: Function) -> Function:
-    def wrong(token_loss: Any, mask: Any, aggregation: Any, totals: Any) -> Any:
+    def wrong(token_loss: Any, mask: Any, aggregation: Any, totals: Any, weights: Any) -> Any:
         counted = max(1, int((token_loss != 0).sum()))
-        return right(token_loss, mask, aggregation, replace(totals, num_actions=counted))
+        return right(token_loss, mask, aggregation, replace(totals, num_actions=counted), weights)
 
     return wrong
 
@@ -107,8 +107,17 @@ def dropped_tokens_leave_the_divisor(right: Function) -> Function:
 def weights_put_on_twice(right: Function) -> Function:
     """The loss is scaled by the correction although the core has done so."""
 
-    def wrong(token_loss: Any, mask: Any, aggregation: Any, totals: Any) -> Any:
-        return 0.5 * right(token_loss, mask, aggregation, totals)
+    def wrong(*arguments: Any) -> Any:
+        return 0.5 * right(*arguments)
+
+    return wrong
+
+
+def rows_weigh_alike(right: Function) -> Function:
+    """Each row of an episode counts as much as a whole episode does."""
+
+    def wrong(token_loss: Any, mask: Any, aggregation: Any, totals: Any, weights: Any) -> Any:
+        return right(token_loss, mask, aggregation, totals, None)
 
     return wrong
 
@@ -261,6 +270,12 @@ MUTANTS = (
         "SkyRL#1420, #1751, a factor of the parallel size",
         f"{POLICY}:reduced",
         weights_put_on_twice,
+    ),
+    _torch(
+        "an episode that was cut into several rows weighs more",
+        "miles#2378, agent-lightning#462: rows counted as samples",
+        f"{POLICY}:reduced",
+        rows_weigh_alike,
     ),
     _torch(
         "the KL to the reference is upside down",

@@ -11,6 +11,7 @@ from .advantage import AdvantageEstimator, Advantages, RewardBatch
 from .backend import (
     MARGIN,
     PREPARED,
+    ROW_WEIGHTS,
     Aggregation,
     LossTerm,
     Normalizers,
@@ -99,6 +100,7 @@ __all__ = [
     "MARGIN",
     "PREPARED",
     "ROLLOUT",
+    "ROW_WEIGHTS",
     "Action",
     "AdvantageEstimator",
     "Advantages",

@@ -136,6 +136,10 @@ class RoleSpec:
     seed: int = 0
 
 
+ROW_WEIGHTS = "row_weights"
+"""Name of the column of a ``TrainBatch`` with the share of an action's row in the actions of its episode. It is there
+where an episode of the update has several rows; without it each row is an episode."""
+
 PREPARED = "prepared/"
 """Prefix of the columns of a ``TrainBatch`` that the policy loss's own ``prepare`` returned."""
 
@@ -150,8 +154,9 @@ class TrainBatch:
     each action is the last token of a step."""
     columns: Mapping[str, NDArray[np.float32]]
     """(sum of A,) each: ``advantages``, and those that a component needs of ``old_logprobs``, ``rollout_logprobs``,
-    ``ref_logprobs``, ``teacher_logprobs``, ``returns`` and ``values``; ``labels`` in [0, 1] for a
-    ``StepLabelObjective``; and ``prepared/NAME`` for each column that the policy loss's ``prepare`` returned."""
+    ``ref_logprobs``, ``teacher_logprobs``, ``returns`` and ``values``; ``row_weights`` where an episode has several
+    rows; ``labels`` in [0, 1] for a ``StepLabelObjective``; and ``prepared/NAME`` for each column that the policy
+    loss's ``prepare`` returned."""
     teacher_top: TopTokens | None = None
     """The teacher's most probable tokens at each action."""
     supervised: TrajectoryColumns | None = None
@@ -175,6 +180,7 @@ class Normalizers:
 
     num_actions: int
     num_sequences: int
+    """Episodes of the step, each counted once however many rows it has; where rows are no episodes, rows."""
     max_actions: int
     """The constant length of ``seq-mean-token-sum-norm``: the longest response that the run allows."""
 

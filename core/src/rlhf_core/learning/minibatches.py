@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..batch.trajectory_columns import TrajectoryColumns
-from ..contracts.backend import Normalizers, TopTokens, TrainBatch
+from ..contracts.backend import ROW_WEIGHTS, Normalizers, TopTokens, TrainBatch
 from ..rng import generator_of
 
 
@@ -36,9 +36,10 @@ def minibatches(
 ) -> Iterator[Minibatch]:
     """Yield the minibatches of one step.
 
-    With one minibatch per epoch the rows keep their order; otherwise each inner epoch has a new order, drawn from
-    (seed, step, epoch). When filters left fewer sequences than planned, minibatches get smaller rather than fewer, so
-    that the learning-rate schedule holds.
+    With one minibatch per epoch the rows keep their order; otherwise each inner epoch has a new order of episodes,
+    drawn from (seed, step, epoch). The rows of an episode are in one minibatch, which counts it as one sequence: so
+    an episode weighs as much cut into several rows as in one, whatever the aggregation. When filters left fewer
+    episodes than planned, minibatches get smaller rather than fewer, so that the learning-rate schedule holds.
 
     Args:
         columns: (sum of A,) each.
@@ -47,24 +48,36 @@ def minibatches(
         max_actions: the longest response that the run allows.
     """
     first = True
+    episode = batch.episode  # (B,)
+    num_episodes = int(episode.max(initial=-1)) + 1
+    if num_episodes < len(batch):
+        columns = {**columns, ROW_WEIGHTS: row_weights(batch)}
     for epoch in range(epochs):
-        rows = np.arange(len(batch))
+        order = np.arange(num_episodes)
         if per_epoch > 1:
-            rows = generator_of(seed, "minibatch", step, epoch).permutation(rows)
-        for part in np.array_split(rows, per_epoch):
+            order = generator_of(seed, "minibatch", step, epoch).permutation(order)
+        for part in np.array_split(order, per_epoch):
             if not len(part):
                 continue
-            part = np.sort(part)
+            rows = np.flatnonzero(np.isin(episode, part))
+            totals = normalizers_of(batch.num_actions[rows], max_actions)
             yield Minibatch(
-                batch=_select(batch, columns, teacher_top, part),
-                normalizers=normalizers_of(batch.num_actions[part], max_actions),
+                batch=_select(batch, columns, teacher_top, rows),
+                normalizers=replace(totals, num_sequences=len(part)),
                 first=first,
             )
             first = False
 
 
+def row_weights(batch: TrajectoryColumns) -> NDArray[np.float32]:
+    """Return (sum of A,), at each action, the share of its row in all actions of its episode."""
+    lengths = batch.num_actions  # (B,)
+    of_episode = np.bincount(batch.episode, weights=lengths)[batch.episode]  # (B,)
+    return np.repeat((lengths / of_episode).astype(np.float32), lengths)
+
+
 def normalizers_of(num_actions: NDArray[np.int64], max_actions: int) -> Normalizers:
-    """Return the totals of an update over sequences with these numbers of actions."""
+    """Return the totals of an update over sequences of one row each, with these numbers of actions."""
     return Normalizers(
         num_actions=int(num_actions.sum()),
         num_sequences=len(num_actions),

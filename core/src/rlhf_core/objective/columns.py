@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..contracts.backend import MARGIN, PREPARED, TrainBatch
+from ..contracts.backend import MARGIN, PREPARED, ROW_WEIGHTS, TrainBatch
 from ..errors import PluginError
 from .grid import ActionGrid
 from .placing import on_device
@@ -62,6 +62,12 @@ class ActionColumns:
     def teacher_top_ids(self) -> Int64[Tensor, "m k"] | None:
         """Ids of the tokens whose log-probs a backend supplies as ``ActionScores.others``; None: it supplies none."""
         return self.flat.get(TEACHER_TOP_IDS)
+
+    @property
+    def row_weights(self) -> Float[Tensor, " b"] | None:
+        """Share of each row in the actions of its episode; None: each row of the update is an episode."""
+        weights = self.flat.get(ROW_WEIGHTS)
+        return None if weights is None else self.grid.last(weights)
 
     def padded(self, name: str) -> Shaped[Tensor, "b a ..."]:
         """Return a column as rows, with 0 at padding.

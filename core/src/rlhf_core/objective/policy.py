@@ -33,8 +33,9 @@ def policy_objective(
     with the inner sums over the action tokens t, the policy loss ``l``, the terms' losses ``l_j``, the correction's
     ``w`` and ``keep`` (1 without a correction; a policy loss that applies ``w`` itself is not multiplied again), the
     estimate ``KL`` of the divergence from the reference, and the entropy ``H``. The weight ``n_t`` of a token is that
-    of the aggregation: ``1 / num_actions``, ``1 / (num_sequences * actions of its row)`` or
+    of the aggregation: ``1 / num_actions``, ``1 / (num_sequences * actions of its episode)`` or
     ``1 / (num_sequences * max_actions)``, with the totals of ``plan.normalizers``; ``n_jt`` that of the term's own.
+    Sequences are episodes: one of several rows weighs as much as one of a single row.
 
     Args:
         scores: the policy's results (M,), with gradients.
@@ -45,6 +46,7 @@ def policy_objective(
         PluginError: a column is missing.
     """
     objective, totals, mask = components.objective, plan.normalizers, columns.grid.mask
+    weights = columns.row_weights  # (B,)
     policy = columns.grid.pad(scores.logprobs)  # (B, A)
     entropy = columns.grid.pad(scores.entropies)  # (B, A)
     old = policy.detach() if plan.on_policy else columns.padded("old_logprobs")
@@ -54,19 +56,20 @@ def policy_objective(
     )
     result = components.loss(inputs)
     token_loss = _corrected(result.loss, correction, weighted=components.applies_is_weights)
-    first = reduced(token_loss, mask, objective.aggregation, totals)
+    first = reduced(token_loss, mask, objective.aggregation, totals, weights)
     parts = LossParts(first, {"loss/policy": loss_metric(first)})
     metrics = dict(correction.metrics) if correction is not None else {}
     if objective.kl_estimator is not None:
         kl = _kl_to_reference(components, policy, old, columns)
-        parts.add("loss/kl", reduced(kl, mask, objective.aggregation, totals), plan.kl_coef)
+        part = reduced(kl, mask, objective.aggregation, totals, weights)
+        parts.add("loss/kl", part, plan.kl_coef)
         metrics["kl/ref"] = mean_metric(kl.detach(), mask)
     if objective.entropy_bonus:
-        bonus = reduced(entropy, mask, objective.aggregation, totals)
+        bonus = reduced(entropy, mask, objective.aggregation, totals, weights)
         parts.add("loss/entropy", bonus, -plan.entropy_coef)
     for built in components.terms_on("rollouts"):
         outcome = built.loss(inputs)
-        part = reduced(outcome.loss, mask, built.term.aggregation, totals)
+        part = reduced(outcome.loss, mask, built.term.aggregation, totals, weights)
         parts.add(f"loss/{built.name}", part, built.term.weight)
         metrics |= outcome.metrics
     log_ratio = policy.detach() - old  # (B, A)

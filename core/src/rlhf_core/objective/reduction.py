@@ -17,11 +17,13 @@ def reduced(
     mask: Bool[Tensor, "b a"],
     aggregation: Aggregation,
     totals: Normalizers,
+    row_weights: Float[Tensor, " b"] | None = None,
 ) -> Float[Tensor, ""]:
     """Return this micro-batch's share of the step's loss; see ``rlhf_core.math.aggregate`` for the divisors.
 
     Args:
         totals: totals of the whole optimizer step, all ranks included.
+        row_weights: share of each row in the actions of its episode; None: each row is an episode.
     """
     share: Float[Tensor, ""] = aggregate(
         token_loss,
@@ -30,6 +32,7 @@ def reduced(
         num_actions=totals.num_actions,
         num_sequences=totals.num_sequences,
         max_actions=totals.max_actions,
+        row_weights=row_weights,
     )
     return share
 

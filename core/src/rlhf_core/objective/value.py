@@ -31,7 +31,7 @@ def value_objective(
     new, mask = columns.grid.pad(values), columns.grid.mask  # (B, A)
     old, returns = columns.padded("values"), columns.padded("returns")  # (B, A)
     token_loss = value_loss(new, old, returns, objective.value_clip)  # (B, A)
-    loss = reduced(token_loss, mask, objective.aggregation, plan.normalizers)
+    loss = reduced(token_loss, mask, objective.aggregation, plan.normalizers, columns.row_weights)
     return loss, {
         "critic/loss": loss_metric(loss),
         "critic/value_mean": mean_metric(new.detach(), mask),

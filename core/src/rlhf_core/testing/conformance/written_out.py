@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +16,18 @@ MAX_KL = 10.0
 
 
 def written_out(
-    plain: PlainModel, objective: PolicyObjective, plan: StepPlan, *, temperature: float
+    plain: PlainModel,
+    objective: PolicyObjective,
+    plan: StepPlan,
+    *,
+    temperature: float,
+    rows_per_episode: Sequence[int] | None = None,
 ) -> Tensor:
-    """Return the objective of ``train_batch()`` in its plainest form."""
+    """Return the objective of ``train_batch()`` in its plainest form.
+
+    Args:
+        rows_per_episode: numbers of neighboring rows that are one episode; None: each row is one.
+    """
     batch = train_batch()
     rows, columns = batch.trajectories, batch.columns
     outputs = plain.outputs(rows, temperature)
@@ -23,7 +35,10 @@ def written_out(
     log_ratio = outputs.logprobs - torch.from_numpy(columns["ref_logprobs"])
     loss = -advantages * outputs.logprobs + plan.kl_coef * _written_out_kl(log_ratio, objective)
     loss = loss - plan.entropy_coef * outputs.entropies
-    return _aggregated(loss, objective.aggregation, torch.from_numpy(rows.num_actions))
+    lengths = rows.num_actions
+    if rows_per_episode is not None:
+        lengths = np.add.reduceat(lengths, np.cumsum([0, *rows_per_episode[:-1]]))
+    return _aggregated(loss, objective.aggregation, torch.from_numpy(lengths))
 
 
 def _written_out_kl(log_ratio: Tensor, objective: PolicyObjective) -> Tensor:

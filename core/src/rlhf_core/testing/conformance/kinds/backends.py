@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ....component import Config
 from ....contracts.backend import (
+    ROW_WEIGHTS,
     Aggregation,
     PolicyObjective,
     RoleSpec,
@@ -160,6 +161,31 @@ def check_a_step_is_the_plain_gradient(subject: Subject) -> None:
                     f"after a step with {objective.aggregation}, {objective.kl_estimator} and "
                     f"tail {objective.kl_tail}",
                 )
+
+
+def check_rows_of_an_episode_weigh_as_one(subject: Subject) -> None:
+    """An episode of several rows (``row_weights``) weighs as much as one of a single row, also where its rows are in
+    different micro-batches."""
+    batch, rows_per_episode = train_batch(), (2, 1, 2)
+    lengths = batch.trajectories.num_actions
+    episode = np.repeat(np.arange(3), rows_per_episode)
+    shares = lengths / np.bincount(episode, weights=lengths)[episode]
+    weights = np.repeat(shares, lengths).astype(np.float32)
+    batch = replace(batch, columns={**batch.columns, ROW_WEIGHTS: weights})
+    plan = step_plan(batch.trajectories, kl_coef=0.3, entropy_coef=0.2)
+    plan = replace(plan, normalizers=replace(plan.normalizers, num_sequences=3))
+    for mode, size in product(get_args(Aggregation), (SMALL, LARGE)):
+        objective = replace(_OBJECTIVES[0], aggregation=mode, entropy_bonus=True)
+        with tiny_model() as folder:
+            plain = PlainModel(folder)
+            loss = written_out(
+                plain, objective, plan, temperature=1.0, rows_per_episode=rows_per_episode
+            )
+            plain.descend(loss)
+            with _running(subject, folder, objective, max_tokens_per_micro_batch=size) as backend:
+                backend.train_step(batch, plan)
+                what = f"after a step with {mode} over episodes of {rows_per_episode} rows"
+                _assert_same_weights(backend, plain.state(), what)
 
 
 def check_every_parameter_is_trained(subject: Subject) -> None:
@@ -351,6 +377,7 @@ CHECKS = tuple(
         check_temperature_is_applied,
         check_scores_do_not_depend_on_the_batch,
         check_a_step_is_the_plain_gradient,
+        check_rows_of_an_episode_weigh_as_one,
         check_every_parameter_is_trained,
         check_a_critic_learns_its_returns,
         check_samples_of_a_prompt_are_as_each_alone,
