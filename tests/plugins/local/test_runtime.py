@@ -167,7 +167,7 @@ def update(batch):
     )
 
 
-def test_every_role_is_built_and_version_zero_is_served(plugins, models):
+def test_every_role_is_built_and_the_engine_gets_its_weights_once(plugins, models):
     async def play():
         runtime = LocalRuntime(LocalRuntimeConfig(threads=1))
         reference = RoleSpec(role="reference", model_path=str(models["qwen3"]))
@@ -180,7 +180,7 @@ def test_every_role_is_built_and_version_zero_is_served(plugins, models):
     placement = asyncio.run(play())
 
     assert list(placement.roles) == ["policy", "reference"]
-    assert placement.engine.calls == ["start", "version 0", "close"]
+    assert placement.engine.calls == ["start", "close"]
 
 
 def test_a_failed_start_can_be_closed(plugins, tmp_path):

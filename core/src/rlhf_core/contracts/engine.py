@@ -147,7 +147,7 @@ class Engine(Protocol):
         ...
 
     async def start(self, spec: EngineSpec, source: WeightSource) -> None:
-        """Load or share the weights and get ready to serve."""
+        """Load or share the weights of ``source``, which are version 0, and get ready to serve."""
         ...
 
     async def generate(self, request: GenerationRequest) -> list[Completion]:

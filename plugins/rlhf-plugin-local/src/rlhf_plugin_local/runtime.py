@@ -127,7 +127,6 @@ class LocalRuntime:
         self._engine = engine
         policy = self._backends["policy"]
         await engine.start(spec.engine_spec, policy)
-        await engine.update_weights(0, policy)
         return engine
 
     async def close(self) -> None:
