@@ -18,6 +18,8 @@ from .component import Component, Config, Registered
 from .errors import CapabilityError, PluginError
 
 SEVERAL_TURNS = "several_turns"
+REWARDS_EPISODES = "rewards_episodes"
+"""Word of an executor whose episodes come with rewards, so that a run needs neither a reward nor an environment."""
 OFF_POLICY = "off_policy"
 """Word of a policy loss that is right for samples of an older policy: its gradient has the ratio to
 ``LossInputs.old_logprobs``, or does not depend on who wrote the sample."""
@@ -91,6 +93,7 @@ BROUGHT_BY_OPTIONS: Mapping[str, str] = {
 
 PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     SEVERAL_TURNS: "the executor plays several turns",
+    REWARDS_EPISODES: "the executor's episodes come with rewards",
     OFF_POLICY: "the policy loss allows for samples of an older policy",
     CREDITS_TOKENS: "the estimator credits a reward at a token to that token and those before it",
     APPLIES_IS_WEIGHTS: "the policy loss multiplies itself by the correction's weights",

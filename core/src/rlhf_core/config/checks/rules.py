@@ -6,7 +6,7 @@ import math
 import string
 from collections.abc import Iterator
 
-from ...capabilities import PREPARES_STEP, SEVERAL_TURNS
+from ...capabilities import PREPARES_STEP, REWARDS_EPISODES, SEVERAL_TURNS
 from ...environments.external import ExternalConfig
 from ...errors import ConfigError
 from ...plugins import Plugins
@@ -55,7 +55,9 @@ def _task_rules(
             "--data: expected data files, or an environment that makes its own tasks; got neither.\n"
             "  Add --data FILE.jsonl or --env NAME."
         )
-    if not selections["reward.use"] and not environment:
+    (executor,) = selections["rollout.executor"]
+    is_rewarded = REWARDS_EPISODES in executor.registered.component.provides
+    if not selections["reward.use"] and not environment and not is_rewarded:
         yield (
             "--reward: expected a reward, or an environment that gives one; got neither.\n"
             "  Add --reward NAME, --reward FILE.py:FUNCTION or --env NAME."
@@ -65,7 +67,6 @@ def _task_rules(
         for found in selections.values()
         for selection in found
     ):
-        executor = selections["rollout.executor"][0].registered.name
         able = [
             entry.name
             for entry in plugins.registries["rlhf_rollout_executors"]
@@ -73,16 +74,13 @@ def _task_rules(
         ]
         yield (
             f"{labels('env.use')} {environment[0].registered.name}: "
-            f"{labels('rollout.executor')} {executor} never plays an environment.\n"
+            f"{labels('rollout.executor')} {executor.registered.name} never plays an environment.\n"
             f"  Choose one that does: {' or '.join(f'--executor {name}' for name in able) or 'none is installed'}."
         )
     if (
-        environment
+        (environment or is_rewarded)
         and run.rollout.max_length is None
-        and any(
-            SEVERAL_TURNS in selection.registered.component.provides
-            for selection in selections["rollout.executor"]
-        )
+        and SEVERAL_TURNS in executor.registered.component.provides
     ):
         yield (
             "--rollout.max_length is required with several turns: prompt, all answers and what the environment says "
