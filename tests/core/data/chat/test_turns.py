@@ -112,3 +112,19 @@ def test_a_turn_is_closed_once(name):
 
     assert cut == [*cut[: len(cut) - len(ended)], *ended]
     assert cut.count(token) == ended.count(token) + 1
+
+
+def test_a_result_follows_a_call_also_where_nobody_says_which():
+    """A template may refuse a result that follows no call."""
+    renderer = renderer_of("hermes")
+    strict = tokenizer_of("hermes").chat_template.replace(
+        "{% elif m.role == 'tool' %}",
+        "{% elif m.role == 'tool' %}{% if not messages[loop.index0 - 1].tool_calls "
+        "and messages[loop.index0 - 1].role != 'tool' %}{{ raise_exception('no call') }}{% endif %}",
+    )
+    expected = renderer.render_next([RESULT, RESULT], ended=True)
+    renderer.tokenizer.chat_template, before = strict, renderer.tokenizer.chat_template
+    try:
+        assert renderer.render_next([RESULT, RESULT], ended=True) == expected
+    finally:
+        renderer.tokenizer.chat_template = before

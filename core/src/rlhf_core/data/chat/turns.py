@@ -82,10 +82,12 @@ class ChatTurns:
         self, conversation: Sequence[Message], messages: Sequence[Message], tools: Tools
     ) -> list[int]:
         plain = (*_OPENING, *messages)
-        if not conversation or conversation[-1].get("role") != "assistant":
+        if conversation and conversation[-1].get("role") == "assistant":
+            calls = conversation[-1].get("tool_calls")
+        elif calls := _calls_before(messages):
+            conversation = _OPENING
+        else:
             return self._following(plain, reply=True, tools=tools)
-        last = dict(conversation[-1])
-        calls = last.get("tool_calls")
         answer = {"role": "assistant", "content": STAND_IN} | (
             {"tool_calls": calls} if calls else {}
         )
@@ -128,6 +130,18 @@ class ChatTurns:
                 if span.start >= start and chat.text[slice(*span)] == word:
                     return span.start
         raise DataError("the chat template writes no special token behind calls of tools")
+
+
+def _calls_before(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return calls to which the results belong that come first, since templates show no result without its call."""
+    calls = []
+    for number, message in enumerate(messages):
+        if message.get("role") != "tool":
+            break
+        identity = message.get("tool_call_id") or f"call{number:05}"
+        called = {"name": message.get("name") or "tool", "arguments": {}}
+        calls.append({"id": identity, "type": "function", "function": called})
+    return calls
 
 
 def first_difference(kept: str, again: str) -> str | None:
