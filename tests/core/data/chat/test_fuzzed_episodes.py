@@ -106,10 +106,10 @@ def play(name, seed):
     prompt = renderer.render(conversation, tools)
     for turn in range(choice.randint(1, 5)):
         ids, ended = script.answer()
-        abandoned = script.answer()[0]
-        # A retry with the same answer is the answer that was used: a later request reads it.
-        if choice.random() < 0.2 and not _begins_with(ids, abandoned):
-            course.ask(prompt, abandoned, used=False)
+        # The answer of an abandoned retry that a later request reads, token by token, would be one that was used.
+        other = next(token for token in script.plain if token != ids[0])
+        if choice.random() < 0.2:
+            course.ask(prompt, [other, *script.answer()[0]], used=False)
         course.ask(prompt, ids)
         answer = renderer.parse(ids, prompt_ids=prompt)
         conversation.append(answer.message())

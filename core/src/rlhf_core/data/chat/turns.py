@@ -139,7 +139,7 @@ def _calls_before(messages: Sequence[Message]) -> list[dict[str, Any]]:
         if message.get("role") != "tool":
             break
         identity = message.get("tool_call_id") or f"call{number:05}"
-        called = {"name": message.get("name") or "tool", "arguments": {}}
+        called: dict[str, Any] = {"name": message.get("name") or "tool", "arguments": {}}
         calls.append({"id": identity, "type": "function", "function": called})
     return calls
 
