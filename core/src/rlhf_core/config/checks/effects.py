@@ -83,7 +83,8 @@ def _without_effect(
     if kl.coef == 0 and "ref_logprobs" not in needs(selections, labels):
         yield "ref.path", "nothing uses a reference model. Set --algo.kl.coef too."
     yield from _losses_without_effect(run, needs(selections, labels))
-    if not run.eval.data and not run.eval.fraction:
+    # The tasks that environments make can be evaluated on.
+    if not run.eval.data and not run.eval.fraction and not run.env.use:
         for name in EvalConfig.model_fields.keys() - {"data", "fraction"}:
             yield (
                 f"eval.{name}",
