@@ -33,6 +33,7 @@ ACTION = Action(
     reasoning="r",
     content="c",
     tool_calls=(ToolCall(name="n", arguments="{", id="i"),),
+    malformed=("no name",),
 )
 OBSERVATION = Observation(messages=({"role": "tool", "content": "x"},), tools=({"name": "f"},))
 RESULT = StepResult(

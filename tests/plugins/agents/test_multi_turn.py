@@ -310,3 +310,21 @@ def test_an_error_of_the_engine_passes_through(stage, task, counting):
 def test_without_an_environment_the_fix_is_named(stage, task):
     with pytest.raises(RolloutError, match="choose one with --env"):
         run(task, [0], stage.context())
+
+
+def test_calls_reach_the_environment_well_formed_or_with_what_is_wrong(stage, task, counting):
+    answers = [
+        '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>',
+        "<tool_call>{</tool_call>",
+        "none",
+    ]
+    stage.engine = FakeEngine(lambda request, index: answers[request.turn])
+
+    run(task, [0], stage.context(counting))
+
+    called, malformed, plain = stage.made[0].actions
+    assert [(call.name, call.arguments) for call in called.tool_calls] == [("add", '{"a": 1}')]
+    assert called.malformed == ()
+    assert malformed.tool_calls == ()
+    assert len(malformed.malformed) == 1
+    assert (plain.tool_calls, plain.malformed) == ((), ())

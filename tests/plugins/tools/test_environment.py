@@ -66,6 +66,32 @@ def test_calls_are_answered_and_an_answer_without_calls_ends_the_episode():
     assert (answered.reward, answered.metrics["sums"], answered.metrics["tools/calls"]) == (1, 1, 1)
 
 
+def test_a_malformed_call_is_answered_and_the_episode_goes_on():
+    malformed = Action(
+        text="{", token_ids=(), stop=Stop.EOS, turn=0, malformed=("expected JSON, got '{'",)
+    )
+    _, (told, answered) = play(Sums(), malformed, action("5", turn=1))
+
+    (message,) = told.observation.messages
+    assert message["content"] == "error (malformed_call): expected JSON, got '{'"
+    assert not told.done
+    assert answered.done
+    assert answered.metrics["tools/errors/malformed_call"] == 1.0
+
+
+def test_a_turn_may_have_good_and_malformed_calls():
+    call = ToolCall(name="add", arguments='{"a": 2, "b": 3}', id="c7")
+    both = Action(
+        text="", token_ids=(), stop=Stop.EOS, turn=0, tool_calls=(call,), malformed=("no name",)
+    )
+    _, (told,) = play(Sums(), both)
+
+    assert [message["content"] for message in told.observation.messages] == [
+        "5",
+        "error (malformed_call): no name",
+    ]
+
+
 def test_episodes_share_no_state():
     call = ToolCall(name="add", arguments='{"a": 2, "b": 3}')
     one, other = Sums(), Sums()

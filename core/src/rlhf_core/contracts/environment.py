@@ -156,6 +156,8 @@ class Action:
     """The answer without reasoning and tool calls; None: the model marks neither, so ``text`` is the answer."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Functions that the policy asked for, parsed from token ids where the model has special tokens for them."""
+    malformed: tuple[str, ...] = ()
+    """A reason for each place where the policy began a tool call and wrote none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,7 @@ def action_fields(action: Action) -> Plain:
         "reasoning": action.reasoning,
         "content": action.content,
         "tool_calls": [[call.name, call.arguments, call.id] for call in action.tool_calls],
+        "malformed": list(action.malformed),
     }
 
 
@@ -83,6 +84,7 @@ def action_of(fields: Mapping[str, Any]) -> Action:
             ToolCall(name=name, arguments=arguments, id=label)
             for name, arguments, label in fields["tool_calls"]
         ),
+        malformed=tuple(fields["malformed"]),
     )
 
 

@@ -145,6 +145,7 @@ class Episode:
             reasoning=answer.reasoning,
             content=answer.content,
             tool_calls=answer.tool_calls,
+            malformed=answer.malformed,
         )
 
     @property

@@ -80,14 +80,14 @@ class ToolEnvironment(ABC):
         return Observation(messages=tuple(messages), tools=self._toolbox.schemas)
 
     async def step(self, action: Action) -> StepResult:
-        """Answer the calls of a turn; a turn without calls is judged and ends the episode.
+        """Answer the calls of a turn, malformed ones too; a turn without any is judged and ends the episode.
 
         Raises:
             RolloutError: a tool says that the environment failed.
         """
-        if not action.tool_calls:
+        if not action.tool_calls and not action.malformed:
             return self._with_metrics(replace(await self.judge(action), done=True))
-        messages = await self.calls.answer(action.tool_calls)
+        messages = await self.calls.answer(action.tool_calls, action.malformed)
         rewarded = await self.called(action, messages)
         return self._with_metrics(
             replace(rewarded, observation=Observation(messages=messages), done=False)

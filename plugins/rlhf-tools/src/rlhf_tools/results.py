@@ -11,6 +11,8 @@ from rlhf_core import RLHFError
 class ToolFailure(StrEnum):
     """Kind of a failed call; the policy reads it in ``error (kind): message``."""
 
+    MALFORMED_CALL = "malformed_call"
+    """The policy began a call in the form of its template and wrote none."""
     UNKNOWN_TOOL = "unknown_tool"
     """There is no tool of this name."""
     INVALID_JSON = "invalid_json"

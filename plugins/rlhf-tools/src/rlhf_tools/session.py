@@ -17,6 +17,10 @@ _DEPTH: ContextVar[int] = ContextVar("rlhf_tools_depth", default=0)
 """Number of calls around this one: tools may call tools by the session of their episode."""
 
 
+_NO_NAME = "none"
+"""Name in the message for a call that has none."""
+
+
 class ToolSession:
     """Counts the calls of one episode, and answers them."""
 
@@ -29,8 +33,14 @@ class ToolSession:
         self._chars = 0
         self._cut = 0
 
-    async def answer(self, calls: Sequence[ToolCall]) -> tuple[Message, ...]:
-        """Return a tool message for each call of a turn, in the order of the calls."""
+    async def answer(
+        self, calls: Sequence[ToolCall], malformed: Sequence[str] = ()
+    ) -> tuple[Message, ...]:
+        """Return a tool message for each call of a turn, in the order of the calls.
+
+        Args:
+            malformed: reasons of calls that were none; each gets a message after the others, without an id.
+        """
         limit = self._limits.max_calls_per_turn
         within, beyond = calls[:limit], calls[limit:]
         if self._limits.parallel:
@@ -41,9 +51,14 @@ class ToolSession:
             results = [await self.call(one) for one in within]
         refused = f"at most {limit} calls in one turn; this one was not made"
         results += [self._counted(one, _refusal(refused)) for one in beyond]
+        refused_calls = [ToolCall(name=_NO_NAME, arguments="") for _ in malformed[:limit]]
+        results += [
+            self._counted(one, ToolResult.failed(ToolFailure.MALFORMED_CALL, reason))
+            for one, reason in zip(refused_calls, malformed, strict=False)
+        ]
         return tuple(
             {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": result.text}
-            for call, result in zip(calls, results, strict=True)
+            for call, result in zip([*calls, *refused_calls], results, strict=True)
         )
 
     async def call(self, call: ToolCall) -> ToolResult:
