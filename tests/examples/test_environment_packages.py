@@ -72,6 +72,39 @@ def test_two_steps_of_guess_number(tmp_path):
     assert all(line["rollout/env/guesses"] == line["rollout/turns"] for line in lines)
 
 
+def shown_calls(folder: Path, *flags: str) -> Path:
+    """The calculator's model after supervised updates on demonstrations."""
+    model = prepared("rlhf-env-calculator", folder / "data")
+    rows = folder / "data/demonstrations.jsonl"
+    recipe = ["sft", "-c", str(EXAMPLES / "rlhf-env-calculator/sft.toml"), "--data", str(rows)]
+    words = ["--model", str(model), "--output", str(folder / "sft")]
+    assert main([*recipe, *words, *QUIET, *flags]) == 0
+    return folder / "sft/model"
+
+
+@pytest.mark.slow
+def test_two_steps_of_the_calculator(tmp_path):
+    """Calls are parsed from token ids, answered, and rewarded. Hardly any update is needed to see some."""
+    model = shown_calls(tmp_path, "--steps", "40")
+    small = ("--steps", "2", "--rollout.batch_size", "8", "--eval.max_samples", "4")
+    lines = trained("rlhf-env-calculator", model, tmp_path / "run", *small)
+
+    assert len(lines) == 2
+    assert all(line["rollout/env/tools/calls"] > 0.3 for line in lines)
+    assert all(line["rollout/env/tools/errors"] < 1.0 for line in lines)
+    assert all(line["rollout/env/reward/called"] > 0.0 for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+def test_the_calculator_is_learned_from_a_few_demonstrations(tmp_path):
+    lines = trained("rlhf-env-calculator", shown_calls(tmp_path), tmp_path / "run")
+    correct = [line["rollout/env/reward/correct"] for line in lines]
+
+    assert sum(correct[:5]) / 5 < 0.4
+    assert sum(correct[-20:]) / 20 > 0.85
+
+
 @pytest.mark.slow
 @pytest.mark.learning
 def test_guess_number_is_learned_beyond_what_guessing_without_hints_finds(tmp_path):

@@ -128,3 +128,23 @@ def test_splits_are_disjoint_and_the_same_each_time():
 
 def test_a_tiny_model_reads_a_short_question():
     assert play([], style="text")[0].messages[0]["content"] == "37*52"
+
+
+@pytest.mark.parametrize("numbers", [2, 4])
+def test_the_oracle_calls_until_it_knows_the_answer(numbers):
+    async def episode(row):
+        environment = Calculator(CalculatorConfig(numbers=numbers))
+        await environment.reset(Task(uid=Uid(0, 0), row=row), 0)
+        results = []
+        while not results or not results[-1].done:
+            said = await environment.oracle()
+            turn = {"text": said} if isinstance(said, str) else {"text": "", "tool_calls": said}
+            action = Action(token_ids=(), stop=Stop.EOS, turn=len(results), **turn)
+            results.append(await environment.step(action))
+        return results
+
+    tasks = Calculator(CalculatorConfig(numbers=numbers)).tasks("train")
+    for row in map(tasks.__getitem__, range(20)):
+        found = earned(asyncio.run(episode(row)))
+        assert len(found) == numbers
+        assert sum(found) == 1.1

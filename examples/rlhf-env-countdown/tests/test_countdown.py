@@ -127,3 +127,14 @@ def test_without_a_task_the_problem_is_a_function_of_the_seed():
 
     assert first == play([], row={}, seed=3)[0]
     assert first != play([], row={}, seed=4)[0]
+
+
+def test_the_oracle_has_the_solution():
+    async def episode(row):
+        environment = Countdown(CountdownConfig())
+        await environment.reset(Task(uid=Uid(0, 0), row=row), 0)
+        text = await environment.oracle()
+        return await environment.step(Action(text=text, token_ids=(), stop=Stop.EOS, turn=0))
+
+    tasks = Countdown(CountdownConfig()).tasks("eval")
+    assert {earned(asyncio.run(episode(tasks[n]))) for n in range(20)} == {1.1}

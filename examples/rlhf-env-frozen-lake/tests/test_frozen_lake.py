@@ -124,3 +124,21 @@ def test_splits_are_disjoint_and_the_same_each_time():
 def test_without_a_task_the_lake_is_a_function_of_the_seed():
     assert play([], lake=None, seed=3)[0] == play([], lake=None, seed=3)[0]
     assert play([], lake=None, seed=3)[0] != play([], lake=None, seed=4)[0]
+
+
+def test_the_oracle_crosses_the_lake():
+    async def episode(row):
+        environment = FrozenLake(FrozenLakeConfig())
+        await environment.reset(Task(uid=Uid(0, 0), row=row), 0)
+        done, total, turn = False, 0.0, 0
+        while not done:
+            said = await environment.oracle()
+            result = await environment.step(
+                Action(text=said, token_ids=(), stop=Stop.EOS, turn=turn)
+            )
+            done, total, turn = result.done, total + earned(result), turn + 1
+        await environment.close()
+        return total
+
+    tasks = FrozenLake(FrozenLakeConfig()).tasks("train")
+    assert {asyncio.run(episode(tasks[n])) for n in range(20)} == {1.0}

@@ -103,3 +103,12 @@ def test_tasks_are_the_same_each_time_and_cover_the_numbers():
 def test_bounds_in_the_wrong_order_are_refused():
     with pytest.raises(ValueError, match="low below high"):
         GuessNumberConfig(low=5, high=5)
+
+
+def test_the_oracle_finds_the_number_at_once():
+    async def episode():
+        environment = GuessNumber(GuessNumberConfig(**TEN))
+        await environment.reset(Task(uid=Uid(0, 0), row={"secret": 7}), 0)
+        return await environment.oracle()
+
+    assert asyncio.run(episode()) == "7"

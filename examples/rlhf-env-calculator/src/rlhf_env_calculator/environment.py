@@ -10,11 +10,20 @@ By default an answer earns nothing if no call succeeded before it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.contracts import Action, Message, StepResult, Task
+from rlhf_core.contracts import (
+    Action,
+    EnvironmentKind,
+    EnvironmentManifest,
+    Message,
+    StepResult,
+    Task,
+    ToolCall,
+)
 from rlhf_tools import ToolEnvironment, ToolError, ToolLimits
 
 from .config import CalculatorConfig, Operator
@@ -26,10 +35,17 @@ _MAX_DIGITS = 100
 class Calculator(ToolEnvironment):
     """One episode."""
 
+    manifest = EnvironmentManifest(
+        kind=EnvironmentKind.TOOLS,
+        reward_range=(0.0, 1.1),
+        license="Apache-2.0",
+        version="1",
+    )
+
     def __init__(self, config: CalculatorConfig) -> None:
         super().__init__([self.calculate], ToolLimits(max_calls=config.calls))
         self._config = config
-        self._answer = ""
+        self._problem, self._answer = "", ""
         self._successes = 0
         self._rewarded = False
 
@@ -65,12 +81,11 @@ class Calculator(ToolEnvironment):
     async def begin(self, task: Task, seed: int) -> list[Message]:
         """Take the task's problem, or one by the seed, and return the question."""
         row = task.row if "problem" in task.row else self.tasks("train")[seed % SPLITS["train"]]
-        self._answer = str(row["answer"])
+        self._problem, self._answer = str(row["problem"]), str(row["answer"])
         self._successes, self._rewarded = 0, False
-        problem = str(row["problem"])
         if self._config.style == "text":
-            return [{"role": "user", "content": problem.replace(" ", "")}]
-        question = f"What is {problem}? Use the calculator, and answer with the number alone."
+            return [{"role": "user", "content": self._problem.replace(" ", "")}]
+        question = f"What is {self._problem}? Use the calculator, and answer with the number alone."
         return [{"role": "user", "content": question}]
 
     async def called(self, action: Action, results: Sequence[Message]) -> StepResult:
@@ -86,3 +101,19 @@ class Calculator(ToolEnvironment):
         right = bool(numbers) and numbers[-1] == self._answer
         earned = right and (self._successes > 0 or not self._config.must_call)
         return StepResult(rewards={"correct": float(earned)}, metrics={"right": float(right)})
+
+    async def oracle(self) -> str | Sequence[ToolCall]:
+        """Return the next call of the calculation, from left to right, or the answer after the last one."""
+        numbers = [int(number) for number in re.findall(r"\d+", self._problem)]
+        operators: list[Operator] = re.findall(r"[-+*]", self._problem)
+        if self._successes >= len(operators):
+            return f"It is {self._answer}"
+        left = numbers[0]
+        for operator, number in zip(operators[: self._successes], numbers[1:], strict=False):
+            left = applied(left, operator, number)
+        given = {
+            "left": left,
+            "operator": operators[self._successes],
+            "right": numbers[self._successes + 1],
+        }
+        return [ToolCall(name="calculate", arguments=json.dumps(given))]

@@ -17,7 +17,14 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rlhf_core import Config
-from rlhf_core.contracts import Action, Observation, StepResult, Task
+from rlhf_core.contracts import (
+    Action,
+    EnvironmentKind,
+    EnvironmentManifest,
+    Observation,
+    StepResult,
+    Task,
+)
 
 from .expressions import Expression, parse
 from .problems import SPLITS, Problems
@@ -48,10 +55,18 @@ class CountdownConfig(Config):
 class Countdown:
     """One episode."""
 
+    manifest = EnvironmentManifest(
+        kind=EnvironmentKind.SINGLE_TURN,
+        reward_range=(0.0, 1.1),
+        license="Apache-2.0",
+        version="1",
+    )
+
     def __init__(self, config: CountdownConfig) -> None:
         self._config = config
         self._numbers: list[int] = []
         self._target = 0
+        self._solution = ""
         self._used = 0
 
     def tasks(self, split: str) -> Sequence[Mapping[str, Any]]:
@@ -74,6 +89,7 @@ class Countdown:
         """Take the task's problem, or one by the seed, and return the question."""
         row = task.row if "numbers" in task.row else self.tasks("train")[seed % SPLITS["train"]]
         self._numbers, self._target = list(row["numbers"]), int(row["target"])
+        self._solution = str(row.get("solution", ""))
         self._used = 0
         given = ", ".join(map(str, self._numbers))
         how_often = "each exactly once" if self._config.all_numbers else "each at most once"
@@ -103,6 +119,12 @@ class Countdown:
             rewards=rewards if last else {},
             done=last,
             metrics=self._metrics(right=False),
+        )
+
+    async def oracle(self) -> str:
+        """Return the solution that the problem was made from."""
+        return (
+            self._solution if self._config.style == "text" else f"{_OPEN}{self._solution}{_CLOSE}"
         )
 
     async def close(self) -> None:

@@ -19,10 +19,17 @@ from typing import Any
 
 import gymnasium
 
-from rlhf_core.contracts import Action, Observation, StepResult, Task
+from rlhf_core.contracts import (
+    Action,
+    EnvironmentKind,
+    EnvironmentManifest,
+    Observation,
+    StepResult,
+    Task,
+)
 
 from .config import FrozenLakeConfig
-from .lakes import SPLITS, STEPS, Lakes
+from .lakes import SPLITS, STEPS, Lakes, way
 
 _DIRECTIONS = list(STEPS)
 _MOVE = re.compile(rf"<move>\s*({'|'.join(_DIRECTIONS)})\s*</move>", flags=re.IGNORECASE)
@@ -30,6 +37,13 @@ _MOVE = re.compile(rf"<move>\s*({'|'.join(_DIRECTIONS)})\s*</move>", flags=re.IG
 
 class FrozenLake:
     """One episode. The last ``<move>`` of an answer counts; in an answer of one word, the word does."""
+
+    manifest = EnvironmentManifest(
+        kind=EnvironmentKind.MULTI_TURN,
+        reward_range=(-1.0, 1.0),
+        license="Apache-2.0",
+        version="1",
+    )
 
     def __init__(self, config: FrozenLakeConfig) -> None:
         self._config = config
@@ -86,6 +100,12 @@ class FrozenLake:
             done=terminated or last,
             metrics=self._metrics(goal=float(reward) > 0, fell=terminated and not reward),
         )
+
+    async def oracle(self) -> str:
+        """Return a move on a shortest way from here, as if nobody slipped."""
+        moves = way(self._lake, self._row_and_column())
+        assert moves
+        return f"So: <move>{moves[0]}</move>"
 
     async def close(self) -> None:
         """Close the game."""

@@ -19,7 +19,14 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rlhf_core import Config
-from rlhf_core.contracts import Action, Observation, StepResult, Task
+from rlhf_core.contracts import (
+    Action,
+    EnvironmentKind,
+    EnvironmentManifest,
+    Observation,
+    StepResult,
+    Task,
+)
 
 
 class GuessNumberConfig(Config):
@@ -45,6 +52,13 @@ class GuessNumberConfig(Config):
 
 class GuessNumber:
     """One episode. The last whole number in an answer is the guess."""
+
+    manifest = EnvironmentManifest(
+        kind=EnvironmentKind.MULTI_TURN,
+        reward_range=(-0.7, 1.0),
+        license="Apache-2.0",
+        version="1",
+    )
 
     def __init__(self, config: GuessNumberConfig) -> None:
         self._config = config
@@ -80,16 +94,19 @@ class GuessNumber:
         guess = self._guess(action.text if action.content is None else action.content)
         metrics = {"guesses": float(self._used), "found": float(guess == self._secret)}
         if guess == self._secret:
-            return StepResult(reward=1.0, done=True, metrics=metrics)
+            return StepResult(rewards={"found": 1.0}, done=True, metrics=metrics)
         if guess is None:
             hint = self._say(
                 f"a number from {self._config.low} to {self._config.high}, please", "!"
             )
-            return StepResult(
-                observation=hint, reward=self._config.no_number_reward, done=last, metrics=metrics
-            )
+            rewards = {"no_number": self._config.no_number_reward}
+            return StepResult(observation=hint, rewards=rewards, done=last, metrics=metrics)
         hint = self._say("higher", ">") if guess < self._secret else self._say("lower", "<")
         return StepResult(observation=hint, done=last, metrics=metrics)
+
+    async def oracle(self) -> str:
+        """Return the number."""
+        return str(self._secret)
 
     async def close(self) -> None:
         """Do nothing, since the environment holds nothing."""
