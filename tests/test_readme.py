@@ -241,8 +241,9 @@ def test_the_environment_of_the_page_plays_an_episode():
 
     async def play(*guesses):
         environment = make(Config())
-        await environment.reset(Task(uid=Uid(0, 0)), seed=5)
-        secret = environment.secret
+        row = environment.tasks("train")[21]
+        await environment.reset(Task(uid=Uid(0, 0), row=row), seed=5)
+        secret = row["secret"]
         texts = [str(secret + guess) if isinstance(guess, int) else guess for guess in guesses]
         turns = enumerate(texts)
         results = [
@@ -250,13 +251,13 @@ def test_the_environment_of_the_page_plays_an_episode():
             for turn, text in turns
         ]
         await environment.close()
-        return [(result.observation.text, result.reward, result.done) for result in results]
+        return [(result.observation.text, dict(result.rewards), result.done) for result in results]
 
     assert asyncio.run(play(-1, 1, "what", 0)) == [
-        (" higher:", 0.0, False),
-        (" lower:", 0.0, False),
-        (" a digit:", -0.1, False),
-        (None, 1.0, True),
+        (" higher:", {}, False),
+        (" lower:", {}, False),
+        (" a number:", {}, False),
+        (None, {"found": 1.0}, True),
     ]
 
 

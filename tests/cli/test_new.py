@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.new import KINDS, write_package
 
-FAST = ("advantage_estimator", "reward", "environment")
+FAST = ("advantage_estimator", "reward")
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,15 @@ def test_the_command_says_what_to_do_next(rlhf, tmp_path):
     assert code == 0
     assert (tmp_path / "rlhf-plugin-my-loss" / "pyproject.toml").exists()
     assert f"pip install -e {tmp_path / 'rlhf-plugin-my-loss'}" in out
+
+
+def test_a_new_environment_says_how_to_play_and_check_it(rlhf, tmp_path):
+    code, out, _ = rlhf("new", "environment", "my-game", "--output", tmp_path)
+
+    assert code == 0
+    assert (tmp_path / "rlhf-env-my-game" / "eval.toml").exists()
+    assert "rlhf env try my_game" in out
+    assert "rlhf env check my_game" in out
 
 
 @pytest.mark.parametrize(

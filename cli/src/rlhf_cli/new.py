@@ -1,4 +1,5 @@
-"""The command ``rlhf new plugin``, which writes a package with a working component for its author to change."""
+"""The commands ``rlhf new plugin`` and ``rlhf new environment``, which write a package with a working component for its
+author to change."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from rlhf_core.hookspecs import COMPONENT_HOOKS
 
 from .plugins_command import kind_word
 
-_OBSERVER = "observer"
+_OBSERVER, _ENVIRONMENT = "observer", "environment"
 _HOOKS = {kind_word(hook): hook for hook in COMPONENT_HOOKS} | {_OBSERVER: ""}
 KINDS = tuple(_HOOKS)
 """Kinds of plugins that the command can write; each has a folder of templates."""
@@ -40,7 +41,7 @@ class Package:
     @property
     def distribution(self) -> str:
         """Name of the distribution: ``rlhf-plugin-my-estimator``."""
-        family = "env" if self.kind == "environment" else "plugin"
+        family = "env" if self.kind == _ENVIRONMENT else "plugin"
         return f"rlhf-{family}-{self.name}"
 
     @property
@@ -61,7 +62,7 @@ class Package:
     def names(self) -> dict[str, str]:
         """Return the values of the templates' placeholders."""
         major, minor, *_ = version("rlhf-core").split(".")
-        entry_point = f"env_{self.component}" if self.kind == "environment" else self.component
+        entry_point = f"env_{self.component}" if self.kind == _ENVIRONMENT else self.component
         return {
             "distribution": self.distribution,
             "module": self.module,
@@ -75,7 +76,7 @@ class Package:
 
 
 def tree() -> typer.Typer:
-    """Return the command ``rlhf new plugin``."""
+    """Return the commands ``rlhf new plugin`` and ``rlhf new environment``."""
     app = typer.Typer(help="Start something of your own.", no_args_is_help=True)
 
     @app.callback()
@@ -93,6 +94,19 @@ def tree() -> typer.Typer:
         typer.echo(
             f"{folder}: a plugin with a working {kind}. Try it:\n"
             f"  pip install -e {folder}\n  pytest {folder}\n  rlhf plugins"
+        )
+
+    @app.command()
+    def environment(
+        name: Annotated[str, typer.Argument(help="lower case words with dashes: guess-number")],
+        output: Annotated[Path, typer.Option(help="folder in which the package is made")] = Path(),
+    ) -> None:
+        """Write a package with a small working environment: tasks, rewards, tests, and how it is evaluated."""
+        folder = write_package(name, _ENVIRONMENT, output)
+        component = _package(name, _ENVIRONMENT).component
+        typer.echo(
+            f"{folder}: a working environment. Try it:\n  pip install -e {folder}\n"
+            f"  rlhf env try {component}\n  rlhf env check {component}\n  pytest {folder}"
         )
 
     return app

@@ -11,6 +11,10 @@ NO_EFFECT = {
     "KL horizon": (["--algo.kl.coef=0.1", "--algo.kl.horizon", "5"], "Set --algo.kl.target"),
     "reference": (["--ref.path", "x"], "nothing uses a reference model"),
     "evaluation interval": (["--eval.every", "5"], "there is nothing to evaluate on"),
+    "environments' split beside held-out rows": (
+        ["--eval.fraction", "0.1", "--eval.environment_split", "test"],
+        "evaluated on --eval.data or --eval.fraction",
+    ),
     "gradient of a KL in the reward": (
         ["--algo.kl.coef", "0.1", "--algo.kl.unbiased_gradient"],
         "the KL is in the reward",
@@ -104,6 +108,12 @@ COUNTS = [
     ("--eval.data", "x", "--eval.split", "test", "--eval.every", "5"),
     ("--env=maze", "--executor=turns", "--rollout.max_length=2048", "--eval.every", "5"),
     ("--eval.fraction=0.1", "--checkpoint.best_metric=m", "--checkpoint.best_mode=min"),
+    (
+        "--executor=turns",
+        "--env=maze",
+        "--rollout.max_length=2048",
+        "--eval.environment_split=test",
+    ),
 ]
 
 

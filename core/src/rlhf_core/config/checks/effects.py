@@ -62,6 +62,21 @@ def schedule_without_effect(role: str, options: TrainedRole) -> Iterator[tuple[s
         )
 
 
+def _evaluation_without_effect(run: RunConfig) -> Iterator[tuple[str, str]]:
+    held_out = bool(run.eval.data or run.eval.fraction)
+    # Whether an environment has tasks to evaluate on is known when its code is imported.
+    if not held_out and not (run.env.use and run.eval.environment_split):
+        for name in EvalConfig.model_fields.keys() - {"data", "fraction"}:
+            yield (
+                f"eval.{name}",
+                "there is nothing to evaluate on. Add --eval.data FILE or --eval.fraction 0.05.",
+            )
+    if not run.eval.data:
+        yield "eval.split", "it is the split of --eval.data, which is not given."
+    if held_out:
+        yield "eval.environment_split", "the run is evaluated on --eval.data or --eval.fraction."
+
+
 def _without_effect(
     run: RunConfig, selections: Selections, labels: Labels
 ) -> Iterator[tuple[str, str]]:
@@ -83,15 +98,7 @@ def _without_effect(
     if kl.coef == 0 and "ref_logprobs" not in needs(selections, labels):
         yield "ref.path", "nothing uses a reference model. Set --algo.kl.coef too."
     yield from _losses_without_effect(run, needs(selections, labels))
-    # The tasks that environments make can be evaluated on.
-    if not run.eval.data and not run.eval.fraction and not run.env.use:
-        for name in EvalConfig.model_fields.keys() - {"data", "fraction"}:
-            yield (
-                f"eval.{name}",
-                "there is nothing to evaluate on. Add --eval.data FILE or --eval.fraction 0.05.",
-            )
-    if not run.eval.data:
-        yield "eval.split", "it is the split of --eval.data, which is not given."
+    yield from _evaluation_without_effect(run)
     yield from shared_without_effect(run, selections)
     yield from schedule_without_effect("actor", run.actor)
     yield from schedule_without_effect("critic", run.critic)
