@@ -47,8 +47,10 @@ def blocks_of(page: Path, language: str) -> list[str]:
 
 
 def commands_of(page: Path) -> list[list[str]]:
-    """The commands of a page, one list of words each; ``.venv/bin/`` is left out."""
-    lines = [line for block in blocks_of(page, "bash") for line in block.splitlines() if line]
+    """The commands of a page, one list of words each; ``.venv/bin/`` is left out. A line that ends in a backslash goes
+    on in the next."""
+    blocks = [block.replace("\\\n", " ") for block in blocks_of(page, "bash")]
+    lines = [line for block in blocks for line in block.splitlines() if line]
     return [shlex.split(line.replace(".venv/bin/", "")) for line in lines]
 
 

@@ -133,9 +133,10 @@ OWN_TESTS = {
     "loggers:wandb",
     "loggers:trackio",
     "loggers:mlflow",
+    "tools:tools",
 }
-"""They start processes, or write outside of a run's folder: tests/plugins/vllm/test_contract.py,
-tests/plugins/loggers/test_contract.py and tests/plugins/deepspeed run the checks on them."""
+"""They start processes, write outside of a run's folder, or are nothing without options: tests/plugins/vllm/test_contract.py,
+tests/plugins/loggers/test_contract.py, tests/plugins/deepspeed and tests/plugins/tools test them."""
 
 
 def _subjects():
