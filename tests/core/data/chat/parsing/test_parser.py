@@ -246,3 +246,15 @@ def test_the_template_decides_before_the_tokens():
     assert calls_of((), "") is None
     assert thoughts_of(words, "<think></think>") == THOUGHTS[1]
     assert thoughts_of((), "<think></think>") == THOUGHTS[0]
+
+
+def test_an_end_of_a_thought_that_nobody_began_is_content():
+    """Only a prompt that is not known may have begun it."""
+    ids = sampled("thinking", HERMES_CALL + "</think>so")
+    renderer = renderer_of("thinking")
+
+    known, unknown = renderer.parse(ids, prompt_ids=[]), renderer.parse(ids)
+
+    assert ([call.name for call in known.tool_calls], known.reasoning) == (["add"], "")
+    assert known.content == "</think>so"
+    assert (unknown.tool_calls, unknown.content) == ((), "so")

@@ -57,7 +57,11 @@ class AnswerParser:
         while ids and ids[-1] in self._ends:
             ids.pop()
         pieces = pieces_of(ids, self._marks, self._spelled, self._decode)
-        thought, rest, is_open = self._thought(pieces, self._is_opened(prompt_ids))
+        is_opened = self._is_opened(prompt_ids)
+        if prompt_ids is None and self._thoughts is not None:
+            # An unknown prompt began the thought that ends here.
+            is_opened |= Piece(self._thoughts.end, is_mark=True) in pieces
+        thought, rest, is_open = self._thought(pieces, is_opened)
         if is_open:
             return Answer(text=text, reasoning=thought or "", content="", reasoning_open=True)
         read = self._read(rest, tools)
@@ -94,7 +98,7 @@ class AnswerParser:
             (n for n, piece in enumerate(pieces) if piece.is_mark or piece.text.strip()), None
         )
         starts = first is not None and pieces[first] == Piece(begin, is_mark=True)
-        if not starts and not is_opened and Piece(end, is_mark=True) not in pieces:
+        if not starts and not is_opened:
             return None, list(pieces), False
         behind = list(pieces[first + 1 :] if starts and first is not None else pieces)
         if Piece(end, is_mark=True) in behind:
