@@ -36,6 +36,8 @@ class Histories:
         self._keeps_thoughts = keeps_thoughts
         self._answers: dict[bytes, list[SampledCall]] = {}
         self._bare_answers: dict[bytes, list[SampledCall]] = {}
+        self._last_chain: tuple[Sequence[Message], Sequence[Mapping[str, Any]], list[bytes]]
+        self._last_chain = ((), (), [])
         self.num_thoughts_dropped = 0
         """Requests that fork because the client left a thought out."""
 
@@ -43,7 +45,7 @@ class Histories:
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], call: SampledCall
     ) -> None:
         """Remember the answer to a conversation."""
-        before = chain_of(tools, messages)[-1] if messages else start_of(tools)
+        before = self._chain(messages, tools)[-1] if messages else start_of(tools)
         key = with_message(before, call.message)
         self._answers.setdefault(key, []).append(call)
         if call.message.get("reasoning_content"):
@@ -54,7 +56,7 @@ class Histories:
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
     ) -> Continued | None:
         """Return the last answer that the conversation holds as it was given; None: it holds none."""
-        chain = chain_of(tools, messages)
+        chain = self._chain(messages, tools)
         last_user = max(
             (index for index, each in enumerate(messages) if each["role"] == "user"), default=-1
         )
@@ -73,6 +75,14 @@ class Histories:
                 return Continued(call=min(calls, key=_place), length=index + 1)
         self.num_thoughts_dropped += is_dropped
         return None
+
+    def _chain(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> list[bytes]:
+        """Return the digests of a conversation. Those of the last one are kept, for its answer often comes next."""
+        if messages is not self._last_chain[0] or tools is not self._last_chain[1]:
+            self._last_chain = (messages, tools, chain_of(tools, messages))
+        return self._last_chain[2]
 
 
 def _place(call: SampledCall) -> bytes:
