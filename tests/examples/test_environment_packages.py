@@ -64,12 +64,25 @@ def test_a_package_is_found_by_its_entry_point_and_makes_tasks_of_its_own(packag
 @pytest.mark.slow
 def test_two_steps_of_guess_number(tmp_path):
     model = prepared("rlhf-env-guess-number", tmp_path / "data")
-    small = ("--steps", "2", "--rollout.batch_size", "4")
+    small = ("--steps", "2", "--rollout.batch_size", "4", "--eval.max_samples", "4")
     lines = trained("rlhf-env-guess-number", model, tmp_path / "run", *small)
 
     assert len(lines) == 2
     assert all(1.0 <= line["rollout/turns"] <= 4.0 for line in lines)
     assert all(line["rollout/env/guesses"] == line["rollout/turns"] for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "package",
+    [
+        pytest.param(name, marks=() if name == "rlhf-env-calculator" else pytest.mark.matrix)
+        for name in PACKAGES
+    ],
+)
+def test_a_package_passes_every_check(package, capsys):
+    assert main(["check", PACKAGES[package]]) == 0
+    assert ", 0 failed" in capsys.readouterr().out
 
 
 def shown_calls(folder: Path, *flags: str) -> Path:
