@@ -9,7 +9,7 @@ Random weights of a published shape, prompts of one length, forced response leng
 without a reference model. The step is the whole one of ``rlhf train``. Everything runs in processes of their own, one
 after the other, on the same GPU, or at the same time on two of one host; the first step of each is left out
 (compilation and CUDA graphs), and of the others the median counts. With an adapter, TRL has PEFT's of
-the same rank. A base in 4 bits is sampled from by the embedded engine, which shares it with the trainer.
+the same rank. TRL cannot hand vLLM a base in 4 bits: there it samples with ``generate``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ ONE_GPU = {
     "model.dtype": "bfloat16",
     "backend.torch.compile": "true",
 }
-FOUR_BITS = {"engine": "embedded", "engine.embedded.weights": "shared"}
-"""Of ``qlora``: no other engine holds a base in 4 bits."""
 COMPILE_CACHES = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 PHASES = ("generate_s", "reward_s", "score_s", "train_s", "hold_s", "sync_s", "check_s")
 """Seconds of a step's record. ``hold_s``: what the update of weights waited for generation that runs ahead."""
@@ -122,11 +120,7 @@ def _adapter_options(arguments: argparse.Namespace) -> dict[str, str | None]:
     name = arguments.adapter
     if name is None:
         return {}
-    adapter: dict[str, str | None] = {
-        "actor.adapter": name,
-        f"actor.{name}.rank": str(arguments.rank),
-    }
-    return adapter | FOUR_BITS if name == "qlora" else adapter
+    return {"actor.adapter": name, f"actor.{name}.rank": str(arguments.rank)}
 
 
 def _run_peer(arguments: argparse.Namespace, model: Path, flags: list[str]) -> dict[str, Any]:

@@ -274,12 +274,28 @@ def test_the_plan_says_what_the_reference_is(workspace, monkeypatch, capsys):
     assert "value head, adapter lora:lora" in said
 
 
-def test_an_engine_that_reads_the_model_anew_cannot_serve_a_quantized_one(
-    workspace, monkeypatch, capsys
+READS_ANEW = """
+from rlhf_core import Component, hookimpl
+from rlhf_core.capabilities import SERVES_ADAPTERS
+
+
+@hookimpl
+def rlhf_engines():
+    return [Component(name="anew", factory="anew:Anew", provides=frozenset({SERVES_ADAPTERS}))]
+"""
+
+
+@pytest.mark.parametrize(("engine", "code"), [("anew", 2), ("vllm", 0)])
+def test_an_engine_has_to_serve_what_a_base_in_four_bits_computes_with(
+    workspace, monkeypatch, capsys, engine, code
 ):
+    (workspace / "anew_engine.py").write_text(READS_ANEW)
     monkeypatch.chdir(workspace)
-    words = ["train", "-c", "run.toml", "--actor.adapter", "qlora", "--engine", "vllm", "--check"]
+    monkeypatch.syspath_prepend(workspace)
+    monkeypatch.setenv("RLHF_PLUGINS", "anew_engine")
+    words = ["train", "-c", "run.toml", "--actor.adapter", "qlora", "--engine", engine, "--check"]
 
-    assert main(words) == 2
+    assert main(words) == code
 
-    assert "needs 'shares_weights': choose --engine embedded" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert ("needs 'serves_four_bits': choose --engine embedded" in said) == (code == 2)

@@ -34,6 +34,9 @@ ONE_PROCESS = "one_process"
 SEVERAL_RANKS = "several_ranks"
 SERVES_ADAPTERS = "serves_adapters"
 """Word of an engine that serves a low-rank adapter beside the base's weights (``EngineSpec.adapter_rank``)."""
+SERVES_FOUR_BITS = "serves_four_bits"
+"""Word of an engine that serves what a base computes with which the adapter holds in 4 bits
+(``EngineSpec.quantization``)."""
 SHARES_WEIGHTS = "shares_weights"
 """Word of an engine that can compute with the trainer's own model, in the trainer's process."""
 WRAPS_CODE = "wraps_code"
@@ -64,6 +67,8 @@ FIX: Mapping[str, str] = {
     "what one provides), or let the reward give one number a sample; other estimators read the sum alone",
     SERVES_ADAPTERS: "choose an engine that serves adapters, or have the adapter merged into the weights that "
     "the engine gets (its option serve, if it has one)",
+    SERVES_FOUR_BITS: "choose --engine embedded, which shares the trainer's model, or --engine vllm, which unpacks the "
+    "base as it loads it",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model anew, without what was done to it",
     "is_correction": "set --algo.correction.kind",
     "kl_in_loss": "set --algo.kl.mode loss and --algo.kl.coef",
@@ -103,6 +108,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     SEVERAL_RANKS: "the training backend works with several ranks",
     SHARES_WEIGHTS: "the engine can compute with the trainer's own model",
     SERVES_ADAPTERS: "the engine serves a low-rank adapter beside the base's weights",
+    SERVES_FOUR_BITS: "the engine serves what a base in 4 bits computes with",
     WRAPS_CODE: "the component wraps a function in a file that the user names",
 }
 """Capabilities that a component may provide, beside ``aggregation:MODE`` for the aggregation of its publication."""

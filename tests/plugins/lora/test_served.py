@@ -145,5 +145,43 @@ def test_heads_embeddings_and_whole_modules_are_merged(
 
 
 def test_a_quantized_base_cannot_be_merged(start, spec_of):
+    backend = start(spec_of("qlora"))
     with pytest.raises(ConfigError, match="the base is quantized"):
-        served(start(spec_of("qlora")))
+        dict(backend._model.adapter.merged_weights(backend._lm.model))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_quantized_base_is_served_as_factors_beside_what_it_is_unpacked_to(
+    start, spec_of, models, dtype
+):
+    backend = start(spec_of("qlora", dtype=dtype))
+    state = plain_model(models["qwen3"]).state_dict()
+    unpacked = dict(backend._model.adapter.unpacked_weights(backend._lm.model))
+
+    factors = served(backend)
+
+    assert backend.checksum() == weights_digest([*factors.items(), *unpacked.items()])
+    assert {weight.dtype for weight in unpacked.values()} == {getattr(torch, dtype)}
+    modules = {name.rpartition(".")[0] for name in factors}
+    assert unpacked.keys() == {f"{module}.weight" for module in modules}
+    for module in modules:
+        name = f"{module}.weight"
+        # Numbers of 4 bits lie up to a sixth of the largest apart; blocks have 64 numbers each.
+        off = (unpacked[name].float() - state[name]).abs().max() / state[name].abs().max()
+        assert 0.01 < off < 0.17
+        state[name] = (
+            unpacked[name].float()
+            + factors[f"{module}.lora_B"].float() @ factors[f"{module}.lora_A"].float()
+        )
+    made = logits_of(plain_model(models["qwen3"], state))
+    step = 1e-4 if dtype == "float32" else 0.1
+    torch.testing.assert_close(made, own_logits(backend).float(), atol=step, rtol=step)
+
+
+def test_the_checksum_of_a_quantized_base_follows_its_factors(start, spec_of, train):
+    backend = start(spec_of("qlora"))
+    before = backend.checksum()
+
+    train(backend)
+
+    assert backend.checksum() != before

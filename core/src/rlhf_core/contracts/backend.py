@@ -269,7 +269,8 @@ class TrainBackend(Protocol):
         ...
 
     def checksum(self) -> str:
-        """Return the digest of the weights as ``buckets`` yields them (``rlhf_core.weights.weights_digest``)."""
+        """Return the digest of the weights as ``buckets`` yields them (``rlhf_core.weights.weights_digest``); beside
+        factors also of what a base in 4 bits is unpacked to (``ModelAdapter.unpacked_weights``)."""
         ...
 
     def save(self, folder: Path) -> None:

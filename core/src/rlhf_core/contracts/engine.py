@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -237,3 +237,8 @@ class EngineSpec:
     """Rank of the low-rank adapter that is served beside the base's weights. The engine reads the base from
     ``model_path``, and each update of its weights is a set of factors that replaces the one before for new requests.
     None: updates are whole weights."""
+    quantization: Mapping[str, Any] | None = None
+    """Settings by which the trainer quantizes the base as it loads it, as ``quantization_config`` of a config.json has
+    them; None: it does not. An engine with an ``adapter_rank`` serves what that base computes with, in ``dtype``.
+    Unless it shares the trainer's tensors, its ``checksum`` has those weights (``ModelAdapter.unpacked_weights``)
+    beside the factors."""

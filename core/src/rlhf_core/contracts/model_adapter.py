@@ -66,6 +66,15 @@ class ModelAdapter(Protocol):
         """
         ...
 
+    def unpacked_weights(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the weight of each linear layer that is held in 4 bits, by its name in the plain model, as the model
+        computes with it: unpacked to the dtype of the base's floating parameters.
+
+        Called only if ``served_rank`` is not None and ``load_options`` quantize. The base never changes, so the results
+        are the same whenever it is called.
+        """
+        ...
+
     def merged_weights(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield all tensors of the plain model's ``state_dict()``, under its names, with the adapter merged into them.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ..component import ComponentRef
 from ..config.checks.features import aggregation_of, has_entropy_bonus, prompts_in_flight
@@ -26,7 +29,7 @@ def runtime_spec(
     resolved: Resolved, demands: Demands, *, total_steps: int, eos_token_ids: tuple[int, ...]
 ) -> RuntimeSpec:
     """Return the description of everything that the runtime has to build."""
-    run = resolved.run
+    run, adapter = resolved.run, _built_adapter(resolved)
     roles = {POLICY: policy_role(resolved, demands, total_steps)}
     if demands.critic:
         roles[CRITIC] = critic_role(resolved, demands, total_steps)
@@ -49,7 +52,8 @@ def runtime_spec(
             ),
             eos_token_ids=eos_token_ids,
             trust_remote_code=run.model.trust_remote_code,
-            adapter_rank=_served_rank(resolved),
+            adapter_rank=None if adapter is None else adapter.served_rank,
+            quantization=_quantization(adapter),
         ),
         overlaps=run.rollout.max_staleness > 0,
         config=writable(resolved.tree),
@@ -64,13 +68,17 @@ def is_base_reference(resolved: Resolved) -> bool:
     return same and resolved.optional("actor.adapter") is not None
 
 
-def _served_rank(resolved: Resolved) -> int | None:
-    """Return the rank of the adapter that engines serve beside the base's weights; None: they get whole weights."""
+def _built_adapter(resolved: Resolved) -> ModelAdapter | None:
     selection = resolved.optional("actor.adapter")
-    if selection is None:
+    return None if selection is None else selection.registered.build(selection.options)
+
+
+def _quantization(adapter: ModelAdapter | None) -> Mapping[str, Any] | None:
+    """Return how the base is quantized as it is loaded, in plain values; None: it is not, or no engine serves it."""
+    if adapter is None or adapter.served_rank is None:
         return None
-    adapter: ModelAdapter = selection.registered.build(selection.options)
-    return adapter.served_rank
+    config = adapter.load_options().get("quantization_config")
+    return None if config is None else json.loads(config.to_json_string(use_diff=False))
 
 
 def _rollout_spec(resolved: Resolved) -> RolloutSpec:

@@ -6,11 +6,13 @@ holds the sending end of a link, an engine the receiving end.
 """
 
 from .digest import (
+    WeightSum,
     bits_digest,
     digest_of_sums,
     held_bits_digest,
     num_words,
     read_sums,
+    weight_sums,
     weights_digest,
 )
 from .group import LinkBroken
@@ -32,6 +34,7 @@ __all__ = [
     "SendingLink",
     "TensorSlot",
     "WeightPlan",
+    "WeightSum",
     "aligned",
     "bits_digest",
     "buffer_for",
@@ -46,5 +49,6 @@ __all__ = [
     "same_memory",
     "slot_for",
     "torch_dtype",
+    "weight_sums",
     "weights_digest",
 ]

@@ -23,6 +23,9 @@ stay in the cache of a large GPU."""
 # Odd constants of splitmix64 (Steele, Lea and Flood 2014), as signed numbers.
 _STEP, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 
+WeightSum = tuple[str, str, tuple[int, ...], int]
+"""Name, dtype, shape and ``bits_digest`` of a weight."""
+
 _made_keys: dict[torch.device, Tensor] = {}
 
 
@@ -32,18 +35,23 @@ def weights_digest(weights: Iterable[tuple[str, Tensor]]) -> str:
     Order, device and strides do not change the digest; a flipped bit and two exchanged elements do. Tied weights count
     under each of their names. Tensors are read one at a time, so a generator of weights needs little memory.
     """
+    return digest_of_sums(weight_sums(weights))
+
+
+def weight_sums(weights: Iterable[tuple[str, Tensor]]) -> list[WeightSum]:
+    """Return the name, dtype, shape and ``bits_digest`` of each tensor. Tensors are read one at a time."""
     found = [
         (name, str(tensor.dtype), tuple(tensor.shape), bits_digest(tensor))
         for name, tensor in weights
     ]
     totals = read_sums([total for *_, total in found])
-    return digest_of_sums(
+    return [
         (name, dtype, shape, total)
         for (name, dtype, shape, _), total in zip(found, totals, strict=True)
-    )
+    ]
 
 
-def digest_of_sums(found: Iterable[tuple[str, str, tuple[int, ...], int]]) -> str:
+def digest_of_sums(found: Iterable[WeightSum]) -> str:
     """Return the digest of tensors from the name, dtype, shape and ``bits_digest`` of each.
 
     The sum of a tensor may be the sum of its parts' ``held_bits_digest``, since sums count modulo 2^64.

@@ -36,7 +36,6 @@ from rlhf_core.objective import (
     read_metrics,
 )
 from rlhf_core.plugins import Plugins
-from rlhf_core.weights import weights_digest
 from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
@@ -305,8 +304,8 @@ class DeepSpeedBackend(ScoringBackend):
         return buckets_of(self._served().items())
 
     def checksum(self) -> str:
-        """Return the digest of the weights that ``buckets`` yields; all ranks return the same."""
-        return weights_digest(self._served().items())
+        """Return the digest of the weights that ``buckets`` yields, and of a base in 4 bits; each rank returns it."""
+        return self._model.checksum(self._served().items())
 
     def save(self, folder: Path) -> None:
         """Write this rank's part of the training state into a folder that all ranks see.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
-from rlhf_core.capabilities import SERVES_ADAPTERS, SHARES_WEIGHTS
+from rlhf_core.capabilities import SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS
 
 from .config import LocalRuntimeConfig, TorchBackendConfig
 from .engine.config import EmbeddedEngineConfig
@@ -19,7 +19,7 @@ def rlhf_engines() -> list[Component[Any]]:
             config=EmbeddedEngineConfig,
             factory="rlhf_plugin_local.engine.embedded:EmbeddedEngine",
             summary="generates in this process, on the trainer's own weights",
-            provides=frozenset({SERVES_ADAPTERS, SHARES_WEIGHTS}),
+            provides=frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS}),
         )
     ]
 

@@ -31,7 +31,6 @@ from rlhf_core.objective import (
     read_metrics,
 )
 from rlhf_core.plugins import Plugins
-from rlhf_core.weights import weights_digest
 from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
@@ -195,8 +194,8 @@ class TorchBackend(ScoringBackend):
         return buckets_of(self._model.served())
 
     def checksum(self) -> str:
-        """Digest of the weights as ``buckets`` gives them."""
-        return weights_digest(self._model.served())
+        """Digest of the weights as ``buckets`` gives them, and of a base in 4 bits."""
+        return self._model.checksum()
 
     def save(self, folder: Path) -> None:
         save_state(folder, self._model, self._updater)

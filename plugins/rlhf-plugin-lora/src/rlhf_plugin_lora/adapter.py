@@ -19,7 +19,7 @@ from rlhf_core import PluginError
 
 from . import weights
 from .options import LowRankOptions
-from .quantized import compute_in_the_dtype_of_inputs
+from .quantized import compute_in_the_dtype_of_inputs, unpacked
 from .targets import LINEAR, adapted_modules, floating_dtype, saved_modules
 
 PREFIX = "base_model.model."
@@ -139,6 +139,10 @@ class PeftAdapter:
             ConfigError: something else than linear layers inside of the model is trained.
         """
         return weights.factors(model)
+
+    def unpacked_weights(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights that are held in 4 bits, as the model computes with them."""
+        return unpacked(model, floating_dtype(model))
 
     def merged_weights(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         """Yield the plain model's tensors with the adapter merged into them.

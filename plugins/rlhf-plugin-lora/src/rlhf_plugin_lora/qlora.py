@@ -1,7 +1,8 @@
 """QLoRA: LoRA on a base whose linear layers are held in 4 bits (NormalFloat, with quantized scales).
 
-Only an engine that shares the trainer's model samples from this policy: any other one would read the base that is
-not quantized. Source: Dettmers et al. 2023, arXiv:2305.14314. Like the paper, it adapts all linear layers by default.
+An engine samples from this policy if it shares the trainer's model, or unpacks the same 4 bits as it loads the base.
+One that takes the base as it is in its files would sample from another policy. Source: Dettmers et al. 2023,
+arXiv:2305.14314. Like the paper, it adapts all linear layers by default.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from rlhf_core import Component
-from rlhf_core.capabilities import SHARES_WEIGHTS
+from rlhf_core.capabilities import SERVES_ADAPTERS, SERVES_FOUR_BITS
 
 from .options import LowRankOptions
 
@@ -31,7 +32,9 @@ class QloraOptions(LowRankOptions):
 def build(options: QloraOptions) -> PeftAdapter:
     from .adapter import PeftAdapter
 
-    return PeftAdapter(options, load_options=lambda: in_four_bits(options))
+    return PeftAdapter(
+        options, load_options=lambda: in_four_bits(options), served_rank=options.rank
+    )
 
 
 def in_four_bits(options: QloraOptions) -> Mapping[str, Any]:
@@ -53,7 +56,7 @@ COMPONENT = Component(
     name="qlora",
     factory=build,
     config=QloraOptions,
-    summary="LoRA on a base in 4 bits, for an engine that shares the trainer's model",
-    needs=frozenset({SHARES_WEIGHTS}),
+    summary="LoRA on a base in 4 bits, whose engine shares the trainer's model or unpacks the base",
+    needs=frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS}),
     extra="qlora",
 )

@@ -18,6 +18,7 @@ from .names import (
     MERGED_INSTEAD,
     OWNER_VARIABLE,
     PORTION_VARIABLE,
+    QUANTIZATION,
     TRANSFER_BACKEND,
     WORKER_EXTENSION,
 )
@@ -84,6 +85,12 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
+    if spec.quantization is not None:
+        arguments |= {
+            "model_loader_extra_config": {QUANTIZATION: dict(spec.quantization)},
+            # vLLM would keep the weights of a folder in 4 bits packed, and compute with kernels of its own.
+            "hf_overrides": {"quantization_config": None},
+        }
     if spec.adapter_rank is not None:
         arguments |= _for_adapter(spec.adapter_rank, spec.dtype, on_cpu=on_cpu)
     cache_gib = CPU_CACHE_GIB if on_cpu and config.kv_cache_gib is None else config.kv_cache_gib

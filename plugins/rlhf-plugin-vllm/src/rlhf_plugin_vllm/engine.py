@@ -102,8 +102,13 @@ class VllmEngine:
         self._spec = spec
         self._llm = self._launch(spec)
         self._workers = Workers(self._llm)
-        kind = ModelUpdates if spec.adapter_rank is None else AdapterVersions
-        self._updates = kind(self._workers, self._sender)
+        self._updates = (
+            ModelUpdates(self._workers, self._sender)
+            if spec.adapter_rank is None
+            else AdapterVersions(
+                self._workers, self._sender, base_is_packed=spec.quantization is not None
+            )
+        )
         # Children of a dead process cannot be found any more, so all of vLLM's processes are noted at the start.
         self._family = processes.family(self._llm)
         self._state = VllmState.INCOMPLETE
@@ -239,8 +244,9 @@ class VllmEngine:
     async def checksum(self) -> str | None:
         """Return a digest of the served weights, read back from the parameters that vLLM computes with.
 
-        With an adapter it is the digest of the newest version's factors alone, read back from vLLM's slot for them. The
-        digest combines the parts that the workers hold. It is None if these parts cannot be combined.
+        With an adapter it is the digest of the newest version's factors, read back from vLLM's slot for them, and of a
+        base that the trainer holds in 4 bits. The digest combines the parts that the workers hold. It is None if these
+        parts cannot be combined.
 
         Raises:
             RolloutError: a parameter was replaced since the last update, workers serve different weights, or the slot

@@ -2,6 +2,10 @@
 
 LOAD_FORMAT = "rlhf_plain"
 """vLLM's name for ``worker.loader.PlainWeightsLoader``."""
+QUANTIZATION = "rlhf_quantization"
+"""Setting of ``worker.loader.PlainWeightsLoader``: ``EngineSpec.quantization``."""
+UNPACKED = "rlhf_unpacked"
+"""Attribute of a worker's model: the places of the weights that were unpacked from 4 bits, by name."""
 TRANSFER_BACKEND = "rlhf"
 """vLLM's name for ``worker.receiver.WeightReceiver``."""
 WORKER_EXTENSION = "rlhf_plugin_vllm.worker.extension.WorkerExtension"

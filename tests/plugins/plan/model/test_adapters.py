@@ -76,7 +76,7 @@ def test_merged_weights_send_no_factors(counted):
 
 def test_a_base_in_4_bits_has_the_same_adapter(counted):
     pytest.importorskip("bitsandbytes")
-    plain, quantized = counted("lora", serve="merged"), counted("qlora")
+    plain, quantized = counted("lora"), counted("qlora")
     single = counted("qlora", double_quantization=False)
 
     assert quantized.linear_weight_bytes == 0.5 + 1 / 64 + 4 / (64 * 256)

@@ -7,14 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from ... import capabilities
-from ...capabilities import OFF_POLICY, SERVES_ADAPTERS, SHARES_WEIGHTS, Chosen
+from ...capabilities import (
+    OFF_POLICY,
+    SERVES_ADAPTERS,
+    SERVES_FOUR_BITS,
+    SHARES_WEIGHTS,
+    Chosen,
+)
 from ...contracts.backend import Aggregation
 from ..problems import Labels
 from ..resolved import EnvironmentOptions, Selection, Selections
 from ..run import RolloutConfig, RunConfig
 
 _CRITIC = "critic."
-_OF_ENGINES = frozenset({SERVES_ADAPTERS, SHARES_WEIGHTS})
+_OF_ENGINES = frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS})
 """Needs of adapters that concern the engine, which never gets a critic's."""
 _AGGREGATIONS: Mapping[str, Aggregation] = {
     f"aggregation:{mode}": mode for mode in get_args(Aggregation)

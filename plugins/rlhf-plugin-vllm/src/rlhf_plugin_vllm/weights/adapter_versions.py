@@ -27,13 +27,21 @@ class AdapterVersions:
 
     A request keeps the version with which it began. When an update comes, the workers drop the versions that no request
     uses, except for the newest one, which stays until the next one has come.
+
+    Args:
+        base_is_packed: the trainer holds the base in 4 bits, so what the workers unpacked is compared too.
     """
 
     changes_running = False
 
-    def __init__(self, workers: Workers, sender: WeightSender) -> None:
+    def __init__(
+        self, workers: Workers, sender: WeightSender, *, base_is_packed: bool = False
+    ) -> None:
         self._workers = workers
         self._sender = sender
+        self._base_is_packed = base_is_packed
+        self._base: list[Any] = []
+        """For each worker, the fields of ``HeldWeight`` for each weight of a base in 4 bits, once they were read."""
         self._numbers = count(1)
         self._newest = 0
         self._num_requests: Counter[int] = Counter()
@@ -50,8 +58,14 @@ class AdapterVersions:
             await hand({"version": version})
 
     async def served(self) -> list[Any]:
-        """Return, for each worker, the fields of ``HeldWeight`` for each factor of the newest version."""
-        return await self._workers.ask("rlhf_served_adapter", self._newest)
+        """Return, for each worker, the fields of ``HeldWeight`` for each factor of the newest version, and for each
+        weight of a base in 4 bits. The base never changes, so it is read once."""
+        factors = await self._workers.ask("rlhf_served_adapter", self._newest)
+        if not self._base_is_packed:
+            return factors
+        if not self._base:
+            self._base = await self._workers.ask("rlhf_served_base")
+        return [own + base for own, base in zip(factors, self._base, strict=True)]
 
     @contextmanager
     def for_request(self) -> Iterator[LoRARequest]:

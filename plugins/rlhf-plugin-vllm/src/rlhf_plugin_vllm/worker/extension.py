@@ -11,7 +11,7 @@ from typing import Any
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader import register_model_loader
 
-from ..names import LOAD_FORMAT, TRANSFER_BACKEND
+from ..names import LOAD_FORMAT, TRANSFER_BACKEND, UNPACKED
 from .adapter_slots import AdapterSlots
 from .loader import PlainWeightsLoader
 from .receiver import UpdateInfo, WeightReceiver
@@ -64,6 +64,12 @@ class WorkerExtension:
         """Make vLLM ready to compute with the version of which all factors have come."""
         assert self._rlhf_slots is not None
         self._rlhf_slots.finish()
+
+    def rlhf_served_base(self) -> list[dict[str, Any]]:
+        """Return the fields of ``HeldWeight`` for each weight of a base in 4 bits of which this worker holds a part."""
+        return self.weight_transfer_engine.held(
+            getattr(self.weight_transfer_engine.model, UNPACKED)
+        )
 
     def rlhf_served_adapter(self, number: int) -> list[dict[str, Any]]:
         """Return the fields of ``HeldWeight`` for each factor of a version of which this worker holds a part."""

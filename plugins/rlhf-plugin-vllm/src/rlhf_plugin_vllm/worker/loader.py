@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,10 @@ from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbed
 from vllm.model_executor.model_loader import DefaultModelLoader
 from vllm.platforms import current_platform
 
+from ..names import QUANTIZATION, UNPACKED
 from .adapted_layers import adapted_layers
 from .experts import keep_plain_experts
+from .four_bits import FourBits
 from .narrow_heads import widen
 
 
@@ -57,7 +60,12 @@ class PlainWeightsLoader(DefaultModelLoader):
     """vLLM's default loader, which leaves the loaded weights in the layout of a checkpoint."""
 
     def __init__(self, load_config: LoadConfig) -> None:
-        super().__init__(replace(load_config, load_format="auto"))
+        settings = dict(load_config.model_loader_extra_config or {})
+        self._quantization: Mapping[str, Any] | None = settings.pop(QUANTIZATION, None)
+        self._four_bits: FourBits | None = None
+        super().__init__(
+            replace(load_config, load_format="auto", model_loader_extra_config=settings)
+        )
 
     def load_model(
         self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = ""
@@ -74,11 +82,31 @@ class PlainWeightsLoader(DefaultModelLoader):
         Raises:
             ValueError: the model has a layer whose weights vLLM keeps in another layout.
         """
-        super().load_weights(model, model_config)
+        if self._quantization is None:
+            super().load_weights(model, model_config)
+        else:
+            self._load_four_bits(model, model_config, self._quantization)
         for name, module in model.named_modules():
             _keep_plain(name, module)
             if current_platform.is_cpu() and isinstance(module, Attention):
                 widen(module)
+
+    def _load_four_bits(
+        self, model: Any, model_config: ModelConfig, settings: Mapping[str, Any]
+    ) -> None:
+        """Load weights as the trainer computes with them, and leave on the model where those in 4 bits went."""
+        device = next(model.parameters()).device
+        self._four_bits = FourBits(settings, model_config, device)
+        with self._four_bits.recorder:
+            super().load_weights(model, model_config)
+        setattr(model, UNPACKED, self._four_bits.placed())
+
+    def get_all_weights(
+        self, model_config: ModelConfig, model: nn.Module
+    ) -> Generator[tuple[str, Tensor], None, None]:
+        """Yield the weights of the files, those that the trainer holds in 4 bits unpacked."""
+        weights = super().get_all_weights(model_config, model)
+        yield from weights if self._four_bits is None else self._four_bits.unpacked(weights)
 
 
 def _keep_plain(name: str, module: Any) -> None:

@@ -216,14 +216,20 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         Raises:
             ValueError: a parameter was replaced by another tensor since the last update.
         """
+        names = sorted([*self._placed, *self._ties])
+        return self.held({name: self._placed[self._ties.get(name, name)] for name in names})
+
+    def held(self, weights: Mapping[str, Placed]) -> list[dict[str, Any]]:
+        """Return the fields of ``HeldWeight`` for weights whose places in the parameters are known.
+
+        Raises:
+            ValueError: a parameter was replaced by another tensor since the weights were copied.
+        """
         live = _storages(self.model)
-        found = {}
-        for name in sorted([*self._placed, *self._ties]):
-            placed = self._placed[self._ties.get(name, name)]
+        for name, placed in weights.items():
             if any(part.kept.untyped_storage().data_ptr() not in live for part in placed.parts):
                 raise ValueError(f"the parameter of {name} was replaced since the last update")
-            found[name] = placed
-        return held_weights(found)
+        return held_weights(weights)
 
     @staticmethod
     def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import ModelAdapter, NamedParameters, RoleSpec, norm_parameters
 from rlhf_core.plugins import Plugins
+from rlhf_core.weights import WeightSum, digest_of_sums, weight_sums
 
 from ..adapters.folder import is_adapter
 from .adapted import read_adapted
@@ -68,6 +69,7 @@ class RoleModel(nn.Module):
         self.value_head = value_head
         self.adapter = adapter
         self.head_name = head_name
+        self._unpacked: list[WeightSum] | None = None
         self.base: SharedBase | None = None
         """The weights that other roles of this process may compute with too; None: they are this role's alone."""
 
@@ -117,6 +119,26 @@ class RoleModel(nn.Module):
             yield from self.adapter.merged_weights(self.lm.model)
         else:
             yield from self.adapter.factors(self.lm.model)
+
+    def checksum(self, served: Iterable[tuple[str, Tensor]] | None = None) -> str:
+        """Return the digest of what engines serve: ``served``, and what the base's weights in 4 bits are unpacked to.
+
+        Args:
+            served: what ``served`` yields, if it was collected already.
+        """
+        sums = weight_sums(self.served() if served is None else served)
+        return digest_of_sums([*sums, *self._unpacked_sums()])
+
+    def _unpacked_sums(self) -> list[WeightSum]:
+        """Return the sums of unpacked weights, which are computed once, since the base never changes."""
+        adapter = self.adapter
+        if adapter is None or adapter.served_rank is None:
+            return []
+        if self._unpacked is None:
+            is_packed = "quantization_config" in adapter.load_options()
+            weights = adapter.unpacked_weights(self.lm.model) if is_packed else ()
+            self._unpacked = weight_sums(weights)
+        return self._unpacked
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint needs, by their names in the model: all of them, tied ones under each of

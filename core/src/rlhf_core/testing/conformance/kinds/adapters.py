@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....capabilities import SERVES_ADAPTERS, SHARES_WEIGHTS
+from ....capabilities import SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS
 from ..comparing import assert_equal
 from ..subject import Check, Subject
 from ..tiny_policy import tiny_model
@@ -207,6 +207,28 @@ def check_factors_make_the_difference(subject: Subject) -> None:
             assert_equal(made[name], tensor, f"{name} by factors")
 
 
+def check_unpacked_weights_are_the_base(subject: Subject) -> None:
+    """The plain model with the unpacked weights computes what the base computes; with the factors' products added, what
+    the adapted model computes."""
+    from transformers import AutoModelForCausalLM
+
+    with _adapted(subject) as case:
+        case.stir()
+        plain = AutoModelForCausalLM.from_pretrained(case.folder, dtype=torch.float32).eval()
+        state = plain.state_dict()
+        unpacked = dict(case.adapter.unpacked_weights(case.model))
+        assert unpacked, "unpacked_weights yields nothing, but load_options quantize"
+        for name, weight in unpacked.items():
+            assert name in state, f"unpacked_weights yields {name}, which the plain model lacks"
+            state[name].copy_(weight)
+        assert_equal(case.logits(plain), case.base_logits(), "logits of the unpacked base")
+        factors = dict(case.adapter.factors(case.model))
+        for module in {name.rpartition(".")[0] for name in factors}:
+            product = factors[f"{module}.lora_B"] @ factors[f"{module}.lora_A"]
+            state[f"{module}.weight"].add_(product)
+        assert_equal(case.logits(plain), case.logits(), "logits of the unpacked base with factors")
+
+
 def check_peft_loads_what_is_saved(subject: Subject) -> None:
     """A saved folder that has PEFT's settings is one of PEFT, which loads it to the same outputs."""
     with _adapted(subject) as case, tempfile.TemporaryDirectory() as folder:
@@ -222,12 +244,16 @@ def check_peft_loads_what_is_saved(subject: Subject) -> None:
 
 
 def _is_merged(subject: Subject) -> bool:
-    """True unless the engine has to share the model, as for a base that cannot take anything in."""
-    return SHARES_WEIGHTS not in subject.needs
+    """True unless the base is one that cannot take anything in, so that no engine gets merged weights."""
+    return not {SHARES_WEIGHTS, SERVES_FOUR_BITS} & subject.needs
 
 
 def _is_served(subject: Subject) -> bool:
-    return SERVES_ADAPTERS in subject.needs
+    return SERVES_ADAPTERS in subject.needs and _is_merged(subject)
+
+
+def _is_unpacked(subject: Subject) -> bool:
+    return SERVES_FOUR_BITS in subject.needs
 
 
 CHECKS = (
@@ -240,5 +266,6 @@ CHECKS = (
     Check(check_merged_weights_are_the_adapted_model, applies=_is_merged),
     Check(check_merging_leaves_the_base, applies=_is_merged),
     Check(check_factors_make_the_difference, applies=_is_served),
+    Check(check_unpacked_weights_are_the_base, applies=_is_unpacked),
     Check(check_peft_loads_what_is_saved, applies=_is_merged),
 )
