@@ -82,7 +82,7 @@ def component(name, **keywords):
 
 
 def adapter(config):
-    return types.SimpleNamespace(served_rank=getattr(config, "rank", None))
+    return types.SimpleNamespace(served_rank=getattr(config, "rank", None), load_options=dict)
 
 
 COMPONENTS = {

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlhf_core import ConfigError
-from rlhf_torch.heads import statistics
+from rlhf_torch.heads import on_gpu, statistics
 from rlhf_torch.heads.statistics import read_fused, read_plain
 from rlhf_torch.models.modeling import LogitForm
 
@@ -76,7 +76,8 @@ def logits_and_targets(rows, dtype):
 
 @pytest.fixture
 def uncompiled(monkeypatch):
-    monkeypatch.setattr(statistics, "compiled", lambda function: function)
+    for module in (statistics, on_gpu):
+        monkeypatch.setattr(module, "compiled", lambda function: function)
 
 
 @pytest.mark.usefixtures("uncompiled")

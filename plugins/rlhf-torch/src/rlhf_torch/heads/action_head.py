@@ -17,8 +17,7 @@ from torch import Tensor
 
 from rlhf_core.objective import ActionScores
 
-from .compiling import compiled
-from .fused_head import head_grad, head_scores
+from .on_gpu import head_grad_, head_scores
 
 if TYPE_CHECKING:
     from ..models.modeling import CausalLM
@@ -87,7 +86,7 @@ class _ChunkedHead(torch.autograd.Function):
                 ctx.kept = products
             raw = products.raw.detach()
             if hidden.is_cuda:
-                scores = compiled(head_scores)(raw, ids[span], form)
+                scores = head_scores(raw, ids[span], form)
                 logprobs[span], entropies[span], logsumexps[span] = scores
                 continue
             all_logprobs = form.apply(raw).log_softmax(-1)  # (m, V)
@@ -114,14 +113,13 @@ class _ChunkedHead(torch.autograd.Function):
             with torch.enable_grad():
                 products = raw if is_fused else ctx.form.apply(raw)
             if is_fused:
-                zeros = torch.zeros_like(entropies[span])
-                grad_products = compiled(head_grad)(
-                    raw.detach(),
+                grad_products = head_grad_(
+                    raw,
                     ids[span, 0],
                     ctx.form,
                     logsumexps[span],
-                    zeros if grad_logprobs is None else grad_logprobs[span, 0],
-                    zeros if grad_entropies is None else grad_entropies[span],
+                    None if grad_logprobs is None else grad_logprobs[span, 0],
+                    None if grad_entropies is None else grad_entropies[span],
                     entropies[span],
                 )
             else:

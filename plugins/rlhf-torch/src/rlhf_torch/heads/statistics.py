@@ -13,7 +13,8 @@ from rlhf_core.contracts import Statistic
 
 from .action_head import expected
 from .compiling import compiled
-from .fused_head import head_scores, head_sum_pi_squared
+from .fused_head import head_sum_pi_squared
+from .on_gpu import head_scores
 
 if TYPE_CHECKING:
     from ..models.modeling import CausalLM, LogitForm
@@ -72,8 +73,8 @@ def read_fused(
     names: Sequence[Statistic],
     form: LogitForm,
 ) -> Float[Tensor, "m names"]:
-    """Return what ``read_plain`` does, by the functions that training compiles, so both find the same log-probs."""
-    logprobs, entropies, logsumexp = compiled(head_scores)(raw, targets[:, None], form)
+    """Return what ``read_plain`` does, by the functions that training calls, so both find the same log-probs."""
+    logprobs, entropies, logsumexp = head_scores(raw, targets[:, None], form)
     found: dict[Statistic, Tensor] = {"logprobs": logprobs[:, 0], "entropy": entropies}
     if "sum_pi_squared" in names:
         found["sum_pi_squared"] = compiled(head_sum_pi_squared)(raw, form, logsumexp)

@@ -78,7 +78,7 @@ class CausalLM(nn.Module):
                 use_cache=False,
                 layout=layout,
             )
-        hidden: Tensor = output.last_hidden_state[0]
+        hidden: Tensor = output.last_hidden_state.squeeze(0)
         return hidden
 
     def compile_layers(self, **options: Any) -> None:

@@ -113,9 +113,9 @@ class PackedLayout:
         # The kernel lets query heads share keys and values; torch 2.12 and later need the flag for that.
         options: dict[str, Any] = {"enable_gqa": True} if _varlen_takes_gqa() else {}
         output = varlen_attn(
-            query[0].transpose(0, 1),  # (N, H, D_head)
-            key[0].transpose(0, 1),
-            value[0].transpose(0, 1),
+            query.squeeze(0).transpose(0, 1),  # (N, H, D_head)
+            key.squeeze(0).transpose(0, 1),
+            value.squeeze(0).transpose(0, 1),
             self.cu_seqlens,
             self.cu_seqlens,
             self.longest,
@@ -150,7 +150,8 @@ class _Padding:
         self.back = on_device(is_token.flatten().nonzero()[:, 0], device)  # (N,)
 
     def pad(self, packed: Tensor) -> Tensor:
-        rows = packed[0].transpose(0, 1)  # (N, H, D_head)
+        # The gradient of an index would be a copy into zeros, that of a squeeze is a view.
+        rows = packed.squeeze(0).transpose(0, 1)  # (N, H, D_head)
         if not self.even:
             rows = rows.index_select(0, self.there)
         padded: Tensor = rows.unflatten(0, self.shape).transpose(1, 2)

@@ -50,7 +50,7 @@ class WholeGraph:
             )
         if self.then is not None:
             self.then()
-        hidden: Tensor = output.last_hidden_state[0]
+        hidden: Tensor = output.last_hidden_state.squeeze(0)
         return hidden if torch.is_grad_enabled() else hidden.detach()
 
     def close(self) -> None:

@@ -58,16 +58,23 @@ class Updater:
 
         A float32 weight is its own master, and its ``.grad`` adds up by itself.
         """
+        first: list[Tensor] = []
+        copies: list[Tensor] = []
         for name, weight in self.copied.items():
             if weight.grad is None:
                 continue
             master = self.masters[name]
             if master.grad is None:
-                master.grad = weight.grad.float()
+                master.grad = torch.empty_like(master)
+                copies.append(master.grad)
+                first.append(weight.grad)
             else:
                 # add_ reads bfloat16 directly: a separate cast takes half as long again.
                 master.grad.add_(weight.grad)
             weight.grad = None
+        if copies:
+            # One kernel for many tensors, at twice the speed of a cast of each.
+            torch._foreach_copy_(copies, first)
 
     def update(self) -> Metrics:
         """Clip the gradients, step the optimizer and the moving average, clear the gradients, and return metrics.
@@ -107,8 +114,9 @@ class Updater:
     @torch.no_grad()
     def publish(self) -> None:
         """Round the float32 copies into the model."""
-        for name, weight in self.copied.items():
-            weight.copy_(self.masters[name])
+        if self.copied:
+            masters = [self.masters[name] for name in self.copied]
+            torch._foreach_copy_(list(self.copied.values()), masters)
 
     def offload(self) -> None:
         """Move optimizer state, float32 copies and the moving average to the host."""

@@ -1,0 +1,74 @@
+"""Kernels of the output head against the functions that they replace; on a CPU by Triton's interpreter: TRITON_INTERPRET=1."""
+
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from rlhf_torch.heads import fused_head, head_kernels
+from rlhf_torch.models.modeling import LogitForm
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1",
+    reason="without a GPU Triton needs TRITON_INTERPRET=1 from the start",
+)
+
+FORMS = [LogitForm(), LogitForm(scale=0.5, temperature=0.7), LogitForm(2.0, 5.0, 1.3)]
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """The module, with blocks that cut a small vocabulary."""
+    monkeypatch.setattr(head_kernels, "SCORES_BLOCK", 64)
+    monkeypatch.setattr(head_kernels, "GRAD_BLOCK", 32)
+    return head_kernels
+
+
+@pytest.fixture
+def material():
+    draw = torch.Generator().manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def make(dtype, num_ids):
+        raw = (4 * torch.randn(7, 211, generator=draw)).to(dtype)
+        ids = torch.randint(211, (7, num_ids), generator=draw)
+        return raw.to(device), ids.to(device), torch.randn(2, 7, generator=draw).to(device)
+
+    return make
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scores_and_gradients_are_those_of_plain_functions(kernels, material, form, dtype):
+    raw, ids, (of_logprob, of_entropy) = material(dtype, 3)
+    expected = fused_head.head_scores(raw, ids, form)
+
+    actual = kernels.head_scores(raw, ids, form)
+
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+    _, entropies, logsumexp = expected
+    for grad_entropy in (None, of_entropy):
+        known = form, logsumexp, of_logprob
+        zeros = torch.zeros_like(of_logprob) if grad_entropy is None else grad_entropy
+        plain = fused_head.head_grad(raw, ids[:, 0], *known, zeros, entropies)
+        room = raw.clone()
+        made = kernels.head_grad_(room, ids[:, 0], *known, grad_entropy, entropies)
+        assert made.data_ptr() == room.data_ptr()
+        step = 1e-5 if dtype == torch.float32 else 2**-7
+        torch.testing.assert_close(made, plain, atol=1e-5, rtol=step)
+
+
+def test_extreme_logits_stay_finite(kernels, material):
+    raw, ids, _ = material(torch.float32, 1)
+    raw[0, :] = -1e30
+    raw[0, 200] = 0.0
+    raw[1, 0] = 1e4
+
+    actual = kernels.head_scores(raw, ids, LogitForm())
+
+    expected = fused_head.head_scores(raw.double().float(), ids, LogitForm())
+    torch.testing.assert_close(actual[0], expected[0])
+    torch.testing.assert_close(actual[2], expected[2])
+    assert all(bool(part.isfinite().all()) for part in actual)
