@@ -125,6 +125,8 @@ def _for_adapter(rank: int, dtype: str, *, on_cpu: bool) -> dict[str, Any]:
         "max_lora_rank": min(room for room in rooms if room >= rank),
         "max_loras": VERSIONS_AT_ONCE,
         "max_cpu_loras": VERSIONS_KEPT,
+        # Every request has an adapter, so CUDA graphs without one would only make the start longer.
+        "compilation_config": {"cudagraph_specialize_lora": False},
     }
 
 

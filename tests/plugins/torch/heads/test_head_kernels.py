@@ -1,4 +1,4 @@
-"""Kernels of the output head against the functions that they replace; on a CPU by Triton's interpreter: TRITON_INTERPRET=1."""
+"""Kernels of the output head against the functions that they replace; on a CPU with TRITON_INTERPRET=1."""
 
 import os
 

@@ -115,7 +115,7 @@ class Updater:
     def publish(self) -> None:
         """Round the float32 copies into the model."""
         if self.copied:
-            masters = [self.masters[name] for name in self.copied]
+            masters: list[Tensor] = [self.masters[name] for name in self.copied]
             torch._foreach_copy_(list(self.copied.values()), masters)
 
     def offload(self) -> None:
