@@ -2,7 +2,16 @@ import dataclasses
 
 import pytest
 
-from rlhf_core.contracts import Action, Observation, StepResult, Stop, Task, ToolCall, Uid
+from rlhf_core.contracts import (
+    Action,
+    Observation,
+    StepResult,
+    Stop,
+    Task,
+    ToolCall,
+    TurnSampling,
+    Uid,
+)
 from rlhf_core.environments.frames import packed, unpacked
 from rlhf_core.environments.messages import (
     MessageError,
@@ -35,7 +44,11 @@ ACTION = Action(
     tool_calls=(ToolCall(name="n", arguments="{", id="i"),),
     malformed=("no name",),
 )
-OBSERVATION = Observation(messages=({"role": "tool", "content": "x"},), tools=({"name": "f"},))
+OBSERVATION = Observation(
+    messages=({"role": "tool", "content": "x"},),
+    tools=({"name": "f"},),
+    sampling=TurnSampling(max_new_tokens=3, stop=("a",)),
+)
 RESULT = StepResult(
     observation=OBSERVATION, reward=0.1, rewards={"a": 2.0}, done=True, metrics={"m": 3.0}
 )
@@ -54,6 +67,7 @@ def sent(fields):
         (Observation(text=""), observation_fields, observation_of),
         (Observation(token_ids=(3,)), observation_fields, observation_of),
         (Observation(), observation_fields, observation_of),
+        (Observation(sampling=TurnSampling()), observation_fields, observation_of),
         (RESULT, result_fields, result_of),
     ],
 )
@@ -69,7 +83,7 @@ def test_every_field_of_a_contract_is_part_of_the_test(value):
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         assert getattr(value, field.name) != default, field.name
-    covered = {"text", "messages", "token_ids", "tools"}
+    covered = {"text", "messages", "token_ids", "tools", "sampling"}
     assert {field.name for field in dataclasses.fields(Observation)} == covered
 
 
@@ -80,6 +94,8 @@ def test_every_field_of_a_contract_is_part_of_the_test(value):
         ({"text": 3}, "text of type int; expected str"),
         ({"messages": [3]}, "messages that are not each of type dict"),
         ({"messages": {"role": "user"}}, "messages of type dict; expected list"),
+        ({"sampling": {"max_new_tokens": 0}}, "max_new_tokens is 0; expected at least 1"),
+        ({"sampling": {"stop": "a"}}, "stop of type str; expected list"),
         ({"token_ids": [True]}, "token_ids that are not each of type int"),
         ({"text": "a", "token_ids": [1]}, "takes one of text, messages and token_ids"),
     ],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..component import ComponentRef, Registered
-from ..contracts.environment import Environment
+from ..contracts.environment import Environment, manifest_of
 from ..errors import PluginError
 from .messages import PROTOCOL, Plain
 
@@ -64,11 +64,13 @@ def open_environment(
     require_protocol(hello)
     options = registered.validate(hello.get("options", {}))
     factory = registered.load()
+    manifest = manifest_of(factory)
     return MadeEnvironment(
         make=lambda: factory(options),
         greeting={
             "protocol": PROTOCOL,
             "environment": registered.name,
             "origin": registered.origin,
+            "manifest": asdict(manifest) if manifest is not None else None,
         },
     )

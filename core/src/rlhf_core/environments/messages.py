@@ -14,7 +14,7 @@ from typing import Any
 
 from ..batch.task import Task, Uid
 from ..batch.trajectory import Stop
-from ..contracts.environment import Action, Observation, StepResult, ToolCall
+from ..contracts.environment import Action, Observation, StepResult, ToolCall, TurnSampling
 from ..processes.problem import Problem, ProblemKind
 
 PROTOCOL = 1
@@ -99,6 +99,9 @@ def observation_fields(observation: Observation) -> Plain:
         fields["token_ids"] = list(observation.token_ids)
     if observation.tools:
         fields["tools"] = [dict(tool) for tool in observation.tools]
+    if (wishes := observation.sampling) is not None:
+        stop = None if wishes.stop is None else list(wishes.stop)
+        fields["sampling"] = {"max_new_tokens": wishes.max_new_tokens, "stop": stop}
     return fields
 
 
@@ -118,9 +121,21 @@ def observation_of(fields: Any) -> Observation:
             messages=tuple(_each(fields.get("messages", []), dict, "messages")),
             token_ids=token_ids,
             tools=tuple(_each(fields.get("tools", []), dict, "tools")),
+            sampling=_sampling_of(fields.get("sampling")),
         )
     except ValueError as error:
         raise MessageError(str(error)) from error
+
+
+def _sampling_of(fields: Any) -> TurnSampling | None:
+    if fields is None:
+        return None
+    _check(fields, dict, "sampling")
+    stop = fields.get("stop")
+    return TurnSampling(
+        max_new_tokens=_optional(fields, "max_new_tokens", int),
+        stop=None if stop is None else tuple(_each(stop, str, "stop")),
+    )
 
 
 def result_fields(result: StepResult) -> Plain:
