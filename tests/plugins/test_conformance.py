@@ -135,8 +135,9 @@ OWN_TESTS = {
     "loggers:mlflow",
     "tools:tools",
 }
-"""They start processes, write outside of a run's folder, or are nothing without options: tests/plugins/vllm/test_contract.py,
-tests/plugins/loggers/test_contract.py, tests/plugins/deepspeed and tests/plugins/tools test them."""
+"""They start processes, write outside of a run's folder, or are nothing without options. Tests of them:
+tests/plugins/vllm/test_contract.py, tests/plugins/loggers/test_contract.py, tests/plugins/deepspeed and
+tests/plugins/tools."""
 
 
 def _subjects():

@@ -54,6 +54,7 @@ def folder(workspace, tmp_path, monkeypatch) -> Path:
 
 
 SMALL = ("--rollout.max_new_tokens", "6", "--log.progress", "off")
+LONG = ("--rollout.max_length", "64")
 DATA = ("--data", "prompts.jsonl", "--reward", "rewards.py:ones")
 
 

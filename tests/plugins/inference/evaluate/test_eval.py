@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +12,7 @@ import pytest
 
 from rlhf_cli.main import main
 
-from .conftest import DATA, SMALL
+from .conftest import DATA, LONG, SMALL
 
 
 @pytest.mark.slow
@@ -53,7 +55,7 @@ def test_a_line_says_what_was_read_written_and_earned(evaluate):
 
 def test_an_environment_is_played_turn_by_turn(evaluate):
     lines, (summary,) = evaluate(
-        "--env", "echo_after_hint", "--eval.max_samples", "4", "--eval.n_samples", "2"
+        *LONG, "--env", "echo_after_hint", "--eval.max_samples", "4", "--eval.n_samples", "2"
     )
 
     assert [line["uid"] for line in lines] == [f"-1.{n}.{m}.0" for n in range(4) for m in range(2)]
@@ -68,6 +70,7 @@ def test_an_environment_is_played_turn_by_turn(evaluate):
 
 def test_each_environment_of_several_has_numbers_of_its_own(evaluate):
     _, sets = evaluate(
+        *LONG,
         "--env",
         "echo_after_hint",
         "other=echo_after_hint",
@@ -78,6 +81,36 @@ def test_each_environment_of_several_has_numbers_of_its_own(evaluate):
     )
 
     assert [(one["set"], one["tasks"]) for one in sets] == [("echo_after_hint", 2), ("other", 2)]
+
+
+AGENT = """
+import json
+import urllib.request
+
+
+def agent(context):
+    body = {"model": "policy", "messages": [{"role": "user", "content": "2+2="}]}
+    request = urllib.request.Request(
+        f"{context.base_url}/chat/completions",
+        json.dumps(body).encode(),
+        {"authorization": f"Bearer {context.api_key}", "content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        text = json.load(answer)["choices"][0]["message"]["content"]
+    return float(len(text) > 0)
+"""
+
+
+def test_an_agent_behind_an_endpoint_is_evaluated_on_what_it_sampled(evaluate, folder):
+    (folder / "mine.py").write_text(AGENT)
+    words = ["--executor", "endpoint", "--rollout.endpoint.agent", "mine.py:agent", *LONG]
+
+    lines, (summary,) = evaluate("--data", "prompts.jsonl", "--data.max_samples", "3", *words)
+
+    assert summary["reward"]["value"] > 0
+    assert [line["turns"] for line in lines] == [1, 1, 1]
+    assert all(line["segments"][0]["turns"] for line in lines)
+    assert {line["end"] for line in lines} == {"finished"}
 
 
 SUMS = '''
@@ -108,7 +141,7 @@ class Sums:
 def test_the_tasks_that_an_environment_makes_for_evaluation_are_played(evaluate, folder, capsys):
     (folder / "sums.py").write_text(SUMS)
 
-    lines, (summary,) = evaluate("--env", "sums.py:Sums")
+    lines, (summary,) = evaluate("--env", "sums.py:Sums", *LONG)
 
     assert [(line["task"], line["prompt"]) for line in lines] == [
         ("k0", "0+2="),
@@ -116,7 +149,7 @@ def test_the_tasks_that_an_environment_makes_for_evaluation_are_played(evaluate,
         ("k2", "2+2="),
     ]
     assert summary["reward"]["value"] == 0.75
-    words = ["eval", "model", *SMALL, "--env", "sums.py:Sums", "--output", "b"]
+    words = ["eval", "model", *SMALL, "--env", "sums.py:Sums", *LONG, "--output", "b"]
     assert main([*words, "--eval.environment_split", "test"]) == 2
     assert "has no split 'test', so there is nothing to evaluate on" in capsys.readouterr().err
 
@@ -142,7 +175,7 @@ class Moody:
 
 def test_an_environment_that_fails_costs_what_the_executors_policy_says(evaluate, folder, capsys):
     (folder / "moody.py").write_text(BROKEN)
-    words = ["--env", "moody.py:Moody", "--eval.max_samples", "3", "--eval.n_samples", "2"]
+    words = [*LONG, "--env", "moody.py:Moody", "--eval.max_samples", "3", "--eval.n_samples", "2"]
     assert main(["eval", "model", *SMALL, *words, "--output", "a"]) == 1
     err = capsys.readouterr().err
     assert "not today" in err
@@ -180,6 +213,7 @@ def test_a_finished_folder_gives_its_table_again_without_playing(evaluate, capsy
     evaluate(*DATA)
 
     assert capsys.readouterr().out.splitlines()[:-1] == first[:-1]
+    assert first[-4].startswith("seconds of a task: ")
 
 
 def test_another_threshold_counts_the_same_episodes_anew(evaluate):
@@ -246,6 +280,19 @@ def test_another_model_is_refused_until_the_folder_is_overwritten(evaluate, fold
     evaluate(*DATA, "--overwrite", model="second")
 
 
+def test_a_model_whose_files_have_changed_is_another_one(evaluate, folder, base, capsys):
+    """A run that is trained again exports to the same folder, and its old results have to stay its own."""
+    (folder / "model").unlink()
+    shutil.copytree(base, folder / "model")
+    evaluate(*DATA)
+    os.utime(folder / "model" / "model.safetensors", ns=(1, 1))
+
+    assert main(["eval", "model", *SMALL, *DATA, "--output", "out"]) == 2
+
+    assert "model model: its files have changed since the results in out" in capsys.readouterr().err
+    evaluate(*DATA, "--overwrite")
+
+
 def test_changed_data_are_refused(evaluate, folder, capsys):
     evaluate(*DATA)
     rows = (folder / "prompts.jsonl").read_text()
@@ -275,9 +322,10 @@ def test_changed_data_are_refused(evaluate, folder, capsys):
             "needs 'environment': choose one with --env",
         ),
         (
-            ["model", "--env", "echo_after_hint", "--data.split", "x"],
+            ["model", "--env", "echo_after_hint", *LONG, "--data.split", "x"],
             "data.split would change nothing",
         ),
+        (["model", "--env", "echo_after_hint"], "--rollout.max_length is required"),
         (["model", *DATA, "--url", "http://localhost:1/v1"], "both say who answers"),
         (["--url", "localhost", "--model-name", "m", *DATA], "expected an address such as"),
         (["--url", "http://a:b@c/v1", "--model-name", "m", *DATA], "without a name or password"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rlhf_core import ConfigError
-from rlhf_core.capabilities import Chosen
+from rlhf_core.capabilities import REWARDS_EPISODES, SEVERAL_TURNS, Chosen
 from rlhf_core.capabilities import check as check_capabilities
 from rlhf_core.config import (
     Labels,
@@ -36,7 +36,8 @@ def check(run: EvalOptions, selections: Selections, labels: Labels, plugins: Plu
         ConfigError: names the options and the fix.
         CapabilityError: a component lacks what it needs.
     """
-    for problem in (*_problems(run, labels), *_remote_problems(run, labels)):
+    brings = selections["rollout.executor"][0].registered.component.provides
+    for problem in (*_problems(run, labels, brings), *_remote_problems(run, labels)):
         raise ConfigError(problem)
     if run.remote.url is None:
         _check_components(run, selections, labels)
@@ -44,7 +45,8 @@ def check(run: EvalOptions, selections: Selections, labels: Labels, plugins: Plu
     refuse_typed(_without_effect(run, selections), labels)
 
 
-def _problems(run: EvalOptions, labels: Labels) -> Iterator[str]:
+def _problems(run: EvalOptions, labels: Labels, brings: frozenset[str]) -> Iterator[str]:
+    is_rewarded = bool(run.reward.use or run.env.use or REWARDS_EPISODES in brings)
     if not (run.model.path or run.remote.url):
         yield "rlhf eval: expected a model; got none. Write rlhf eval MODEL, or --remote.url http://HOST/v1."
     if run.model.path and run.remote.url:
@@ -53,8 +55,14 @@ def _problems(run: EvalOptions, labels: Labels) -> Iterator[str]:
         )
     if not (run.data.train or run.env.use):
         yield "rlhf eval: expected tasks; got none. Add --data FILE.jsonl with --reward NAME, or --env NAME."
-    if not (run.reward.use or run.env.use):
+    if not is_rewarded:
         yield "rlhf eval: expected something that scores answers; got nothing. Add --reward NAME."
+    is_long = SEVERAL_TURNS in brings and bool(run.env.use or REWARDS_EPISODES in brings)
+    if is_long and run.rollout.max_length is None and not run.remote.url:
+        yield (
+            "--rollout.max_length is required with several turns: prompt, all answers and what the environment says "
+            "have to fit in. Set it to the tokens of the longest episode."
+        )
     if run.model.adapter and is_peft_folder(run.model.path):
         yield (
             f"{labels('model.adapter')} {run.model.adapter}: {run.model.path} is an adapter already. Give the base as "

@@ -39,6 +39,8 @@ from ..worklist.configuration import GoingOn, record_config
 from ..worklist.in_order import in_order
 from ..worklist.progress import WorkProgress
 from .jobs import EvalJob, Work, work_of
+from .model_files import NAME as MODEL_FILES
+from .model_files import check_same_files
 from .options import EPISODES, SECONDS, SUMMARY, EvalOptions
 from .playing import EnginePlayer, PlaysJobs, ScoringQueue
 from .records import EpisodeRecord, cut_lines, keep_whole_jobs, read_episodes
@@ -74,9 +76,12 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
     with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
         path = folder / EPISODES
         if options.overwrite:
-            for name in (EPISODES, SECONDS, SUMMARY, CONFIGURATION):
+            for name in (EPISODES, SECONDS, SUMMARY, CONFIGURATION, MODEL_FILES):
                 remove(folder / name)
-        record_config(resolved, folder, GOING_ON, is_begun=path.exists())
+        is_begun = path.exists()
+        record_config(resolved, folder, GOING_ON, is_begun=is_begun)
+        if options.remote.url is None:
+            check_same_files(found_model(options.model), folder, is_begun=is_begun)
         try:
             progress = asyncio.run(_evaluate(resolved, folder, interrupts))
         except (RewardError, RolloutError) as error:
@@ -90,7 +95,8 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
             )
             return _result("interrupted", progress.done, begin, message)
         _report(options, folder)
-    print(f"\nepisodes: {path}\nsummary: {folder / SUMMARY}")
+    print(f"\nseconds of a task: {_seconds(folder / SECONDS)}")
+    print(f"episodes: {path}\nsummary: {folder / SUMMARY}")
     print(f"{time.monotonic() - begin:,.1f} s, {progress.rate()}")
     return _result("finished", progress.done, begin)
 
@@ -141,6 +147,16 @@ def _report(options: EvalOptions, folder: Path) -> None:
     print("\n\n".join(map(block, summaries)))
     if options.report.by_task:
         print(f"\n{task_lines(evaluation.tasks())}")
+
+
+def _seconds(path: Path) -> str:
+    """Return mean, median and maximum of the seconds that tasks took, waiting for others included."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    taken = sorted(float(json.loads(line)["seconds"]) for line in lines)
+    if not taken:
+        return "none"
+    mean, middle = sum(taken) / len(taken), taken[len(taken) // 2]
+    return f"{mean:.3g} on average, {middle:.3g} in the middle, {taken[-1]:.3g} at most"
 
 
 def _result(
