@@ -16,6 +16,7 @@ def test_the_components_are_registered_with_what_they_need_and_provide():
         ("rlhf_rollout_executors", "single_turn"),
         ("rlhf_rollout_executors", "multi_turn"),
         ("rlhf_environments", "echo_after_hint"),
+        ("rlhf_environments", "echo_digits"),
     ):
         plugins.get(hook, name).build()
 
