@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlhf_core import PluginError
-from rlhf_core.contracts import TopTokens
+from rlhf_core.contracts import ROW_WEIGHTS, TopTokens
 from rlhf_core.objective import ActionColumns, ActionGrid
 
 
@@ -73,3 +73,19 @@ def test_margins_of_pairs_come_with_their_rows(batch):
 
     assert columns_of(with_margins, [2, 0]).margins.tolist() == [-1.0, 0.5]
     assert columns_of(batch, [0]).margins is None
+
+
+def test_weights_of_rows_are_those_of_their_actions(batch):
+    weights = np.array([0.4, 0.4, 1.0, 0.6, 0.6, 0.6], dtype=np.float32)
+    weighted = replace(batch, columns={ROW_WEIGHTS: weights})
+
+    assert columns_of(weighted, [2, 0]).row_weights.tolist() == weights[[3, 0]].tolist()
+    assert columns_of(replace(batch, columns={}), [0]).row_weights is None
+
+
+def test_rows_without_actions_have_no_weight():
+    """A rank that has nothing to do computes with such rows."""
+    grid = ActionGrid.of(np.array([0, 0]), torch.device("cpu"))
+    columns = ActionColumns(flat={ROW_WEIGHTS: torch.zeros(0)}, grid=grid)
+
+    assert columns.row_weights.tolist() == [0.0, 0.0]

@@ -12,6 +12,7 @@ from torch import nn
 from rlhf_core import Component, Config, Registered
 from rlhf_core.capabilities import UNPAIRED_ANSWERS
 from rlhf_core.contracts import (
+    ROW_WEIGHTS,
     ComponentRef,
     LossInputs,
     Normalizers,
@@ -331,6 +332,14 @@ def make_batch(
         teacher_top=_top_tokens(rng, size, top) if top else None,
         supervised=make_trajectories(3, seed + 7) if supervised else None,
     )
+
+
+def in_pairs(batch: TrainBatch) -> TrainBatch:
+    """The batch with each two neighboring rows as an episode."""
+    lengths = batch.trajectories.num_actions
+    of_episode = lengths.reshape(-1, 2).sum(axis=1).repeat(2)
+    weights = np.repeat((lengths / of_episode).astype(np.float32), lengths)
+    return replace(batch, columns={**batch.columns, ROW_WEIGHTS: weights})
 
 
 def make_answers(seed: int = 0, pairs: int = 4) -> TrainBatch:

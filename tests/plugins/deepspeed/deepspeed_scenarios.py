@@ -22,6 +22,7 @@ from deepspeed_material import (
     SEPARATED,
     SGD,
     SINGLE,
+    in_pairs,
     make_answers,
     make_batch,
     make_plan,
@@ -127,7 +128,8 @@ class Found:
 
 
 def gradient(place: Place, found: Found) -> None:
-    """One step of SGD on policy loss, KL, entropy and a supervised term, from trajectories that are cut unevenly."""
+    """One step of SGD on policy loss, KL, entropy and a supervised term, from trajectories that are cut unevenly. Each
+    two neighbors are an episode, whose rows are on different ranks and in different micro-batches."""
     for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"):
         objective = PolicyObjective(
             loss=LOSS,
@@ -136,8 +138,10 @@ def gradient(place: Place, found: Found) -> None:
             entropy_bonus=True,
             terms=(LossTerm(loss=LOSS, weight=0.3, aggregation=mode, rows="supervised"),),
         )
-        backend, batch = place.start(objective=objective), make_batch(supervised=True)
+        backend, batch = place.start(objective=objective), in_pairs(make_batch(supervised=True))
         plan = make_plan(batch, kl_coef=0.1, entropy_coef=0.05, return_logprobs=True)
+        totals = replace(plan.normalizers, num_sequences=len(batch.trajectories) // 2)
+        plan = replace(plan, normalizers=totals)
         outcome = backend.train_step(place.part(batch), plan)
         found.metrics(outcome)
         found.array(f"logprobs/{mode}", outcome.logprobs)

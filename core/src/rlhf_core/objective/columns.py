@@ -66,8 +66,10 @@ class ActionColumns:
     @property
     def row_weights(self) -> Float[Tensor, " b"] | None:
         """Share of each row in the actions of its episode; None: each row of the update is an episode."""
-        weights = self.flat.get(ROW_WEIGHTS)
-        return None if weights is None else self.grid.last(weights)
+        if ROW_WEIGHTS not in self.flat:
+            return None
+        # All actions of a row hold its weight. A row without actions, or a micro-batch without any, has weight 0.
+        return self.padded(ROW_WEIGHTS)[:, :1].sum(dim=1)
 
     def padded(self, name: str) -> Shaped[Tensor, "b a ..."]:
         """Return a column as rows, with 0 at padding.
