@@ -42,7 +42,8 @@ ALLOWED = {
 def first_party_names():
     names = {
         name
-        for registry in load("").registries.values()
+        for hook, registry in load("").registries.items()
+        if hook != "rlhf_commands"  # commands are typed, not chosen
         for entry in registry
         if entry.distribution is not None
         and entry.distribution.metadata["Name"].startswith("rlhf-plugin-")
