@@ -6,7 +6,6 @@ import pytest
 from tests.core.data.chat.zoo import KINDS, tokenizer_of
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import write_tiny_model
 
 
 @pytest.fixture
@@ -27,8 +26,8 @@ def check(capsys, *arguments):
     return code, captured.out, captured.err
 
 
-def test_a_template_that_keeps_everything_is_fine(tmp_path, capsys):
-    code, output, _ = check(capsys, str(write_tiny_model(tmp_path / "model")))
+def test_a_template_that_keeps_everything_is_fine(saved, capsys):
+    code, output, _ = check(capsys, saved("characters"))
 
     assert code == 0
     assert (
