@@ -1,0 +1,85 @@
+"""A rollout that asks, played in turns."""
+
+import asyncio
+
+import pytest
+
+from rlhf_bridge_verifiers.handover import Handover, plain
+from rlhf_core import RolloutError
+from rlhf_core.contracts import Action, Stop
+
+
+def say(text, turn=0):
+    return Action(text=text, token_ids=(), stop=Stop.EOS, turn=turn)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def test_only_what_is_new_is_asked_and_the_outcome_comes_last():
+    async def rollout(ask):
+        talk = [user("a")]
+        first = await ask(talk)
+        talk += [{"role": "assistant", "content": first.text}, user("b"), user("c")]
+        second = await ask(talk)
+        return first.text + second.text
+
+    async def run():
+        handover = Handover(rollout)
+        questions = [await handover.question()]
+        for word in "xy":
+            handover.answer(say(word))
+            questions.append(await handover.question())
+        return questions, handover.outcome
+
+    assert asyncio.run(run()) == ([[user("a")], [user("b"), user("c")], None], "xy")
+
+
+@pytest.mark.parametrize(
+    "second", [[user("z"), {"role": "assistant", "content": "x"}, user("b")], [user("a")], []]
+)
+def test_a_conversation_that_is_rewritten_is_refused(second):
+    async def rollout(ask):
+        await ask([user("a")])
+        await ask(second)
+
+    async def run():
+        handover = Handover(rollout)
+        await handover.question()
+        handover.answer(say("x"))
+        await handover.question()
+
+    with pytest.raises(RolloutError, match="rewrote its conversation"):
+        asyncio.run(run())
+
+
+def test_an_error_of_the_rollout_is_the_questions_and_closing_cancels_it():
+    async def fails(ask):
+        raise ValueError("no data")
+
+    ended = []
+
+    async def waits(ask):
+        try:
+            await ask([user("a")])
+        finally:
+            ended.append(True)
+
+    async def run():
+        with pytest.raises(ValueError, match="no data"):
+            await Handover(fails).question()
+        handover = Handover(waits)
+        await handover.question()
+        await handover.close()
+
+    asyncio.run(run())
+    assert ended == [True]
+
+
+def test_text_in_parts_is_joined_and_images_are_refused():
+    text = {"type": "text", "text": "a"}
+
+    assert plain({"role": "user", "content": [text, text]}) == user("aa")
+    with pytest.raises(RolloutError, match="expected text alone"):
+        plain({"role": "user", "content": [text, {"type": "image_url"}]})
