@@ -43,10 +43,14 @@ def factors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
             f"the adapter trains {unserved[0]}, which is no linear layer inside of the model, and engines serve "
             "factors of those alone. Set --actor.lora.serve merged."
         )
-    for name, layer in layers.items():
+    # In one call, which computes in float32 and rounds once.
+    scaled = torch._foreach_mul(
+        [layer.lora_B[NAME].weight for layer in layers.values()],
+        [float(layer.scaling[NAME]) for layer in layers.values()],
+    )
+    for (name, layer), b in zip(layers.items(), scaled, strict=True):
         yield f"{name}.lora_A", layer.lora_A[NAME].weight.detach()
-        scaled = layer.lora_B[NAME].weight.float() * layer.scaling[NAME]
-        yield f"{name}.lora_B", scaled.to(layer.lora_B[NAME].weight.dtype)
+        yield f"{name}.lora_B", b
 
 
 @torch.no_grad()

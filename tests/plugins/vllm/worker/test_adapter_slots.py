@@ -111,7 +111,6 @@ class CopyingManager(Manager):
     def __init__(self, modules) -> None:
         super().__init__(capacity=4, modules=modules)
         self.lora_index_to_id = [None, None]
-        self.activations = 0
         self.forgets = ()
         """Names of modules that it leaves as they are."""
 
@@ -122,8 +121,7 @@ class CopyingManager(Manager):
         self.lora_index_to_id = [None if held == number else held for held in self.lora_index_to_id]
 
     def activate_adapter(self, number):
-        slot = self.activations % 2
-        self.activations += 1
+        slot = number % 2
         self.lora_index_to_id[slot] = number
         for name, module in self.modules.items():
             weights = self.held[number].loras[name]
@@ -166,7 +164,7 @@ def updated(slots_of, monkeypatch):
     held = slots_of(manager)
 
     def update(bucket):
-        number = manager.activations + 1
+        number = held._number + 1
         held.begin(number, keep=[number - 1])
         held.take(*bucket)
         held.finish()
@@ -198,12 +196,23 @@ def test_only_the_first_version_of_a_layout_is_recorded(updated, monkeypatch):
         updated(version(3, rank=1))
 
 
-def test_a_later_version_that_vllm_did_not_copy_has_another_digest(updated):
+def test_a_later_version_that_vllm_did_not_copy_has_another_digest(updated, slots_of):
+    fresh = slots_of(CopyingManager({"x": layer(1), "y": layer(1)}))
+    fresh.begin(1, keep=[])
+    fresh.take(*version(2))
+    fresh.finish()
+    right = fresh.served(1)
     updated(version(1))
-    right = updated(version(2))
     updated.manager.forgets = ("y",)
 
     wrong = updated(version(2))
 
     changed = [a["name"] for a, b in zip(right, wrong, strict=True) if a["total"] != b["total"]]
     assert changed == ["y.lora_A", "y.lora_B"]
+
+
+def test_into_a_slot_that_held_the_layout_vllm_copies_nothing(updated):
+    versions = [updated(version(number)) for number in range(4)]
+    updated.manager.forgets = ("x", "y")
+
+    assert [updated(version(number)) for number in range(4)] == versions

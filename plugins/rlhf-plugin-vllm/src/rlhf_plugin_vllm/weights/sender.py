@@ -36,19 +36,24 @@ class WeightSender:
         slots: list[TensorSlot] = []
         end, total = 0, 0
         for bucket in source.buckets():
+            places: list[Tensor] = []
+            tensors: list[Tensor] = []
             for name, tensor in bucket.items():
                 start = aligned(end)
                 if slots and start + tensor.nbytes > self._capacity():
+                    _copy(places, tensors)
                     await self._flush(slots, hand)
                     slots, start = [], 0
                 if not slots:
                     self._make_room(tensor)
                 assert self._buffer is not None
                 slot = slot_for(name, tensor, start)
-                slot.view(self._buffer.bytes).copy_(tensor)
+                places.append(slot.view(self._buffer.bytes))
+                tensors.append(tensor)
                 slots.append(slot)
                 end = start + slot.nbytes
                 total += slot.nbytes
+            _copy(places, tensors)  # the source may reuse the memory of its buckets
         if slots:
             await self._flush(slots, hand)
         return total
@@ -77,3 +82,11 @@ class WeightSender:
                 "slots": [asdict(slot) for slot in slots],
             }
         )
+
+
+def _copy(places: list[Tensor], tensors: list[Tensor]) -> None:
+    """Copy tensors to their places in one call, since an adapter has hundreds of small factors; empty both lists."""
+    if places:
+        torch._foreach_copy_(places, tensors)
+        places.clear()
+        tensors.clear()

@@ -24,6 +24,7 @@ from rlhf_core.weights import TensorSlot, read_sums
 from .. import compat
 from ..names import MERGED_INSTEAD
 from .held_weights import held_weights
+from .known_copies import KnownCopies
 from .receiver import Bucket
 from .recorder import CopiedPart, CopyRecorder, Placed
 
@@ -73,6 +74,23 @@ class _Layout:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A slot into which vLLM has copied a version."""
+
+    factors: Mapping[str, Placed]
+    copies: list[KnownCopies]
+    """Copies out of each bucket into this slot."""
+
+    @classmethod
+    def by(cls, layout: _Layout, factors: Mapping[str, Placed]) -> _Filled:
+        copies = [
+            KnownCopies(slots, {slot.name: factors[slot.name] for slot in slots})
+            for slots in layout.buckets
+        ]
+        return cls(factors, copies)
+
+
 class AdapterSlots:
     """The versions that one worker holds. ``begin``, ``take`` for each bucket and ``finish`` bring a new one.
 
@@ -95,6 +113,8 @@ class AdapterSlots:
         """Names of the factors of the first version."""
         self._layout: _Layout | None = None
         """Layout of the version of which vLLM's copies were last recorded."""
+        self._filled: dict[int, _Filled] = {}
+        """Slots that hold, or held, a version in this layout, by index."""
 
     def begin(self, number: int, keep: Sequence[int]) -> None:
         """Begin a version, and drop the other versions but ``keep``.
@@ -186,11 +206,9 @@ class AdapterSlots:
         """
         self._manager.deactivate_adapter(self._number)
         if (known := self._known_layout()) is not None:
-            # Watching each operation would take longer than all copies.
-            self._manager.activate_adapter(self._number)
-            (self._slot,) = self._slots_of(self._number)
-            self._factors = known.in_slot(self._slot, self._strides())
+            self._activate_again(known)
             return
+        self._filled = {}
         with ExitStack() as stack:
             recorders = [
                 stack.enter_context(CopyRecorder(store, slots)) for slots, store in self._buckets
@@ -207,6 +225,31 @@ class AdapterSlots:
                 )
         buckets = [slots for slots, _ in self._buckets]
         self._layout = _Layout(buckets, modules, self._factors, self._slot)
+        self._filled[self._slot] = _Filled.by(self._layout, self._factors)
+
+    def _activate_again(self, known: _Layout) -> None:
+        """Have the factors copied into a slot by a layout that was recorded.
+
+        vLLM's code takes the host longer than all copies take a GPU. It is left out for a slot that holds an older
+        version in this layout: its rows and columns beyond the adapter's are zero already.
+        """
+        modules, self._manager.modules = self._manager.modules, {}
+        try:
+            self._manager.activate_adapter(self._number)  # chooses a slot, and copies nothing
+        finally:
+            self._manager.modules = modules
+        (self._slot,) = self._slots_of(self._number)
+        filled = self._filled.get(self._slot)
+        if filled is None:
+            self._manager.deactivate_adapter(self._number)
+            self._manager.activate_adapter(self._number)
+            (self._slot,) = self._slots_of(self._number)
+            placed = known.in_slot(self._slot, self._strides())
+            filled = self._filled[self._slot] = _Filled.by(known, placed)
+        else:
+            for copies, (_, store) in zip(filled.copies, self._buckets, strict=True):
+                copies.repeat(store)
+        self._factors = filled.factors
 
     def _strides(self) -> dict[int, int]:
         """Return the number of elements from one slot to the next, by the address of each matrix of all slots."""
