@@ -1,4 +1,4 @@
-"""``rlhf generate`` with vLLM, which gets its weights from the model's files."""
+"""``rlhf generate`` and ``rlhf eval`` with vLLM, which gets its weights from the model's files."""
 
 from __future__ import annotations
 
@@ -55,6 +55,21 @@ def test_vllm_writes_what_the_embedded_engine_writes(base, folder, no_process_le
         (mine,), (its,) = one["completions"], other["completions"]
         assert its["text"] == mine["text"]
         assert its["logprob"] == pytest.approx(mine["logprob"], abs=1e-3)
+
+
+def test_an_evaluation_with_vllm_has_the_episodes_of_the_embedded_engine(
+    base, folder, no_process_left
+):
+    """Greedily, through an environment: prompts of the second turn were written by the engine and the environment."""
+    for output, engine in (("vllm", VLLM), ("embedded", [])):
+        words = ["eval", str(base), "--env", "echo_after_hint", "--eval.max_samples", "6"]
+        words += ["--rollout.max_new_tokens", "6", "--rollout.max_length", "64"]
+        words += ["--log.progress", "off", "--output", output]
+        subprocess.run([sys.executable, "-m", "rlhf_cli", *words, *engine], cwd=folder, check=True)
+
+    ours, theirs = ((folder / name / "episodes.jsonl").read_text() for name in ("embedded", "vllm"))
+    assert ours == theirs
+    assert len(ours.splitlines()) == 6
 
 
 def test_an_adapter_beside_the_base_in_two_engines_gives_what_the_merged_model_gives(
