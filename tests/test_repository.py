@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config.resolved import RewardOptions
+from rlhf_core.config.resolved import EnvironmentOptions, RewardOptions, TermOptions
 from rlhf_core.config.run import RunConfig
 
 ROOT = Path(__file__).parent.parent
@@ -380,6 +380,24 @@ def test_every_option_has_a_description():
     ]
 
     assert missing == []
+
+
+def test_no_component_has_an_option_that_the_core_gives_its_kind():
+    """A run that chose it would be refused. Whatever is installed is asked, environments of examples included."""
+    given = {
+        "rlhf_rewards": RewardOptions,
+        "rlhf_environments": EnvironmentOptions,
+        "rlhf_policy_losses": TermOptions,
+    }
+    loaded = plugin_loader.load("")
+    clashes = {
+        entry.qualified: clash
+        for hook, shared in given.items()
+        for entry in loaded.registries[hook]
+        if (clash := shared.model_fields.keys() & entry.component.config.model_fields.keys())
+    }
+
+    assert clashes == {}
 
 
 def test_every_component_has_a_summary():

@@ -70,7 +70,7 @@ def test_functions_are_offered_and_an_answer_ends_the_episode(tools):
 )
 def test_python_is_offered_on_request():
     call = ToolCall(name="python", arguments='{"code": "print(6 * 7)"}')
-    _, (called,) = play(ToolsConfig(python=True), action(call))
+    _, (called,) = play(ToolsConfig(sandboxed_python=True), action(call))
 
     assert called.observation.messages[0]["content"] == "42\n"
 

@@ -29,7 +29,7 @@ class ToolsConfig(Config):
     mcp_timeout_s: float = Field(
         30.0, gt=0, le=86_400, description="seconds that a call of an MCP server may take"
     )
-    python: bool = Field(False, description="offer a sandboxed Python as a tool")
+    sandboxed_python: bool = Field(False, description="offer a sandboxed Python as a tool")
     limits: ToolLimits = ToolLimits()
     sandbox: SandboxLimits = SandboxLimits()
 

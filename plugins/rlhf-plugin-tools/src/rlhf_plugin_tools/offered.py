@@ -52,10 +52,10 @@ def _toolbox(config: ToolsConfig) -> Toolbox:
     for name in config.functions:
         loaded = parse(name).load()
         tools += loaded if isinstance(loaded, list | tuple) else [loaded]
-    if config.python:
+    if config.sandboxed_python:
         tools.append(python_tool(config.sandbox))
     if not tools and not config.mcp:
         raise ConfigError(
-            "the environment tools has no tool; name functions (FILE.py:NAME), MCP servers, or set python = true"
+            "the environment tools has no tool; name functions (FILE.py:NAME), MCP servers, or set sandboxed_python = true"
         )
     return Toolbox(tools)
