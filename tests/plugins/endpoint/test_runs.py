@@ -64,6 +64,7 @@ def test_a_killed_run_resumes_to_the_same_bits(workspace):
         assert weights_digest(workspace / output) == weights_digest(workspace / "whole")
 
 
+@pytest.mark.matrix
 def test_an_agent_learns_what_multi_turn_learns_by_the_same_curve(workspace):
     """120 steps of 128 episodes. The mean reward over all steps is where a curve rises: between seeds it differs by
     less than 0.1."""
