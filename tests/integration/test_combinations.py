@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core import plugins as plugin_loader
+from rlhf_core.testing.conformance import has_required_options
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 FLAGS_FOR_NEED = {
@@ -37,7 +38,9 @@ def needs_of_defaults(entry) -> list[str]:
 EXECUTORS = {
     entry.name: [flag for need in entry.component.needs for flag in FLAGS_FOR_NEED[need]]
     for entry in installed("rlhf_rollout_executors")
+    if not has_required_options(entry)
 }
+"""Executors that a run needs only to name; one with required options has its own tests of runs."""
 LOSSES = {
     entry.name: [flag for need in needs_of_defaults(entry) for flag in FLAGS_FOR_NEED.get(need, ())]
     for entry in installed("rlhf_policy_losses")

@@ -178,10 +178,7 @@ def test_a_third_party_estimator_in_a_file(train, workspace):
 
 
 def test_the_two_turn_environment_puts_rewards_on_their_turn(train, workspace):
-    from rlhf_core.plugins import load
-
-    (environment,) = load().registries["rlhf_environments"].names()
-    flags = ["--executor", "multi_turn", "--env", environment, "--rollout.max_length", "64"]
+    flags = ["--executor", "multi_turn", "--env", "echo_after_hint", "--rollout.max_length", "64"]
     metrics = steps_of(train("run", *flags))
 
     assert metrics[0]["metrics"]["rollout/turns"] > 1

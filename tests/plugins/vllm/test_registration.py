@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlhf_core import MissingDependency
-from rlhf_core.capabilities import SERVES_ADAPTERS
+from rlhf_core.capabilities import SERVES_ADAPTERS, SERVES_FOUR_BITS
 from rlhf_core.testing.checks import check_plugin
 from rlhf_plugin_vllm import compat
 from rlhf_plugin_vllm.config import OURS, VllmEngineConfig
@@ -17,7 +17,7 @@ def test_the_plugin_registers_one_engine_and_imports_nothing_heavy():
 
     (engine,) = plugins.registries["rlhf_engines"]
     assert engine.name == "vllm"
-    assert engine.component.provides == {SERVES_ADAPTERS}
+    assert engine.component.provides == {SERVES_ADAPTERS, SERVES_FOUR_BITS}
 
 
 def test_any_engine_argument_passes_through():

@@ -222,6 +222,16 @@ def test_another_question_changes_no_learned_token(name, kind, messages, other, 
     assert [ids[a:b] for a, b in turns] == [other_ids[a:b] for a, b in other_turns]
 
 
+def test_blanks_that_only_python_knows_are_part_of_an_answer():
+    """A special token before them swallows the carriage return, and leaves the separator."""
+    messages = [{"role": "user", "content": "0"}, {"role": "assistant", "content": "\r\x1f0"}]
+
+    _, ids, ((start, end),) = learned_tokens("phi3", "characters", messages)
+
+    assert end > start
+    assert end <= len(ids)
+
+
 @settings(max_examples=20, deadline=None)
 @pytest.mark.parametrize("name", FAMILIES)
 @given(messages=conversations(), other=contents, data=st.data())

@@ -33,6 +33,12 @@ class LearnedTokens:
     """(K, 2) characters before a span that its first token holds too, and behind it that its last one holds."""
 
 
+_BLANKS = "".join(
+    char for char in map(chr, range(0x3001)) if char.isspace() and char not in "\x1c\x1d\x1e\x1f"
+)
+"""Blanks of Unicode, which special tokens swallow. Python's own blanks are these and four control characters."""
+
+
 class SpanTokenizer:
     """Tokenizer of many texts at once that says which tokens are learned.
 
@@ -125,7 +131,7 @@ class SpanTokenizer:
         ]
         # A tokenizer may know fewer texts than there are (unknown tokens, lower case), so the text goes through it too.
         whole = self._passed_through([wanted[place] for place in doubtful])
-        trimmed = self._passed_through([wanted[place].strip() for place in doubtful])
+        trimmed = self._passed_through([wanted[place].strip(_BLANKS) for place in doubtful])
         for place, *known in zip(doubtful, whole, trimmed, strict=True):
             if squeezed(shown[place]) not in map(squeezed, known):
                 results[rows[place]] = RowProblem(
