@@ -104,7 +104,7 @@ async def until(condition):
 
 def test_workers_return_what_the_driver_would_have_to_the_bit(placed, rollouts, plugins):
     """Here in two turns with an environment; the tests below have one turn."""
-    spec = rollouts("multi_turn", "echo_after_hint", max_turns=3)
+    spec = rollouts("multi_turn", ["echo_after_hint"], max_turns=3)
 
     async def both():
         async with placed(spec, **WORKERS) as run:
