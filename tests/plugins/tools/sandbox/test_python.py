@@ -1,12 +1,14 @@
 """Programs of a hostile policy: what they may do, what they may not, and that nothing of them is left."""
 
 import asyncio
+import gc
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -185,6 +187,21 @@ def test_endless_output_is_cut_and_the_program_killed():
     assert result.failure == "limit"
     assert result.text.endswith("error (limit): output cut off after 5000 characters")
     assert 5000 < len(result.text) < 5100
+
+
+def test_output_that_nobody_reads_holds_up_no_end():
+    async def flood():
+        sandbox = PythonSandbox(SandboxLimits(**PATIENT, output_chars=1))
+        code = "import os\nwhile True: os.write(1, bytes(1 << 20))"
+        return await asyncio.gather(*(sandbox.run(code) for _ in range(8)))
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        ended = asyncio.run(flood())
+        gc.collect()
+
+    assert {program.why for program in ended} == {"output"}
+    assert not [str(one.message) for one in seen]
 
 
 def test_output_that_is_no_text_is_replaced():

@@ -115,6 +115,7 @@ class PythonSandbox:
             report = _report(await reporting)
         finally:
             reporting.cancel()
+            await asyncio.wait({reporting})
         text = output.decode("utf-8", errors="replace")
         most = self.limits.output_chars
         return Program(
@@ -238,7 +239,26 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             _LOG.debug("the sandbox ended by itself")
-    await asyncio.shield(process.wait())
+    await asyncio.shield(_read_out(process))
+
+
+async def _read_out(process: asyncio.subprocess.Process) -> None:
+    """Wait for a process that was killed.
+
+    asyncio tells of an exit once every pipe has been read to its end, and reads no further where output was left.
+    """
+    try:
+        async with asyncio.timeout(_GRACE_S):
+            for stream in (process.stdout, process.stderr):
+                while stream is not None and await stream.read(1 << 16):
+                    pass
+            await process.wait()
+    except TimeoutError:
+        _LOG.warning(
+            "something that a sandboxed program started holds its output open %g s after it was killed; where this "
+            "machine has namespaces of processes, the option `require` can demand them",
+            _GRACE_S,
+        )
 
 
 def _interpreter() -> tuple[str]:
