@@ -6,9 +6,11 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 import torch
@@ -165,10 +167,18 @@ class Session:
             assert time.monotonic() < give_up, self.seen
             self._read_for(0.2)
 
-    def ended(self):
-        code = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+    def end(self):
+        """Type Ctrl-D at the prompt, and return the exit code. A key that comes before the prompt would be lost."""
+        self.expect("> ")
+        self.type("\x04")
+        give_up = time.monotonic() + HANG_S
+        while not (ended := os.waitpid(self._child, os.WNOHANG))[0]:
+            if time.monotonic() > give_up:
+                os.kill(self._child, signal.SIGKILL)
+            with suppress(OSError):  # The terminal of a process that has ended.
+                self._read_for(0.05)
         os.close(self._terminal)
-        return code
+        return os.waitstatus_to_exitcode(ended[1])
 
 
 def test_a_conversation_on_a_terminal(base):
@@ -184,10 +194,8 @@ def test_a_conversation_on_a_terminal(base):
     session.expect("error: /nothing: there is no such command")
     session.expect("> ")
     session.type('"""\na\nb\n"""\n')
-    session.expect("> ")
-    session.type("\x04")
 
-    assert session.ended() == 0
+    assert session.end() == 0
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(base, tmp_path):
@@ -206,9 +214,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(base, tmp_path):
     session.expect("> ")
     session.type(f"/save {path}\n")
     session.expect("saved: ")
-    session.type("\x04")
 
-    assert session.ended() == 0
+    assert session.end() == 0
     (row,) = map(json.loads, path.read_text().splitlines())
     question, answer = row["messages"]
     assert question == {"role": "user", "content": "hello"}
