@@ -43,6 +43,7 @@ PUBLIC = {
     "rlhf_core.math",
     "rlhf_core.objective",  # the loss that a training backend descends
     "rlhf_core.plugins",  # Plugins, which a runtime is given
+    "rlhf_core.processes.program",  # servers that a bridge starts, which end with the run
     "rlhf_core.runs",  # the loop around the steps of a command that trains
     "rlhf_core.weights",  # both ends of the way that weights take between processes
     "rlhf_core.learning.process",  # what a runtime's own learning process builds

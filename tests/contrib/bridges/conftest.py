@@ -12,17 +12,21 @@ def played():
     """``played(environment, words, seed=0, **row)``: what is seen at first, and the result of each word."""
 
     async def episode(environment, words, seed, row):
-        seen = await environment.reset(Task(uid=Uid(0, 0), row=row), seed)
-        results = []
-        for turn, word in enumerate(words):
-            text = (
-                word(seen if not results else results[-1].observation) if callable(word) else word
-            )
-            action = Action(text=text, token_ids=(), stop=Stop.EOS, turn=turn)
-            results.append(await environment.step(action))
-            if results[-1].done:
-                break
-        await environment.close()
+        try:
+            seen = await environment.reset(Task(uid=Uid(0, 0), row=row), seed)
+            results = []
+            for turn, word in enumerate(words):
+                text = (
+                    word(seen if not results else results[-1].observation)
+                    if callable(word)
+                    else word
+                )
+                action = Action(text=text, token_ids=(), stop=Stop.EOS, turn=turn)
+                results.append(await environment.step(action))
+                if results[-1].done:
+                    break
+        finally:
+            await environment.close()
         return seen, results
 
     def play(environment, words, seed=0, **row):

@@ -31,6 +31,15 @@ RUNS = {
         "blackjack": ("gymnasium", {"id": "Blackjack-v1", "max_steps": 3}),
     },
     "reasoning-gym": {name: ("reasoning_gym", {"dataset": name}) for name in GENERATORS},
+    "openenv": {
+        "maze": (
+            "openenv",
+            {"app": "maze_env.server.app:app", "max_turns": 3, "step_errors": "show"},
+        ),
+        "connect4": ("openenv", {"app": "connect4_env.server.app:app", "max_turns": 3}),
+        "legs": ("openenv", {"app": "reasoning_gym_env.server.app:app", "show": "question"}),
+        "echo": ("openenv", {"app": "word_env.server.app:app", "max_turns": 2}),
+    },
     "textarena": {
         "guess": ("textarena", {"game": "GuessTheNumber-v0", "max_turns": 3}),
         "mastermind": ("textarena", {"game": "Mastermind-v0", "max_turns": 3}),
