@@ -40,6 +40,7 @@ def installed(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_its_first_step_is_that_of_the_torch_backend(
     train, workspace, teacher, installed, objective

@@ -59,6 +59,7 @@ def uninterrupted(workspace):
     return workspace / "whole"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["generate:2", "train:5", "save:6", "export:12"])
 def test_a_killed_run_goes_on_to_the_bit(workspace, uninterrupted, point):
     output = f"killed-{point.replace(':', '-')}"

@@ -35,7 +35,12 @@ def test_fail_stops_the_run_and_names_the_sample(train, bad_reward, capfd, body)
 
 @pytest.mark.parametrize(
     "body",
-    ["raise KeyError('x')", "return None", "return float('inf')", "import time; time.sleep(60)"],
+    [
+        "raise KeyError('x')",
+        "return None",
+        "return float('inf')",
+        pytest.param("import time; time.sleep(60)", marks=pytest.mark.slow),
+    ],
 )
 def test_drop_leaves_the_other_groups_as_they_were(train, workspace, bad_reward, body):
     """Bit for bit: the ledger trains on the same groups as a run whose data lacks the bad row."""

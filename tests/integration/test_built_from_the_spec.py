@@ -69,6 +69,7 @@ def by_spec(monkeypatch):
     return switch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", RUNS.values(), ids=RUNS)
 def test_a_run_by_its_spec_is_the_run_itself(train, workspace, by_spec, flags):
     rows = [{"prompt": f"{n:03d}=", "response": f"{n:03d}"} for n in range(0, 999, 53)]

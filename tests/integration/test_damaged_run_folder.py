@@ -115,6 +115,7 @@ def check_damaged(workspace, mutation, seed):
     shutil.rmtree(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_damaged_folder_goes_on_exactly_or_is_refused(workspace, mutation):
     for seed in range(QUICK_SEEDS):

@@ -62,6 +62,7 @@ def num_steps(run: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_a_hangup_finishes_the_step_and_saves(started, workspace):
     command = [*RUN, "--log.progress", "off", "--steps", "100000"]
     process = started(command, stderr=subprocess.PIPE, start_new_session=True)

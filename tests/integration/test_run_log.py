@@ -30,6 +30,7 @@ def test_the_log_names_and_lists_the_parameter_groups_of_every_optimizer(train, 
     assert "(5 parameters, " in listed[-1]
 
 
+@pytest.mark.slow
 def test_a_critic_has_groups_of_its_own(train, workspace):
     train("run", "--estimator", "gae", "--critic.optim", "muon")
 

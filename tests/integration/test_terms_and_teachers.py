@@ -46,6 +46,7 @@ def test_resuming_goes_on_with_the_responses_that_are_next(train, responses):
     assert losses(resumed) == losses(straight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("divergence", ["sampled", "top_k"])
 def test_distillation_brings_the_policy_to_its_teacher(train, teacher, divergence):
     flags = ["--loss", "distill", "--algo.teacher.path", str(teacher), "--actor.adam.lr", "2e-2"]
@@ -60,6 +61,7 @@ def test_distillation_brings_the_policy_to_its_teacher(train, teacher, divergenc
     assert sum(kl[-10:]) < 0.7 * sum(kl[:10])
 
 
+@pytest.mark.slow
 def test_a_targeted_entropy_is_approached_from_below(train):
     flags = ["--algo.loss.entropy_target", "4.3", "--algo.loss.entropy_step", "0.2"]
     flags += ["--actor.adam.lr", "5e-2", "--steps", "20", "--reward", "vary.py:vary"]

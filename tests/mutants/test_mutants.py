@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from tests.mutants.running import MUTANTS, judge, load  # noqa: E402
 
-NEED_A_MODEL = ("rlhf_train_backends", "rlhf_engines")
+NEED_A_MODEL = ("rlhf_train_backends", "rlhf_engines", "rlhf_model_adapters")
 
 
 def _parameters(items, hook_of, name_of):

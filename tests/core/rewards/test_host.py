@@ -33,7 +33,11 @@ def score(selection, requests, **options):
 @pytest.mark.parametrize(
     ("behavior", "isolate", "kind", "text"),
     [
-        ("sleeps", True, ProblemKind.TIMED_OUT, "and was stopped, alone, after its batch did not"),
+        pytest.param(
+            *("sleeps", True, ProblemKind.TIMED_OUT),
+            "and was stopped, alone, after its batch did not",
+            marks=pytest.mark.slow,
+        ),
         ("awaits_forever", True, ProblemKind.TIMED_OUT, "was stopped"),
         ("awaits_forever", False, ProblemKind.TIMED_OUT, "was abandoned"),
         ("exits", True, ProblemKind.DIED, "ended its process (exit code 7)"),
@@ -224,6 +228,7 @@ def wait_until_gone(pids):
     return left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [False, True])
 def test_nothing_that_user_code_started_outlives_the_worker(probe, requests_for, tmp_path, bad):
     """A child, a detached child and a forked one; the worker answers and is closed, or hangs and is stopped."""

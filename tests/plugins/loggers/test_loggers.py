@@ -115,6 +115,7 @@ def test_a_failed_run_says_why_there(small_run, place):
     assert (found.status, found.message) == (STATUSES[place.name]["failed"], "engine died")
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_the_same_run(small_run, place):
     """Killed after step 3 is there, with a checkpoint of step 2: step 3 is done, and logged, again."""
     script = ROOT / "tests/plugins/loggers/places.py"

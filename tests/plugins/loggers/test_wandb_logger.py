@@ -37,6 +37,7 @@ def of_kind(records, kind):
     return [getattr(record, kind) for record in records if record.WhichOneof("record_type") == kind]
 
 
+@pytest.mark.slow
 def test_every_chart_is_over_the_steps_of_the_run(logged):
     """By W&B's own step, rows of a step that is done again would be refused."""
     (metric,) = of_kind(logged(), "metric")

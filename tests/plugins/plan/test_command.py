@@ -86,6 +86,7 @@ def test_a_run_that_does_not_fit_exits_with_1_and_the_remedies_are_true(run):
         assert code == 0, remedy
 
 
+@pytest.mark.slow
 def test_a_remedy_that_is_not_enough_gains_what_it_says(run):
     flags = ["--gpu", "l40s", "--train.max_tokens_per_micro_batch", "32768"]
     _, before = run(*flags)

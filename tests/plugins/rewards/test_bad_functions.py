@@ -92,7 +92,9 @@ def test_an_error_concerns_its_sample_alone(panel_scores, request_for, function)
 
 
 @pytest.mark.usefixtures("no_process_left")
-@pytest.mark.parametrize("function", ["allocates", "loops_in_c", "crashes"])
+@pytest.mark.parametrize(
+    "function", ["allocates", pytest.param("loops_in_c", marks=pytest.mark.slow), "crashes"]
+)
 def test_a_process_that_has_to_be_replaced_costs_only_the_guilty_sample(
     panel_scores, request_for, function
 ):
