@@ -1,8 +1,12 @@
 """Episodes of bridges without a run."""
 
 import asyncio
+import socket
+import threading
 
 import pytest
+import uvicorn
+from tests.deadlines import HANG_S
 
 from rlhf_core.contracts import Action, Stop, Task, Uid
 
@@ -33,3 +37,55 @@ def played():
         return asyncio.run(episode(environment, words, seed, row))
 
     return play
+
+
+@pytest.fixture(scope="module")
+def served():
+    """``served(app)``: address of an ASGI application, which is served on a thread."""
+    running = []
+
+    def serve(app):
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+        listening = socket.create_server(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        running.append((server, listening, thread))
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    yield serve
+    for server, listening, thread in running:
+        server.should_exit = server.force_exit = True
+        thread.join(HANG_S)
+        listening.close()
+
+
+@pytest.fixture
+def nonsense():
+    """``nonsense(raw)``: the address of a server that answers each connection with these bytes."""
+    open_sockets = []
+
+    def serve(raw, close=True):
+        listening = socket.create_server(("127.0.0.1", 0))
+        open_sockets.append(listening)
+
+        def answer():
+            while True:
+                try:
+                    line, _ = listening.accept()
+                except OSError:
+                    return
+                open_sockets.append(line)
+                line.recv(65536)
+                try:
+                    line.sendall(raw)
+                    if close:
+                        line.close()
+                except OSError:
+                    pass
+
+        threading.Thread(target=answer, daemon=True).start()
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    yield serve
+    for one in open_sockets:
+        one.close()

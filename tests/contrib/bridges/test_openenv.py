@@ -4,11 +4,9 @@ import asyncio
 import json
 import socket
 import sys
-import threading
 from pathlib import Path
 
 import pytest
-import uvicorn
 from tests.contrib.bridges import openenv_server
 from tests.deadlines import HANG_S
 
@@ -26,55 +24,15 @@ SERVER = Path(openenv_server.__file__)
 
 
 @pytest.fixture(scope="module")
-def url():
-    """Address of the server, which runs on a thread."""
-    server = uvicorn.Server(
-        uvicorn.Config(openenv_server.app, log_level="critical", lifespan="off")
-    )
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = server.force_exit = True
-        thread.join(HANG_S)
+def url(served):
+    """Address of the server."""
+    return served(openenv_server.app)
 
 
 @pytest.fixture
 def bridge(url):
     """``bridge(**options)``: an episode at the server."""
     return lambda **options: OpenEnvBridge(OpenEnvConfig(url=url, **options))
-
-
-@pytest.fixture
-def nonsense():
-    """``nonsense(raw)``: the address of a server that answers each connection with these bytes."""
-    open_sockets = []
-
-    def serve(raw, close=True):
-        listening = socket.create_server(("127.0.0.1", 0))
-        open_sockets.append(listening)
-
-        def answer():
-            while True:
-                try:
-                    line, _ = listening.accept()
-                except OSError:
-                    return
-                open_sockets.append(line)
-                line.recv(65536)
-                try:
-                    line.sendall(raw)
-                    if close:
-                        line.close()
-                except OSError:
-                    pass
-
-        threading.Thread(target=answer, daemon=True).start()
-        return f"http://127.0.0.1:{listening.getsockname()[1]}"
-
-    yield serve
-    for one in open_sockets:
-        one.close()
 
 
 def content(observation):

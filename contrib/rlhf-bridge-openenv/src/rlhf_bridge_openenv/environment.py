@@ -22,7 +22,7 @@ from .naming import named
 from .observations import Seen, offered_tools, seen_in, shown, tool_result
 from .places import OpenEnvPlace
 from .served import ServedTasks, split_names
-from .session import Refusal, OpenEnvSession, open_session
+from .session import OpenEnvSession, Refusal, open_session
 
 _FULL = "CAPACITY_REACHED"
 _NO_ACTION = "VALIDATION_ERROR"
