@@ -27,11 +27,12 @@ help:  ## list the targets
 
 install: $(INSTALLED)  ## create the virtual environment and install everything, editable
 
-# torch comes first and alone: pip then keeps this build, whatever else asks for torch.
+# torch comes first and alone: pip then keeps this build, whatever else asks for torch. With it comes what builds our
+# packages, once and not once for each of them.
 $(INSTALLED): $(METADATA)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints/cpu.txt torch==2.13.0
-	$(BIN)/python -m pip install -c constraints/cpu.txt -r requirements-dev.txt
+	$(BIN)/python -m pip install -c constraints/cpu.txt torch==2.13.0 hatchling editables
+	$(BIN)/python -m pip install -c constraints/cpu.txt --no-build-isolation -r requirements-dev.txt
 	touch $@
 
 quickstart: $(INSTALLED)  ## install, then train the example: a model learns to reverse digits on a CPU

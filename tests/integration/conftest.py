@@ -1,6 +1,7 @@
 """What integration tests share: a small data set, a reward file and a tiny model, in a folder of their own."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -83,7 +84,7 @@ def reverse_digits(tmp_path_factory) -> Path:
 @pytest.fixture
 def learn(reverse_digits, tmp_path) -> Callable[..., list[dict]]:
     """Runs the quickstart with further flags, and another model if one is given, as users do; returns the run's metrics
-    lines."""
+    lines, and a last one with the seconds of a processor that it took."""
 
     def run(*flags: str, model: Path | None = None) -> list[dict]:
         command = [sys.executable, "-m", "rlhf_cli.main", "train", "-c", str(EXAMPLE / "run.toml")]
@@ -91,16 +92,22 @@ def learn(reverse_digits, tmp_path) -> Callable[..., list[dict]]:
         command += ["--data", str(reverse_digits / "train.jsonl")]
         command += ["--eval.data", f"held_out={reverse_digits / 'test.jsonl'}"]
         command += ["--output", str(tmp_path / "run"), "--log.progress", "plain", *flags]
+        before = os.times()
         subprocess.run(command, check=True, cwd=ROOT)
-        return read_metrics(tmp_path / "run")
+        lines = read_metrics(tmp_path / "run")
+        now = os.times()
+        seconds = now.children_user - before.children_user
+        seconds += now.children_system - before.children_system
+        return [*lines, {"processor_s": seconds}]
 
     return run
 
 
 def require_learned(
-    name: str, lines: list[dict], *, limit_s: float = 180, from_at_most: float = 0.10
+    name: str, lines: list[dict], *, limit_s: float = 360, from_at_most: float = 0.10
 ) -> None:
-    """From nothing, or from no more than a half-trained model has, to 0.90 of the held-out strings, in time."""
+    """From nothing, or from no more than a half-trained model has, to 0.90 of the held-out strings, in time: two
+    processors may take three minutes, whatever else they do."""
     evaluations = [line for line in lines if "eval" in line]
     accuracy = [line["eval"]["eval/held_out/T0/pass@1"] for line in evaluations]
     seconds = [line["time_s"] for line in evaluations]
@@ -110,4 +117,4 @@ def require_learned(
     )
     assert accuracy[0] < from_at_most
     assert accuracy[-1] >= 0.90
-    assert seconds[-1] <= limit_s
+    assert lines[-1]["processor_s"] <= limit_s

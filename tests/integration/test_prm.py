@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.cases import one_in
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_cli.main import main
@@ -138,7 +139,7 @@ def rewards_of(path, rows, reduce):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["train", "save", "export"])
+@pytest.mark.parametrize("phase", one_in(3, ["train", "save", "export"], first=1))
 def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
     words = [
         *("prm", "--model", "model", "--data", "steps.jsonl", *QUIET, "--train.batch_size", "7"),

@@ -18,14 +18,16 @@ NEED_A_MODEL = ("rlhf_train_backends", "rlhf_engines", "rlhf_model_adapters")
 
 
 def _parameters(items, hook_of, name_of):
+    """Of those that need a model CI runs every other."""
+    slow = [item for item in items if hook_of(item) in NEED_A_MODEL]
     return [
-        pytest.param(
-            item,
-            id=name_of(item),
-            marks=[pytest.mark.slow] if hook_of(item) in NEED_A_MODEL else [],
-        )
+        pytest.param(item, id=name_of(item), marks=_marks(slow.index(item)) if item in slow else [])
         for item in items
     ]
+
+
+def _marks(index):
+    return [pytest.mark.slow, *([pytest.mark.matrix] if index % 2 else [])]
 
 
 @pytest.fixture(scope="module")

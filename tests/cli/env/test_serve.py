@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.cases import one_in
 from tests.deadlines import HANG_S
 
 from rlhf_cli.main import main
@@ -42,7 +43,7 @@ async def play(address, token_file):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", one_in(2, [signal.SIGTERM, signal.SIGINT]))
 def test_a_run_elsewhere_plays_at_the_server_until_it_is_ended(tmp_path, number):
     (tmp_path / "mine.py").write_text(ENVIRONMENT)
     command = [sys.executable, "-m", "rlhf_cli.main", "env", "serve", "mine.py:Count"]

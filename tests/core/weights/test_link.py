@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from tests.cases import one_in
 from tests.deadlines import HANG_S, PATIENT_S
 
 from rlhf_core import RLHFError
@@ -81,7 +82,7 @@ def test_a_receiver_that_fails_ends_the_update_for_all_soon(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", one_in(2, PATHS))
 def test_a_receiver_that_hangs_is_waited_for_until_the_deadline(link, receiver, weights, path):
     sender = link(path, 1, timeout_s=30.0)
     other = receiver(sender.invitation, 0, (0, "hang"))

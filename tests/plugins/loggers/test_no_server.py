@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.cases import one_in
 from tests.deadlines import HANG_S
 
 ROOT = Path(__file__).parents[3]
@@ -53,7 +54,7 @@ def server(request):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LOCATION)
+@pytest.mark.parametrize("name", one_in(3, LOCATION))
 def test_a_run_ends_and_so_does_its_process(small_run, name, server):
     kept = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}
     keys = {"WANDB_API_KEY": "0" * 40, "TRACKIO_WRITE_TOKEN": "x"}
