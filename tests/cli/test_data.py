@@ -7,6 +7,7 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.images import noisy, saved
 
 from rlhf_cli.main import main
 from rlhf_core.testing.tiny import write_tiny_model
@@ -242,3 +243,23 @@ def test_control_words_are_counted_with_a_model(write, capsys, tmp_path):
 
     code, output = check(capsys, file, "--model", model, "--control-words", "tokens")
     assert (code, "warning" in output) == (0, False)
+
+
+def test_check_reads_images(write, tmp_path, capsys):
+    (tmp_path / "a.png").write_bytes(saved(noisy()))
+    (tmp_path / "b.png").write_bytes(saved(noisy())[:100])
+    file = write(
+        "rows.jsonl",
+        {"prompt": "x", "picture": "a.png"},
+        {"prompt": "x", "picture": "b.png"},
+        {"prompt": [{"role": "user", "content": [{"type": "image", "path": "c.png"}]}]},
+    )
+
+    code, out = check(capsys, file, "--chat", "--image-key", "picture")
+
+    assert code == 1
+    assert "rows.jsonl:2: the image's pixels cannot be decoded" in out
+    assert "rows.jsonl:3: there is no image file" in out
+    assert (
+        check(capsys, file, "--chat", "--image-key", "picture", "--max-image-pixels", "9")[0] == 1
+    )

@@ -33,6 +33,7 @@ Template = Annotated[
 ]
 SystemPrompt = Annotated[str | None, typer.Option(help="as --data.system_prompt")]
 Chat = Annotated[bool, typer.Option("--chat", help="as --data.chat")]
+ImageKey = Annotated[str | None, typer.Option(help="column with images, as --data.image_key")]
 Model = Annotated[
     str | None,
     typer.Option(
@@ -63,19 +64,34 @@ def check(
         str | None, typer.Option(help="column whose values must differ within a file")
     ] = None,
     split: Split = "train",
+    image_key: ImageKey = None,
+    max_images: Annotated[int, typer.Option(min=1, help="as --data.max_images")] = 16,
+    max_image_pixels: Annotated[int, typer.Option(min=1, help="as --data.max_image_pixels")] = 4096
+    * 4096,
+    max_image_bytes: Annotated[int, typer.Option(min=1, help="as --data.max_image_bytes")] = 20
+    * 2**20,
+    allow_image_urls: Annotated[
+        bool, typer.Option("--allow-image-urls", help="as --data.allow_image_urls")
+    ] = False,
     control_words: Annotated[
         Literal["text", "tokens"], typer.Option(help="as --data.control_words; needs --model")
     ] = "text",
 ) -> None:
     """List every row that a run could not use, by file and line; exit code 1 if there is one."""
     from rlhf_core.data.checking import Expectations
+    from rlhf_core.media.desk import MediaDesk, MediaOptions
+    from rlhf_core.media.inspecting import MediaLimits
 
+    limits = MediaLimits(
+        max_images=max_images, max_pixels=max_image_pixels, max_bytes=max_image_bytes
+    )
     if max_prompt_tokens is not None and model is None:
         raise ConfigError(
             "--max-prompt-tokens needs --model to count tokens. Add --model, or use --max-prompt-characters."
         )
     expected = Expectations(
-        format=_format(prompt_key, template, system_prompt, chat),
+        format=_format(prompt_key, template, system_prompt, chat, image_key),
+        desk=MediaDesk(MediaOptions(limits=limits, allow_urls=allow_image_urls)),
         label_key=label_key,
         id_key=id_key,
         renderer=_renderer(model, control_words),
@@ -98,20 +114,25 @@ def show(
     chat: Chat = False,
     model: Model = None,
     split: Split = "train",
+    image_key: ImageKey = None,
 ) -> None:
     """Print the first rows and the prompts made of them, as the model would read them."""
     from rlhf_core.data.prompts import read_prompt
+    from rlhf_core.data.row_images import RowImages, start_of_paths
     from rlhf_core.data.rows import RowProblem
     from rlhf_core.data.source import Unreadable
     from rlhf_core.data.sources import open_source
+    from rlhf_core.media.desk import MediaDesk, MediaOptions
 
-    format = _format(prompt_key, template, system_prompt, chat)
+    format = _format(prompt_key, template, system_prompt, chat, image_key)
     renderer = _renderer(model)
+    desk = MediaDesk(MediaOptions())
     for spec in files:
         source = open_source(spec, split=split)
+        images = RowImages(desk=desk, key=image_key, folder=start_of_paths(spec))
         for index, row in zip(range(n), source.scan(), strict=False):
             _print(f"--- {source.where(index)}")
-            prompt = read_prompt(row, format)
+            prompt = read_prompt(row, format, images)
             if isinstance(prompt, RowProblem):
                 _print(f"cannot be used: {prompt.reason}")
             else:
@@ -123,12 +144,20 @@ def show(
 
 
 def _format(
-    prompt_key: str, template: str | None, system_prompt: str | None, chat: bool
+    prompt_key: str,
+    template: str | None,
+    system_prompt: str | None,
+    chat: bool,
+    image_key: str | None = None,
 ) -> PromptFormat:
     from rlhf_core.data.rows import PromptFormat
 
     return PromptFormat(
-        prompt_key=prompt_key, template=template, system_prompt=system_prompt, chat=chat
+        prompt_key=prompt_key,
+        template=template,
+        system_prompt=system_prompt,
+        chat=chat,
+        image_key=image_key,
     )
 
 
@@ -147,6 +176,7 @@ def _renderer(
 def _report(spec: str, split: str, expected: Expectations) -> SourceReport | None:
     """Print the bad rows of one data set and return the report; None if the data set cannot be read at all."""
     from rlhf_core.data.checking import check_source
+    from rlhf_core.data.row_images import start_of_paths
     from rlhf_core.data.sources import open_source
 
     try:
@@ -154,7 +184,7 @@ def _report(spec: str, split: str, expected: Expectations) -> SourceReport | Non
     except DataError as error:
         _print(str(error))
         return None
-    report = check_source(source, expected)
+    report = check_source(source, expected, start_of_paths(spec))
     for row in report.bad:
         _print(f"{row.where}: {row.reason}")
     if report.inert.rows:

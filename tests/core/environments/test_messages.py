@@ -24,6 +24,7 @@ from rlhf_core.environments.messages import (
     task_fields,
     task_of,
 )
+from rlhf_core.media.reference import MediaRef
 
 TASK = Task(
     uid=Uid(1, 2, 3, 4),
@@ -32,7 +33,7 @@ TASK = Task(
     row={"a": [1, {"b": None}]},
     dataset="d",
     environment="e",
-    media=("m",),
+    media=(MediaRef(sha256="0" * 64, num_bytes=9, format="png", width=3, height=2),),
 )
 ACTION = Action(
     text="t",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from ..media.reference import MediaRef
 
 Message = Mapping[str, Any]
 """One chat message: ``{"role": ..., "content": ...}``."""
@@ -38,7 +40,8 @@ class Task:
     uid: Uid
     """Name of the task's group: sample and segment are 0."""
     prompt_ids: tuple[int, ...] = ()
-    """Tokens of the rendered prompt. Empty if the environment writes the first observation."""
+    """Tokens of the rendered prompt, with one marker for each image. Empty if the environment writes the first
+    observation."""
     messages: tuple[Message, ...] = ()
     """The prompt as chat messages, if it is a chat."""
     row: Mapping[str, Any] = field(default_factory=dict)
@@ -47,5 +50,5 @@ class Task:
     """Name of the data set, by which evaluation results are grouped."""
     environment: str = ""
     """Name, in this run, of the environment that plays the task; empty: the run's only one."""
-    media: Sequence[Any] = ()
-    """References to images and the like."""
+    media: tuple[MediaRef, ...] = ()
+    """Images of the prompt, in the order of their markers."""

@@ -54,6 +54,19 @@ class PromptData(Config):
     chat: bool = Field(
         False, description="render text prompts as one user message with the model's chat template"
     )
+    image_key: str | None = Field(
+        None,
+        description="column with a row's image, or a list of them: paths, bytes or base64; <image> in the prompt's "
+        "texts and image parts of its messages are their places",
+    )
+    max_images: Positive = Field(
+        16, description="images of one sequence, those of later turns included"
+    )
+    max_image_pixels: Positive = Field(4096 * 4096, description="width times height of an image")
+    max_image_bytes: Positive = Field(20 * 2**20, description="size of an image's file")
+    allow_image_urls: bool = Field(
+        False, description="fetch images that are http or https URLs; without it they are bad rows"
+    )
     max_prompt_tokens: Positive = Field(1024, description="longer prompts are bad rows")
     max_samples: Positive | None = Field(None, description="use only the first rows of each set")
     on_bad_row: Literal["fail", "skip"] = Field(

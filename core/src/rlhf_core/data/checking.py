@@ -7,14 +7,17 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..media.desk import MediaDesk
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .prompts import length_problem, read_prompt, tokenize_rows
+from .row_images import RowImages
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
 from .source import Row, Source, Unreadable
 
@@ -37,6 +40,9 @@ class Expectations:
     """Largest number of tokens of a prompt."""
     max_characters: int | None = None
     """Largest number of characters of a prompt."""
+    desk: MediaDesk | None = None
+    """Reader of images, those of ``format.image_key`` and those within messages; None: a row with an image has a
+    problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +66,15 @@ class SourceReport:
         return len({row.where for row in self.bad})
 
 
-def check_source(source: Source, expected: Expectations) -> SourceReport:
-    """Return the report on a source: all problems of its rows, lengths of prompts, and repeated prompts."""
+def check_source(
+    source: Source, expected: Expectations, folder: Path | None = None
+) -> SourceReport:
+    """Return the report on a source: all problems of its rows, lengths of prompts, and repeated prompts.
+
+    Args:
+        folder: start of relative paths of images; None: where the process was started.
+    """
+    images = RowImages(desk=expected.desk, key=expected.format.image_key, folder=folder)
     bad: list[BadRow] = []
     lengths = array("q")
     seen: dict[bytes, int] = {}
@@ -70,7 +83,7 @@ def check_source(source: Source, expected: Expectations) -> SourceReport:
     inert = InertWords()
     rows = enumerate(source.scan())
     while batch := list(islice(rows, _BATCH_ROWS)):
-        for (index, row), measured in zip(batch, _measured(batch, expected), strict=True):
+        for (index, row), measured in zip(batch, _measured(batch, expected, images), strict=True):
             where = source.where(index)
             prompt, length = measured.prompt, measured.length
             inert = inert.plus(measured.inert, where)
@@ -104,19 +117,19 @@ class _Measured(NamedTuple):
 
 
 def _measured(
-    batch: list[tuple[int, Row | Unreadable]], expected: Expectations
+    batch: list[tuple[int, Row | Unreadable]], expected: Expectations, images: RowImages
 ) -> Iterator[_Measured]:
     """Yield prompts with their lengths; a chat that the template refuses is a problem."""
-    prompts = [read_prompt(row, expected.format) for _, row in batch]
+    prompts = [read_prompt(row, expected.format, images) for _, row in batch]
     if expected.renderer is None:
         yield from (_Measured(prompt, _characters(prompt)) for prompt in prompts)
         return
-    found = tokenize_rows(batch, expected.format, expected.renderer, expected.max_tokens)
+    found = tokenize_rows(batch, expected.format, expected.renderer, expected.max_tokens, images)
     for prompt, tokens in zip(prompts, found, strict=True):
         if isinstance(tokens, RowProblem):
             yield _Measured(tokens, 0)
         else:
-            yield _Measured(prompt, len(tokens.token_ids), tokens.inert)
+            yield _Measured(prompt, tokens.length, tokens.inert)
 
 
 def _prompt_problems(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from .chat.control_words import ControlText, InertWords
 from .chat.renderer import TokenizerRenderer
+from .row_images import RowImages
 from .rows import BadRow, Prompt, PromptFormat, RowProblem
 from .source import Row, Source, Unreadable
 
@@ -53,8 +54,11 @@ class PromptTokens(NamedTuple):
     """Tokens of one prompt."""
 
     token_ids: list[int]
+    """With one marker for each image."""
     inert: tuple[str, ...]
     """Control words of the prompt that are ordinary text."""
+    length: int
+    """Number of tokens that the model reads: all those of images count."""
 
 
 def tokenize_prompts(
@@ -63,24 +67,26 @@ def tokenize_prompts(
     format: PromptFormat,
     renderer: TokenizerRenderer,
     max_tokens: int,
+    images: RowImages | None = None,
 ) -> Prompts:
     """Return the prompts of the wanted rows, and the wanted rows that cannot be used.
 
     Args:
         wanted: mask, True at the rows to use; rows of the source behind its end are not wanted.
         max_tokens: largest number of tokens of a prompt; a row with a longer prompt cannot be used.
+        images: reader of the rows' images; None: rows with an image cannot be used.
     """
     rows, token_ids, lengths = array("q"), array("i"), array("q")
     bad: list[BadRow] = []
     inert = InertWords()
     wanted_rows = _wanted_rows(source, wanted, format)
     while batch := list(islice(wanted_rows, _BATCH_ROWS)):
-        found = tokenize_rows(batch, format, renderer, max_tokens)
+        found = tokenize_rows(batch, format, renderer, max_tokens, images)
         for (index, _), tokens in zip(batch, found, strict=True):
             problem = (
                 tokens
                 if isinstance(tokens, RowProblem)
-                else length_problem(len(tokens.token_ids), max_tokens)
+                else length_problem(tokens.length, max_tokens)
             )
             if problem is not None:
                 bad.append(BadRow(source.where(index), problem.kind, problem.reason))
@@ -99,12 +105,14 @@ def tokenize_prompts(
     )
 
 
-def read_prompt(row: Row | Unreadable, format: PromptFormat) -> Prompt | RowProblem:
+def read_prompt(
+    row: Row | Unreadable, format: PromptFormat, images: RowImages | None = None
+) -> Prompt | RowProblem:
     """Return the prompt of a row, or the row's problem."""
     if isinstance(row, Unreadable):
         return RowProblem("unreadable", row.reason)
     try:
-        return format.prompt(row)
+        return (images or RowImages()).prompt(row, format.prompt(row))
     except RowProblem as problem:
         return problem
 
@@ -114,17 +122,20 @@ def tokenize_rows(
     format: PromptFormat,
     renderer: TokenizerRenderer,
     max_tokens: int | None,
+    images: RowImages | None = None,
 ) -> list[PromptTokens | RowProblem]:
     """Return each row's tokens, or its problem; calls the tokenizer once for text and once for chats.
 
     Args:
         max_tokens: largest number of tokens of a prompt; None: ``MAX_CHARACTERS`` is the only limit.
+        images: reader of the rows' images; None: an image is a row's problem.
     """
+    images = images or RowImages()
+    prompts = [read_prompt(row, format, images) for _, row in batch]
     results: dict[int, PromptTokens | RowProblem] = {}
     texts: dict[int, ControlText] = {}
     chats: dict[int, ControlText] = {}
-    for position, (_, row) in enumerate(batch):
-        prompt = read_prompt(row, format)
+    for position, ((_, row), prompt) in enumerate(zip(batch, prompts, strict=True)):
         try:
             text = _rendered(row, prompt, format, renderer)
             check_characters(text.text, max_tokens, "the prompt", "--data.max_prompt_tokens")
@@ -134,7 +145,19 @@ def tokenize_rows(
         (chats if isinstance(prompt, tuple) else texts)[position] = text
     results |= _encoded(texts, renderer.encode_prompts)
     results |= _encoded(chats, renderer.texts.encode)
-    return [results[position] for position in range(len(batch))]
+    return [_measured(results[position], prompt, images) for position, prompt in enumerate(prompts)]
+
+
+def _measured(
+    found: PromptTokens | RowProblem, prompt: Prompt | RowProblem, images: RowImages
+) -> PromptTokens | RowProblem:
+    """Return tokens with the length that they have with all tokens of images."""
+    if isinstance(found, RowProblem) or isinstance(prompt, RowProblem | str):
+        return found
+    try:
+        return found._replace(length=images.num_tokens(found.token_ids, prompt))
+    except RowProblem as problem:
+        return problem
 
 
 def _encoded(
@@ -150,7 +173,7 @@ def _encoded(
             one_by_one |= _encoded({position: text}, encode)
         return one_by_one
     return {
-        position: PromptTokens(ids, text.inert)
+        position: PromptTokens(ids, text.inert, len(ids))
         for (position, text), ids in zip(texts.items(), found, strict=True)
     }
 

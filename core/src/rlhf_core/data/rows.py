@@ -58,6 +58,8 @@ class PromptFormat:
     template: str | None = None
     system_prompt: str | None = None
     chat: bool = False
+    image_key: str | None = None
+    """Column with a prompt's images, beside its text."""
 
     def __post_init__(self) -> None:
         if self.template is not None:
@@ -75,12 +77,14 @@ class PromptFormat:
             template=data.template,
             system_prompt=data.system_prompt,
             chat=data.chat,
+            image_key=data.image_key,
         )
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that prompts are made of."""
-        return (self.prompt_key,) if self.template is None else _fields(self.template)
+        texts = (self.prompt_key,) if self.template is None else _fields(self.template)
+        return texts if self.image_key is None else (*texts, self.image_key)
 
     def prompt(self, row: Row) -> Prompt:
         """Return the row's prompt.

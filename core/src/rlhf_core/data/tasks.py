@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from ..batch.task import Task, Uid
 from ..config.run import PromptData, RunConfig
 from ..errors import DataError
+from ..media.reader import ImageReader
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .made.players import Players
@@ -26,6 +28,7 @@ from .made.splits import MakesRows, evaluation_sets, training_parts
 from .made.tasks import MadeTasks
 from .mixing import epoch_counts, epoch_order, held_out
 from .prompts import Prompts, tokenize_prompts
+from .row_images import RowImages, media_of, row_with_references
 from .rows import BadRow, PromptFormat, bad_row_error, describe_skipped
 from .source import Source
 from .sources import open_source, split_name
@@ -47,6 +50,8 @@ class TaskSetPart:
     """Name by which results are grouped."""
     ids: NDArray[np.int64]
     """Index of each prompt's task (P,), ascending."""
+    images: RowImages = field(default_factory=RowImages)
+    """Reader of the rows' images."""
 
 
 class TaskSet:
@@ -103,14 +108,18 @@ class TaskSet:
         if position == len(part.ids) or part.ids[position] != index:
             raise IndexError(f"no task has index {index}")
         row = dict(part.source.row(int(part.prompts.rows[position])))
-        prompt = part.format.prompt(row)
+        prompt = part.images.prompt(row, part.format.prompt(row))
+        format = part.format
         return Task(
             uid=Uid(epoch, index),
             prompt_ids=part.prompts.tokens(position),
             messages=prompt if isinstance(prompt, tuple) else (),
-            row=row,
+            row=row_with_references(
+                row, prompt, prompt_key=format.prompt_key, image_key=format.image_key
+            ),
             dataset=part.dataset,
             environment=self._players.of(index, row),
+            media=media_of(prompt),
         )
 
 
@@ -119,6 +128,7 @@ def load_task_set(
     renderer: TokenizerRenderer,
     players: Players | None = None,
     makers: MakesRows | None = None,
+    images: ImageReader | None = None,
 ) -> TaskSet | MadeTasks:
     """Return the training tasks, without the rows that ``eval.fraction`` holds out.
 
@@ -127,6 +137,7 @@ def load_task_set(
 
     Args:
         makers: the environments as makers of tasks; None: their tasks are empty.
+        images: reader of images; None: the run's model reads text alone.
 
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no usable row is left, or an
@@ -139,15 +150,15 @@ def load_task_set(
             list(training_parts(shares, makers, data.max_samples)),
             data.max_samples or run.rollout.batch_size,
             shuffle=data.shuffle,
-            prompts=PromptReader(data, renderer),
+            prompts=PromptReader(data, renderer, images),
         )
-    reader = _Reader(data, renderer, "data.train", data.train)
+    reader = _Reader(data, renderer, "data.train", data.train, images)
     start = 0
     for spec in data.train:
         source = open_source(spec, split=data.split)
         used = _limited(len(source), data.max_samples)
         held = held_out(source.name, used, fraction=run.eval.fraction, seed=run.seed)
-        reader.add(source, ~held, start)
+        reader.add(source, ~held, start, spec=spec)
         start += len(source)
     return TaskSet(
         reader.parts(),
@@ -177,6 +188,7 @@ def load_eval_sets(
     renderer: TokenizerRenderer,
     players: Players | None = None,
     makers: MakesRows | None = None,
+    images: ImageReader | None = None,
 ) -> Mapping[str, TaskSet | MadeTasks]:
     """Return the evaluation sets by name: the sets of ``eval.data``, and the rows that ``eval.fraction`` holds out.
 
@@ -185,21 +197,24 @@ def load_eval_sets(
 
     Args:
         makers: the environments as makers of tasks; None: their tasks are empty.
+        images: reader of images; None: the run's model reads text alone.
 
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
     """
     if not run.eval.data and not run.eval.fraction:
-        return _made_eval_sets(run, renderer, players, makers)
+        return _made_eval_sets(run, renderer, players, makers, images)
     wanted = WantedSets(
         option="eval.data",
         entries=run.eval.data,
         split=run.eval.split,
         max_samples=run.eval.max_samples,
     )
-    sets: dict[str, TaskSet | MadeTasks] = {**load_sets(wanted, run.data, renderer, players)}
+    sets: dict[str, TaskSet | MadeTasks] = {
+        **load_sets(wanted, run.data, renderer, players, images)
+    }
     if run.eval.fraction:
-        sets |= _held_out_sets(run, renderer, players)
+        sets |= _held_out_sets(run, renderer, players, images)
     return sets
 
 
@@ -222,11 +237,13 @@ def load_sets(
     data: PromptData,
     renderer: TokenizerRenderer,
     players: Players | None = None,
+    images: ImageReader | None = None,
 ) -> dict[str, TaskSet]:
     """Return a task set for each entry by name, with indices from 0 without gaps, in the order of the rows.
 
     Args:
         data: options by which rows become prompts.
+        images: reader of images; None: the model reads text alone.
 
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
@@ -239,8 +256,9 @@ def load_sets(
             raise DataError(
                 f"{wanted.option}: two sets are called {source.name!r}; name them with NAME=PATH"
             )
-        reader = _Reader(data, renderer, wanted.option, [spec])
-        reader.add(source, np.ones(_limited(len(source), wanted.max_samples), dtype=bool))
+        reader = _Reader(data, renderer, wanted.option, [spec], images)
+        used = np.ones(_limited(len(source), wanted.max_samples), dtype=bool)
+        reader.add(source, used, spec=spec)
         sets[source.name] = TaskSet(reader.parts(compact=True), players=players)
     return sets
 
@@ -250,6 +268,7 @@ def _made_eval_sets(
     renderer: TokenizerRenderer,
     players: Players | None,
     makers: MakesRows | None,
+    images: ImageReader | None,
 ) -> dict[str, MadeTasks]:
     if makers is None or players is None or run.eval.environment_split is None:
         return {}
@@ -258,12 +277,15 @@ def _made_eval_sets(
         makers,
         split=run.eval.environment_split,
         limit=run.eval.max_samples,
-        prompts=PromptReader(run.data, renderer),
+        prompts=PromptReader(run.data, renderer, images),
     )
 
 
 def _held_out_sets(
-    run: RunConfig, renderer: TokenizerRenderer, players: Players | None
+    run: RunConfig,
+    renderer: TokenizerRenderer,
+    players: Players | None,
+    images: ImageReader | None,
 ) -> dict[str, TaskSet]:
     readers: dict[str, _Reader] = {}
     for spec in run.data.train:
@@ -274,9 +296,10 @@ def _held_out_sets(
             held &= np.cumsum(held) <= run.eval.max_samples
         if held.any():
             reader = readers.setdefault(
-                source.name, _Reader(run.data, renderer, "eval.fraction", run.data.train)
+                source.name,
+                _Reader(run.data, renderer, "eval.fraction", run.data.train, images),
             )
-            reader.add(source, held)
+            reader.add(source, held, spec=spec)
     if not readers:
         raise DataError(
             "eval.fraction: expected sets of at least 2 rows, to hold some out; got sets of 1 row. "
@@ -288,26 +311,45 @@ def _held_out_sets(
     }
 
 
+class _Read(NamedTuple):
+    """A source whose prompts were read."""
+
+    source: Source
+    prompts: Prompts
+    start: int
+    """Index of its first row in the set."""
+    images: RowImages
+
+
 class _Reader:
     """Reader of the sources of one task set, which reports the bad rows of all sources in one message."""
 
     def __init__(
-        self, data: PromptData, renderer: TokenizerRenderer, option: str, specs: Sequence[str]
+        self,
+        data: PromptData,
+        renderer: TokenizerRenderer,
+        option: str,
+        specs: Sequence[str],
+        images: ImageReader | None = None,
     ) -> None:
         self._data = data
         self._format = PromptFormat.of(data)
         self._renderer = renderer
         self._option = option
         self._specs = specs
-        self._read: list[tuple[Source, Prompts, int]] = []
+        self._images = images
+        self._read: list[_Read] = []
         self._total = 0
 
-    def add(self, source: Source, wanted: NDArray[np.bool_], start: int = 0) -> None:
-        """Tokenize the wanted rows of a source whose first row has index ``start``."""
+    def add(
+        self, source: Source, wanted: NDArray[np.bool_], start: int = 0, *, spec: str = ""
+    ) -> None:
+        """Tokenize the wanted rows of a source, ``spec``, whose first row has index ``start``."""
+        images = RowImages.of(self._images, self._format.image_key, spec)
         prompts = tokenize_prompts(
-            source, wanted, self._format, self._renderer, self._data.max_prompt_tokens
+            source, wanted, self._format, self._renderer, self._data.max_prompt_tokens, images
         )
-        self._read.append((source, prompts, start))
+        self._read.append(_Read(source, prompts, start, images))
         self._total += int(wanted.sum())
 
     def parts(self, *, compact: bool = False) -> list[TaskSetPart]:
@@ -316,19 +358,17 @@ class _Reader:
         Raises:
             DataError: rows are bad (with ``on_bad_row = fail``), or a source has no usable row left.
         """
-        bad = [row for _, prompts, _ in self._read for row in prompts.bad]
+        bad = [row for read in self._read for row in read.prompts.bad]
         if bad and (self._data.on_bad_row == "fail" or len(bad) == self._total):
             raise bad_row_error(bad, self._total, self._option, self._specs)
         if bad:
             log.warning("%s", describe_skipped(bad, self._total, self._option))
-        inert = reduce(
-            InertWords.joined, (prompts.inert for _, prompts, _ in self._read), InertWords()
-        )
+        inert = reduce(InertWords.joined, (read.prompts.inert for read in self._read), InertWords())
         if inert.rows:
             log.warning("%s", inert.describe(self._total, self._option))
         parts = []
         count = 0
-        for source, prompts, start in self._read:
+        for source, prompts, start, images in self._read:
             if not len(prompts):
                 raise DataError(
                     f"{self._option}: no row of {source.where(0).rpartition(':')[0]} is left to use"
@@ -342,6 +382,7 @@ class _Reader:
                     prompts=prompts,
                     dataset=source.name,
                     ids=ids.astype(np.int64),
+                    images=images,
                 )
             )
         return parts

@@ -69,6 +69,11 @@ class RunFolder:
         return self.root / "model"
 
     @property
+    def media(self) -> Path:
+        """Images that the run read, by content."""
+        return self.root / "media"
+
+    @property
     def ema_model(self) -> Path:
         return self.root / "model_ema"
 
@@ -85,7 +90,7 @@ class RunFolder:
         files = (*self.records, self.config, self.plugins, self.log, self.root / LOCK)
         for paths, wanted in (
             (files, "a file"),
-            ((self.checkpoints, self.model, self.ema_model), "a folder"),
+            ((self.checkpoints, self.model, self.ema_model, self.media), "a folder"),
         ):
             for path in paths:
                 if _kind(path) not in ("", wanted):

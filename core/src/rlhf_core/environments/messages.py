@@ -15,6 +15,8 @@ from typing import Any
 from ..batch.task import Task, Uid
 from ..batch.trajectory import Stop
 from ..contracts.environment import Action, Observation, StepResult, ToolCall, TurnSampling
+from ..media.parts import plain_messages
+from ..media.reference import MediaRef
 from ..processes.problem import Problem, ProblemKind
 
 PROTOCOL = 1
@@ -36,11 +38,11 @@ def task_fields(task: Task) -> Plain:
     return {
         "uid": str(task.uid),
         "prompt_ids": list(task.prompt_ids),
-        "messages": [dict(message) for message in task.messages],
+        "messages": plain_messages(task.messages),
         "row": dict(task.row),
         "dataset": task.dataset,
         "environment": task.environment,
-        "media": list(task.media),
+        "media": [image.fields() for image in task.media],
     }
 
 
@@ -53,7 +55,7 @@ def task_of(fields: Mapping[str, Any]) -> Task:
         row=fields["row"],
         dataset=fields["dataset"],
         environment=fields["environment"],
-        media=tuple(fields["media"]),
+        media=tuple(map(MediaRef.of, fields["media"])),
     )
 
 
@@ -94,7 +96,7 @@ def observation_fields(observation: Observation) -> Plain:
     if observation.text is not None:
         fields["text"] = observation.text
     if observation.messages:
-        fields["messages"] = [dict(message) for message in observation.messages]
+        fields["messages"] = plain_messages(observation.messages)
     if observation.token_ids is not None:
         fields["token_ids"] = list(observation.token_ids)
     if observation.tools:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ...batch.task import Message
 from ...config.run import PromptData
 from ...errors import DataError
+from ...media.reader import ImageReader
+from ...media.reference import MediaRef
 from ..chat.renderer import TokenizerRenderer
 from ..prompts import length_problem, tokenize_rows
+from ..row_images import RowImages, media_of, row_with_references
 from ..rows import PromptFormat, RowProblem
 from .rows import Row
 
@@ -14,26 +19,57 @@ PROMPT = "prompt"
 """Column of a row with the task's prompt, text or messages; without it the environment writes the first observation."""
 
 
-class PromptReader:
-    """Reader of the column ``prompt``, by the options of ``data``."""
+class MadePrompt(NamedTuple):
+    """The prompt of a made row."""
 
-    def __init__(self, data: PromptData, renderer: TokenizerRenderer) -> None:
+    row: Row
+    """The row, in which images are references."""
+    token_ids: tuple[int, ...] = ()
+    messages: tuple[Message, ...] = ()
+    """Empty: it is no chat."""
+    media: tuple[MediaRef, ...] = ()
+    """Images of the messages, in order."""
+
+
+class PromptReader:
+    """Reader of the column ``prompt``, by the options of ``data``.
+
+    Args:
+        images: reader of images; None: the run's model reads text alone.
+    """
+
+    def __init__(
+        self, data: PromptData, renderer: TokenizerRenderer, images: ImageReader | None = None
+    ) -> None:
         self._format = PromptFormat(
-            prompt_key=PROMPT, system_prompt=data.system_prompt, chat=data.chat
+            prompt_key=PROMPT,
+            system_prompt=data.system_prompt,
+            chat=data.chat,
+            image_key=data.image_key,
         )
+        self._images = RowImages.of(images, data.image_key)
         self._renderer = renderer
         self._max_tokens = data.max_prompt_tokens
 
-    def read(self, row: Row, where: str) -> tuple[tuple[int, ...], tuple[Message, ...]]:
-        """Return a prompt's tokens, and its messages if it is a chat.
+    def read(self, row: Row, where: str) -> MadePrompt:
+        """Return a row's prompt.
 
         Raises:
             DataError: the prompt cannot be used.
         """
-        (found,) = tokenize_rows([(0, row)], self._format, self._renderer, self._max_tokens)
+        (found,) = tokenize_rows(
+            [(0, row)], self._format, self._renderer, self._max_tokens, self._images
+        )
         if isinstance(found, RowProblem):
             raise DataError(f"{where}: {found.reason}") from found
-        if problem := length_problem(len(found.token_ids), self._max_tokens):
+        if problem := length_problem(found.length, self._max_tokens):
             raise DataError(f"{where}: {problem.reason}")
-        prompt = self._format.prompt(row)
-        return tuple(found.token_ids), prompt if isinstance(prompt, tuple) else ()
+        prompt = self._images.prompt(row, self._format.prompt(row))
+        return MadePrompt(
+            token_ids=tuple(found.token_ids),
+            messages=prompt if isinstance(prompt, tuple) else (),
+            media=media_of(prompt),
+            row=row_with_references(
+                row, prompt, prompt_key=PROMPT, image_key=self._format.image_key
+            ),
+        )

@@ -15,9 +15,9 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from ...batch.task import Message, Task, Uid
+from ...batch.task import Task, Uid
 from ..mixing import epoch_order, interleaved
-from .prompts import PROMPT, PromptReader
+from .prompts import PROMPT, MadePrompt, PromptReader
 from .rows import MadeRows, Row
 
 MIXED = 1000
@@ -99,20 +99,21 @@ class MadeTasks:
         part = self._parts[at]
         position = index - (self._ends[at] - self._sizes[at])
         row: Row = {}
-        ids: tuple[int, ...] = ()
-        messages: tuple[Message, ...] = ()
+        prompt = MadePrompt(row)
         if part.rows is not None:
             number = position if part.size is not None else epoch * self._counts[at] + position
             row = part.rows.row(number)
             if self._prompts is not None and PROMPT in row:
-                ids, messages = self._prompts.read(row, f"{part.environment}, task {number}")
+                prompt = self._prompts.read(row, f"{part.environment}, task {number}")
+                row = prompt.row
         return Task(
             uid=Uid(epoch, index),
-            prompt_ids=ids,
-            messages=messages,
+            prompt_ids=prompt.token_ids,
+            messages=prompt.messages,
             row=row,
             dataset=part.environment or "environment",
             environment=part.environment,
+            media=prompt.media,
         )
 
 

@@ -1,0 +1,86 @@
+"""The store of a run's images: a file for each, named by its content, written once.
+
+Every process of a run may write: a file appears whole or not at all, and two that write one image write the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from ..errors import DataError
+from .inspecting import MediaLimits, inspect
+from .reference import MediaRef
+
+
+class MediaStore:
+    """Images in a folder, by their references.
+
+    Args:
+        folder: made with the first image.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, reference: MediaRef) -> Path:
+        """Return where the file of a reference is, or would be."""
+        return self.folder / reference.file_name
+
+    def put(self, content: bytes, reference: MediaRef) -> None:
+        """Keep an image whose reference is known; nothing is written if it is there already."""
+        path = self.path(reference)
+        if path.exists():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+            raise
+
+    def read(self, reference: MediaRef) -> bytes:
+        """Return an image's bytes, which are those that were kept.
+
+        Raises:
+            DataError: the file is gone, or its bytes are others.
+        """
+        path = self.path(reference)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise DataError(
+                f"{path}: an image of this run cannot be read ({error.strerror}); expected the file that the run wrote"
+            ) from error
+        if hashlib.sha256(content).hexdigest() != reference.sha256:
+            raise DataError(
+                f"{path}: the image's bytes changed since the run wrote them; remove the file, and it is written again"
+            )
+        return content
+
+
+def reference_of(content: bytes, limits: MediaLimits) -> MediaRef:
+    """Return the reference of an image's bytes.
+
+    Raises:
+        MediaProblem: the image cannot be used.
+        MissingDependency: Pillow is not installed.
+    """
+    facts = inspect(content, limits)
+    return MediaRef(
+        sha256=hashlib.sha256(content).hexdigest(),
+        num_bytes=len(content),
+        format=facts.format,
+        width=facts.width,
+        height=facts.height,
+    )
