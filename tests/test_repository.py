@@ -34,6 +34,7 @@ PUBLIC = {
     "rlhf_core.config",  # options of commands of plugins that train
     "rlhf_core.config.common",  # the sections that these commands share
     "rlhf_core.contracts",
+    "rlhf_core.media",  # images: references, store, places among tokens
     "rlhf_core.episodes",  # the graph in which executors record requests
     "rlhf_core.data",  # rows of data that are imitated
     "rlhf_core.environments.external",  # an environment that only another interpreter has

@@ -5,7 +5,13 @@ import types
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, hookimpl
-from rlhf_core.capabilities import SERVES_ADAPTERS
+from rlhf_core.capabilities import (
+    BACKEND_SEES,
+    ENGINE_SEES,
+    EXECUTOR_SEES,
+    RUNTIME_SEES,
+    SERVES_ADAPTERS,
+)
 
 
 class Discount(Config):
@@ -86,14 +92,16 @@ def adapter(config):
 
 
 COMPONENTS = {
-    "rlhf_runtimes": [component("here")],
+    "rlhf_runtimes": [component("here", provides={RUNTIME_SEES})],
     "rlhf_engines": [
         component("fake_engine", provides={"rollout_logprobs"}),
         component("takes_factors", provides={"rollout_logprobs", SERVES_ADAPTERS}),
+        component("takes_images", provides={"rollout_logprobs", ENGINE_SEES}),
     ],
-    "rlhf_train_backends": [component("table")],
+    "rlhf_train_backends": [component("table", provides={BACKEND_SEES})],
+    "rlhf_vision_models": [component("eyes")],
     "rlhf_rollout_executors": [
-        component("one_turn"),
+        component("one_turn", provides={EXECUTOR_SEES}),
         component("turns", needs={"environment"}, provides={"several_turns"}),
     ],
     "rlhf_environments": [component("maze", config=Discount)],

@@ -39,6 +39,13 @@ SERVES_FOUR_BITS = "serves_four_bits"
 (``EngineSpec.quantization``)."""
 SHARES_WEIGHTS = "shares_weights"
 """Word of an engine that can compute with the trainer's own model, in the trainer's process."""
+ENGINE_SEES = "engine_reads_images"
+BACKEND_SEES = "backend_reads_images"
+EXECUTOR_SEES = "executor_passes_images"
+RUNTIME_SEES = "runtime_passes_images"
+SEEING = frozenset({ENGINE_SEES, BACKEND_SEES, EXECUTOR_SEES, RUNTIME_SEES})
+"""Words of an engine, a backend, an executor and a runtime that work with images. A vision model needs all of them; the
+core adds them to its own needs."""
 WRAPS_CODE = "wraps_code"
 """Word of a component that wraps a function in a user's file, given as its option ``path``."""
 
@@ -70,6 +77,10 @@ FIX: Mapping[str, str] = {
     SERVES_FOUR_BITS: "choose --engine embedded, which shares the trainer's model, or --engine vllm, which unpacks the "
     "base as it loads it",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model anew, without what was done to it",
+    ENGINE_SEES: "this engine reads text alone; choose --engine embedded",
+    BACKEND_SEES: "this training backend reads text alone; choose --backend torch",
+    EXECUTOR_SEES: "this executor passes text alone on; choose --executor single_turn or multi_turn",
+    RUNTIME_SEES: "this runtime passes text alone on; choose --runtime local",
     "is_correction": "set --algo.correction.kind",
     "kl_in_loss": "set --algo.kl.mode loss and --algo.kl.coef",
     "kl_in_reward": "set --algo.kl.mode reward and --algo.kl.coef",
@@ -93,6 +104,7 @@ BROUGHT_BY_OPTIONS: Mapping[str, str] = {
     "stale_rollouts": "generation runs ahead of training",
     "supervised_data": "there are responses to imitate",
     "teacher": "there is a model to distill from",
+    "images": "the policy reads images",
 }
 """Capabilities that options bring to a run; ``config.checks.features`` works out which of them a run has."""
 
@@ -109,6 +121,10 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     SHARES_WEIGHTS: "the engine can compute with the trainer's own model",
     SERVES_ADAPTERS: "the engine serves a low-rank adapter beside the base's weights",
     SERVES_FOUR_BITS: "the engine serves what a base in 4 bits computes with",
+    ENGINE_SEES: "the engine reads images",
+    BACKEND_SEES: "the training backend reads images",
+    EXECUTOR_SEES: "the executor passes images to the engine, and on to the trainer",
+    RUNTIME_SEES: "the runtime gives its processes what they need to read images",
     WRAPS_CODE: "the component wraps a function in a file that the user names",
 }
 """Capabilities that a component may provide, beside ``aggregation:MODE`` for the aggregation of its publication."""
@@ -137,12 +153,15 @@ class Chosen:
     options: Config | None = None
     unasked: frozenset[str] = frozenset()
     """Needs that do not count where it was selected."""
+    added: frozenset[str] = frozenset()
+    """Needs of everything that is selected there."""
 
     @property
     def needs(self) -> frozenset[str]:
         """Capabilities that the component needs, by itself or by its options."""
         by_options = self.options.needed_by_options() if self.options else frozenset()
-        return (self.registered.component.needs | by_options) - self.unasked
+        own = self.registered.component.needs | by_options | self.added
+        return own - self.unasked
 
     @property
     def conflicts(self) -> frozenset[str]:

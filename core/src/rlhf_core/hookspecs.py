@@ -31,6 +31,7 @@ COMPONENT_HOOKS: Mapping[str, str] = {
     "rlhf_sample_filters": "sample filter",
     "rlhf_optimizers": "optimizer",
     "rlhf_model_adapters": "model adapter",
+    "rlhf_vision_models": "vision model",
     "rlhf_engines": "engine",
     "rlhf_train_backends": "training backend",
     "rlhf_runtimes": "runtime",
@@ -102,6 +103,11 @@ def rlhf_optimizers() -> Components:
 @hookspec
 def rlhf_model_adapters() -> Components:
     """Return model adapters (``contracts.ModelAdapter``), chosen with ``--actor.adapter``."""
+
+
+@hookspec
+def rlhf_vision_models() -> Components:
+    """Return vision models (``contracts.VisionModel``), chosen with ``--model.vision``."""
 
 
 @hookspec

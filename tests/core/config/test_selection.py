@@ -4,10 +4,9 @@ import pytest
 
 from rlhf_core import Component, ConfigError, Registered, UnknownComponent
 from rlhf_core.config import Layer, parse_flags
-from rlhf_core.config.common import ActorConfig
 from rlhf_core.config.layers import merge
 from rlhf_core.config.problems import Labels
-from rlhf_core.config.run import RewardConfig
+from rlhf_core.config.run import RewardConfig, SeeingActor
 from rlhf_core.config.selection import SelectorEntry, select, select_slot, written_names
 from rlhf_core.config.train import SLOTS, TRAIN
 from rlhf_core.plugins import empty
@@ -41,7 +40,7 @@ def test_every_selector_is_an_option_of_the_core_and_many_means_a_list(slot):
 
 
 @pytest.mark.parametrize(
-    ("slot", "model"), [(OPTIM, ActorConfig), (REWARD, RewardConfig)], ids=["actor", "reward"]
+    ("slot", "model"), [(OPTIM, SeeingActor), (REWARD, RewardConfig)], ids=["actor", "reward"]
 )
 def test_the_section_of_a_selector_is_the_one_that_it_stands_in(slot, model):
     assert TRAIN.section_model(slot) is model

@@ -46,13 +46,15 @@ def seeing() -> TokenizerRenderer:
 @pytest.fixture
 def reader(tmp_path, seeing) -> ImageReader:
     (marker,) = seeing.encode("~")
-    return ImageReader(MediaDesk(MediaOptions(folder=str(tmp_path / "run/media"))), Tokens(marker))
+    return ImageReader(
+        MediaDesk(MediaOptions(folder=str(tmp_path / "run/media"))), Tokens(marker), "images"
+    )
 
 
 @pytest.fixture
 def load(run_config, seeing, reader):
     def load(path: str, **data):
-        options = {"train": [path], "chat": True, "image_key": "images", "shuffle": False} | data
+        options = {"train": [path], "chat": True, "shuffle": False} | data
         return load_task_set(run_config(**options), seeing, images=reader)
 
     return load
@@ -93,7 +95,7 @@ def test_all_tokens_of_images_count_for_the_limit(tmp_path, write_rows, load):
     path = write_rows([{"prompt": "abc", "images": "wide.png"}])
 
     assert len(load(path, max_prompt_tokens=53)) == 1
-    with pytest.raises(DataError, match="has 53 tokens, --data.max_prompt_tokens allows 52"):
+    with pytest.raises(DataError, match=r"has 53 tokens, --data\.max_prompt_tokens allows 52"):
         load(path, max_prompt_tokens=52)
 
 
@@ -136,7 +138,7 @@ def test_images_that_do_not_fit_their_prompt_are_named(tmp_path, write_rows, loa
 def test_images_need_a_chat(tmp_path, write_rows, load):
     (tmp_path / "good.png").write_bytes(saved(noisy()))
 
-    with pytest.raises(DataError, match="images need a chat prompt. Add --data.chat"):
+    with pytest.raises(DataError, match=r"images need a chat prompt\. Add --data\.chat"):
         load(write_rows([{"prompt": "a", "images": ["good.png"]}]), chat=False)
 
 
@@ -144,7 +146,9 @@ def test_a_text_model_is_given_no_image(write_rows, run_config, seeing):
     content = [{"type": "image", "image": "a.png"}]
     path = write_rows([{"prompt": [{"role": "user", "content": content}]}])
 
-    with pytest.raises(DataError, match="rows.jsonl:1: the messages have an image.*--model.vision"):
+    with pytest.raises(
+        DataError, match=r"rows.jsonl:1: the messages have an image.*--model.vision"
+    ):
         load_task_set(run_config(train=[path]), seeing)
 
 

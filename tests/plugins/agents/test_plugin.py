@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+from rlhf_core.capabilities import EXECUTOR_SEES, SEVERAL_TURNS
 from rlhf_core.plugins import load
 
 
@@ -10,7 +11,10 @@ def test_the_components_are_registered_with_what_they_need_and_provide():
     multi = plugins.get("rlhf_rollout_executors", "agents:multi_turn").component
     single = plugins.get("rlhf_rollout_executors", "agents:single_turn").component
 
-    assert (multi.needs, multi.provides) == ({"environment"}, {"several_turns"})
+    assert (multi.needs, multi.provides) == (
+        {"environment"},
+        {SEVERAL_TURNS, EXECUTOR_SEES},
+    )
     assert single.conflicts == {"environment"}
     for hook, name in (
         ("rlhf_rollout_executors", "single_turn"),

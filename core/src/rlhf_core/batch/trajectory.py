@@ -12,6 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from ..media.spans import MediaSpan
 from .task import Uid
 
 
@@ -47,7 +48,7 @@ class Trajectory:
 
     Raises:
         ValueError: the arrays' lengths disagree, a turn lies outside of the sequence, the actions and the turns do not
-            cover the same tokens, or a step reward stands on no action.
+            cover the same tokens, a step reward stands on no action, or an image's tokens are none.
     """
 
     uid: Uid
@@ -74,6 +75,8 @@ class Trajectory:
     several are final, the last of them."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers that the executor, environment or rewards report; averaged in the logs."""
+    media: tuple[MediaSpan, ...] = ()
+    """Images of the sequence, each with the place of its tokens, in order."""
 
     def __post_init__(self) -> None:
         num_tokens, num_actions = len(self.token_ids), int(self.action_mask.sum())
@@ -100,11 +103,26 @@ class Trajectory:
             covered[turn.start : turn.end] = True
         if not np.array_equal(covered, self.action_mask):
             raise ValueError(f"{self.uid}: the turns do not cover exactly the action tokens")
+        self._check_media()
         for action, _ in self.step_rewards:
             if not 0 <= action < num_actions:
                 raise ValueError(
                     f"{self.uid}: a step reward at action {action}; there are {num_actions} actions, from 0"
                 )
+
+    def _check_media(self) -> None:
+        behind = 0
+        for span in self.media:
+            if not behind <= span.start < span.end <= len(self.token_ids):
+                raise ValueError(
+                    f"{self.uid}: the image at tokens [{span.start}, {span.end}) is empty, overlaps the one before, or "
+                    f"lies outside of {len(self.token_ids)} tokens"
+                )
+            if self.action_mask[span.start : span.end].any():
+                raise ValueError(
+                    f"{self.uid}: the policy wrote tokens of the image at [{span.start}, {span.end})"
+                )
+            behind = span.end
 
     @property
     def truncated(self) -> bool:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..media.spans import MediaSpan
+from .media_columns import media_rows, media_spans
 from .ragged import offsets_of, packed, ragged_index
 from .task import Uid
 from .token_columns import Rows, TokenColumns, Tokens, joined_tokens
@@ -24,6 +26,7 @@ PER_ROW = (
     "num_actions",
     "num_turns",
     "num_steps",
+    "num_media",
     "oldest_version",
     "version_counts",
     "reward",
@@ -34,6 +37,8 @@ PER_TURN = ("turn_actions", "turn_rewards")
 """Names of the columns with one entry a turn."""
 PER_STEP = ("step_actions", "step_rewards")
 """Names of the columns with one entry a step reward."""
+PER_MEDIA = ("media",)
+"""Names of the columns with one entry an image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,10 @@ class TrajectoryColumns:
     """(S,) the action on which each part stands, counted among its sequence's actions, from 0."""
     step_rewards: NDArray[np.float32]
     """(S,) the parts; what they leave of ``reward`` stands on the sequence's last action."""
+    num_media: NDArray[np.int64]
+    """(B,) images of each sequence."""
+    media: NDArray[np.void]
+    """(I,) images with the places of their tokens (``media_columns.MEDIA``)."""
     oldest_version: NDArray[np.int64]
     """(B,) oldest version of weights that sampled an action; 0 where there is none."""
     version_counts: NDArray[np.int64]
@@ -155,8 +164,14 @@ class TrajectoryColumns:
         columns = self.tokens.read()
         named = {f"rewards/{name}": column for name, column in self.rewards.items()}
         named |= {f"metrics/{name}": column for name, column in self.metrics.items()}
-        named |= {name: getattr(self, name) for name in (*PER_ROW, *PER_TURN, *PER_STEP)}
+        names = (*PER_ROW, *PER_TURN, *PER_STEP, *PER_MEDIA)
+        named |= {name: getattr(self, name) for name in names}
         return named | {item.name: getattr(columns, item.name) for item in fields(columns)}
+
+    def media_of(self, row: int) -> tuple[MediaSpan, ...]:
+        """Return the images of one sequence, with the places of their tokens in it."""
+        end = int(self.num_media[: row + 1].sum())
+        return media_spans(self.media[end - int(self.num_media[row]) : end])
 
     def uids(self) -> Iterator[Uid]:
         """Yield each sequence's name."""
@@ -182,10 +197,12 @@ class TrajectoryColumns:
         """Return the given rows, in the given order."""
         turns = ragged_index(offsets_of(self.num_turns), rows)
         steps = ragged_index(offsets_of(self.num_steps), rows)
+        media = ragged_index(offsets_of(self.num_media), rows)
         return TrajectoryColumns(
             **{name: getattr(self, name)[rows] for name in PER_ROW},
             **{name: getattr(self, name)[turns] for name in PER_TURN},
             **{name: getattr(self, name)[steps] for name in PER_STEP},
+            **{name: getattr(self, name)[media] for name in PER_MEDIA},
             rewards={name: column[rows] for name, column in self.rewards.items()},
             metrics={name: column[rows] for name, column in self.metrics.items()},
             tokens=self.tokens.select(rows),
@@ -204,7 +221,7 @@ class TrajectoryColumns:
         widest = max(part.version_counts.shape[1] for part in parts)
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts])
-            for name in (*PER_ROW, *PER_TURN, *PER_STEP)
+            for name in (*PER_ROW, *PER_TURN, *PER_STEP, *PER_MEDIA)
             if name != "version_counts"
         }
         whole = cls(
@@ -252,6 +269,8 @@ class TrajectoryColumns:
             num_steps=np.array([len(row.step_rewards) for row in rows], dtype=np.int64),
             step_actions=np.array([action for action, _ in steps], dtype=np.int64),
             step_rewards=np.array([part for _, part in steps], dtype=np.float32),
+            num_media=np.array([len(row.media) for row in rows], dtype=np.int64),
+            media=media_rows([span for row in rows for span in row.media]),
             reward=np.array([row.reward or 0.0 for row in rows], dtype=np.float32),
             rewards=_named_columns([row.rewards for row in rows]),
             truncated=np.array([row.truncated for row in rows], dtype=bool),
@@ -272,11 +291,13 @@ class TrajectoryColumns:
         num_steps: NDArray[np.int64] | None = None,
         step_actions: NDArray[np.int64] | None = None,
         step_rewards: NDArray[np.float32] | None = None,
+        num_media: NDArray[np.int64] | None = None,
+        media: NDArray[np.void] | None = None,
         rewards: Mapping[str, NDArray[np.float32]] | None = None,
         metrics: Mapping[str, NDArray[np.float32]] | None = None,
     ) -> TrajectoryColumns:
         """Return a batch whose tokens are in memory; the columns that follow from the tokens are computed. Without the
-        columns of step rewards there are none."""
+        columns of step rewards and of images there are none."""
         none = np.zeros(0, dtype=np.int64)
         oldest, counts = _versions(tokens)
         return cls(
@@ -289,6 +310,8 @@ class TrajectoryColumns:
             num_steps=np.zeros(len(uid), dtype=np.int64) if num_steps is None else num_steps,
             step_actions=none if step_actions is None else step_actions,
             step_rewards=none.astype(np.float32) if step_rewards is None else step_rewards,
+            num_media=np.zeros(len(uid), dtype=np.int64) if num_media is None else num_media,
+            media=media_rows(()) if media is None else media,
             oldest_version=oldest,
             version_counts=counts,
             reward=reward,

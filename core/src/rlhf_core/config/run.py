@@ -54,19 +54,6 @@ class PromptData(Config):
     chat: bool = Field(
         False, description="render text prompts as one user message with the model's chat template"
     )
-    image_key: str | None = Field(
-        None,
-        description="column with a row's image, or a list of them: paths, bytes or base64; <image> in the prompt's "
-        "texts and image parts of its messages are their places",
-    )
-    max_images: Positive = Field(
-        16, description="images of one sequence, those of later turns included"
-    )
-    max_image_pixels: Positive = Field(4096 * 4096, description="width times height of an image")
-    max_image_bytes: Positive = Field(20 * 2**20, description="size of an image's file")
-    allow_image_urls: bool = Field(
-        False, description="fetch images that are http or https URLs; without it they are bad rows"
-    )
     max_prompt_tokens: Positive = Field(1024, description="longer prompts are bad rows")
     max_samples: Positive | None = Field(None, description="use only the first rows of each set")
     on_bad_row: Literal["fail", "skip"] = Field(
@@ -80,6 +67,19 @@ class DataConfig(PromptData):
         (), description="mix the sets with these shares; without it they are concatenated"
     )
     shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
+    image_key: str | None = Field(
+        None,
+        description="column with a row's image, or a list of them: paths, bytes or base64; <image> in the prompt's "
+        "texts and image parts of its messages are their places",
+    )
+    max_images: Positive = Field(
+        16, description="images of one sequence, those of later turns included"
+    )
+    max_image_pixels: Positive = Field(4096 * 4096, description="width times height of an image")
+    max_image_bytes: Positive = Field(20 * 2**20, description="size of an image's file")
+    allow_image_urls: bool = Field(
+        False, description="fetch images that are http or https URLs; without it they are bad rows"
+    )
 
 
 class RolloutConfig(SamplingOptions):
@@ -309,18 +309,34 @@ class EvalConfig(EvalSchedule):
     pass_threshold: float = Field(1.0, description="a sample passes if its reward is at least this")
 
 
+class SeeingModel(ModelConfig):
+    """The policy, which may read images."""
+
+    vision: str | None = Field(
+        None, description="what reads images for the model; unset: the model reads text alone"
+    )
+
+
+class SeeingActor(ActorConfig):
+    """Training of the policy, which may read images."""
+
+    freeze_visual_encoder: bool = Field(
+        False, description="do not train the part of the model that reads pixels"
+    )
+
+
 class RunConfig(RunOptions):
     """All options of ``rlhf train`` but those of components."""
 
     seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
     output: str = Field("runs/run", min_length=1, description="run folder")
-    model: ModelConfig
+    model: SeeingModel
     data: DataConfig = DataConfig()
     rollout: RolloutConfig
     env: EnvironmentsConfig = EnvironmentsConfig()
     reward: RewardConfig = RewardConfig()
     algo: AlgoConfig
-    actor: ActorConfig
+    actor: SeeingActor
     critic: CriticConfig
     ref: ReferenceConfig = ReferenceConfig()
     supervised: SupervisedConfig = SupervisedConfig()

@@ -6,6 +6,7 @@ from ..batch.token_columns import Block, DeferredTokens, TokenColumns, Tokens
 from ..batch.trajectory import Stop, Trajectory, Turn
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..component import ComponentRef
+from ..media.vision import VisionModel, VisionSpec
 from ..observer import RolloutSample, RunInfo, RunResult
 from .advantage import AdvantageEstimator, Advantages, RewardBatch
 from .backend import (
@@ -202,6 +203,8 @@ __all__ = [
     "TurnSampling",
     "Uid",
     "ValueObjective",
+    "VisionModel",
+    "VisionSpec",
     "WeightSource",
     "WeightSync",
     "WeightWay",

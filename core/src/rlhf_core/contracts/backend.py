@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..batch.metric import Metrics
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..component import ComponentRef
+from ..media.vision import VisionSpec
 
 if TYPE_CHECKING:
     import torch
@@ -126,6 +127,8 @@ class RoleSpec:
     """None: the role is not trained, only read for log-probs, statistics or values."""
     optimizer: ComponentRef | None = None
     adapter: ComponentRef | None = None
+    vision: VisionSpec | None = None
+    """Reading of the sequences' images; None: there are none."""
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     max_grad_norm: float | None = 1.0
     ema_decay: float | None = None

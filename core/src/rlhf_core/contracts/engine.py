@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ..batch.task import Uid
 from ..batch.trajectory import Stop
 from ..errors import RolloutError
+from ..media.spans import MediaSpan
+from ..media.vision import VisionSpec
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +65,8 @@ class GenerationRequest:
     """One 64-bit seed per completion. A completion's tokens depend on its seed, the prompt and the weights
     alone: not on what else is in the batch, the number of slots, or the order of arrival."""
     sampling: SamplingParams
+    media: tuple[MediaSpan, ...] = ()
+    """Images of the prompt; their tokens are in ``prompt_ids`` already, all of them."""
 
     def checked_limit(self, max_length: int, vocab_size: int) -> int:
         """Return how many tokens each completion may have: ``max_new_tokens``, or fewer if ``max_length`` leaves fewer.
@@ -237,6 +241,8 @@ class EngineSpec:
     """Rank of the low-rank adapter that is served beside the base's weights. The engine reads the base from
     ``model_path``, and each update of its weights is a set of factors that replaces the one before for new requests.
     None: updates are whole weights."""
+    vision: VisionSpec | None = None
+    """Reading of the requests' images; None: requests have none."""
     quantization: Mapping[str, Any] | None = None
     """Settings by which the trainer quantizes the base as it loads it, as ``quantization_config`` of a config.json has
     them; None: it does not. An engine with an ``adapter_rank`` serves what that base computes with, in ``dtype``.

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from ..batch.task import Message, Task, Uid
 from ..batch.trajectory import Trajectory
 from ..batch.trajectory_columns import TrajectoryColumns
+from ..media.reader import ImageReader
 from .engine import Completion, GenerationRequest, SamplingParams
 from .environment import Environment, ToolCall
 
@@ -177,6 +178,8 @@ class RolloutContext:
     """Makes a fresh environment for an episode of the task; None when the run has none."""
     environment_label: Callable[[Task], str] = without_label
     """Name and version of the environment of a task, for messages; empty: unknown."""
+    images: ImageReader | None = None
+    """Takes images in and gives them their tokens; None: the policy reads text alone."""
     drop: Callable[[Uid, str], None] = keep_no_account
     """``drop(uid, reason)`` leaves an episode out of its group: ``run`` returns no trajectory of it. The reason is a
     short word, by which such episodes are counted."""

@@ -33,15 +33,16 @@ class RowImages:
     """Start of relative paths; None: where the process was started."""
 
     @classmethod
-    def of(cls, reader: ImageReader | None, key: str | None, spec: str = "") -> RowImages:
+    def of(cls, reader: ImageReader | None, spec: str = "") -> RowImages:
         """Return the reader of a source's images.
 
         Args:
             reader: the run's; None for a model that reads text alone.
             spec: the source as the user wrote it: relative paths start from the folder of a file.
         """
-        desk = None if reader is None else reader.desk
-        return cls(desk=desk, reader=reader, key=key, folder=start_of_paths(spec))
+        if reader is None:
+            return cls()
+        return cls(desk=reader.desk, reader=reader, key=reader.key, folder=start_of_paths(spec))
 
     def prompt(self, row: Row, prompt: Prompt) -> Prompt:
         """Return a row's prompt with references in the place of images.

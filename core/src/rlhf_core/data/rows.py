@@ -77,7 +77,6 @@ class PromptFormat:
             template=data.template,
             system_prompt=data.system_prompt,
             chat=data.chat,
-            image_key=data.image_key,
         )
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -333,7 +333,8 @@ class _Reader:
         images: ImageReader | None = None,
     ) -> None:
         self._data = data
-        self._format = PromptFormat.of(data)
+        key = None if images is None else images.key
+        self._format = replace(PromptFormat.of(data), image_key=key)
         self._renderer = renderer
         self._option = option
         self._specs = specs
@@ -345,7 +346,7 @@ class _Reader:
         self, source: Source, wanted: NDArray[np.bool_], start: int = 0, *, spec: str = ""
     ) -> None:
         """Tokenize the wanted rows of a source, ``spec``, whose first row has index ``start``."""
-        images = RowImages.of(self._images, self._format.image_key, spec)
+        images = RowImages.of(self._images, spec)
         prompts = tokenize_prompts(
             source, wanted, self._format, self._renderer, self._data.max_prompt_tokens, images
         )

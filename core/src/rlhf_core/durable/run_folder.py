@@ -21,6 +21,8 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+MEDIA = "media"
+"""Name of the folder of a run's images."""
 AUTO = "auto"
 """``--resume auto``: the newest checkpoint of the run folder."""
 
@@ -71,7 +73,7 @@ class RunFolder:
     @property
     def media(self) -> Path:
         """Images that the run read, by content."""
-        return self.root / "media"
+        return self.root / MEDIA
 
     @property
     def ema_model(self) -> Path:

@@ -21,10 +21,11 @@ from ..batch.task import Uid
 from ..batch.trajectory import Stop, Trajectory
 from ..contracts.engine import Completion
 from ..errors import RolloutError
+from ..media.spans import MediaSpan
 from .drift import LaterInput
 from .node import RequestNode
 from .segments import trajectories_of
-from .strand import SharedPath, Strand, longest_shared
+from .strand import SharedPath, Strand, longest_shared, up_to_other_image
 
 
 class EpisodeGraph:
@@ -51,7 +52,11 @@ class EpisodeGraph:
         return [node for node in self._nodes if not node.is_discarded]
 
     def add(
-        self, prompt_ids: Sequence[int] | NDArray[np.int32], completion: Completion, agent: str = ""
+        self,
+        prompt_ids: Sequence[int] | NDArray[np.int32],
+        completion: Completion,
+        agent: str = "",
+        media: Sequence[MediaSpan] = (),
     ) -> RequestNode:
         """Add a request and its answer, and return it as a node.
 
@@ -62,13 +67,14 @@ class EpisodeGraph:
             completion: the answer, as the engine gave it.
             agent: role or lineage of the agent that asked. It is recorded, and drift is told within an agent; tokens
                 are shared whoever asked.
+            media: images of the input. Tokens of another image are other tokens.
 
         Raises:
             RolloutError: the input is empty, or the engine returned no tokens or arrays of different lengths.
         """
         token_ids = np.asarray(prompt_ids, dtype=np.int32)
         self._check(token_ids, completion)
-        shared = longest_shared(self._strands, token_ids)
+        shared = up_to_other_image(longest_shared(self._strands, token_ids), media)
         if shared is not None and shared.is_whole:
             strand, num_shared, fork = shared.strand, shared.length, None
             for node in strand.nodes:
@@ -89,6 +95,7 @@ class EpisodeGraph:
             start=len(token_ids),
             completion=completion,
             stop=completion.stop,
+            media=tuple(media),
             read_path=strand.path,
         )
         strand.append(token_ids[num_shared:])
@@ -182,7 +189,7 @@ class EpisodeGraph:
         graph = EpisodeGraph(self.uid)
         for node in kept:
             completion = replace(node.completion, stop=node.stop)
-            graph.reward(graph.add(node.input_ids, completion, node.agent), node.reward)
+            graph.reward(graph.add(node.input_ids, completion, node.agent, node.media), node.reward)
         return graph
 
     def _note_drift(self, shared: SharedPath, token_ids: NDArray[np.int32], agent: str) -> None:

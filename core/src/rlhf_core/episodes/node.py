@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..batch.trajectory import Stop
 from ..contracts.engine import Completion
+from ..media.spans import MediaSpan
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -32,6 +33,8 @@ class RequestNode:
     completion: Completion
     """The answer, with its log-probs and versions."""
     stop: Stop
+    media: tuple[MediaSpan, ...] = ()
+    """Images of the input."""
     reward: float = 0.0
     """Reward of this turn."""
     is_discarded: bool = False

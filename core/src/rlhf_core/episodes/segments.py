@@ -56,6 +56,7 @@ def _trajectory(uid: Uid, strand: Strand) -> Trajectory:
             Turn(start=node.start, end=node.end, reward=node.reward, stop=node.stop)
             for node in nodes
         ),
+        media=nodes[-1].media,
     )
 
 

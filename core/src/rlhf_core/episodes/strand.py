@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..media.spans import MediaSpan
 from .node import RequestNode
 
 
@@ -113,3 +115,21 @@ def longest_shared(strands: Sequence[Strand], token_ids: NDArray[np.int32]) -> S
         if own and rank >= best:
             best, found = rank, strand
     return None if found is None else SharedPath(strand=found, length=best[0])
+
+
+def up_to_other_image(shared: SharedPath | None, media: Sequence[MediaSpan]) -> SharedPath | None:
+    """Return a shared part without what stands behind the first place at which path and input have different images;
+    None if nothing is left.
+
+    Args:
+        media: images of the input.
+    """
+    if shared is None:
+        return None
+    known = shared.strand.nodes[-1].media
+    parts = ([span for span in spans if span.start < shared.length] for spans in (known, media))
+    for one, other in zip_longest(*parts):
+        if one != other:
+            start = min(span.start for span in (one, other) if span is not None)
+            return SharedPath(strand=shared.strand, length=start) if start else None
+    return shared

@@ -44,4 +44,6 @@ def one_more_action(batch: TrajectoryColumns) -> TrajectoryColumns:
         turn_rewards=nothing,
         reward=batch.reward,
         truncated=batch.truncated,
+        num_media=batch.num_media,
+        media=batch.media,
     )

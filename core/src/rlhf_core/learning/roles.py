@@ -20,6 +20,7 @@ from ..contracts.runtime import RolloutSpec, RuntimeSpec
 from ..rewards.spec import spec_of
 from ..rng import seed_of
 from ..rollouts.environments import environment_spec
+from ..rollouts.images import vision_spec
 from .demands import Demands
 
 POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
@@ -34,10 +35,10 @@ def runtime_spec(
     if demands.critic:
         roles[CRITIC] = critic_role(resolved, demands, total_steps)
     if demands.reference and not is_base_reference(resolved):
-        roles[REFERENCE] = _role(run, REFERENCE, run.ref.path or run.model.path)
+        roles[REFERENCE] = _role(resolved, REFERENCE, run.ref.path or run.model.path)
     if demands.teacher:
         assert run.algo.teacher.path is not None
-        roles[TEACHER] = _role(run, TEACHER, run.algo.teacher.path)
+        roles[TEACHER] = _role(resolved, TEACHER, run.algo.teacher.path)
     return RuntimeSpec(
         roles=roles,
         backend=_ref(resolved, "backend.name", "rlhf_train_backends"),
@@ -52,6 +53,7 @@ def runtime_spec(
             ),
             eos_token_ids=eos_token_ids,
             trust_remote_code=run.model.trust_remote_code,
+            vision=vision_spec(resolved),
             adapter_rank=None if adapter is None else adapter.served_rank,
             quantization=_quantization(adapter),
         ),
@@ -100,7 +102,7 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
     correction = resolved.optional("algo.correction.kind")
     policy_steps = total_steps - (run.critic.warmup_steps if demands.critic else 0)
     return replace(
-        _role(run, POLICY, run.model.path),
+        _role(resolved, POLICY, run.model.path),
         objective=PolicyObjective(
             loss=_ref(resolved, "algo.loss.policy", "rlhf_policy_losses"),
             aggregation=aggregation_of(
@@ -136,7 +138,7 @@ def _term(selection: Selection) -> LossTerm:
 def critic_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleSpec:
     run = resolved.run
     return replace(
-        _role(run, CRITIC, run.critic.path or run.model.path),
+        _role(resolved, CRITIC, run.critic.path or run.model.path),
         head="value",
         objective=ValueObjective(value_clip=run.critic.value_clip),
         optimizer=_ref(resolved, "critic.optim", "rlhf_optimizers"),
@@ -151,13 +153,15 @@ def max_length(run: RunConfig) -> int:
     return run.rollout.max_length or run.data.max_prompt_tokens + run.rollout.max_new_tokens
 
 
-def _role(run: RunConfig, role: str, path: str) -> RoleSpec:
+def _role(resolved: Resolved, role: str, path: str) -> RoleSpec:
+    run = resolved.run
     return RoleSpec(
         role=role,
         model_path=path,
         tokenizer_path=run.model.tokenizer,
         dtype=run.model.dtype,
         trust_remote_code=run.model.trust_remote_code,
+        vision=vision_spec(resolved, frozen=run.actor.freeze_visual_encoder),
         temperature=run.rollout.temperature,
         max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
         seed=seed_of(run.seed, f"role/{role}"),

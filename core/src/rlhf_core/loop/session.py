@@ -25,12 +25,14 @@ from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
 from ..learning.roles import max_length, runtime_spec
+from ..media.reader import ImageReader
 from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
 from ..rng import sample_seed
 from ..rollouts.cursor import Tasks
 from ..rollouts.environments import Environments, TaskMakers, environments_of, label_of
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
+from ..rollouts.images import image_reader
 from ..rollouts.source import Ahead, RolloutSource
 from .evaluation import Evaluator, metric_names
 
@@ -72,8 +74,9 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     environments = await _start_environments(resolved, stack)
     makers = TaskMakers(environments)
     stack.push_async_callback(makers.close)
-    tasks = load_task_set(run, renderer, players, makers)
-    eval_sets = load_eval_sets(run, renderer, players, makers)
+    images = image_reader(resolved)
+    tasks = load_task_set(run, renderer, players, makers, images)
+    eval_sets = load_eval_sets(run, renderer, players, makers, images)
     _check_best_metric(run, eval_sets)
     total_steps = total_steps_of(resolved, len(tasks))
 
@@ -92,7 +95,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     assert engine is not None, "the spec has an engine"
     executor = placement.executor or executor
 
-    context = _context(resolved, engine, renderer, environments)
+    context = _context(resolved, engine, renderer, environments, images)
     episodes = EpisodeRunner(
         executor=executor,
         context=context,
@@ -143,7 +146,11 @@ def _check_best_metric(run: RunConfig, eval_sets: Iterable[str]) -> None:
 
 
 def _context(
-    resolved: Resolved, engine: Engine, renderer: Renderer, environments: Environments | None
+    resolved: Resolved,
+    engine: Engine,
+    renderer: Renderer,
+    environments: Environments | None,
+    images: ImageReader | None,
 ) -> RolloutContext:
     run = resolved.run
     return RolloutContext(
@@ -154,6 +161,7 @@ def _context(
         seed=_no_seed,
         environment=environments,
         environment_label=partial(label_of, environments),
+        images=images,
     )
 
 

@@ -3,3 +3,31 @@
 Between processes go references (``MediaRef``), never pixels. Modules here know files, limits and places among tokens;
 they know no model family and no tokenizer. Pillow is imported where an image is opened.
 """
+
+from .desk import MediaDesk, MediaOptions
+from .inspecting import MediaLimits, decode
+from .parts import image_parts, references_in
+from .problem import MediaProblem
+from .reader import ImageReader, without_images
+from .reference import MediaRef
+from .spans import Expanded, ImageTokens, MediaSpan, collapsed, expanded
+from .store import MediaStore
+
+__all__ = [
+    "Expanded",
+    "ImageReader",
+    "ImageTokens",
+    "MediaDesk",
+    "MediaLimits",
+    "MediaOptions",
+    "MediaProblem",
+    "MediaRef",
+    "MediaSpan",
+    "MediaStore",
+    "collapsed",
+    "decode",
+    "expanded",
+    "image_parts",
+    "references_in",
+    "without_images",
+]

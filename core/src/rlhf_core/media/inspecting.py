@@ -73,7 +73,7 @@ class MediaLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFacts:
-    """What is known of an image that can be used."""
+    """Facts about an image that can be used."""
 
     format: str
     width: int
@@ -107,7 +107,7 @@ def decode(content: bytes) -> Image:
 
     A JPEG's note of how the camera was held (EXIF orientation) is not followed: processors of models do not either.
     """
-    image = _opened(content)
+    image: Image = _opened(content)
     if "A" not in image.getbands():
         return image.convert("RGB")
     from PIL import Image as images

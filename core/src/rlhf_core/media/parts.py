@@ -29,7 +29,8 @@ def is_image(part: Any) -> bool:
 def image_parts(messages: Sequence[Message]) -> Iterator[Mapping[str, Any]]:
     """Yield the images and places for images of all messages, in order."""
     for message in messages:
-        content = message.get("content")
+        # Messages of users' code: what is none is refused by the chat template, with its own words.
+        content = message.get("content") if isinstance(message, Mapping) else None
         if isinstance(content, Sequence) and not isinstance(content, str | bytes):
             yield from (part for part in content if is_image(part))
 
@@ -105,8 +106,10 @@ def _opened(message: Message, *, has_images: bool) -> Message:
         parts: list[Any] = []
         for part in content:
             text = part.get("text") if isinstance(part, Mapping) else part
-            has_mark = isinstance(text, str) and MARK in text and not is_image(part)
-            parts += _split(text) if has_mark else [part]
+            if isinstance(text, str) and MARK in text and not is_image(part):
+                parts += _split(text)
+            else:
+                parts.append(part)
         return {**message, "content": parts}
     return message
 

@@ -16,16 +16,18 @@ Message = Mapping[str, Any]
 
 
 class ImageReader:
-    """What a run does with images before an engine gets them.
+    """Reader of a run's images, before an engine gets them.
 
     Args:
         desk: takes images into the run's store.
         tokens: how the model writes images.
+        key: column of a row with its images, beside its messages; None: there is none.
     """
 
-    def __init__(self, desk: MediaDesk, tokens: ImageTokens) -> None:
+    def __init__(self, desk: MediaDesk, tokens: ImageTokens, key: str | None = None) -> None:
         self.desk = desk
         self.tokens = tokens
+        self.key = key
 
     def messages(
         self, messages: Sequence[Message], images: Sequence[Any] = (), folder: Path | None = None

@@ -31,7 +31,7 @@ class MediaSpan:
 
 
 class ImageTokens(Protocol):
-    """How a model writes images as tokens: all that is known of it where no pixel is processed."""
+    """A model's way to write images as tokens: all that is known of it where no pixel is processed."""
 
     @property
     def marker_id(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from ..batch.ragged import offsets_of
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.executor import Renderer
+from ..durable.run_folder import MEDIA as MEDIA_FOLDER
 
 END = "end/"
 """Prefix of the metrics by which executors say why an episode ended: 1 for the reason, 0 for the others."""
@@ -36,11 +37,26 @@ def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> li
                     if not np.isnan(column[row])
                 },
                 "truncated": bool(batch.truncated[row]),
+                **_images(batch, row),
                 **_end(batch, row),
                 **_parts(batch, slice(steps[row], steps[row + 1])),
             }
         )
     return texts
+
+
+def _images(batch: TrajectoryColumns, row: int) -> dict[str, Any]:
+    """Return where a sample's images are: their files in the run folder, and their tokens; nothing if it has none."""
+    images = [
+        {
+            "file": f"{MEDIA_FOLDER}/{span.image.file_name}",
+            "width": span.image.width,
+            "height": span.image.height,
+            "tokens": [span.start, span.end],
+        }
+        for span in batch.media_of(row)
+    ]
+    return {"images": images} if images else {}
 
 
 def _end(batch: TrajectoryColumns, row: int) -> dict[str, str]:

@@ -23,11 +23,13 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.episodes import EpisodeGraph, RequestNode
+from rlhf_core.media import Expanded, MediaRef, references_in
 
 from .budgets import Clock, OutOfTime, limited
 from .config import MultiTurnConfig
 from .conversation import Conversation
-from .observing import all_tokens, first_tokens
+from .images import admitted, check_sampled
+from .observing import all_tokens, first_images, first_prompt, first_tokens, next_prompt
 from .play import EnvironmentFailure, Play
 
 
@@ -40,7 +42,11 @@ class Episode:
         self._clock = Clock(uid, config)
         self._graph = EpisodeGraph(uid)
         self._tokens: list[int] = []
-        """All tokens so far, which the policy reads before its next turn."""
+        """All tokens so far, with one marker for each image."""
+        self._images: list[MediaRef] = []
+        """All images so far, in the order of their markers."""
+        self._prompt = Expanded((), ())
+        """All that the policy reads before its next turn: ``_tokens`` with all tokens of the images."""
         self._num_written = 0
         self._last: RequestNode | None = None
         """The policy's last turn."""
@@ -86,9 +92,12 @@ class Episode:
         uid, context = self._graph.uid, self._context
         self._clock.begin_turn()
         observation = await self._clock.bounded(play.reset(task, context.seed(0, -1)))
-        self._conversation = Conversation(task, observation)
         try:
+            observation = admitted(observation, context)
+            self._conversation = Conversation(task, observation)
             self._tokens += first_tokens(uid, task, observation, context)
+            self._images += first_images(task, observation)
+            self._prompt = first_prompt(uid, self._tokens, self._images, context)
         except EnvironmentFailure as failure:
             raise play.located(failure, "reset") from failure
         for turn in range(self._config.max_turns):
@@ -107,6 +116,7 @@ class Episode:
             if turn == self._config.max_turns - 1:
                 return EpisodeEnd.TURNS
             try:
+                observation = admitted(observation, context)
                 has_room = self._read(observation)
             except EnvironmentFailure as failure:
                 raise play.located(failure, "step") from failure
@@ -117,22 +127,25 @@ class Episode:
     async def _act(self, turn: int, observation: Observation) -> Action:
         """Have the engine sample the policy's next turn, record it, and return it as an action."""
         context, uid = self._context, self._graph.uid
-        prompt = tuple(self._tokens)
+        prompt, media = self._prompt
         request = GenerationRequest(
             uid=uid,
             turn=turn,
             prompt_ids=prompt,
+            media=media,
             seeds=(context.seed(uid.sample, turn),),
             sampling=limited(context.sampling, self._room, observation.sampling),
         )
         (completion,) = await self._clock.bounded(context.engine.generate(request))
-        self._last = self._graph.add(prompt, completion)
+        check_sampled(uid, completion.token_ids, context)
+        self._last = self._graph.add(prompt, completion, media=media)
         self.num_turns += 1
         return self._action(turn, prompt, completion)
 
     def _action(self, turn: int, prompt: Sequence[int], completion: Completion) -> Action:
         tokens = tuple(completion.token_ids.tolist())
         self._tokens += tokens
+        self._prompt = Expanded((*prompt, *tokens), self._prompt.spans)
         self._num_written += len(tokens)
         conversation = self._conversation
         answer = self._context.renderer.parse(tokens, prompt_ids=prompt, tools=conversation.tools)
@@ -151,7 +164,7 @@ class Episode:
     @property
     def _room(self) -> int:
         """Tokens that the policy may still write."""
-        room = self._context.max_length - len(self._tokens)
+        room = self._context.max_length - len(self._prompt.token_ids)
         most = self._config.max_episode_tokens
         return room if most is None else min(room, most - self._num_written)
 
@@ -172,9 +185,11 @@ class Episode:
             ended=self._last.completion.stop is Stop.EOS,
             as_template=self._config.history == "as_template",
         )
-        if len(tokens) >= self._context.max_length or self._room <= 0:
+        images = [*self._images, *references_in(observation.messages)]
+        prompt = next_prompt(tokens, images, self._context)
+        if len(prompt.token_ids) >= self._context.max_length or self._room <= 0:
             self._graph.mark_stop(self._last, Stop.LENGTH)
             return False
         self._conversation.observed(observation)
-        self._tokens = list(tokens)
+        self._tokens, self._images, self._prompt = list(tokens), images, prompt
         return True

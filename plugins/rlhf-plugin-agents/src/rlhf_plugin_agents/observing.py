@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Observation, RolloutContext, Task, Uid
+from rlhf_core.media import Expanded, MediaProblem, MediaRef, references_in
 
 from .conversation import Conversation
+from .images import expanded
 from .play import EnvironmentFailure
 
 MOST_CHARACTERS_PER_TOKEN = 256
@@ -21,7 +23,7 @@ def first_tokens(
 
     Raises:
         EnvironmentFailure: the observation cannot be rendered.
-        RolloutError: both are empty, or there is no room for an action.
+        RolloutError: both are empty.
     """
     tokens: Sequence[int]
     if observation.messages:
@@ -36,12 +38,48 @@ def first_tokens(
             f"{uid}: reset gave no observation and the task has no prompt; expected one of them. Give --data, or an "
             "environment whose reset returns the first observation"
         )
-    if len(tokens) >= context.max_length:
+    return tokens
+
+
+def first_images(task: Task, observation: Observation) -> tuple[MediaRef, ...]:
+    """Return the images before the first turn: those of the observation, or of the task's prompt if it is empty."""
+    if observation.messages:
+        return references_in(observation.messages)
+    return () if observation.text or observation.token_ids is not None else task.media
+
+
+def first_prompt(
+    uid: Uid, tokens: Sequence[int], images: Sequence[MediaRef], context: RolloutContext
+) -> Expanded:
+    """Return what the policy reads before its first turn.
+
+    Raises:
+        EnvironmentFailure: the images do not fit their markers.
+        RolloutError: there is no room for an action.
+    """
+    prompt = next_prompt(tokens, images, context)
+    if len(prompt.token_ids) >= context.max_length:
         raise RolloutError(
-            f"{uid}: the first observation has {len(tokens)} tokens and leaves no room for an action within "
+            f"{uid}: the first observation has {len(prompt.token_ids)} tokens and leaves no room for an action within "
             f"{context.max_length}; raise --rollout.max_length"
         )
-    return tokens
+    return prompt
+
+
+def next_prompt(
+    tokens: Sequence[int], images: Sequence[MediaRef], context: RolloutContext
+) -> Expanded:
+    """Return what the policy reads before a turn: all tokens of the images in the place of their markers.
+
+    Raises:
+        EnvironmentFailure: the images do not fit their markers.
+    """
+    try:
+        return expanded(tokens, images, context)
+    except MediaProblem as problem:
+        raise EnvironmentFailure(
+            f"images of the observations cannot be read: {problem}"
+        ) from problem
 
 
 def all_tokens(

@@ -12,9 +12,11 @@ import numpy as np
 from rlhf_core import RolloutError
 from rlhf_core.contracts import GenerationRequest, RolloutContext, Task, Trajectory
 from rlhf_core.episodes import EpisodeGraph
+from rlhf_core.media import MediaProblem
 
 from .budgets import limited
 from .config import SingleTurnConfig
+from .images import check_sampled, expanded
 
 
 class SingleTurn:
@@ -38,16 +40,21 @@ class SingleTurn:
                 f"{task.uid}: the task has no prompt. Give --data, or choose --executor multi_turn with --env, where "
                 "the environment writes the first observation"
             )
-        room = context.max_length - len(task.prompt_ids)
+        try:
+            prompt_ids, media = expanded(task.prompt_ids, task.media, context)
+        except MediaProblem as problem:
+            raise RolloutError(f"{task.uid}: {problem}") from problem
+        room = context.max_length - len(prompt_ids)
         if room <= 0:
             raise RolloutError(
-                f"{task.uid}: a prompt of {len(task.prompt_ids)} tokens leaves no room for a response within "
+                f"{task.uid}: a prompt of {len(prompt_ids)} tokens leaves no room for a response within "
                 f"{context.max_length}; raise --rollout.max_length or lower --data.max_prompt_tokens"
             )
         completions = await context.engine.generate(
             GenerationRequest(
                 uid=task.uid._replace(sample=samples[0]),
-                prompt_ids=task.prompt_ids,
+                prompt_ids=prompt_ids,
+                media=media,
                 seeds=tuple(context.seed(sample, 0) for sample in samples),
                 sampling=limited(context.sampling, room),
             )
@@ -57,9 +64,11 @@ class SingleTurn:
                 f"{task.uid}: the engine returned {len(completions)} completions for {len(samples)} seeds"
             )
         trajectories = []
-        prompt = np.array(task.prompt_ids, dtype=np.int32)
+        prompt = np.array(prompt_ids, dtype=np.int32)
         for sample, completion in zip(samples, completions, strict=True):
-            graph = EpisodeGraph(task.uid._replace(sample=sample))
-            graph.add(prompt, completion)
+            uid = task.uid._replace(sample=sample)
+            check_sampled(uid, completion.token_ids, context)
+            graph = EpisodeGraph(uid)
+            graph.add(prompt, completion, media=media)
             trajectories += graph.trajectories()
         return trajectories

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
-from rlhf_core.capabilities import SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS
+from rlhf_core.capabilities import (
+    BACKEND_SEES,
+    ENGINE_SEES,
+    RUNTIME_SEES,
+    SERVES_ADAPTERS,
+    SERVES_FOUR_BITS,
+    SHARES_WEIGHTS,
+)
 
 from .config import LocalRuntimeConfig, TorchBackendConfig
 from .engine.config import EmbeddedEngineConfig
@@ -19,7 +26,7 @@ def rlhf_engines() -> list[Component[Any]]:
             config=EmbeddedEngineConfig,
             factory="rlhf_plugin_local.engine.embedded:EmbeddedEngine",
             summary="generates in this process, on the trainer's own weights",
-            provides=frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS}),
+            provides=frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS, ENGINE_SEES}),
         )
     ]
 
@@ -32,6 +39,7 @@ def rlhf_train_backends() -> list[Component[Any]]:
             config=TorchBackendConfig,
             factory="rlhf_plugin_local.torch_backend:TorchBackend",
             summary="trains any Transformers causal LM on packed sequences, on one CPU or GPU",
+            provides=frozenset({BACKEND_SEES}),
         )
     ]
 
@@ -44,5 +52,6 @@ def rlhf_runtimes() -> list[Component[Any]]:
             config=LocalRuntimeConfig,
             factory="rlhf_plugin_local.runtime:LocalRuntime",
             summary="everything in one process, by direct calls",
+            provides=frozenset({RUNTIME_SEES}),
         )
     ]

@@ -37,6 +37,7 @@ from rlhf_torch.models.device import choose_device
 from rlhf_torch.models.export import export_model, holding
 from rlhf_torch.models.role_model import RoleOptions, build_role_model
 from rlhf_torch.models.shared_base import SharedBase
+from rlhf_torch.models.vision_lm import VisionLM
 from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
 from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
@@ -158,7 +159,15 @@ class TorchBackend(ScoringBackend):
         # A prompt in sequences of different lengths is not the same to a model that looks at the length.
         shares = self._config.share_prompts and self._lm.ropes.are_alike(batch.num_tokens[rows])
         at_actions = self._spec.head == "score"
-        return pack_rows(batch, rows, self._device, share_prompts=shares, at_actions=at_actions)
+        lm = self._lm
+        return pack_rows(
+            batch,
+            rows,
+            self._device,
+            share_prompts=shares,
+            at_actions=at_actions,
+            reader=lm.reader if isinstance(lm, VisionLM) else None,
+        )
 
     def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to micro-batches and put the results, (M, ...) each, where the actions are."""

@@ -44,6 +44,8 @@ NO_EFFECT = {
         ["--eval.fraction", "0.1", "--eval.split", "test"],
         "the split of --eval.data",
     ),
+    "limit on images of a text model": (["--data.max_images", "2"], "Set --model.vision"),
+    "frozen eyes of a text model": (["--actor.freeze_visual_encoder"], "Set --model.vision"),
     "best mode": (["--checkpoint.best_mode", "min"], "no best checkpoint"),
     "end of a schedule": (["--actor.min_lr_ratio", "0.5"], "the learning rate is constant"),
     "error value": (["--reward.pattern.error_value", "1"], "Set --reward.pattern.on_error value"),

@@ -14,6 +14,7 @@ from rlhf_core.config.checks.features import (
     updates_per_batch,
 )
 
+ROOM = ("--rollout.max_length", "2048")
 AHEAD = ("--rollout.max_staleness", "2")
 
 
@@ -122,6 +123,7 @@ def test_every_word_that_options_may_bring_is_known_and_some_options_bring_it(re
         brought(resolved("--rollout.max_staleness", "1")),
         brought(resolved("--algo.kl.coef=0.1", "--algo.kl.mode=loss", "--algo.kl.estimator=k3")),
         brought(resolved("--rollout.top_p", "0.9")),
+        brought(resolved("--model.vision", "eyes", "--engine", "takes_images")),
     ]
 
     assert everything.union(*others) == set(BROUGHT_BY_OPTIONS)
@@ -186,3 +188,13 @@ def test_what_a_critic_would_need_does_not_matter_without_one(resolved):
     resolved("--critic.optim", "picky")
     with pytest.raises(CapabilityError, match=r"--critic\.optim"):
         resolved("--estimator", "discounted", "--critic.optim", "picky")
+
+
+def test_images_need_an_engine_an_executor_and_a_backend_that_take_them(resolved):
+    words = ("--model.vision", "eyes")
+
+    resolved(*words, "--engine", "takes_images")
+    with pytest.raises(CapabilityError, match=r"'engine_reads_images': .*choose --engine embedded"):
+        resolved(*words)
+    with pytest.raises(CapabilityError, match="'executor_passes_images'"):
+        resolved(*words, "--engine", "takes_images", "--executor", "turns", "--env", "maze", *ROOM)

@@ -16,6 +16,10 @@ CONTRADICTIONS = {
         ["--data", "b", "--data.probabilities", "0.5", "0.6"],
         "add up to 1, got 1.1",
     ),
+    "images for a text model": (
+        ["--data.image_key", "images"],
+        "--data.image_key: the run's model reads text alone",
+    ),
     "template with a broken brace": (["--data.template", "Q: {q"], "Write braces"),
     "template without a column": (["--data.template", "Q:"], "uses no column"),
     "template with a position": (["--data.template", "Q: {}"], "expected column names"),

@@ -105,6 +105,7 @@ def _without_effect(
     if not run.log.samples:
         yield "log.samples_every", "no samples are kept. Set --log.samples too."
     yield from _rollouts_without_effect(run, selections, labels)
+    yield from _images_without_effect(run, selections)
     yield from error_values_without_effect(selections)
 
 
@@ -133,6 +134,13 @@ def _rollouts_without_effect(
             "rollout.compared_share",
             "all samples carry the sampler's log-probs, because this run needs them. Leave that option out.",
         )
+
+
+def _images_without_effect(run: RunConfig, selections: Selections) -> Iterator[tuple[str, str]]:
+    if not selections["model.vision"]:
+        names = ("max_images", "max_image_pixels", "max_image_bytes", "allow_image_urls")
+        for name in (*(f"data.{name}" for name in names), "actor.freeze_visual_encoder"):
+            yield name, "the model reads text alone. Set --model.vision too."
 
 
 def error_values_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:

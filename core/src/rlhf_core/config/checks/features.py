@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from ... import capabilities
 from ...capabilities import (
     OFF_POLICY,
+    SEEING,
     SERVES_ADAPTERS,
     SERVES_FOUR_BITS,
     SHARES_WEIGHTS,
@@ -20,6 +21,7 @@ from ..resolved import EnvironmentOptions, Selection, Selections
 from ..run import RolloutConfig, RunConfig
 
 _CRITIC = "critic."
+_VISION = "model.vision"
 _OF_ENGINES = frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS})
 """Needs of adapters that concern the engine, which never gets a critic's."""
 _AGGREGATIONS: Mapping[str, Aggregation] = {
@@ -48,6 +50,7 @@ def features_of(run: RunConfig, selections: Selections) -> frozenset[str]:
         "stale_rollouts": run.rollout.max_staleness > 0,
         "supervised_data": bool(run.supervised.data),
         "teacher": run.algo.teacher.path is not None,
+        "images": bool(selections["model.vision"]),
     }
     return frozenset(name for name, present in found.items() if present)
 
@@ -165,6 +168,7 @@ def _chosen(selections: Selections, labels: Labels) -> list[Chosen]:
             selection.registered,
             selection.options,
             unasked=_OF_ENGINES if path == "critic.adapter" else frozenset(),
+            added=SEEING if path == _VISION else frozenset(),
         )
         for path, found in selections.items()
         for selection in found

@@ -45,9 +45,9 @@ class PromptReader:
             prompt_key=PROMPT,
             system_prompt=data.system_prompt,
             chat=data.chat,
-            image_key=data.image_key,
+            image_key=None if images is None else images.key,
         )
-        self._images = RowImages.of(images, data.image_key)
+        self._images = RowImages.of(images)
         self._renderer = renderer
         self._max_tokens = data.max_prompt_tokens
 

@@ -16,18 +16,19 @@ from torch import Tensor
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Completion, SamplingParams, Stop
+from rlhf_torch.models.vision_lm import VisionLM
 
 from . import sampling
 from .cache import KVCache, round_up, storage_dtype
 from .counter import signed_seed, uniforms
 from .decode import DecodeLayout
 from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout
-from .sequence import Finished, Sequence
+from .sequence import Finished, Prompt, Sequence
 
 if TYPE_CHECKING:
     from rlhf_torch.models.modeling import CausalLM
 
-INTEGERS = ("token", "position", "index", "seed", "limit", "min_new", "top_k")
+INTEGERS = ("token", "position", "index", "seed", "limit", "min_new", "top_k", "shift")
 FLOATS = ("temperature", "top_p", "min_p")
 FEWEST_POSITIONS = 64
 """Positions of the cache that a step reads at least. torch computes batched products of less than 400 multiplications
@@ -68,6 +69,7 @@ class Batch:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[list(eos_token_ids)] = True
+        self._reader = lm.reader if isinstance(lm, VisionLM) else None
         self._integers = torch.zeros(
             self._num_rows, len(INTEGERS), dtype=torch.int64, device=device
         )
@@ -99,20 +101,23 @@ class Batch:
     def admit(self, sequences: list[Sequence]) -> list[Finished]:
         """Compute the prompts, sample every sequence's first token, and return those that are finished already."""
         first = len(self.active)
-        prompts, owner = _distinct([s.prompt_ids for s in sequences], share=self._share_prefixes)
+        prompts, owner = _distinct([s.prompt for s in sequences], share=self._share_prefixes)
         lengths = [len(sequence.prompt_ids) for sequence in sequences]
         self._cache.reserve(max(lengths) + 1)
-        packed = PackedPrompts.pack(prompts, self._device)
+        packed = PackedPrompts.pack(prompts, self._device, self._reader)
         starts = [packed.starts[prompt] for prompt in owner]
         targets = CacheTargets.of(starts, lengths, first, self._device)
         layout = PrefillLayout(packed, targets, self._cache, self.lm.compute_dtype)
-        hidden = self.lm.hidden(packed.tokens, packed.positions, layout)  # (N, D)
+        hidden = self.lm.hidden(
+            packed.tokens, packed.rope_positions, layout, packed.images
+        )  # (N, D)
         last = [
-            start + len(prompt) - 1 for start, prompt in zip(packed.starts, prompts, strict=True)
+            start + len(prompt.token_ids) - 1
+            for start, prompt in zip(packed.starts, prompts, strict=True)
         ]
         last += last[-1:] * (-len(last) % ROW_MULTIPLE)
         logits = self.lm.logits(hidden[torch.tensor(last, device=self._device)])  # (P, V)
-        self._seat(sequences)
+        self._seat(sequences, [packed.shifts[prompt] for prompt in owner])
         return self._sample(first, logits[torch.tensor(owner, device=self._device)])
 
     @torch.inference_mode()
@@ -123,7 +128,8 @@ class Batch:
         self._cache.reserve(used)
         positions = self._column["position"][:R].contiguous()
         layout = DecodeLayout(self._cache, positions, used, self.lm.compute_dtype)
-        hidden = self.lm.hidden(self._column["token"][:R].contiguous(), positions, layout)  # (R, D)
+        tokens = self._column["token"][:R].contiguous()
+        hidden = self.lm.hidden(tokens, positions + self._column["shift"][:R], layout)  # (R, D)
         self._longest += 1
         return self._sample(0, self.lm.logits(hidden)[: len(self.active)])
 
@@ -143,17 +149,24 @@ class Batch:
         self._cache.clear()
         self._tokens, self._logprobs = self._tokens[:, :0].clone(), self._logprobs[:, :0].clone()
 
-    def _seat(self, sequences: list[Sequence]) -> None:
-        """Fill the state of the rows behind the active ones."""
+    def _seat(self, sequences: list[Sequence], shifts: list[int]) -> None:
+        """Fill the state of the rows behind the active ones.
+
+        Args:
+            shifts: of each sequence, what is added to a position for rotary embeddings.
+        """
         rows = slice(len(self.active), len(self.active) + len(sequences))
         integers, floats = [], []
-        for sequence in sequences:
+        for sequence, shift in zip(sequences, shifts, strict=True):
             params, length = sequence.sampling, len(sequence.prompt_ids)
             seed = signed_seed(sequence.request.seeds[sequence.sample])
             sequence.versions.append((0, self.version))
             # ``_sample`` advances position and index.
             integers.append(
-                (0, length - 1, 0, seed, sequence.limit, params.min_new_tokens, params.top_k)
+                (
+                    *(0, length - 1, 0, seed, sequence.limit),
+                    *(params.min_new_tokens, params.top_k, shift),
+                )
             )
             floats.append((params.temperature, params.top_p, params.min_p))
             self._longest = max(self._longest, length + 1)
@@ -272,6 +285,7 @@ class Batch:
             self._move(source, target)
         # Rows that are computed only to fill up a multiple of 8 then hold valid state.
         self._integers[kept:, :2] = 0
+        self._column["shift"][kept:] = 0
         self._find_watched()
         longest = self._column["position"][:kept].max().item() if kept else -1
         self._longest = int(longest) + 1
@@ -284,14 +298,12 @@ class Batch:
         self._cache.move(from_rows, to_rows, self._longest)
 
 
-def _distinct(
-    prompts: Iterable[tuple[int, ...]], *, share: bool
-) -> tuple[list[tuple[int, ...]], list[int]]:
+def _distinct(prompts: Iterable[Prompt], *, share: bool) -> tuple[list[Prompt], list[int]]:
     """Return the prompts to compute, and for each given prompt which of them it is."""
     prompts = list(prompts)
     if not share:
         return prompts, list(range(len(prompts)))
-    number: dict[tuple[int, ...], int] = {}
+    number: dict[Prompt, int] = {}
     owner = [number.setdefault(prompt, len(number)) for prompt in prompts]
     return list(number), owner
 

@@ -14,11 +14,12 @@ from enum import StrEnum
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource
+from rlhf_torch.models.vision_lm import VisionLM
 
 from .batch import Batch
 from .config import EmbeddedEngineConfig
 from .memory import keep_freed_memory
-from .sequence import Finished, Sequence
+from .sequence import Finished, Prompt, Sequence
 from .stop import Decode, StopWatcher, decoder_of
 from .weights import ServedWeights
 
@@ -48,7 +49,7 @@ class EmbeddedEngine:
 
     Tokens depend on seed, prompt and weights alone. On a CPU that holds to the bit for dense models, because the rows
     of every product are independent of their number (see ``prefill.ROW_MULTIPLE``). Log-probs of a mixture of
-    experts, and everything on a GPU, may differ in their last bits with the batch, because kernels are chosen by size;
+    experts, those behind an image, and everything on a GPU, may differ in their last bits with the batch, because kernels are chosen by size;
     a token then changes only if its uniform number falls within that rounding of a boundary.
 
     After weights are updated under running requests (``pause``, ``update_weights``, ``resume``), their keys and values
@@ -112,6 +113,10 @@ class EmbeddedEngine:
         """
         self._require(f"generate for {request.uid}", EmbeddedState.SERVING, EmbeddedState.PAUSED)
         limit = request.checked_limit(self._spec.max_length, self._weights.lm.vocab_size)
+        if request.media and not isinstance(self._weights.lm, VisionLM):
+            raise RolloutError(
+                f"request {request.uid} has images, and the model reads text alone; set --model.vision"
+            )
         number = self._num_calls = self._num_calls + 1
         call = _Call(request, asyncio.get_running_loop().create_future())
         self._calls[number] = call
@@ -246,12 +251,12 @@ class EmbeddedEngine:
         if not self._queue or (self._batch.active and free < enough):
             return []
         wave: list[Sequence] = []
-        prompts: set[tuple[int, ...]] = set()
+        prompts: set[Prompt] = set()
         num_tokens = 0
         while self._queue and len(wave) < free:
-            prompt = self._queue[0].prompt_ids
+            prompt = self._queue[0].prompt
             if prompt not in prompts or not self._config.share_prefixes:
-                num_tokens += len(prompt)
+                num_tokens += len(prompt.token_ids)
                 if wave and num_tokens > self._config.prefill_tokens:
                     break
                 prompts.add(prompt)

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlhf_torch.packed.packing import PackedLayout
+from rlhf_torch.vision.pictures import PackedImages, PictureReader, packed_images
 
 from .cache import KVCache, round_up
+from .sequence import Prompt
 
 ROW_MULTIPLE = 8
 """Rows of a matrix product come in multiples of this. With it the CPU kernels give each row the same bits whatever
@@ -30,32 +33,90 @@ class PackedPrompts:
     """(N,)"""
     positions: Tensor
     """(N,) of each token in its prompt."""
+    rope_positions: Tensor
+    """(N,) or (3, N): what rotary embeddings read; that of images is not their place in the prompt."""
+    shifts: list[int]
+    """(P,) what has to be added to the position of a token behind each prompt for rotary embeddings."""
+    images: PackedImages | None
+    """Images of the prompts; None: they have none."""
     starts: list[int]
     """(P,) where each prompt begins, in the order in which the prompts were given."""
     padded_lengths: list[int]
     """(P,) in the order of the row: not decreasing."""
 
     @classmethod
-    def pack(cls, prompts: Sequence[tuple[int, ...]], device: torch.device) -> PackedPrompts:
-        """Pack prompts, none of them empty."""
-        order = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt]))
+    def pack(
+        cls, prompts: Sequence[Prompt], device: torch.device, reader: PictureReader | None = None
+    ) -> PackedPrompts:
+        """Pack prompts, none of them empty.
+
+        Args:
+            reader: reads images; None: the model reads text alone.
+
+        Raises:
+            PluginError: the tokens of an image are not those of the model's processor.
+            DataError: an image is gone from the run's store.
+        """
+        order = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt].token_ids))
         tokens: list[int] = []
         positions: list[int] = []
         starts = [0] * len(prompts)
-        lengths = [round_up(len(prompts[prompt]), ROW_MULTIPLE) for prompt in order]
+        lengths = [round_up(len(prompts[prompt].token_ids), ROW_MULTIPLE) for prompt in order]
         for prompt, length in zip(order, lengths, strict=True):
-            ids = prompts[prompt]
+            ids = prompts[prompt].token_ids
             starts[prompt] = len(tokens)
             tokens.extend(ids)
             # Padding follows its prompt, so causality alone hides it; any valid token does.
             tokens.extend(ids[-1:] * (length - len(ids)))
             positions.extend(range(length))
+        own_positions = torch.tensor(positions, device=device)
+        seen = _seen([(starts[one], prompts[one]) for one in order], lengths, reader, device)
         return cls(
             tokens=torch.tensor(tokens, device=device),
-            positions=torch.tensor(positions, device=device),
+            positions=own_positions,
+            rope_positions=own_positions if seen is None else seen.positions,
+            shifts=[0] * len(prompts)
+            if seen is None
+            else [seen.shifts[starts[p]] for p in range(len(prompts))],
+            images=None if seen is None else seen.images,
             starts=starts,
             padded_lengths=lengths,
         )
+
+
+class _Seen(NamedTuple):
+    positions: Tensor
+    shifts: dict[int, int]
+    """By the index of a prompt's first token."""
+    images: PackedImages | None
+
+
+def _seen(
+    prompts: Sequence[tuple[int, Prompt]],
+    padded_lengths: Sequence[int],
+    reader: PictureReader | None,
+    device: torch.device,
+) -> _Seen | None:
+    """Return positions and images of packed prompts, for a model that reads images.
+
+    Args:
+        prompts: each with the index of its first token, in the order of the row.
+    """
+    if reader is None:
+        return None
+    rows = [
+        (first, reader.row(prompt.token_ids, prompt.media, "a prompt")) for first, prompt in prompts
+    ]
+    positions = [
+        # Padding may stand anywhere: no token looks at it.
+        torch.nn.functional.pad(row.positions, (0, padded - row.positions.shape[-1]))
+        for (_, row), padded in zip(rows, padded_lengths, strict=True)
+    ]
+    return _Seen(
+        torch.cat(positions, dim=-1).to(device),
+        {first: row.shift for first, row in rows},
+        packed_images(rows, device),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Completion, GenerationRequest, SamplingParams
+from rlhf_core.media import MediaSpan
 
 from .stop import StopWatcher
+
+
+class Prompt(NamedTuple):
+    """Tokens that a sequence goes on from. Equal prompts are computed once."""
+
+    token_ids: tuple[int, ...]
+    media: tuple[MediaSpan, ...] = ()
+    """Images, with the places of their tokens."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -31,6 +41,10 @@ class Sequence:
     @property
     def prompt_ids(self) -> tuple[int, ...]:
         return self.request.prompt_ids
+
+    @property
+    def prompt(self) -> Prompt:
+        return Prompt(self.request.prompt_ids, self.request.media)
 
     @property
     def sampling(self) -> SamplingParams:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
 from rlhf_core import CapabilityError, RolloutError
@@ -9,6 +11,7 @@ from rlhf_core.contracts import EngineSpec, WeightSource
 from rlhf_core.weights import weights_digest
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import CausalLM
+from rlhf_torch.models.vision_lm import VisionLM
 
 from .config import EmbeddedEngineConfig
 from .precast import Precast
@@ -33,6 +36,8 @@ class ServedWeights:
             self.lm = module
         elif spec.adapter_rank is not None:
             raise CapabilityError(_no_factors(may_share=self._may_share))
+        elif isinstance(module, VisionLM):
+            self.lm = copy.deepcopy(module).to(_device(config))
         else:
             compute_dtype = module.compute_dtype if isinstance(module, CausalLM) else None
             lm = load_causal_lm(

@@ -17,6 +17,7 @@ from ..adapters.score_head import add_score_head
 from .quiet import no_progress_bars
 from .role_model import VALUE_HEAD_FILE, RoleModel
 from .score_head import SCORE_HEAD, export_classifier, padding_tokenizer
+from .vision_lm import VisionLM
 
 ADAPTER = "adapter"
 """Folder of a reward model's adapter in that of the model."""
@@ -45,6 +46,8 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
         head = {name: tensor.contiguous() for name, tensor in model.value_head.state_dict().items()}
         save_file(head, folder / VALUE_HEAD_FILE)
     copy_tokenizer(source, folder, trust_remote_code=trust_remote_code)
+    if isinstance(model.lm, VisionLM):
+        model.lm.reader.family.save(folder)
 
 
 def export_scorer(

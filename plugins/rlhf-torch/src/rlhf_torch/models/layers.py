@@ -27,7 +27,9 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
         PluginError: there is no such list.
     """
     count = int(model.config.get_text_config().num_hidden_layers)
-    for module in model.base_model.modules():
+    # A model that reads images has layers of another part beside those of the text, perhaps as many of them.
+    text = getattr(model.base_model, "language_model", model.base_model)
+    for module in text.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return list(module)
     raise PluginError(

@@ -14,9 +14,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from rlhf_core import ConfigError, PluginError
 
 from ..packed import attention
+from ..vision.pictures import PictureReader
 from .modeling import DTYPES, CausalLM
 from .quiet import no_progress_bars
 from .verification import own_attention, verify
+from .vision_lm import VisionLM
 
 Adapt = Callable[[PreTrainedModel], PreTrainedModel]
 
@@ -38,6 +40,7 @@ def load_causal_lm(
     adapt: Adapt | None = None,
     load_options: Mapping[str, Any] | None = None,
     needs_head: bool = True,
+    reader: PictureReader | None = None,
 ) -> CausalLM:
     """Return the model of a folder or hub name, on the CPU, in evaluation mode (dropout is never on), and verified.
 
@@ -50,6 +53,7 @@ def load_causal_lm(
         load_options: further arguments of ``from_pretrained``.
         needs_head: False: a folder without the output head, such as that of a reward model, is enough; the head is then
             zeros.
+        reader: reads images for the model; None: it reads text alone.
 
     Raises:
         ConfigError: the path cannot be read, is no causal language model, or lacks weights.
@@ -61,9 +65,10 @@ def load_causal_lm(
         trust_remote_code=trust_remote_code,
         load_options=load_options,
         needs_head=needs_head,
+        reader=reader,
     )
     model = loaded.model if adapt is None else adapt(loaded.model)
-    lm = verified(model, as_dtype(compute_dtype or dtype))
+    lm = verified(model, as_dtype(compute_dtype or dtype), reader)
     if loaded.lacks_head:
         # After the comparison, which zeros would pass; Transformers draws them from the global random state.
         for parameter in model.get_output_embeddings().parameters():
@@ -78,6 +83,7 @@ def load_model(
     trust_remote_code: bool = False,
     load_options: Mapping[str, Any] | None = None,
     needs_head: bool = True,
+    reader: PictureReader | None = None,
 ) -> Loaded:
     """Return the Transformers model of a folder or hub name; arguments are those of ``load_causal_lm``.
 
@@ -87,18 +93,22 @@ def load_model(
     """
     if (Path(path) / "adapter_config.json").exists():
         raise ConfigError(_is_adapter(path))
-    parameter_dtype = as_dtype(dtype)
+    options = {
+        "dtype": as_dtype(dtype),
+        "trust_remote_code": trust_remote_code,
+        "output_loading_info": True,
+        "use_safetensors": True,  # the other format is a pickle, which can run code
+        **(load_options or {}),
+    }
     try:
         with no_progress_bars():
-            model, info = AutoModelForCausalLM.from_pretrained(
-                path,
-                dtype=parameter_dtype,
-                attn_implementation=attention.NAME,
-                trust_remote_code=trust_remote_code,
-                output_loading_info=True,
-                use_safetensors=True,  # the other format is a pickle, which can run code
-                **(load_options or {}),
-            )
+            if reader is None:
+                model, info = AutoModelForCausalLM.from_pretrained(
+                    path, attn_implementation=attention.NAME, **options
+                )
+            else:
+                of_text = {"text_config": attention.NAME}
+                model, info = reader.family.load(attn_implementation=of_text, **options)
     except Exception as error:  # Transformers checks little of what the files hold
         if isinstance(error, KeyError) and error.args == (attention.NAME,):
             raise PluginError(own_attention(f"model {path}")) from error
@@ -113,13 +123,19 @@ def load_model(
     return Loaded(model, bool(head))
 
 
-def verified(model: PreTrainedModel, compute_dtype: torch.dtype) -> CausalLM:
+def verified(
+    model: PreTrainedModel, compute_dtype: torch.dtype, reader: PictureReader | None = None
+) -> CausalLM:
     """Return the model as trainer and engine compute it, in evaluation mode.
+
+    Args:
+        reader: reads images for the model; None: it reads text alone.
 
     Raises:
         PluginError: the architecture is one that packing or this package's attention would compute wrongly.
     """
-    lm = CausalLM(model.eval(), compute_dtype)
+    model.eval()
+    lm = VisionLM(model, compute_dtype, reader) if reader else CausalLM(model, compute_dtype)
     verify(lm)
     return lm
 

@@ -18,6 +18,7 @@ from rlhf_core import PluginError
 from ..packed.attention import Layout
 from ..packed.rope import PerSequenceRopes
 from ..packed.whole_graph import WholeGraph
+from ..vision.pictures import PackedImages
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -67,8 +68,20 @@ class CausalLM(nn.Module):
             scale=_logit_scale(config), softcap=getattr(config, "final_logit_softcapping", None)
         )
 
-    def hidden(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
-        """Return the last hidden states (N, D) of one packed row of tokens (N,)."""
+    def hidden(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        layout: Layout,
+        images: PackedImages | None = None,
+    ) -> Tensor:
+        """Return the last hidden states (N, D) of one packed row of tokens (N,).
+
+        Raises:
+            PluginError: there are images, and this model reads text alone.
+        """
+        if images is not None:
+            raise PluginError(f"{type(self.model).__name__} reads text alone, and was given images")
         with self.autocast(), self.ropes.of(layout):
             if self.whole_graph is not None:
                 return self.whole_graph(input_ids, position_ids, layout)
@@ -80,6 +93,10 @@ class CausalLM(nn.Module):
             )
         hidden: Tensor = output.last_hidden_state.squeeze(0)
         return hidden
+
+    def use_attention(self, name: str) -> None:
+        """Have the model compute attention by another function of Transformers' interface."""
+        self.model.set_attn_implementation(name)
 
     def compile_layers(self, **options: Any) -> None:
         """Compute the hidden states by one graph from now on; ``options`` go to ``torch.compile``.
@@ -99,6 +116,11 @@ class CausalLM(nn.Module):
         return self.logit_form.apply(self.raw_logits(hidden))
 
     def raw_logits(self, hidden: Tensor) -> Tensor:
+        """Return what logits are made of (M, V) for hidden states (M, D), in the dtype of the matmuls: the products of
+        the output head, where every token may be sampled."""
+        return self.products(hidden)
+
+    def products(self, hidden: Tensor) -> Tensor:
         """Return the products (M, V) of the output head with hidden states (M, D), in the dtype of the matmuls."""
         with self.autocast():
             raw: Tensor = self.model.get_output_embeddings()(hidden)

@@ -22,6 +22,7 @@ from rlhf_core.plugins import Plugins
 from rlhf_core.weights import WeightSum, digest_of_sums, weight_sums
 
 from ..adapters.folder import is_adapter
+from ..vision.pictures import PictureReader, open_reader
 from .adapted import read_adapted
 from .device import choose_compute_dtype, choose_device
 from .layers import compile_layers, recompute_layers
@@ -173,13 +174,23 @@ def build_role_model(
         PluginError: the architecture or the adapter cannot be used.
     """
     device = choose_device(options.device)
+    reader = None
+    if spec.vision is not None:
+        reader = open_reader(
+            spec.vision, spec.model_path, plugins, trust_remote_code=spec.trust_remote_code
+        )
     adapter: ModelAdapter | None = plugins.build(spec.adapter) if spec.adapter else None
     leaves_base = adapter is not None or spec.objective is None
     base: SharedBase | None = None
     if spec.objective is None and is_adapter(spec.model_path):
+        if reader is not None:
+            raise ConfigError(
+                f"the {spec.role} {spec.model_path} is an adapter, and with images a role is read from a whole model. "
+                f"Make one: rlhf merge BASE {spec.model_path} OUT, and give OUT."
+            )
         lm, base = read_adapted(spec, bases or ())
     elif bases is not None and leaves_base and spec.head != "score":
-        lm, base = _on_a_base(spec, adapter, bases)
+        lm, base = _on_a_base(spec, adapter, bases, reader)
     else:
         lm = load_causal_lm(
             spec.model_path,
@@ -188,6 +199,7 @@ def build_role_model(
             adapt=partial(_adapted, spec, adapter),
             load_options=adapter.load_options() if adapter else None,
             needs_head=spec.head != "score",
+            reader=reader,
         )
     if spec.head == "score":
         _require_mergeable(spec, adapter)
@@ -205,6 +217,8 @@ def build_role_model(
         role.requires_grad_(False)
     elif value_head is not None:
         _freeze_unused_head(lm)
+    if reader is not None and spec.vision is not None and spec.vision.frozen:
+        reader.family.tower(lm.model).requires_grad_(False)
     if options.gradient_checkpointing and spec.objective is not None:
         recompute_layers(lm.model)
     if options.compile:
@@ -213,7 +227,10 @@ def build_role_model(
 
 
 def _on_a_base(
-    spec: RoleSpec, adapter: ModelAdapter | None, bases: Sequence[SharedBase]
+    spec: RoleSpec,
+    adapter: ModelAdapter | None,
+    bases: Sequence[SharedBase],
+    reader: PictureReader | None,
 ) -> tuple[CausalLM, SharedBase | None]:
     """Return the role's model and its base, which is one of ``bases`` or a new one; None: it cannot be shared."""
     options = adapter.load_options() if adapter else {}
@@ -225,11 +242,12 @@ def _on_a_base(
             dtype=spec.dtype,
             trust_remote_code=spec.trust_remote_code,
             load_options=options,
+            reader=reader,
         )
         base = SharedBase(key, loaded.model)
     shares = base.can_be_copied()
     model = base.view() if shares else loaded.model
-    lm = verified(_adapted(spec, adapter, model), as_dtype(spec.dtype))
+    lm = verified(_adapted(spec, adapter, model), as_dtype(spec.dtype), reader)
     if found is not None:
         base.require_fixed(spec.role)
         log.info(SHARES, spec.role)

@@ -112,7 +112,7 @@ def _packed_logits(
     offsets = [0, *accumulate(map(len, parts))]
     witness = _Witness(offsets, [*map(len, rows), *long], lm.device)
     hidden = lm.hidden(torch.cat(parts), witness.positions(), witness)
-    return witness, lm.logits(hidden[: offsets[len(rows)]])
+    return witness, lm.logit_form.apply(lm.products(hidden[: offsets[len(rows)]]))
 
 
 @contextmanager
@@ -152,12 +152,12 @@ def _probe_tokens(length: int, vocab_size: int) -> Tensor:
 def _own_logits(lm: CausalLM, row: Tensor) -> Tensor:
     """Return the logits (T, V) of one sequence, by the model's own forward pass and attention."""
     # Only "eager" does everything that a family does to its scores: "sdpa" ignores Gemma 2's soft cap.
-    lm.model.set_attn_implementation("eager")
+    lm.use_attention("eager")
     try:
         with lm.autocast():
             logits: Tensor = lm.model(input_ids=row[None], use_cache=False).logits[0].float()
     finally:
-        lm.model.set_attn_implementation(attention.NAME)
+        lm.use_attention(attention.NAME)
     return logits
 
 

@@ -21,11 +21,23 @@ def shared_starts(batch: TrajectoryColumns) -> NDArray[np.int64]:
     """
     offsets, tokens, prompts = batch.token_offsets, batch.token_ids, prompt_lengths(batch)
     starts = np.zeros(len(batch), dtype=np.int64)
-    for row in np.flatnonzero(prompts[1:] == prompts[:-1]) + 1:
+    for row in (np.flatnonzero(prompts[1:] == prompts[:-1]) + 1).tolist():
         before, first, length = int(offsets[row - 1]), int(offsets[row]), int(prompts[row])
-        if np.array_equal(tokens[before : before + length], tokens[first : first + length]):
+        if np.array_equal(
+            tokens[before : before + length], tokens[first : first + length]
+        ) and _have_the_same_images(batch, row, length):
             starts[row] = length
     return starts
+
+
+def _have_the_same_images(batch: TrajectoryColumns, row: int, length: int) -> bool:
+    """Return whether the first ``length`` tokens of a row and of the row before it stand for the same images."""
+    if not len(batch.media):
+        return True
+    own, before = (
+        [span for span in batch.media_of(index) if span.start < length] for index in (row, row - 1)
+    )
+    return own == before
 
 
 def prompt_lengths(batch: TrajectoryColumns) -> NDArray[np.int64]:

@@ -31,7 +31,7 @@ class RoleReader:
 
     def hidden(self, rows: PackedRows) -> Float[Tensor, "M D"]:
         """Return the hidden states (M, D) of the tokens that are read for the actions."""
-        hidden = self._role.lm.hidden(rows.input_ids, rows.position_ids, rows.layout)
+        hidden = self._role.lm.hidden(rows.input_ids, rows.position_ids, rows.layout, rows.images)
         return hidden.index_select(0, rows.predictors)
 
     def action_scores(

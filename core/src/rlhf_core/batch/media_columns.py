@@ -1,0 +1,59 @@
+"""Images of many trajectories as one array: references and places, no pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..media.reference import FORMATS, MediaRef
+from ..media.spans import MediaSpan
+
+MEDIA = np.dtype(
+    [
+        ("start", "<i8"),
+        ("length", "<i8"),
+        ("sha256", "u1", (32,)),
+        ("num_bytes", "<i8"),
+        ("format", "u1"),
+        ("width", "<i4"),
+        ("height", "<i4"),
+    ]
+)
+"""A ``MediaSpan`` as fixed bytes; ``format`` is its index in ``FORMATS``."""
+
+
+def media_rows(spans: Sequence[MediaSpan]) -> NDArray[np.void]:
+    """Return (I,) spans as an array of ``MEDIA``; ``media_spans`` inverts it."""
+    rows = np.zeros(len(spans), dtype=MEDIA)
+    for index, span in enumerate(spans):
+        image = span.image
+        rows[index] = (
+            span.start,
+            span.length,
+            np.frombuffer(bytes.fromhex(image.sha256), dtype=np.uint8),
+            image.num_bytes,
+            FORMATS.index(image.format),
+            image.width,
+            image.height,
+        )
+    return rows
+
+
+def media_spans(rows: NDArray[np.void]) -> tuple[MediaSpan, ...]:
+    """Return the spans of an array of ``MEDIA``."""
+    return tuple(
+        MediaSpan(
+            start=int(row["start"]),
+            length=int(row["length"]),
+            image=MediaRef(
+                sha256=row["sha256"].tobytes().hex(),
+                num_bytes=int(row["num_bytes"]),
+                format=FORMATS[int(row["format"])],
+                width=int(row["width"]),
+                height=int(row["height"]),
+            ),
+        )
+        for row in rows
+    )

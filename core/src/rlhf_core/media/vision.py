@@ -1,0 +1,36 @@
+"""Vision models: how the images of a sequence become tokens, and what trainers and engines compute of their pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..component import ComponentRef
+from .spans import ImageTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionSpec:
+    """Settings of a process that computes with images."""
+
+    component: ComponentRef
+    media_folder: str
+    """Folder of the run's images (``rlhf_core.media.store``), which each process reads by itself."""
+    frozen: bool = False
+    """The part of the model that reads pixels is not trained."""
+
+
+class VisionModel(Protocol):
+    """Brings what a family of image-text models needs. A factory is called as ``factory(config)``.
+
+    The core asks for tokens alone. A backend or an engine on torch asks for more: ``rlhf_torch.vision`` has that half
+    of the contract.
+    """
+
+    def image_tokens(self, model_path: str, *, trust_remote_code: bool) -> ImageTokens:
+        """Return how the model of a folder or hub name writes images as tokens.
+
+        Raises:
+            ConfigError: the model reads no images, its family is unknown, or its processor is another model's.
+        """
+        ...

@@ -1,0 +1,22 @@
+"""Options of the vision model ``vlm``."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlhf_core import Config
+
+
+class VlmConfig(Config):
+    """Sizes at which the model sees images."""
+
+    min_pixels: int | None = Field(
+        None,
+        ge=1,
+        description="smaller images are enlarged to this area; unset: as the processor says",
+    )
+    max_pixels: int | None = Field(
+        None,
+        ge=1,
+        description="larger images are reduced to this area; unset: as the processor says",
+    )

@@ -1,0 +1,172 @@
+"""Qwen2.5-VL: as many pads as an image has features, and positions by time, row and column (M-RoPE).
+
+The image's tokens are ``<|image_pad|>`` alone; the chat template writes ``<|vision_start|>`` and ``<|vision_end|>``
+around them. Text counts on behind an image from its longer side, not from the number of its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedModel
+
+from rlhf_core import ConfigError
+from rlhf_core.media import MediaProblem, MediaRef, MediaSpan
+from rlhf_torch.vision.family import Features, Picture
+
+from ..config import VlmConfig
+from .loading import load_image_processor, load_image_text_model, require_equal
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class PadTokens:
+    """Implements ``rlhf_core.media.ImageTokens``: one pad for each feature.
+
+    Args:
+        processor: the image processor, which knows to what size it changes images.
+    """
+
+    def __init__(self, processor: Any, pad_id: int, never_sampled: tuple[int, ...]) -> None:
+        self._processor = processor
+        self.marker_id = pad_id
+        self.never_sampled = never_sampled
+
+    def tokens_of(self, image: MediaRef) -> tuple[int, ...]:
+        """Return the pads of an image, by its size alone.
+
+        Raises:
+            MediaProblem: the processor refuses the size.
+        """
+        try:
+            patches = self._processor.get_number_of_image_patches(image.height, image.width, {})
+        except ValueError as error:
+            raise MediaProblem(
+                "size of an image",
+                f"the model's processor cannot read an image of {image.width} x {image.height} pixels: {error}",
+            ) from error
+        return (self.marker_id,) * int(patches // self._processor.merge_size**2)
+
+
+class Qwen25Vl:
+    """Implements ``rlhf_torch.vision.family.VisionFamily`` for Qwen2.5-VL.
+
+    Raises:
+        ConfigError: the processor or the tokenizer is missing, or another model's.
+    """
+
+    def __init__(
+        self, path: str, config: Any, options: VlmConfig, *, trust_remote_code: bool
+    ) -> None:
+        self._path = path
+        self._trust_remote_code = trust_remote_code
+        self._processor = load_image_processor(path, trust_remote_code=trust_remote_code)
+        self._limit(options)
+        vision = config.vision_config
+        for name, wanted in (
+            ("patch_size", vision.patch_size),
+            ("merge_size", vision.spatial_merge_size),
+            ("temporal_patch_size", vision.temporal_patch_size),
+        ):
+            require_equal(path, name, getattr(self._processor, name, None), wanted)
+        self.feature_id = int(config.image_token_id)
+        self._check_tokenizer(config)
+        self.tokens = PadTokens(
+            self._processor, self.feature_id, (self.feature_id, int(config.video_token_id))
+        )
+
+    def load(self, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+        """Return the Transformers model, and the information on its loading."""
+        return load_image_text_model(self._path, **options)
+
+    def picture(self, image: Image) -> Picture:
+        """Return an RGB image as patches, and its grid in features."""
+        made = self._processor(images=[image], return_tensors="pt")
+        _, rows, columns = made["image_grid_thw"][0].tolist()
+        merge = self._processor.merge_size
+        return Picture(
+            inputs={name: made[name] for name in ("pixel_values", "image_grid_thw")},
+            grid=(rows // merge, columns // merge),
+        )
+
+    def tower(self, model: PreTrainedModel) -> nn.Module:
+        """Return the vision tower, the merger at its end included."""
+        tower: nn.Module = model.base_model.visual
+        return tower
+
+    def text_model(self, model: PreTrainedModel) -> nn.Module:
+        """Return the model between embeddings and output head."""
+        text: nn.Module = model.base_model.language_model
+        return text
+
+    def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> Features:
+        """Return the features of pictures, one picture's after the other's."""
+        device = self.tower(model).get_parameter("merger.ln_q.weight").device
+        pixels, grids = (
+            torch.cat([picture.inputs[name] for picture in pictures]).to(device)
+            for name in ("pixel_values", "image_grid_thw")
+        )
+        found = model.base_model.get_image_features(pixels, grids, return_dict=True)
+        return Features(torch.cat(list(found.pooler_output)))
+
+    def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
+        """Return nothing: features enter in the place of embeddings alone."""
+        return {}
+
+    def positions(
+        self, num_tokens: int, spans: Sequence[MediaSpan], pictures: Sequence[Picture]
+    ) -> Tensor:
+        """Return positions (3, T): equal in text, and in an image one time, its rows and its columns.
+
+        Behind an image text goes on from its first position plus the larger of its rows and columns.
+        Source: Wang et al. 2024, arXiv:2409.12191, section 2.1.
+        """
+        parts: list[Tensor] = []
+        position = behind = 0
+        for span, picture in zip(spans, pictures, strict=True):
+            before = span.start - behind
+            parts.append((position + torch.arange(before)).expand(3, -1))
+            position += before
+            rows, columns = picture.grid
+            by_row = torch.arange(rows).repeat_interleave(columns)
+            by_column = torch.arange(columns).repeat(rows)
+            parts.append(position + torch.stack([torch.zeros_like(by_row), by_row, by_column]))
+            position += max(rows, columns)
+            behind = span.end
+        parts.append((position + torch.arange(num_tokens - behind)).expand(3, -1))
+        return torch.cat(parts, dim=1)
+
+    def save(self, folder: Path) -> None:
+        """Write the image processor's file beside an exported model."""
+        self._processor.save_pretrained(folder)
+
+    def _limit(self, options: VlmConfig) -> None:
+        size = dict(self._processor.size)
+        size |= {} if options.min_pixels is None else {"shortest_edge": options.min_pixels}
+        size |= {} if options.max_pixels is None else {"longest_edge": options.max_pixels}
+        if size["shortest_edge"] > size["longest_edge"]:
+            raise ConfigError(
+                f"--model.vlm.min_pixels is {size['shortest_edge']}; expected at most --model.vlm.max_pixels = "
+                f"{size['longest_edge']}"
+            )
+        self._processor.size = size
+
+    def _check_tokenizer(self, config: Any) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(
+            self._path, trust_remote_code=self._trust_remote_code
+        )
+        for word, wanted in (
+            ("<|image_pad|>", config.image_token_id),
+            ("<|video_pad|>", config.video_token_id),
+        ):
+            found = tokenizer.convert_tokens_to_ids(word)
+            if found != wanted:
+                raise ConfigError(
+                    f"model {self._path}: its tokenizer has {word} as {found}, and config.json as {wanted}; expected "
+                    "the tokenizer that belongs to the model"
+                )

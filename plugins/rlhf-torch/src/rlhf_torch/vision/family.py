@@ -1,0 +1,112 @@
+"""Parts that a family of image-text models brings to trainers and engines on torch.
+
+Axes beyond the project's table: ``U`` features of images; each stands on a token of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlhf_core.contracts import VisionModel
+from rlhf_core.media import ImageTokens, MediaSpan
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Picture:
+    """One image as the model takes it."""
+
+    inputs: Mapping[str, Tensor]
+    """Outputs of the family's processor, on the host."""
+    grid: tuple[int, int]
+    """Height and width in features: rows, and features of a row."""
+
+    @property
+    def num_features(self) -> int:
+        """Number of tokens on which its features stand."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.nbytes for part in self.inputs.values())
+
+
+class Features(NamedTuple):
+    """Numbers that the model makes of pixels."""
+
+    embeddings: Tensor
+    """(U, D) in the place of the embeddings of tokens."""
+    layers: tuple[Tensor, ...] = ()
+    """(U, D) each: what the first layers of the text model add to their outputs at the same tokens."""
+
+
+class VisionFamily(Protocol):
+    """One model's way from images to hidden states."""
+
+    @property
+    def tokens(self) -> ImageTokens: ...
+
+    @property
+    def feature_id(self) -> int:
+        """The token on which a feature stands, once for each, within the tokens of an image."""
+        ...
+
+    def load(self, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+        """Return the Transformers model and the information on its loading, as ``from_pretrained(PATH, **options)``
+        does."""
+        ...
+
+    def picture(self, image: Image) -> Picture:
+        """Return an RGB image as the model takes it."""
+        ...
+
+    def tower(self, model: PreTrainedModel) -> nn.Module:
+        """Return the part of the model that reads pixels, and nothing else."""
+        ...
+
+    def text_model(self, model: PreTrainedModel) -> nn.Module:
+        """Return the part of the model between embeddings and output head."""
+        ...
+
+    def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> Features:
+        """Return the features of pictures, one picture's after the other's."""
+        ...
+
+    def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
+        """Return further arguments of the text model, if its layers read features too.
+
+        Args:
+            features: as many as there are ``places``.
+            places: (U,) index of the token of each feature, among ``num_tokens``.
+        """
+        ...
+
+    def positions(
+        self, num_tokens: int, spans: Sequence[MediaSpan], pictures: Sequence[Picture]
+    ) -> Tensor:
+        """Return the positions of one sequence's tokens, (T,) or (3, T), from 0 on."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the processor's files beside a model that was exported."""
+        ...
+
+
+class TorchVision(VisionModel, Protocol):
+    """A vision model for backends and engines on torch."""
+
+    def family(self, model_path: str, *, trust_remote_code: bool) -> VisionFamily:
+        """Return what the model of a folder or hub name needs.
+
+        Raises:
+            ConfigError: the model reads no images, its family is unknown, or its processor is another model's.
+        """
+        ...

@@ -1,0 +1,197 @@
+"""Images of sequences as a model takes them: read from the run's store by reference, and compared with their tokens."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhf_core import PluginError
+from rlhf_core.contracts import VisionSpec
+from rlhf_core.media import MediaProblem, MediaRef, MediaSpan, MediaStore, decode
+from rlhf_core.plugins import Plugins
+
+from .family import Picture, TorchVision, VisionFamily
+
+ROOM = 512 * 2**20
+"""Bytes of pictures that are kept; the groups of a step read the same ones again and again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SeenRow:
+    """One sequence with its images."""
+
+    positions: Tensor
+    """(T,) or (3, T)"""
+    images: tuple[MediaRef, ...]
+    pictures: tuple[Picture, ...]
+    """Pixels of each image."""
+    places: tuple[NDArray[np.int64], ...]
+    """Index of the token of each feature, for each image."""
+
+    @property
+    def shift(self) -> int:
+        """Number that is added to the index of a token behind the sequence to get its position."""
+        return int(self.positions.max()) + 1 - self.positions.shape[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedImages:
+    """Different images of packed rows, and the tokens on which their features stand."""
+
+    pictures: tuple[Picture, ...]
+    """Each image once, however many rows have it."""
+    places: Tensor
+    """(n,) index in the row of each token that has a feature."""
+    sources: Tensor
+    """(n,) index of its feature, among those of all pictures one after the other."""
+
+
+class PictureReader:
+    """Reads the images of a run for one model.
+
+    Args:
+        store: the run's images.
+    """
+
+    def __init__(self, family: VisionFamily, store: MediaStore) -> None:
+        self.family = family
+        self._store = store
+        self._kept: OrderedDict[str, Picture] = OrderedDict()
+        self._bytes = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PictureReader:
+        """Return the reader itself: copies of a model read the same images."""
+        return self
+
+    def row(
+        self, token_ids: Sequence[int] | NDArray[np.int32], spans: Sequence[MediaSpan], where: str
+    ) -> SeenRow:
+        """Return a sequence's images and positions.
+
+        Args:
+            where: name of the sequence, for messages.
+
+        Raises:
+            PluginError: the tokens of an image are not those that the processor gives it.
+            DataError: an image is gone from the store, or was changed.
+        """
+        tokens = np.asarray(token_ids)
+        pictures = tuple(self.picture(span.image) for span in spans)
+        places = tuple(
+            self._places(tokens, span, picture, where)
+            for span, picture in zip(spans, pictures, strict=True)
+        )
+        found = int((tokens == self.family.feature_id).sum())
+        expected = sum(map(len, places))
+        if found != expected:
+            raise PluginError(
+                f"{where}: {found} tokens stand for features of images, and its {len(spans)} images have {expected}; "
+                "expected as many. Were the images expanded twice, or were some lost?"
+            )
+        return SeenRow(
+            positions=self.family.positions(len(tokens), spans, pictures),
+            images=tuple(span.image for span in spans),
+            pictures=pictures,
+            places=places,
+        )
+
+    def picture(self, image: MediaRef) -> Picture:
+        """Return an image of the store as the model takes it."""
+        kept = self._kept.get(image.sha256)
+        if kept is not None:
+            self._kept.move_to_end(image.sha256)
+            return kept
+        picture = self.family.picture(decode(self._store.read(image)))
+        self._kept[image.sha256] = picture
+        self._bytes += picture.num_bytes
+        while self._bytes > ROOM and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._bytes -= dropped.num_bytes
+        return picture
+
+    def _places(
+        self, tokens: NDArray[np.int32], span: MediaSpan, picture: Picture, where: str
+    ) -> NDArray[np.int64]:
+        """Return the tokens of an image's features.
+
+        The tokens were made from the image's size, before any pixel was looked at; here they meet the pixels.
+        """
+        own = tokens[span.start : span.end]
+        try:
+            expected = self.family.tokens.tokens_of(span.image)
+        except MediaProblem as problem:
+            raise PluginError(f"{where}: {problem}") from problem
+        places = span.start + np.flatnonzero(own == self.family.feature_id)
+        if tuple(own.tolist()) != expected or len(places) != picture.num_features:
+            raise PluginError(
+                f"{where}: the image {span.image.sha256[:12]} has {len(places)} tokens for features among its "
+                f"{len(own)}, from {span.start} on, and the processor gives it {picture.num_features} among "
+                f"{len(expected)}; expected the same tokens. Were they made by another processor, or expanded twice?"
+            )
+        return places
+
+
+def packed_images(rows: Iterable[tuple[int, SeenRow]], device: torch.device) -> PackedImages | None:
+    """Return the images of rows that are packed one after the other; None: they have none.
+
+    Args:
+        rows: each row with the index of its first token.
+    """
+    pictures: dict[str, Picture] = {}
+    starts: dict[str, int] = {}
+    places, sources = [], []
+    count = 0
+    for first, row in rows:
+        for image, picture, own in zip(row.images, row.pictures, row.places, strict=True):
+            if image.sha256 not in pictures:
+                pictures[image.sha256], starts[image.sha256] = picture, count
+                count += picture.num_features
+            places.append(own + first)
+            sources.append(starts[image.sha256] + np.arange(len(own)))
+    if not pictures:
+        return None
+    return PackedImages(
+        pictures=tuple(pictures.values()),
+        places=torch.from_numpy(np.concatenate(places)).to(device),
+        sources=torch.from_numpy(np.concatenate(sources)).to(device),
+    )
+
+
+def kept_images(images: PackedImages, kept: Tensor, num_tokens: int) -> PackedImages:
+    """Return the images of a row of which some tokens are left out, because others stand for them.
+
+    Args:
+        kept: (N,) rising indices of the tokens that stay, among ``num_tokens``.
+    """
+    source_of = torch.full((num_tokens,), -1, device=kept.device)
+    source_of[images.places] = images.sources
+    left = source_of[kept]
+    places = (left >= 0).nonzero()[:, 0]
+    return PackedImages(pictures=images.pictures, places=places, sources=left[places])
+
+
+def open_reader(
+    spec: VisionSpec, model_path: str, plugins: Plugins, *, trust_remote_code: bool
+) -> PictureReader:
+    """Return the reader of a run's images for the model of a path.
+
+    Raises:
+        ConfigError: the model reads no images, or its processor is another model's.
+        PluginError: the chosen component is not made for torch.
+    """
+    vision: TorchVision = plugins.build(spec.component)
+    if not hasattr(vision, "family"):
+        raise PluginError(
+            f"--model.vision {spec.component.name} is not made for the torch backend and the embedded engine: it has "
+            "no method family (rlhf_torch.vision.family)"
+        )
+    family = vision.family(model_path, trust_remote_code=trust_remote_code)
+    return PictureReader(family, MediaStore(Path(spec.media_folder)))

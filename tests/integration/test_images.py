@@ -1,0 +1,181 @@
+"""``rlhf train`` with a model that sees: images in prompts and observations, bad ones, and going on after a kill."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+from tests.images import noisy, saved
+
+from rlhf_cli.main import main
+from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_core.testing.tiny_vision import write_tiny_vision_model
+
+ENVIRONMENT = '''
+"""Shows an image, and another after each turn."""
+from rlhf_core.contracts import Observation, StepResult
+from PIL import Image
+
+def shown(number):
+    image = Image.new("RGB", (16 + 8 * (number % 3), 16), (40 * number % 256, 90, 17))
+    parts = [{"type": "image", "image": image}, {"type": "text", "text": "what?"}]
+    return Observation(messages=({"role": "user", "content": parts},))
+
+class Shows:
+    async def reset(self, task, seed):
+        self.turn = task.uid.prompt
+        return shown(self.turn)
+
+    async def step(self, action):
+        self.turn += 1
+        return StepResult(observation=shown(self.turn), reward=float(len(action.text) % 3))
+
+    async def close(self):
+        pass
+'''
+SMALL = [
+    *("--rollout.batch_size", "2", "--rollout.n_samples_per_prompt", "2"),
+    *("--rollout.max_new_tokens", "4", "--data.max_prompt_tokens", "100"),
+    *("--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"),
+]
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch) -> Path:
+    write_tiny_vision_model(
+        tmp_path / "model", hidden_size=16, num_heads=2, num_layers=1, vision_layers=1
+    )
+    (tmp_path / "pictures").mkdir()
+    rows = []
+    for number in range(6):
+        name = f"pictures/{number}.png"
+        (tmp_path / name).write_bytes(
+            saved(noisy(8 + 8 * (number % 3), 16).rotate(90 * number, expand=True))
+        )
+        rows.append(
+            {"prompt": f"<image>how many? {number}", "images": [name], "answer": str(number)}
+        )
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    (tmp_path / "reward.py").write_text(
+        "def score(response):\n    return sum(map(ord, response)) % 7\n"
+    )
+    (tmp_path / "shows.py").write_text(ENVIRONMENT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+PROMPTS = [
+    *("--data", "rows.jsonl", "--data.chat", "--data.image_key", "images"),
+    *("--reward", "reward.py:score"),
+]
+TURNS = [
+    *("--executor", "multi_turn", "--env", "shows.py:Shows", "--rollout.multi_turn.max_turns", "2"),
+    *("--rollout.max_length", "200"),
+]
+
+
+def train(output: str, *flags: str, model: str = "model", vision: bool = True) -> int:
+    sees = ["--model.vision", "vlm"] if vision else []
+    return main(["train", "--model", model, *sees, "--output", output, *SMALL, *flags])
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        name: hashlib.sha256(tensor.tobytes()).hexdigest()
+        for name, tensor in load_file(folder / "model.safetensors").items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [PROMPTS, TURNS], ids=["prompts", "turns"])
+def test_a_run_goes_on_to_the_bit(workspace, words):
+    assert train("whole", *words, "--steps", "4", "--checkpoint.every", "2") == 0
+    assert train("cut", *words, "--steps", "2", "--checkpoint.every", "2") == 0
+    assert train("cut", *words, "--steps", "4", "--resume", "auto") == 0
+
+    assert digests(workspace / "cut/model") == digests(workspace / "whole/model")
+    assert digests(workspace / "whole/model") != digests(workspace / "model")
+    lines = [
+        json.loads(line) for line in (workspace / "cut/samples.jsonl").read_text().splitlines()
+    ]
+    samples = [sample for line in lines for sample in line.get("samples", [line])]
+    images = [image for sample in samples for image in sample["images"]]
+    assert images
+    for image in images:
+        assert (workspace / "cut" / image["file"]).is_file()
+        assert image["tokens"][0] < image["tokens"][1]
+
+
+def test_sampler_and_trainer_agree_in_a_run(workspace):
+    assert train("run", *TURNS, "--steps", "2", "--rollout.compared_share", "1") == 0
+
+    lines = [
+        json.loads(line) for line in (workspace / "run/metrics.jsonl").read_text().splitlines()
+    ]
+    found = [
+        value
+        for line in lines
+        for name, value in line.get("metrics", line).items()
+        if name == "mismatch/logprob_diff_max"
+    ]
+    assert found
+    assert max(found) < 1e-4
+
+
+def test_every_image_is_in_the_run_folder_once(workspace):
+    assert train("run", *PROMPTS, "--steps", "1") == 0
+
+    files = [path for path in (workspace / "run/media").rglob("*") if path.is_file()]
+    contents = {path.read_bytes() for path in (workspace / "pictures").iterdir()}
+    assert {path.read_bytes() for path in files} == contents
+    assert len(files) == len(contents)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--engine", "vllm"], "'engine_reads_images': this engine reads text alone"),
+        (["--backend", "deepspeed"], "'backend_reads_images'"),
+        (["--runtime", "ray"], "'runtime_passes_images'"),
+    ],
+)
+def test_what_reads_text_alone_is_refused_by_name(workspace, capsys, words, reason):
+    assert train("run", *PROMPTS, "--steps", "1", *words) == 2
+
+    assert reason in capsys.readouterr().err
+
+
+def test_a_text_model_is_refused_by_name(workspace, capsys):
+    write_tiny_model(workspace / "text")
+
+    assert train("run", *PROMPTS, "--steps", "1", model="text") == 2
+    assert "the model text (qwen3) reads text alone" in capsys.readouterr().err
+    assert train("run2", *PROMPTS, "--steps", "1", vision=False) == 2
+    assert "--data.image_key: the run's model reads text alone" in capsys.readouterr().err
+
+
+def test_a_processor_of_another_model_is_refused(workspace, capsys):
+    path = workspace / "model/preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"patch_size": 6}))
+
+    assert train("run", *PROMPTS, "--steps", "1") == 2
+    assert "its image processor has patch_size 6, and the model 4" in capsys.readouterr().err
+
+
+def test_a_bad_image_ends_the_run_before_training_with_its_row(workspace, capsys):
+    (workspace / "pictures/3.png").write_bytes(b"nothing")
+
+    assert train("run", *PROMPTS, "--steps", "1") == 2
+    assert "rows.jsonl:4: the bytes are not a whole PNG" in capsys.readouterr().err
+    assert not (workspace / "run/metrics.jsonl").exists()
+
+
+def test_a_bad_image_of_an_environment_is_its_failure(workspace, capsys):
+    text = (workspace / "shows.py").read_text()
+    (workspace / "shows.py").write_text(text.replace('"image": image}', '"image": b"nothing"}'))
+
+    assert train("run", *TURNS, "--steps", "1") == 1
+    assert (
+        "an image of the observation cannot be used: the bytes are not" in capsys.readouterr().err
+    )

@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+from tests.plugins.vlm.vlm_material import OBJECTIVE, SGD, VLM, Stage
+
+from rlhf_core.contracts import RoleSpec, TrajectoryColumns, VisionSpec
+from rlhf_core.plugins import Plugins, load
+from rlhf_core.testing.tiny_vision import VISION_FAMILIES, write_tiny_vision_model
+from rlhf_plugin_local.torch_backend import TorchBackend
+
+
+@pytest.fixture(scope="session")
+def all_plugins() -> Plugins:
+    return load()
+
+
+@pytest.fixture(scope="session", params=VISION_FAMILIES)
+def family(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory, family) -> Path:
+    return write_tiny_vision_model(
+        tmp_path_factory.mktemp("models") / family, family, initializer_range=0.1
+    )
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory, model_path, all_plugins) -> Stage:
+    media = tmp_path_factory.mktemp("run") / "media"
+    spec = RoleSpec(
+        role="policy",
+        model_path=str(model_path),
+        objective=OBJECTIVE,
+        optimizer=SGD,
+        max_grad_norm=None,
+        vision=VisionSpec(component=VLM, media_folder=str(media)),
+    )
+    return Stage(model_path, media, all_plugins, spec)
+
+
+@pytest.fixture(scope="module")
+def backend(stage) -> TorchBackend:
+    """The policy; it is never trained. Tests that train build their own."""
+    return stage.backend()
+
+
+@pytest.fixture(scope="module")
+def batch(stage, backend) -> TrajectoryColumns:
+    """Episodes of several turns, with up to four images each."""
+    return stage.play(backend)

@@ -1,0 +1,135 @@
+"""What an update changes, and what is saved of a model that sees."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.plugins.vlm.vlm_material import LORA, moved, plan_for, train_batch
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
+
+from rlhf_core.contracts import ValueObjective
+from rlhf_plugin_local.config import TorchBackendConfig
+
+
+def hashes(backend) -> dict[str, str]:
+    return {
+        name: hashlib.sha256(weight.detach().numpy().tobytes()).hexdigest()
+        for name, weight in backend._model.named_weights()
+    }
+
+
+def changed(backend, batch) -> set[str]:
+    before = hashes(backend)
+    backend.train_step(train_batch(batch), plan_for(batch))
+    after = hashes(backend)
+    return {name for name, digest in after.items() if digest != before[name]}
+
+
+def in_tower(name: str) -> bool:
+    return ".visual." in name or ".vision_tower." in name
+
+
+def test_everything_learns(stage, batch):
+    backend = stage.backend()
+
+    missing = set(hashes(backend)) - changed(backend, batch)
+
+    # An attention's key bias moves all scores of a query alike, so that its gradient is rounding, or nothing.
+    assert {name for name in missing if "k_proj.bias" not in name} == set()
+
+
+def test_a_frozen_tower_stays_as_it_is_to_the_bit(stage, batch):
+    frozen = replace(stage.spec.vision, frozen=True)
+    backend = stage.backend(vision=frozen)
+
+    found = changed(backend, batch)
+
+    assert found
+    assert not any(map(in_tower, found))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_adapter_changes_its_factors_alone(stage, batch, frozen):
+    backend = stage.backend(adapter=LORA, vision=replace(stage.spec.vision, frozen=frozen))
+    before = backend.logprobs(batch)
+
+    found = changed(backend, batch)
+
+    assert found
+    assert all("lora_" in name for name in found)
+    assert any(map(in_tower, found)) is not frozen
+    np.testing.assert_array_equal(backend.base_logprobs(batch), before)
+    assert np.abs(backend.logprobs(batch) - before).max() > 1e-4
+
+
+def test_a_critic_sees_the_images(stage, batch):
+    critic = stage.backend(role="critic", head="value", objective=ValueObjective())
+    with torch.no_grad():
+        critic._model.value_head.weight.normal_(generator=torch.Generator().manual_seed(0))
+
+    seen = critic.values(batch)
+
+    turned = batch.select(np.arange(len(batch)))
+    media = turned.media.copy()
+    same = next(
+        (one, other)
+        for one in range(len(media))
+        for other in range(len(media))
+        if media[one]["length"] == media[other]["length"]
+        and media[one]["width"] == media[other]["width"]
+        and media[one]["sha256"].tobytes() != media[other]["sha256"].tobytes()
+    )
+    media["sha256"][same[0]] = media["sha256"][same[1]]
+    media["num_bytes"][same[0]] = media["num_bytes"][same[1]]
+    assert np.abs(critic.values(replace(turned, media=media)) - seen).max() > 1e-4
+
+
+def test_a_reference_gives_what_the_policy_did(stage, backend, batch):
+    reference = stage.backend(role="reference", objective=None, optimizer=None)
+
+    np.testing.assert_array_equal(reference.logprobs(batch), backend.logprobs(batch))
+
+
+def test_recomputed_layers_give_the_same_gradients(stage, batch):
+    plain = moved(stage.backend(), batch)
+    config = TorchBackendConfig(device="cpu", gradient_checkpointing=True)
+    again = moved(stage.backend(config), batch)
+
+    for name, part in plain.items():
+        torch.testing.assert_close(again[name], part, atol=1e-6, rtol=1e-4, msg=name)
+
+
+def test_a_saved_model_is_plain_and_gives_the_same(stage, batch, tmp_path):
+    backend = stage.backend(optimizer=replace(stage.spec.optimizer, options={"lr": 0.1}))
+    backend.train_step(train_batch(batch), plan_for(batch))
+
+    backend.export(tmp_path / "out")
+
+    np.testing.assert_allclose(
+        stage.own_logprobs(batch, tmp_path / "out"), backend.logprobs(batch), atol=1e-5
+    )
+    saved = AutoModelForImageTextToText.from_pretrained(tmp_path / "out").state_dict()
+    for name, weight in backend._lm.model.state_dict().items():
+        torch.testing.assert_close(saved[name], weight, atol=0, rtol=0, msg=name)
+    assert type(AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")) is type(
+        AutoImageProcessor.from_pretrained(stage.path, backend="pil")
+    )
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == (
+        AutoTokenizer.from_pretrained(stage.path).chat_template
+    )
+
+
+def test_training_state_goes_on_to_the_bit(stage, batch, tmp_path):
+    adam = replace(stage.spec.optimizer, name="optim:adam", options={"lr": 1e-3})
+    backend = stage.backend(optimizer=adam)
+    backend.train_step(train_batch(batch), plan_for(batch))
+    backend.save(tmp_path / "state")
+    backend.train_step(train_batch(batch), plan_for(batch))
+
+    again = stage.backend(optimizer=adam)
+    again.load(tmp_path / "state")
+    again.train_step(train_batch(batch), plan_for(batch))
+
+    assert hashes(again) == hashes(backend)

@@ -1,0 +1,225 @@
+"""A tiny image-text model as trainer and engine, episodes with images, and Transformers' own forward pass beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from tests.images import noisy
+
+from rlhf_core.contracts import (
+    Action,
+    ComponentRef,
+    EngineSpec,
+    Observation,
+    PolicyObjective,
+    RoleSpec,
+    RolloutContext,
+    SamplingParams,
+    StepPlan,
+    StepResult,
+    Task,
+    TrainBatch,
+    TrajectoryColumns,
+    Uid,
+)
+from rlhf_core.contracts.backend import Normalizers
+from rlhf_core.data.chat.renderer import TokenizerRenderer
+from rlhf_core.data.tokenizer import load_tokenizer
+from rlhf_core.media import ImageReader, MediaDesk, MediaOptions, MediaStore, decode
+from rlhf_core.plugins import Plugins
+from rlhf_core.rng import seed_of
+from rlhf_plugin_agents.config import MultiTurnConfig
+from rlhf_plugin_agents.multi_turn import MultiTurn
+from rlhf_plugin_local.config import TorchBackendConfig
+from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
+from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_plugin_vlm.config import VlmConfig
+from rlhf_plugin_vlm.model import ImageTextModel
+
+VLM = ComponentRef(kind="rlhf_vision_models", name="vlm:vlm")
+LORA = ComponentRef(kind="rlhf_model_adapters", name="lora:lora", options={"rank": 4})
+OBJECTIVE = PolicyObjective(
+    loss=ComponentRef(kind="rlhf_policy_losses", name="ppo:ppo"), aggregation="token-mean"
+)
+SGD = ComponentRef(kind="rlhf_optimizers", name="optim:sgd", options={"lr": 1.0})
+SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29))
+"""Widths and heights, in pixels; 8 by 8 are one token."""
+
+
+def turned(number: int, size: tuple[int, int]):
+    """An image whose pixels depend on a number."""
+    return (
+        noisy(*size).rotate(90 * (number % 4)).resize(size).point(lambda v: (v + 37 * number) % 256)
+    )
+
+
+@dataclass
+class Pictures:
+    """Shows images at its reset and in its answers, by the seed of its task."""
+
+    turns: int = 3
+    task: Task | None = None
+    played: int = 0
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        self.task = task
+        return Observation(messages=tuple(self._message("first", task.uid.prompt % 3)))
+
+    async def step(self, action: Action) -> StepResult:
+        self.played += 1
+        number = (2 * self.task.uid.prompt + self.played) % 3
+        return StepResult(
+            observation=Observation(messages=tuple(self._message("next", number))),
+            reward=float(self.played),
+            done=self.played == self.turns,
+        )
+
+    async def close(self) -> None: ...
+
+    def _message(self, words: str, count: int) -> list[dict]:
+        start = 7 * self.task.uid.prompt + 3 * self.played
+        images = [
+            {"type": "image", "image": turned(start + one, SIZES[(start + one) % len(SIZES)])}
+            for one in range(count)
+        ]
+        texts = [{"type": "text", "text": f"{words} {self.played}"}]
+        parts = [*images[:1], *texts, *images[1:]]
+        return [{"role": "user", "content": parts}]
+
+
+@dataclass
+class Stage:
+    """A model, the store of its images, and what was built of both."""
+
+    path: Path
+    media: Path
+    plugins: Plugins
+    spec: RoleSpec
+    built: list[TorchBackend] = field(default_factory=list)
+
+    def backend(self, config: TorchBackendConfig | None = None, **changes) -> TorchBackend:
+        backend = TorchBackend(config or TorchBackendConfig(device="cpu"))
+        backend.setup(replace(self.spec, **changes), self.plugins)
+        self.built.append(backend)
+        return backend
+
+    @property
+    def vision(self) -> ImageTextModel:
+        return ImageTextModel(VlmConfig())
+
+    @property
+    def images(self) -> ImageReader:
+        tokens = self.vision.image_tokens(str(self.path), trust_remote_code=False)
+        return ImageReader(MediaDesk(MediaOptions(folder=str(self.media))), tokens)
+
+    @property
+    def renderer(self) -> TokenizerRenderer:
+        return TokenizerRenderer(load_tokenizer(str(self.path)))
+
+    def play(
+        self,
+        backend: TorchBackend,
+        *,
+        prompts: int = 4,
+        samples: int = 2,
+        max_length: int = 400,
+        environment: Callable[[], object] = Pictures,
+        **options,
+    ) -> TrajectoryColumns:
+        """Play episodes of several turns with the embedded engine, on the backend's own weights."""
+
+        async def playing() -> TrajectoryColumns:
+            engine = EmbeddedEngine(EmbeddedEngineConfig(slots=8, **options))
+            tokenizer = load_tokenizer(str(self.path))
+            spec = EngineSpec(
+                model_path=str(self.path),
+                dtype="float32",
+                max_length=max_length,
+                max_concurrency=8,
+                eos_token_ids=(tokenizer.eos_token_id,),
+                vision=self.spec.vision,
+            )
+            await engine.start(spec, backend)
+            executor = MultiTurn(MultiTurnConfig())
+
+            def context(prompt: int) -> RolloutContext:
+                return RolloutContext(
+                    engine=engine,
+                    renderer=self.renderer,
+                    sampling=SamplingParams(max_new_tokens=6),
+                    max_length=max_length,
+                    seed=lambda sample, turn: seed_of(1, f"{prompt}/{sample}/{turn}"),
+                    environment=lambda task: environment(),
+                    images=self.images,
+                )
+
+            groups = await asyncio.gather(
+                *(
+                    executor.run(Task(uid=Uid(0, prompt)), range(samples), context(prompt))
+                    for prompt in range(prompts)
+                )
+            )
+            await engine.close()
+            return TrajectoryColumns.from_trajectories([row for rows in groups for row in rows])
+
+        return asyncio.run(playing())
+
+    def own_logprobs(self, batch: TrajectoryColumns, path: Path | None = None) -> np.ndarray:
+        """Log-probs of actions by ``AutoModelForImageTextToText``, each sequence alone and unpacked; tokens that stand
+        for images have no probability."""
+        from transformers import AutoModelForImageTextToText
+
+        model = AutoModelForImageTextToText.from_pretrained(path or self.path).eval()
+        return np.concatenate([own_row(self, model, batch, row) for row in range(len(batch))])
+
+
+def own_row(stage: Stage, model, batch: TrajectoryColumns, row: int) -> np.ndarray:
+    family = stage.vision.family(str(stage.path), trust_remote_code=False)
+    tokens = torch.from_numpy(batch.tokens_of(row).astype(np.int64))[None]
+    inputs = {"input_ids": tokens, "mm_token_type_ids": (tokens == family.feature_id).int()}
+    store = MediaStore(stage.media)
+    pictures = [decode(store.read(span.image)) for span in batch.media_of(row)]
+    if pictures:
+        inputs |= own_processor(stage)(images=pictures, return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**inputs).logits[0].float()
+    logits[:, list(family.tokens.never_sampled)] = -torch.inf
+    columns = batch.tokens.read()
+    mask = columns.action_mask[columns.token_offsets[row] : columns.token_offsets[row + 1]]
+    places = np.flatnonzero(mask)
+    logprobs = logits.log_softmax(-1)[places - 1, tokens[0, places]]
+    return logprobs.numpy()
+
+
+def own_processor(stage: Stage):
+    from transformers import AutoImageProcessor
+
+    return AutoImageProcessor.from_pretrained(stage.path, backend="pil")
+
+
+def train_batch(batch: TrajectoryColumns) -> TrainBatch:
+    """Advantages that differ from token to token."""
+    size = int(batch.num_actions.sum())
+    advantages = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    return TrainBatch(trajectories=batch, columns={"advantages": advantages})
+
+
+def plan_for(batch: TrajectoryColumns) -> StepPlan:
+    totals = Normalizers(
+        num_actions=int(batch.num_actions.sum()), num_sequences=len(batch), max_actions=20
+    )
+    return StepPlan(normalizers=totals, on_policy=True)
+
+
+def moved(backend: TorchBackend, batch: TrajectoryColumns) -> dict[str, torch.Tensor]:
+    """Do one update of SGD with learning rate 1, and return by how much each weight moved: its gradient."""
+    weights = dict(backend._model.named_weights())
+    before = {name: weight.detach().clone() for name, weight in weights.items()}
+    backend.train_step(train_batch(batch), plan_for(batch))
+    return {name: before[name] - weight.detach() for name, weight in weights.items()}
