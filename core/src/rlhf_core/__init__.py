@@ -16,6 +16,7 @@ from .errors import (
     RLHFError,
     RolloutError,
     UnknownComponent,
+    UnknownTokenError,
 )
 from .hookspecs import hookimpl
 
@@ -37,5 +38,6 @@ __all__ = [
     "RewardError",
     "RolloutError",
     "UnknownComponent",
+    "UnknownTokenError",
     "hookimpl",
 ]

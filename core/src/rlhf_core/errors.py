@@ -66,6 +66,10 @@ class RolloutError(RLHFError, RuntimeError):
     """An executor, environment or engine failed while producing a trajectory."""
 
 
+class UnknownTokenError(RolloutError):
+    """A request to an engine has a token id that is none of the model's."""
+
+
 class RewardError(RLHFError, RuntimeError):
     """A reward raised, timed out, or returned something that is not one finite number per sample."""
 

@@ -19,7 +19,7 @@ from .loop.evaluation import EPOCH, pass_at_k, samples_at
 from .loop.interrupts import Interrupts
 from .rewards.panel import RewardPanel, SampleScore
 from .rng import eval_seed, seed_of
-from .rollouts.environments import Environments, TaskMakers, environments_of
+from .rollouts.environments import Environments, TaskMakers, environments_of, label_of
 from .rollouts.episodes import EpisodeRunner
 from .rollouts.reward_queue import RewardQueue
 
@@ -47,6 +47,7 @@ __all__ = [
     "eval_seed",
     "evaluation_sets",
     "fault_point",
+    "label_of",
     "load_prompts",
     "load_sets",
     "pass_at_k",

@@ -1,7 +1,10 @@
 """Chats of episodes: what the template is told, and turns that fork where it shows the history in other words."""
 
 import asyncio
+import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.deadlines import HANG_S
 
@@ -106,3 +109,49 @@ def test_a_history_without_thoughts_is_a_fork(stage, counting, history, segments
         turn = "[assistant]It is seven, I think.|[user]more|"
         last = context.renderer.decode(rows[-1].token_ids.tolist())
         assert last.startswith(f"[user]hi|{turn}{turn}[assistant]<think>")
+
+
+def test_calls_in_tags_have_the_types_that_the_environments_tools_say(stage, counting):
+    """Qwen3-Coder writes the values of calls as plain text."""
+    from tests.core.data.chat.zoo import renderer_of
+
+    renderer = renderer_of("hermes")
+    text = (
+        "<tool_call>\n<function=add>\n<parameter=a>\n12\n</parameter>\n<parameter=exact>\nTrue\n</parameter>\n"
+        "<parameter=note>\n12\n</parameter>\n</function>\n</tool_call><|im_end|>"
+    )
+    types = {"a": {"type": "integer"}, "exact": {"type": "boolean"}, "note": {"type": "string"}}
+    schema = {"name": "add", "parameters": {"type": "object", "properties": types}}
+    ids = renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    class Calling(FakeEngine):
+        async def generate(self, request):
+            (one,) = await super().generate(request)
+            return [completion_of(one, ids)]
+
+    stage.engine = Calling()
+    first = Observation(messages=(USER,), tools=({"type": "function", "function": schema},))
+    context = stage.context(
+        lambda: counting(2, first=first, answer=lambda _: Observation(messages=(TOOL,))),
+        more={"renderer": renderer},
+    )
+
+    async def play():
+        async with asyncio.timeout(HANG_S):
+            return await MultiTurn(MultiTurnConfig()).run(TASK, [0], context)
+
+    (row,) = asyncio.run(play())
+
+    for action in stage.made[0].actions:
+        (call,) = action.tool_calls
+        assert json.loads(call.arguments) == {"a": 12, "exact": True, "note": "12"}
+    assert row.metrics["whole_chats"] == 0.0
+
+
+def completion_of(made, ids):
+    return replace(
+        made,
+        token_ids=np.array(ids, dtype=np.int32),
+        logprobs=np.zeros(len(ids), dtype=np.float32),
+        weight_version=np.zeros(len(ids), dtype=np.int32),
+    )

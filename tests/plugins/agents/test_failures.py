@@ -205,3 +205,55 @@ def test_an_error_of_the_engine_ends_the_run_whatever_the_policy(stage, task, co
     with pytest.raises(RolloutError, match="out of memory"):
         run(task, [0], stage.context(counting), on_error=policy)
     assert stage.dropped == {}
+
+
+@pytest.mark.parametrize("wrong", [500, 2**31, -1, True])
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_a_token_that_the_model_does_not_know_is_the_environments_failure(
+    stage, task, counting, wrong, call
+):
+    class Narrow(type(stage.engine)):
+        """A model of 500 tokens."""
+
+        async def generate(self, request):
+            request.checked_limit(1000, 500)
+            return await super().generate(request)
+
+    stage.engine = Narrow()
+    bad = Observation(token_ids=(77, wrong))
+
+    def make():
+        if len(stage.made) % 3 != 1:
+            return counting(3)
+        return counting(3, first=bad) if call == "reset" else counting(3, answer=lambda _: bad)
+
+    context = stage.context(make, more={"environment_label": lambda task: "maze@3 (rlhf-env-maze)"})
+
+    kept = run(task, range(3), context, on_error="drop")
+
+    assert [one.uid.sample for one in kept] == [0, 2]
+    assert list(stage.dropped.values()) == ["environment_failed"]
+    where = rf"0\.3\.1\.0, turn \d: {call} of maze@3 \(rlhf-env-maze\)"
+    with pytest.raises(RolloutError, match=f"{where}: the observation .*{wrong}"):
+        run(task, range(3), context)
+    if call == "step":
+        (one,) = (
+            one
+            for one in run(task, range(3), context, on_error="value", error_reward=-1.0)
+            if end_of(one) == "environment_error"
+        )
+        assert one.token_ids.max() < 500
+        assert one.turns[-1].reward == -1.0
+
+
+def test_an_engine_that_refuses_tokens_of_its_own_ends_the_run(stage, task, counting):
+    """Only an observation of token ids can be the environment's failure."""
+
+    class Mad(type(stage.engine)):
+        async def generate(self, request):
+            request.checked_limit(1000, 5)
+
+    stage.engine = Mad()
+
+    with pytest.raises(RolloutError, match="outside of the model's vocabulary of 5"):
+        run(task, [0], stage.context(lambda: counting(3)), on_error="drop")

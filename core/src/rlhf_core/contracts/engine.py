@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..batch.task import Uid
 from ..batch.trajectory import Stop
-from ..errors import RolloutError
+from ..errors import RolloutError, UnknownTokenError
 from ..media.spans import MediaSpan
 from ..media.vision import VisionSpec
 
@@ -75,15 +75,17 @@ class GenerationRequest:
             max_length: prompt and response tokens of the longest sequence that the engine serves.
 
         Raises:
+            UnknownTokenError: a token id is none of the model's.
             RolloutError: no engine could serve the request; the message says why and names the uid.
         """
         length = len(self.prompt_ids)
-        problem = None
+        problem, error = "", RolloutError
         if not self.prompt_ids:
             problem = "the prompt is empty; at least one token is needed to predict the next from"
         elif min(self.prompt_ids) < 0 or max(self.prompt_ids) >= vocab_size:
             wrong = next(token for token in self.prompt_ids if not 0 <= token < vocab_size)
             problem = f"token id {wrong} is outside of the model's vocabulary of {vocab_size}"
+            error = UnknownTokenError
         elif length >= max_length:
             problem = (
                 f"the prompt has {length} tokens, which leaves no room for an answer within the engine's max_length of "
@@ -95,8 +97,8 @@ class GenerationRequest:
             problem = f"max_new_tokens is {self.sampling.max_new_tokens}; expected at least 1"
         elif "" in self.sampling.stop:
             problem = "a stop string is empty, which every text contains"
-        if problem is not None:
-            raise RolloutError(f"request {self.uid}: {problem}")
+        if problem:
+            raise error(f"request {self.uid}: {problem}")
         return min(self.sampling.max_new_tokens, max_length - length)
 
 

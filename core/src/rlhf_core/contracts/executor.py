@@ -76,6 +76,9 @@ class ChatContinuation:
     """They do not begin with all tokens of the turns before, so the next turn is on a path of its own."""
     reason: str = ""
     """Why they forked; empty where they did not."""
+    showed_all: bool = False
+    """The template had to show the whole conversation to tell what follows its last answer, for it writes something
+    else there after other conversations. The cost of such turns grows with the conversation."""
 
 
 class Renderer(Protocol):

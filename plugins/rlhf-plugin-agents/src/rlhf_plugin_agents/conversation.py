@@ -20,6 +20,8 @@ class Conversation:
             self.messages += first.messages
         elif not first.text and first.token_ids is None:
             self.messages += task.messages
+        self.was_chat = bool(self.messages)
+        """The episode began as a chat."""
 
     def answered(self, answer: Answer) -> None:
         """Add the policy's answer."""

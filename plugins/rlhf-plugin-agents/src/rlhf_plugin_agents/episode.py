@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from rlhf_core import UnknownTokenError
 from rlhf_core.contracts import (
     Action,
     Completion,
@@ -29,7 +30,14 @@ from .budgets import Clock, OutOfTime, limited
 from .config import MultiTurnConfig
 from .conversation import Conversation
 from .images import admitted, check_sampled
-from .observing import all_tokens, first_images, first_prompt, first_tokens, next_prompt
+from .observing import (
+    all_tokens,
+    first_images,
+    first_prompt,
+    first_tokens,
+    next_prompt,
+    unreadable,
+)
 from .play import EnvironmentFailure, Play
 
 
@@ -51,6 +59,8 @@ class Episode:
         self._last: RequestNode | None = None
         """The policy's last turn."""
         self.num_turns = 0
+        self._num_shown_whole = 0
+        """Turns before which the template had to show the whole chat."""
         self._conversation: Conversation
         self._metrics: dict[str, float] = {}
         self._turn_rewards: Counter[str] = Counter()
@@ -84,6 +94,8 @@ class Episode:
         }
         metrics |= {f"end/{one}": float(one is end) for one in EpisodeEnd}
         metrics["turns"] = float(self.num_turns)
+        if self._conversation.was_chat:
+            metrics["whole_chats"] = float(self._num_shown_whole)
         if self._config.history == "as_template":
             metrics |= self._graph.metrics()
         return self._graph.trajectories(metrics=metrics, rewards=self._episode_rewards)
@@ -103,7 +115,10 @@ class Episode:
         for turn in range(self._config.max_turns):
             if turn:
                 self._clock.begin_turn()
-            action = await self._act(turn, observation)
+            try:
+                action = await self._act(turn, observation)
+            except EnvironmentFailure as failure:
+                raise play.located(failure, "step" if turn else "reset") from failure
             if action.stop is Stop.ABORTED:
                 return EpisodeEnd.ABORTED
             if action.stop is Stop.LENGTH and self._config.end_at_cut_turn:
@@ -125,7 +140,11 @@ class Episode:
         raise AssertionError("max_turns is at least 1, so a turn returned")
 
     async def _act(self, turn: int, observation: Observation) -> Action:
-        """Have the engine sample the policy's next turn, record it, and return it as an action."""
+        """Have the engine sample the policy's next turn, record it, and return it as an action.
+
+        Raises:
+            EnvironmentFailure: the observation before it has token ids that the model does not know.
+        """
         context, uid = self._context, self._graph.uid
         prompt, media = self._prompt
         request = GenerationRequest(
@@ -136,7 +155,12 @@ class Episode:
             seeds=(context.seed(uid.sample, turn),),
             sampling=limited(context.sampling, self._room, observation.sampling),
         )
-        (completion,) = await self._clock.bounded(context.engine.generate(request))
+        try:
+            (completion,) = await self._clock.bounded(context.engine.generate(request))
+        except UnknownTokenError as error:
+            if observation.token_ids is None:
+                raise
+            raise unreadable(observation, error) from error
         check_sampled(uid, completion.token_ids, context)
         self._last = self._graph.add(prompt, completion, media=media)
         self.num_turns += 1
@@ -177,7 +201,7 @@ class Episode:
     def _read(self, observation: Observation) -> bool:
         """Append an observation, and return True; if this leaves no room for a turn, mark the truncation instead."""
         assert self._last is not None
-        tokens = all_tokens(
+        read = all_tokens(
             self._conversation,
             self._tokens,
             observation,
@@ -186,10 +210,11 @@ class Episode:
             as_template=self._config.history == "as_template",
         )
         images = [*self._images, *references_in(observation.messages)]
-        prompt = next_prompt(tokens, images, self._context)
+        prompt = next_prompt(read.token_ids, images, self._context)
         if len(prompt.token_ids) >= self._context.max_length or self._room <= 0:
             self._graph.mark_stop(self._last, Stop.LENGTH)
             return False
         self._conversation.observed(observation)
-        self._tokens, self._images, self._prompt = list(tokens), images, prompt
+        self._tokens, self._images, self._prompt = list(read.token_ids), images, prompt
+        self._num_shown_whole += read.showed_all
         return True

@@ -7,9 +7,11 @@
   observation that leaves no room for another turn is not appended, and the last turn's stop becomes LENGTH: the episode
   is truncated.
 - The environment's last observation (with ``done``, or after ``max_turns``) is not appended, since no action follows.
-- Metrics: ``turns``; ``end/NAME`` for each ``EpisodeEnd``, 1 for the one that it was; for each metric of the
-  environment its last value, as ``env/NAME``, and for each named reward of turns its sum, as ``env/reward/NAME``.
-- An environment that fails costs what ``on_error`` says. Errors of the engine always end the run.
+- Metrics: ``turns``; ``whole_chats``, of chats: turns whose cost grew with it, since the template had to show it all;
+  ``end/NAME`` for each ``EpisodeEnd``, 1 for the one that it was; for each metric of the environment its last value,
+  as ``env/NAME``, and for each named reward of turns its sum, as ``env/reward/NAME``.
+- An environment that fails costs what ``on_error`` says. Token ids of an observation that
+  are none of the model's are such a failure. Errors of the engine always end the run.
 """
 
 from __future__ import annotations

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from rlhf_core import RolloutError
-from rlhf_core.contracts import Observation, RolloutContext, Task, Uid
+from rlhf_core import RolloutError, UnknownTokenError
+from rlhf_core.contracts import ChatContinuation, Observation, RolloutContext, Task, Uid
 from rlhf_core.media import Expanded, MediaProblem, MediaRef, references_in
 
 from .conversation import Conversation
 from .images import expanded
 from .play import EnvironmentFailure
+
+MadeT = TypeVar("MadeT")
 
 MOST_CHARACTERS_PER_TOKEN = 256
 """Text with more characters than this for each token of the longest sequence is not tokenized: it cannot fit."""
@@ -90,7 +93,7 @@ def all_tokens(
     *,
     ended: bool,
     as_template: bool,
-) -> Sequence[int]:
+) -> ChatContinuation:
     """Return all tokens that the policy reads before its next turn: those so far, and the observation.
 
     Args:
@@ -104,13 +107,14 @@ def all_tokens(
         EnvironmentFailure: the observation cannot be rendered.
     """
     if not observation.messages:
-        return [*token_ids, *_plain_tokens(observation, context)]
+        following = _plain_tokens(observation, context)
+        return ChatContinuation(token_ids=(*token_ids, *following))
     renderer, tools = context.renderer, conversation.tools
 
-    def extended() -> Sequence[int]:
+    def extended() -> ChatContinuation:
         if not conversation.messages:
             following = renderer.render_next(observation.messages, ended=ended, tools=tools)
-            return [*token_ids, *following]
+            return ChatContinuation(token_ids=(*token_ids, *following))
         return renderer.extend(
             conversation.messages,
             token_ids,
@@ -118,9 +122,15 @@ def all_tokens(
             ended=ended,
             tools=tools,
             as_template=as_template,
-        ).token_ids
+        )
 
-    return _tokens(observation, context, extended)
+    too_long = ChatContinuation(token_ids=(0,) * context.max_length)
+    return _made(observation, context, extended, too_long=too_long)
+
+
+def unreadable(observation: Observation, error: UnknownTokenError) -> EnvironmentFailure:
+    """Return the failure of an environment whose token ids the model does not know."""
+    return EnvironmentFailure(f"the observation {_shown(observation)} cannot be read: {error}")
 
 
 def _plain_tokens(observation: Observation, context: RolloutContext) -> Sequence[int]:
@@ -135,12 +145,19 @@ def _plain_tokens(observation: Observation, context: RolloutContext) -> Sequence
 def _tokens(
     observation: Observation, context: RolloutContext, make: Callable[[], Sequence[int]]
 ) -> Sequence[int]:
-    """Return the tokens that ``make`` returns; for a text that cannot fit, as many of its first ones as do not."""
+    """Return the tokens that ``make`` returns; for a text that cannot fit, as many as do not."""
+    return _made(observation, context, make, too_long=[0] * context.max_length)
+
+
+def _made(
+    observation: Observation, context: RolloutContext, make: Callable[[], MadeT], *, too_long: MadeT
+) -> MadeT:
+    """Return what ``make`` returns; ``too_long`` for a text that cannot fit, without making its tokens."""
     most = MOST_CHARACTERS_PER_TOKEN * context.max_length
     try:
         texts = [observation.text or "", *(m.get("content") for m in observation.messages)]
         if sum(len(text) for text in texts if isinstance(text, str)) > most:
-            return [0] * context.max_length
+            return too_long
         return make()
     except Exception as error:
         raise EnvironmentFailure(

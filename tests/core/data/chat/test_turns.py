@@ -128,3 +128,98 @@ def test_a_result_follows_a_call_also_where_nobody_says_which():
         assert renderer.render_next([RESULT, RESULT], ended=True) == expected
     finally:
         renderer.tokenizer.chat_template = before
+
+
+def chat_of(num_turns, last=None):
+    answer = {"role": "assistant", "content": "4"}
+    return [*[USER, answer] * (num_turns - 1), USER, last or answer]
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The number of messages in each rendering."""
+    from rlhf_core.data.chat import renderer
+
+    counts, real = [], renderer.render_text
+    monkeypatch.setattr(
+        renderer,
+        "render_text",
+        lambda tokenizer, messages, **more: (
+            counts.append(len(messages)) or real(tokenizer, messages, **more)
+        ),
+    )
+    return counts
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_a_turn_costs_does_not_grow_with_the_chat(name, shown):
+    """Every kind of template here writes the same behind an answer, whatever was said before."""
+    renderer = fresh_renderer(name)
+    renderer.extend(chat_of(3), [5], [AGAIN], ended=True)
+    shown.clear()
+
+    short = renderer.extend(chat_of(3), [5], [AGAIN], ended=True)
+    num_short = sum(shown)
+    long = renderer.extend(chat_of(100), [5], [AGAIN], ended=True)
+
+    assert sum(shown) == 2 * num_short <= 8
+    assert short == long
+    assert not long.showed_all
+    whole = renderer._turns._behind_stand_in(chat_of(100)[:-1], (), [AGAIN], ())
+    assert list(long.token_ids[-len(whole) :]) in (whole, list(long.token_ids)), "as shown whole"
+
+
+@pytest.mark.parametrize("name", ["hermes", "thinking", "deepseek", "mistral"])
+def test_results_of_tools_cost_the_same_in_a_long_chat(name, shown):
+    renderer = fresh_renderer(name)
+    chat = [{"role": "system", "content": "Be kind."}, USER]
+    chat += [{"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT] * 50
+    chat.append({"role": "assistant", "content": "", "tool_calls": [CALL, CALL]})
+    renderer.extend(chat, [5], [RESULT, RESULT], ended=True)
+    shown.clear()
+
+    made = renderer.extend(chat, [5], [RESULT, RESULT], ended=True)
+
+    assert sum(shown) <= 10
+    assert not made.showed_all
+
+
+COUNTING = (  # the number of the turn stands before each question, so all before it matters
+    "{% for m in messages %}[{{ loop.index }}]<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def fresh_renderer(name, template=None):
+    import copy
+
+    from rlhf_core.data.chat.renderer import TokenizerRenderer
+
+    tokenizer = copy.deepcopy(tokenizer_of(name))
+    tokenizer.chat_template = template or tokenizer.chat_template
+    return TokenizerRenderer(tokenizer)
+
+
+def test_a_template_that_counts_turns_is_shown_all_of_them_and_this_is_told():
+    renderer = fresh_renderer("chatml", COUNTING)
+    chat = chat_of(5)
+
+    made = renderer.extend(chat, [5], [AGAIN], ended=True)
+
+    assert made.showed_all
+    assert "[11]<|im_start|>user\nSure?" in renderer.decode(
+        made.token_ids, skip_special_tokens=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "following"),
+    [
+        ([USER, {"role": "system", "content": "Now be kind."}, USER], [AGAIN]),
+        ([USER, {"role": "assistant", "content": "4"}, USER], [{"role": "other", "content": "x"}]),
+    ],
+)
+def test_a_conversation_of_an_unknown_kind_is_shown_whole(before, following):
+    chat = [*before, {"role": "assistant", "content": "4"}]
+
+    assert fresh_renderer("chatml").extend(chat, [5], following, ended=True).showed_all

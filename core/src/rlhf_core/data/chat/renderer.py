@@ -7,6 +7,7 @@ it after the stand-in's answer. So the policy's own tokens are never decoded and
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +163,7 @@ class TokenizerRenderer:
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses the messages or hides the answer.
         """
-        return self._turns.between((), messages, ended=ended, tools=tools)
+        return self._turns.between((), messages, ended=ended, tools=tools).token_ids
 
     def extend(
         self,
@@ -177,20 +178,23 @@ class TokenizerRenderer:
         """Return the tokens of the policy's next turn; see ``contracts.Renderer.extend``.
 
         With ``as_template`` the turn forks where the template shows the conversation in other words than the tokens so
-        far; other tokens of the same words, and other blanks, are no fork.
+        far; other tokens of the same words, and other blanks, are no fork. To tell this the template shows all of it,
+        at a cost that grows with the conversation; without ``as_template`` it shows the end alone where this is proved
+        to be enough.
 
         Raises:
             DataError: as from ``render_next``.
         """
-        following = self._turns.between(conversation, messages, ended=ended, tools=tools)
-        kept = (*map(int, token_ids), *following)
+        made = self._turns.between(conversation, messages, ended=ended, tools=tools)
+        kept = ChatContinuation(token_ids=(*token_ids, *made.token_ids), showed_all=made.showed_all)
         if not as_template:
-            return ChatContinuation(token_ids=kept)
+            return kept
         again = self.render([*conversation, *messages], tools)
-        difference = first_difference(*self.decode_batch([kept, again], skip_special_tokens=False))
+        texts = self.decode_batch([kept.token_ids, again], skip_special_tokens=False)
+        difference = first_difference(*texts)
         if difference is None:
-            return ChatContinuation(token_ids=kept)
-        return ChatContinuation(token_ids=tuple(again), forked=True, reason=difference)
+            return kept
+        return replace(kept, token_ids=tuple(again), forked=True, reason=difference)
 
     def parse(
         self,

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ...batch.task import Message
 from ...errors import DataError
 from .control_words import ControlText
 from .rendering import after
+from .short_histories import USER, ShortHistories
 from .tokenizing import TextTokenizer
 
 STAND_IN = "Zx7Qv9"
 """Answer that no template contains or changes, and whose ends merge with no text of a template into one token."""
 
-_OPENING: tuple[Message, ...] = (
-    {"role": "user", "content": "Hello"},
-    {"role": "assistant", "content": STAND_IN},
-)
+_OPENING: tuple[Message, ...] = (USER, {"role": "assistant", "content": STAND_IN})
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -35,12 +33,21 @@ class ShowChat(Protocol):
     ) -> ControlText: ...
 
 
+class Between(NamedTuple):
+    """Tokens between the policy's last turn and its next one."""
+
+    token_ids: list[int]
+    showed_all: bool
+    """The template had to show the whole conversation to tell them."""
+
+
 class ChatTurns:
     """Finder of the tokens between turns, by the chat template of a tokenizer."""
 
     def __init__(self, show: ShowChat, texts: TextTokenizer) -> None:
         self._show = show
         self._texts = texts
+        self._short = ShortHistories(self._behind_stand_in)
         self._special = frozenset(texts.tokenizer.all_special_ids) | {
             token for token, added in texts.tokenizer.added_tokens_decoder.items() if added.special
         }
@@ -61,8 +68,10 @@ class ChatTurns:
         *,
         ended: bool,
         tools: Tools = (),
-    ) -> list[int]:
+    ) -> Between:
         """Return the tokens between the policy's last turn and its next one.
+
+        Where the template allows it, its work does not grow with the conversation.
 
         Args:
             conversation: the messages through the last answer, by which a template may decide how it shows results of
@@ -72,31 +81,46 @@ class ChatTurns:
         Raises:
             DataError: the template refuses the messages, or hides the answer.
         """
-        following = self._behind_answer(conversation, messages, tools)
-        if not ended:
-            return following
-        end = self.end_of_turn
-        return following[len(end) :] if following[: len(end)] == end else following
+        following, showed_all = self._behind_answer(conversation, messages, tools)
+        if ended:
+            end = self.end_of_turn
+            following = following[len(end) :] if following[: len(end)] == end else following
+        return Between(following, showed_all)
 
     def _behind_answer(
         self, conversation: Sequence[Message], messages: Sequence[Message], tools: Tools
-    ) -> list[int]:
-        plain = (*_OPENING, *messages)
+    ) -> Between:
         if conversation and conversation[-1].get("role") == "assistant":
-            calls = conversation[-1].get("tool_calls")
+            calls = conversation[-1].get("tool_calls") or ()
         elif calls := _calls_before(messages):
             conversation = _OPENING
         else:
-            return self._following(plain, reply=True, tools=tools)
-        answer = {"role": "assistant", "content": STAND_IN} | (
-            {"tool_calls": calls} if calls else {}
-        )
-        whole = (*conversation[:-1], answer, *messages)
+            return Between(self._after_a_question(messages, tools), showed_all=False)
+        before = conversation[:-1]
+        short = self._short.shortened(before, calls, messages, tools)
+        shown = before if short is None else short
         try:
-            return self._following(whole, reply=True, tools=tools, has_calls=bool(calls))
+            following = self._behind_stand_in(shown, calls, messages, tools)
         except DataError:
             # A template may hide the content of an answer that has calls.
-            return self._following(plain, reply=True, tools=tools)
+            following = self._after_a_question(messages, tools)
+        return Between(following, showed_all=short is None)
+
+    def _after_a_question(self, messages: Sequence[Message], tools: Tools) -> list[int]:
+        return self._following((*_OPENING, *messages), reply=True, tools=tools)
+
+    def _behind_stand_in(
+        self,
+        before: Sequence[Message],
+        calls: Sequence[Any],
+        messages: Sequence[Message],
+        tools: Tools,
+    ) -> list[int]:
+        """Return the tokens behind a stand-in with the calls of an answer, between ``before`` and ``messages``."""
+        stand_in: Message = {"role": "assistant", "content": STAND_IN}
+        answer = {**stand_in, "tool_calls": calls} if calls else stand_in
+        whole = (*before, answer, *messages)
+        return self._following(whole, reply=True, tools=tools, has_calls=bool(calls))
 
     def _following(
         self, messages: Sequence[Message], *, reply: bool, tools: Tools, has_calls: bool = False

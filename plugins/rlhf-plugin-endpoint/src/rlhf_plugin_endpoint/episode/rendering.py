@@ -26,6 +26,8 @@ class ModelInput:
     """(T,)"""
     parent: SampledCall | None
     """The call that they go on with."""
+    showed_all: bool = False
+    """The template had to show the whole conversation to tell what follows that call's answer."""
 
 
 class Rendering:
@@ -91,6 +93,7 @@ class Rendering:
             return ModelInput(
                 token_ids=np.asarray(extended.token_ids, dtype=np.int32),
                 parent=None if extended.forked else call,
+                showed_all=extended.showed_all,
             )
         if (
             self._task.prompt_ids

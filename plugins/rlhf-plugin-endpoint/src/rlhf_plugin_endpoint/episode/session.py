@@ -78,6 +78,7 @@ class EpisodeSession:
         self._answers: dict[bytes, ModelAnswer] = {}
         self._num_requests = 0
         self._num_fresh = 0
+        self._num_shown_whole = 0
         self._num_written = 0
 
     async def answers(
@@ -116,6 +117,7 @@ class EpisodeSession:
         - ``endpoint/retries``: repetitions.
         - ``endpoint/abandoned``: requests whose client went away before the answer came, and did not ask again.
         - ``endpoint/rendered``: requests whose input goes on with no earlier answer.
+        - ``endpoint/whole_chats``: requests whose cost grew with the chat, since the template had to show all of it.
         - ``endpoint/thoughts_dropped``: requests that fork because the client left a thought out.
         - ``endpoint/ignored_fields``: fields of sampling that were left aside.
         """
@@ -124,6 +126,7 @@ class EpisodeSession:
             "endpoint/retries": float(self.attempts.num_retries),
             "endpoint/abandoned": float(sum(each.is_abandoned for each in self.attempts.all)),
             "endpoint/rendered": float(self._num_fresh),
+            "endpoint/whole_chats": float(self._num_shown_whole),
             "endpoint/thoughts_dropped": float(self._rendering.histories.num_thoughts_dropped),
             "endpoint/ignored_fields": float(self.num_ignored),
         }
@@ -135,6 +138,7 @@ class EpisodeSession:
         sampling = self._sampling(request, len(read.token_ids))
         places = self._places.take(read.token_ids, request.agent, request.n)
         self._num_fresh += read.parent is None
+        self._num_shown_whole += read.showed_all
         completions = await self._generate(request, read, places, sampling)
         calls = [
             self._keep(request, read, completion, place)

@@ -29,6 +29,7 @@ from rlhf_core.inference import (
     SampleScore,
     eval_seed,
     fault_point,
+    label_of,
 )
 
 from .jobs import EvalJob
@@ -143,6 +144,7 @@ class EnginePlayer:
                 max_length=self._options.max_length(),
                 seed=_no_seed,
                 environment=self._environment,
+                environment_label=partial(label_of, self._environment),
             ),
             seed_of=partial(eval_seed, self._options.seed, index),
             score=None if self._scores is None else self._scores.score,

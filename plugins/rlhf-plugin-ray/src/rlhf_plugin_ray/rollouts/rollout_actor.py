@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import ray
 
@@ -21,7 +22,13 @@ from rlhf_core.contracts import (
     Task,
     TokenColumns,
 )
-from rlhf_core.rollouts.worker import GroupRunner, RolloutParts, open_rewards, open_rollouts
+from rlhf_core.rollouts.worker import (
+    GroupRunner,
+    RolloutParts,
+    label_of,
+    open_rewards,
+    open_rollouts,
+)
 
 from ..batches.packed_trajectories import PackedTrajectories, pack
 from ..processes.actor import Actor
@@ -124,6 +131,7 @@ class RolloutActor(Actor):
             max_length=job.max_length,
             seed=job.seed,
             environment=parts.environment,
+            environment_label=partial(label_of, parts.environment),
         )
         return pack(await parts.executor.run(job.task, job.samples, context))
 

@@ -258,3 +258,30 @@ def test_an_end_of_a_thought_that_nobody_began_is_content():
     assert ([call.name for call in known.tool_calls], known.reasoning) == (["add"], "")
     assert known.content == "</think>so"
     assert (unknown.tool_calls, unknown.content) == ((), "so")
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": "integer"}, "12", 12),
+        ({"type": "integer"}, "twelve", "twelve"),
+        ({"type": "integer"}, "[12]", "[12]"),  # JSON, but of another type
+        ({"type": "boolean"}, "True", True),
+        ({"type": ["string", "null"]}, "12", "12"),
+        ({"type": ["string", "null"]}, "null", None),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "12", 12),  # int | None
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "None", None),
+        ({"anyOf": [{"type": "string"}, {"type": "array"}]}, "[1, 2]", [1, 2]),
+        ({"enum": [1, 2]}, "2", 2),
+        ({"type": "string"}, "true", "true"),
+        ({}, "12", "12"),
+        (True, "12", "12"),  # a schema that allows everything
+        ({"type": "number"}, "9" * 5000, "9" * 5000),  # more digits than Python reads
+    ],
+)
+def test_a_value_has_a_type_that_its_schema_allows(schema, text, value):
+    from rlhf_core.data.chat.parsing.typed_values import typed_value
+
+    found = typed_value(text, schema)
+
+    assert (found, type(found)) == (value, type(value))

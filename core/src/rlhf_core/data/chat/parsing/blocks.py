@@ -10,6 +10,7 @@ from typing import Any
 from ....contracts.environment import ToolCall
 from .json_calls import read_call
 from .pieces import CallsRead, Piece
+from .typed_values import typed_value
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -52,26 +53,19 @@ def _call(text: str, number: int, tools: Sequence[Mapping[str, Any]]) -> ToolCal
     rest = _PARAMETER.sub("", tagged[2])
     if rest.strip():
         return f"{tagged[1]}: expected parameters alone, got {rest.strip()[:80]!r}"
-    types = _types(tagged[1], tools)
-    values = {name: _typed(value, types.get(name)) for name, value in _PARAMETER.findall(tagged[2])}
+    schemas = _schemas(tagged[1], tools)
+    values = {
+        name: typed_value(value, schemas.get(name)) for name, value in _PARAMETER.findall(tagged[2])
+    }
     arguments = json.dumps(values, ensure_ascii=False)
     return ToolCall(name=tagged[1], arguments=arguments, id=f"call_{number}")
 
 
-def _types(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, object]:
+def _schemas(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the schema of each argument of a function; none for one that is not described."""
     for tool in tools:
         described = tool.get("function", tool)
         if described.get("name") == name:
-            properties = (described.get("parameters") or {}).get("properties") or {}
-            return {key: schema.get("type") for key, schema in properties.items()}
+            found = (described.get("parameters") or {}).get("properties")
+            return found if isinstance(found, Mapping) else {}
     return {}
-
-
-def _typed(value: str, type_: object) -> Any:
-    """Return a value by the type of its schema; the text itself where it is none of that type."""
-    if type_ in (None, "string"):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
