@@ -45,6 +45,21 @@ def test_a_valid_configuration_is_valid(folder, rlhf):
     assert rlhf("train", *COMPLETE, "--check") == (0, "The configuration is valid.\n", "")
 
 
+@pytest.mark.parametrize("switch", ["--check", "--dry-run"])
+def test_the_function_of_an_agent_is_looked_for(folder, rlhf, switch):
+    (folder / "agent.py").write_text("def play(context):\n    return 1.0\n")
+    words = [*COMPLETE, "--executor", "endpoint", "--rollout.max_length", "4096", switch]
+
+    found = rlhf("train", *words, "--rollout.endpoint.agent", "agent.py:play")
+    code, _, missing = rlhf("train", *words, "--rollout.endpoint.agent", "agent.py:plays")
+
+    assert found[0] == 0
+    assert "plays" not in found[2]
+    assert code == (2 if switch == "--check" else 0)
+    assert "agent.py" in missing
+    assert "plays" in missing
+
+
 def test_later_files_and_flags_win(folder, rlhf):
     (folder / "a.toml").write_text(
         "[train]\nsteps = 1\nbatch_size = 8\n[rollout]\nbatch_size = 4\n"

@@ -93,12 +93,14 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         print(_function(command.describe)(resolved, plugins))
         for problem in path_problems(resolved, layers, command.options):
             print(f"not ready to run: {problem}", file=sys.stderr)
-        try:
-            build_loggers(resolved)
-        except RLHFError as error:
-            print(f"not ready to run: {error}", file=sys.stderr)
+        for check in (check_outside, build_loggers):
+            try:
+                check(resolved)
+            except RLHFError as error:
+                print(f"not ready to run: {error}", file=sys.stderr)
         return 0
     check_paths(resolved, layers, command.options)
+    check_outside(resolved)
     if arguments.check:
         # A logger that lacks its library or its key is found here, and not when the run starts on a cluster.
         build_loggers(resolved)
@@ -113,6 +115,17 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         with suppress(OSError):
             print(f"{result.status}: {result.message}", file=sys.stderr)
     return _EXIT_CODES[result.status]
+
+
+def check_outside(resolved: ResolvedOptions[Any]) -> None:
+    """Check what the options of the chosen components name outside of the configuration.
+
+    Raises:
+        ConfigError: something is missing.
+    """
+    for chosen in resolved.selections.values():
+        for selection in chosen:
+            selection.options.check_outside()
 
 
 def split_arguments(words: Sequence[str]) -> Arguments:

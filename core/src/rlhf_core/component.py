@@ -41,6 +41,15 @@ class Config(BaseModel):
         """Return the capabilities that must be absent with these option values, beside the component's conflicts."""
         return frozenset()
 
+    def check_outside(self) -> None:
+        """Check what these options name outside of the configuration, such as a function in a file of the user's.
+
+        It is called before a run starts, and by ``--check`` and ``--dry-run``. The default checks nothing.
+
+        Raises:
+            ConfigError: something is missing, or not what it should be.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component(Generic[ProductT]):

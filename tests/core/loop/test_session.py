@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_core import Component, DataError, RewardError, RolloutError
+from rlhf_core import Component, ConfigError, DataError, RewardError, RolloutError
 from rlhf_core.contracts import Task, Uid
+from rlhf_core.data.made.tasks import MadePart, MadeTasks
 from rlhf_core.learning.learner import BatchLearner
 from rlhf_core.loop.session import open_session, total_steps_of
 
@@ -57,7 +58,35 @@ def test_steps_are_those_asked_for_or_as_many_as_the_epochs_take(
 ):
     changes = {"train": train, "rollout": {"batch_size": batch_size}}
     with small_run.configured(changes) as (resolved, _):
-        assert total_steps_of(resolved, num_tasks) == expected
+        assert total_steps_of(resolved, range(num_tasks)) == expected
+
+
+class Streams:
+    """Rows of an environment, as many as the number says; None: without end."""
+
+    def __init__(self, size):
+        self.size = size
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"), [((24,), 4), ((24, None), 4 * 2), ((None,), None), ((None, None), None)]
+)
+def test_an_epoch_of_made_tasks_ends_where_one_of_them_has_an_end(small_run, sizes, expected):
+    """24 tasks and a batch of 6 are four steps; an endless half beside them makes it eight."""
+    parts = [
+        MadePart(environment=f"e{n}", share=1 / len(sizes), rows=Streams(size))
+        for n, size in enumerate(sizes)
+    ]
+    tasks = MadeTasks(parts, 6)
+    changes = {"train": {"steps": None, "epochs": 1}, "rollout": {"batch_size": 6}}
+    with small_run.configured(changes) as (resolved, _):
+        if expected is not None:
+            assert total_steps_of(resolved, tasks) == expected
+            return
+        with pytest.raises(
+            ConfigError, match=r"--steps is required: the tasks of e0.* have no end"
+        ):
+            total_steps_of(resolved, tasks)
 
 
 def test_rows_that_are_held_out_are_not_trained_on(opened):

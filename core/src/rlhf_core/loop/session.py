@@ -18,6 +18,7 @@ from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
 from ..data.chat.renderer import TokenizerRenderer
 from ..data.made.players import Players
+from ..data.made.tasks import MadeTasks
 from ..data.tasks import load_eval_sets, load_task_set
 from ..data.tokenizer import eos_token_ids, load_tokenizer
 from ..errors import ConfigError
@@ -78,7 +79,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     tasks = load_task_set(run, renderer, players, makers, images)
     eval_sets = load_eval_sets(run, renderer, players, makers, images)
     _check_best_metric(run, eval_sets)
-    total_steps = total_steps_of(resolved, len(tasks))
+    total_steps = total_steps_of(resolved, tasks)
 
     score = await _start_rewards(resolved, stack)
     executor: RolloutExecutor = _build(resolved, "rollout.executor")
@@ -197,12 +198,21 @@ def _ahead(rollout: RolloutConfig) -> Ahead:
     )
 
 
-def total_steps_of(resolved: Resolved, num_tasks: int) -> int:
-    """Return the number of steps of the whole run: as configured, or as many as the epochs take."""
-    train = resolved.run.train
-    if train.steps is not None:
-        return train.steps
-    return -(-train.epochs * num_tasks // resolved.run.rollout.batch_size)
+def total_steps_of(resolved: Resolved, tasks: Tasks) -> int:
+    """Return the number of steps of the whole run: as configured, or as many as the epochs take.
+
+    Raises:
+        ConfigError: neither is known, since an environment's tasks have no end.
+    """
+    run = resolved.run
+    if run.train.steps is not None:
+        return run.train.steps
+    if isinstance(tasks, MadeTasks) and tasks.endless and run.data.max_samples is None:
+        raise ConfigError(
+            f"--steps is required: the tasks of {', '.join(tasks.endless)} have no end, so there are no epochs to "
+            "count. Set --steps 100, or --data.max_samples to say how many tasks make an epoch."
+        )
+    return -(-run.train.epochs * len(tasks) // run.rollout.batch_size)
 
 
 async def _start_rewards(resolved: Resolved, stack: AsyncExitStack) -> ScoreRequests | None:

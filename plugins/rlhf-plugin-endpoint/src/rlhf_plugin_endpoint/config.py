@@ -105,6 +105,18 @@ class EndpointConfig(Config):
             raise ValueError(problem)
         return self
 
+    def check_outside(self) -> None:
+        """Load the agent's function, which a run would miss only once its model is loaded.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.agent != COMMAND:
+            # Imported here: help and validation read this module.
+            from .agents.function import load_function
+
+            load_function(self.agent)
+
     def needed_by_options(self) -> frozenset[str]:
         """Return what the run has to have beside the agent."""
         return frozenset({"reward"}) if self.reward_from == "rewards" else frozenset()

@@ -94,7 +94,9 @@ class Gdpo:
             full = self.config.whiten == "full"
             advantages = whiten(advantages, batch.action_mask, divide_by_std=full)
         seen = sum(weights.get(name, 1.0) * column.nan_to_num() for name, column in named.items())
-        unseen = Metric((batch.rewards - seen).abs().sum(), len(batch.rewards))
+        # Each row of an episode carries the episode's whole reward, and their shares add up to one episode.
+        share = 1.0 / torch.bincount(batch.episode)[batch.episode]  # (B,)
+        unseen = Metric(((batch.rewards - seen).abs() * share).sum(), share.sum())
         return Advantages(advantages=advantages, metrics={"gdpo/reward_unseen": unseen})
 
 

@@ -210,10 +210,8 @@ def test_an_environment_is_task_and_reward(resolved):
     assert result.one("env.use").registered.name == "maze"
 
 
-def test_an_environment_without_data_has_no_epochs(resolved):
-    resolved(
-        *["--model", "m", "--env", "maze", "--executor", "turns", *ROOM, "--data.max_samples", "9"],
-        enough=False,
-    )
-    with pytest.raises(ConfigError, match="no epochs to count"):
-        resolved(*["--model", "m", "--env", "maze", "--executor", "turns", *ROOM], enough=False)
+def test_an_environment_may_have_epochs_of_its_own(resolved):
+    """Whether its tasks have an end is known once they are there."""
+    words = ["--model", "m", "--env", "maze", "--executor", "turns", *ROOM]
+
+    assert resolved(*words, enough=False).run.train.steps is None

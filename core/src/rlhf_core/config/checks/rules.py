@@ -87,11 +87,6 @@ def _task_rules(
             f"share it. Set for example --rollout.max_length "
             f"{run.data.max_prompt_tokens + 4 * run.rollout.max_new_tokens}."
         )
-    if not run.data.train and run.train.steps is None and run.data.max_samples is None:
-        yield (
-            "--steps is required: an environment without a data set has no epochs to count. Set --steps 100, or "
-            "--data.max_samples to say how many tasks make an epoch."
-        )
 
 
 def _share_rules(selections: Selections, labels: Labels) -> Iterator[str]:

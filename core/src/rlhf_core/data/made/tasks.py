@@ -72,6 +72,13 @@ class MadeTasks:
     def __len__(self) -> int:
         return sum(self._counts)
 
+    @property
+    def endless(self) -> tuple[str, ...]:
+        """Environments without which the tasks of an epoch have no number of their own: all of them, where none has an
+        end to its tasks; empty where one has."""
+        names = tuple(part.environment for part in self._parts if part.size is None)
+        return names if len(names) == len(self._parts) else ()
+
     def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
         """Return the indices of an epoch's tasks in their order, each once. Tasks without a length come in theirs."""
         if len(self._parts) == 1:
