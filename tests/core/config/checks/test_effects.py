@@ -116,6 +116,12 @@ COUNTS = [
         "--rollout.max_length=2048",
         "--eval.environment_split=test",
     ),
+    (
+        "--executor=turns",
+        "--env=maze",
+        "--rollout.max_length=2048",
+        "--eval.environment_split=none",
+    ),
 ]
 
 

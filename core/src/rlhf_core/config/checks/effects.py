@@ -66,7 +66,9 @@ def _evaluation_without_effect(run: RunConfig) -> Iterator[tuple[str, str]]:
     held_out = bool(run.eval.data or run.eval.fraction)
     # Whether an environment has tasks to evaluate on is known when its code is imported.
     if not held_out and not (run.env.use and run.eval.environment_split):
-        for name in EvalConfig.model_fields.keys() - {"data", "fraction"}:
+        # Without a split, a run on environments is not evaluated: the option itself has that effect.
+        effective = {"data", "fraction"} | ({"environment_split"} if run.env.use else set())
+        for name in EvalConfig.model_fields.keys() - effective:
             yield (
                 f"eval.{name}",
                 "there is nothing to evaluate on. Add --eval.data FILE or --eval.fraction 0.05.",
