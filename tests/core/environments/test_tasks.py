@@ -5,6 +5,7 @@ from itertools import islice
 import pytest
 
 from rlhf_core import DataError
+from rlhf_core.environments import task_pages
 from rlhf_core.environments import tasks as tasks_module
 from rlhf_core.environments.host import EnvironmentHost
 from rlhf_core.environments.options import IsolationOptions
@@ -86,6 +87,21 @@ def test_large_rows_come_in_small_pages(within):
         return await made.rows({"split": "train", "start": 0, "count": 100})
 
     assert len(within(run())["rows"]) == 8
+
+
+def test_rows_that_take_long_come_one_by_one(within, monkeypatch):
+    monkeypatch.setattr(task_pages, "MAX_PAGE_S", 0.0)
+
+    async def run(tasks):
+        made, found = pages(tasks), []
+        request = {"split": "train", "count": 256}
+        while page := (await made.rows({**request, "start": len(found)}))["rows"]:
+            assert len(page) == 1
+            found += page
+        return [row["key"] for row in found]
+
+    assert within(run(generated)) == list(range(5))
+    assert within(run(lambda split: list(generated(split)))) == list(range(5))
 
 
 def test_short_pages_leave_no_row_out():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
@@ -15,6 +16,8 @@ from .messages import MessageError, Plain, WrongReturn, whole
 MAX_PAGE_BYTES = 8 * 2**20
 """Number of bytes after which a page of rows ends, whatever count was asked for."""
 MAX_PAGE_ROWS = 4096
+MAX_PAGE_S = 2.0
+"""Time after which a page ends: an environment may take a while to make each row."""
 
 
 class TaskPages:
@@ -49,13 +52,13 @@ class TaskPages:
                 f"rows {start} to {start + count}; expected 1 to {MAX_PAGE_ROWS} rows from 0"
             )
         split = self._split(_name(request))
-        page, num_bytes = [], 0
+        page, num_bytes, end = [], 0, time.monotonic() + MAX_PAGE_S
         for row in islice(split.rows_from(start), count):
             if not isinstance(row, Mapping):
                 raise WrongReturn(f"gave {shown(row)} as a task; expected a dict")
             page.append(dict(row))
             num_bytes += len(marked_json.encode(row))
-            if num_bytes > MAX_PAGE_BYTES:
+            if num_bytes > MAX_PAGE_BYTES or time.monotonic() >= end:
                 break
         split.position = start + len(page)
         return {"rows": page}
