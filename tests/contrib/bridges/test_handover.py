@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rlhf_bridge_verifiers.handover import Handover, plain
+from rlhf_bridge_verifiers.handover import Handover, Stopped, plain
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Action, Stop
 
@@ -75,6 +75,41 @@ def test_an_error_of_the_rollout_is_the_questions_and_closing_cancels_it():
 
     asyncio.run(run())
     assert ended == [True]
+
+
+def test_two_questions_at_once_are_refused():
+    async def rollout(ask):
+        await asyncio.gather(ask([user("a")]), ask([user("b")]))
+
+    async def run():
+        handover = Handover(rollout)
+        assert await handover.question() == [user("a")]
+        await handover.question()
+
+    with pytest.raises(RolloutError, match="a second question before the first was answered"):
+        asyncio.run(run())
+
+
+def test_a_rollout_whose_policy_stops_may_end_in_its_own_way():
+    refusals = []
+
+    async def rollout(ask):
+        for _ in range(2):
+            try:
+                await ask([user("a")])
+            except Stopped:
+                refusals.append("stopped")
+        return "scored"
+
+    async def run():
+        handover = Handover(rollout)
+        await handover.question()
+        handover.stop()
+        assert await handover.question() is None
+        return handover.outcome
+
+    assert asyncio.run(run()) == "scored"
+    assert refusals == ["stopped", "stopped"]
 
 
 def test_text_in_parts_is_joined_and_images_are_refused():

@@ -7,6 +7,31 @@ from pydantic import Field, JsonValue
 from rlhf_core import Config
 
 
+class VerifiersConfig(Config):
+    """Options of ``verifiers``."""
+
+    id: str = Field(
+        min_length=1, description="taskset of verifiers: an installed package, such as textarena"
+    )
+    kwargs: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="options of the taskset: --env.verifiers.kwargs.KEY VALUE",
+    )
+    eval_tasks: int = Field(
+        0, ge=0, description="tasks at the taskset's start that are evaluated on, not trained on"
+    )
+    harness: str = Field(
+        "",
+        description="harness that plays the policy, by its id; empty: the taskset's own, else the bridge's chat "
+        "in this process",
+    )
+    settings: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="further options, as in the table env of a file of verifiers: "
+        "--env.verifiers.settings.agent '{\"max_turns\": 4}'",
+    )
+
+
 class VerifiersV0Config(Config):
     """Options of ``verifiers_v0``."""
 

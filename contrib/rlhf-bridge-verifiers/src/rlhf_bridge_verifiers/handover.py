@@ -18,6 +18,10 @@ Message = Mapping[str, Any]
 Ask = Callable[[Sequence[Message]], Awaitable[Action]]
 
 
+class Stopped(Exception):
+    """The policy answers no more, since a limit of the run ended its turns."""
+
+
 class Handover(Generic[OutcomeT]):
     """One rollout.
 
@@ -29,6 +33,7 @@ class Handover(Generic[OutcomeT]):
         self._questions: asyncio.Queue[list[Message]] = asyncio.Queue()
         self._answer: asyncio.Future[Action] | None = None
         self._known: list[Message] = []
+        self._stopped = False
         self._rollout = asyncio.ensure_future(run(self._ask))
         self.outcome: OutcomeT | None = None
 
@@ -53,12 +58,25 @@ class Handover(Generic[OutcomeT]):
         assert self._answer is not None
         self._answer.set_result(action)
 
+    def stop(self) -> None:
+        """Answer the question that waits, and any further one, with ``Stopped``."""
+        self._stopped = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(Stopped())
+
     async def close(self) -> None:
         """Cancel the rollout where it has not ended."""
         self._rollout.cancel()
         await asyncio.wait({self._rollout})
 
     async def _ask(self, conversation: Sequence[Message]) -> Action:
+        if self._stopped:
+            raise Stopped
+        if self._answer is not None and not self._answer.done():
+            raise RolloutError(
+                "the environment asked a second question before the first was answered; expected one conversation. "
+                "Play such an environment as an agent, whose requests may stand side by side"
+            )
         new = _after(self._known, conversation)
         self._answer = asyncio.get_running_loop().create_future()
         self._questions.put_nowait(new)

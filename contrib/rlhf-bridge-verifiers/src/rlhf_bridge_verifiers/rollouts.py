@@ -23,6 +23,7 @@ from rlhf_core.contracts import Action, Observation, StepResult, Stop, Task
 
 from .config import VerifiersV0Config
 from .handover import Ask, Handover, plain
+from .origin import origin_of
 
 
 class VerifiersV0Bridge:
@@ -34,6 +35,7 @@ class VerifiersV0Bridge:
 
     def __init__(self, config: VerifiersV0Config) -> None:
         self._environment = _loaded(config.id, json.dumps(config.kwargs, sort_keys=True))
+        self._title = f"{config.id} ({origin_of(config.id)})"
         self._handover: Handover[Any] | None = None
         self._turns = 0
 
@@ -54,17 +56,16 @@ class VerifiersV0Bridge:
         given = dict(row)
 
         async def run(ask: Ask) -> Any:
-            state = await self._environment.rollout(given, _Policy(ask), "policy", {})
-            if state.get("error") is not None:
-                raise state["error"]
-            await self._environment.rubric.score_rollout(state)
-            await self._environment.rubric.cleanup(state)
-            return state
+            try:
+                return await self._scored(given, ask)
+            except Exception as error:  # Environments and rubrics raise anything.
+                kind = "" if isinstance(error, RolloutError) else f"{type(error).__name__}: "
+                raise RolloutError(f"{self._title}: {kind}{error}") from error
 
         self._handover = Handover(run)
         messages = await self._handover.question()
         if messages is None:
-            raise RolloutError("the environment ended before it asked the policy")
+            raise RolloutError(f"{self._title} ended before it asked the policy")
         tools = tuple(map(_tool, given.get("tool_defs") or self._environment.tool_defs or ()))
         return Observation(messages=tuple(messages), tools=tools)
 
@@ -92,6 +93,15 @@ class VerifiersV0Bridge:
         """Cancel the rollout where it has not ended."""
         if self._handover is not None:
             await self._handover.close()
+
+    async def _scored(self, given: dict[str, Any], ask: Ask) -> Any:
+        """Return the state of a rollout, with its rewards."""
+        state = await self._environment.rollout(given, _Policy(ask), "policy", {})
+        if state.get("error") is not None:
+            raise state["error"]
+        await self._environment.rubric.score_rollout(state)
+        await self._environment.rubric.cleanup(state)
+        return state
 
 
 class Inputs(Sequence[Mapping[str, Any]]):
@@ -140,6 +150,9 @@ class _Policy(Client):  # type: ignore[misc]
                 is_truncated=cut,
             ),
         )
+
+    # The six below talk to a provider: the base class's get_response calls them, which this class replaces. The base
+    # class demands them, and nothing calls them.
 
     def setup_client(self, config: Any) -> Any:
         raise NotImplementedError

@@ -169,7 +169,10 @@ class ProcessPlace:
         text = f"environment {self._environment.name} could not be started in {self.label}: it {problem.text}"
         text += "".join(f"\n    {line}" for line in problem.where)
         if self._python is not None:
-            text += f"\nThe interpreter {self._python} needs rlhf-core, without torch, and the environment's package."
+            text += (
+                f"\nThe interpreter {self._python} needs to be of Python 3.11 or later, with rlhf-core, without torch, "
+                "and the environment's package."
+            )
         return text
 
 
