@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 
 import pytest
 
@@ -59,3 +60,19 @@ def test_a_background_job_that_started_without_sigint_can_be_stopped():
         os.kill(os.getpid(), signal.SIGINT)
 
         assert interrupts.requested == "SIGINT"
+
+
+def test_outside_of_the_main_thread_nothing_is_caught_and_nothing_raises():
+    before = [signal.getsignal(number) for number in Interrupts.SIGNALS]
+    found = []
+
+    def enter():
+        with Interrupts() as interrupts:
+            found.append([signal.getsignal(number) for number in Interrupts.SIGNALS])
+            found.append(interrupts.requested)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+
+    assert found == [before, None]

@@ -204,6 +204,9 @@ class StepPlan:
     """``PreferenceInputs.mismatched_kl`` of the whole step, for a preference loss that needs it."""
     return_logprobs: bool = False
     """Return the policy's log-probs of this step's forward pass as ``StepOutcome.logprobs``."""
+    lr_factor: float = 1.0
+    """Multiplies the learning rate of every parameter group in this step, after the schedule. 0 leaves the weights as
+    they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

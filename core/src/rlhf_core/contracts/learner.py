@@ -4,7 +4,7 @@ its own."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..batch.metric import Metrics
@@ -24,6 +24,8 @@ class LearnRequest:
     """Position in the supervised rows, over all their epochs."""
     skipped_updates: Mapping[str, int]
     """Role -> updates in a row whose gradient was not finite."""
+    lr_factors: Mapping[str, float] = field(default_factory=dict)
+    """Role -> ``StepPlan.lr_factor`` of its updates; 1 for a role that is not named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,6 +178,7 @@ class BatchLearner:
     async def _update_role(
         self, role: str, data: TrainBatch, plan: StepPlan, step: _Step
     ) -> StepOutcome:
+        plan = replace(plan, lr_factor=step.request.lr_factors.get(role, 1.0))
         outcome = await self._roles[role].train_step(data, plan)
         step.skipped_updates[role] = count_skipped(
             step.skipped_updates.get(role, 0),

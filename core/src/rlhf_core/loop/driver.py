@@ -25,6 +25,7 @@ from ..durable.run_log import Notes, run_log
 from ..observer import RolloutSample, RunInfo, RunResult
 from ..plugins import Plugins
 from ..rollouts.environments import versions_of
+from .control import Control
 from .course import Course, FinishedStep, OwnRecord, RunKind
 from .interrupts import Interrupts
 from .loggers import Loggers
@@ -38,9 +39,15 @@ def _is_due(step: int, every: int) -> bool:
 
 
 def drive(
-    kind: RunKind[RunT, StateT], resolved: ResolvedOptions[RunT], plugins: Plugins
+    kind: RunKind[RunT, StateT],
+    resolved: ResolvedOptions[RunT],
+    plugins: Plugins,
+    control: Control | None = None,
 ) -> RunResult:
     """Run a whole run of a kind and return how it ended.
+
+    Args:
+        control: steers the run from outside; None: only signals can end it early.
 
     Raises:
         RLHFError: the run could not start, or failed; its results so far are in the run folder, and ``--resume auto``
@@ -58,7 +65,8 @@ def drive(
             now = record_of(plugins)
             report_changes(point.made_with, now, checkpoint=point.path, strict=strict)
         try:
-            return asyncio.run(_Run(kind, resolved, plugins, folder, point, notes, loggers).main())
+            run = _Run(kind, resolved, plugins, folder, point, notes, loggers, control)
+            return asyncio.run(run.main())
         finally:
             # Outside of the event loop, so that Ctrl-C ends the wait.
             loggers.wait()
@@ -76,6 +84,7 @@ class _Run(Generic[RunT, StateT]):
         point: ResumePoint[StateT] | None,
         notes: Notes,
         loggers: Loggers,
+        control: Control | None,
     ) -> None:
         self.kind = kind
         self.resolved = resolved
@@ -85,11 +94,17 @@ class _Run(Generic[RunT, StateT]):
         self.point = point
         self.notes = notes
         self.loggers = loggers
+        self.control = control
+        self.interrupts = Interrupts()
         self.state = point.state if point else kind.initial_state(resolved.run)
+        self.saved_step = self.state.step
+        """The step of the newest checkpoint; at first that of the resume point."""
         self.started = time.perf_counter()
 
     async def main(self) -> RunResult:
         result: RunResult | None = None
+        if self.control is not None and (task := asyncio.current_task()) is not None:
+            self.control.began(task)
         try:
             async with AsyncExitStack() as stack:
                 result = await self._train(stack)
@@ -104,7 +119,7 @@ class _Run(Generic[RunT, StateT]):
                 self.plugins.observe("rlhf_run_end", result=result)
 
     async def _train(self, stack: AsyncExitStack) -> RunResult:
-        interrupts = stack.enter_context(Interrupts())
+        stack.enter_context(self.interrupts)
         course = await self._begin(stack)
         self._write_header()
         info = RunInfo(
@@ -120,20 +135,33 @@ class _Run(Generic[RunT, StateT]):
         if self.state.step == 0 and self.config.eval.at_start:
             await self._evaluate(course)
         while self.state.step < course.total_steps:
+            if self.control is not None:
+                await self.control.before_step(self.state)
+            if reason := self._stop_reason():
+                return await self._stop(course, reason)
             self._record_step(await course.step())
             last = self.state.step == course.total_steps
             is_best = False
             if _is_due(self.state.step, self.config.eval.every) or last:
                 is_best = await self._evaluate(course)
             is_due = _is_due(self.state.step, self.config.checkpoint.every)
-            if is_due or is_best or last or interrupts.requested:
+            if is_due or is_best or last:
                 await self._save(course)
-            if interrupts.requested and not last:
-                return self._result(
-                    "interrupted", f"stopped by {interrupts.requested}; go on with --resume auto"
-                )
+            if (reason := self._stop_reason()) and not last:
+                return await self._stop(course, reason)
         await self._export(course)
         return self._result("finished")
+
+    def _stop_reason(self) -> str | None:
+        """Return the signal or the wish by which the run is to end before its last step; None: it goes on."""
+        wish = None if self.control is None else self.control.stop_reason
+        return self.interrupts.requested or wish
+
+    async def _stop(self, course: Course, reason: str) -> RunResult:
+        """Save what is not saved, and return the result of a run that can be resumed."""
+        if self.saved_step != self.state.step:
+            await self._save(course)
+        return self._result("interrupted", f"stopped by {reason}; go on with --resume auto")
 
     async def _begin(self, stack: AsyncExitStack) -> Course:
         """Build everything, and bring roles, records and cursor to the state of the resume point."""
@@ -247,6 +275,7 @@ class _Run(Generic[RunT, StateT]):
             "records": {name: record.extent.to_json() for name, record in records.items()},
         }
         path = await checkpoint.save(self.folder.checkpoints, step, state, fill)
+        self.saved_step = step
         checkpoint.retain(
             self.folder.checkpoints, self.config.checkpoint.keep, self.state.best_step
         )

@@ -1,17 +1,24 @@
 """Ctrl-C, SIGTERM and SIGHUP: the step is finished, a checkpoint is saved, and the run ends.
 
 A second Ctrl-C or SIGTERM ends the run at once. SIGHUP comes when the run's terminal is closed, and from schedulers.
+
+Python hands signals to the main thread alone. In another thread nothing is caught, and whoever started the run there
+passes requests on (``control``).
 """
 
 from __future__ import annotations
 
 import signal
+import threading
 from types import FrameType, TracebackType
 from typing import Any
 
 
 class Interrupts:
-    """Context in which the first of ``SIGNALS`` only sets ``requested``, so that the loop can end at the next step."""
+    """Context in which the first of ``SIGNALS`` only sets ``requested``, so that the loop can end at the next step.
+
+    Outside of the main thread it changes nothing, and ``requested`` stays None.
+    """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -21,6 +28,8 @@ class Interrupts:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
+        if threading.current_thread() is not threading.main_thread():
+            return self
         self._previous = {
             number: signal.signal(number, self._note)
             for number in self.SIGNALS

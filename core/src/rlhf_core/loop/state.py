@@ -52,6 +52,8 @@ class LoopState(RunState):
     """Role -> updates in a row whose gradient was not finite."""
     shapers: list[dict[str, Any]] = field(default_factory=list)
     """State of the reward shapers, in their order."""
+    lr_factors: dict[str, float] = field(default_factory=dict)
+    """Role -> factor of its learning rate, set from outside while the run goes on (``loop.control``)."""
 
 
 def initial_state(run: RunConfig) -> LoopState:

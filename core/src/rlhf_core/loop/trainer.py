@@ -91,6 +91,7 @@ class Trainer:
 
         values = metric_values(merge_metrics(metrics))
         self._zero_gradients.note(step, values)
+        values |= {f"{role}/lr_factor": value for role, value in self.state.lr_factors.items()}
         self._adapt_kl(values, batch)
         self._adapt_entropy_bonus(values)
         self.state.step = step
@@ -113,6 +114,7 @@ class Trainer:
             entropy_coef=self._entropy_coef(),
             supervised_taken=self.state.supervised_taken,
             skipped_updates=self.state.skipped_updates,
+            lr_factors=dict(self.state.lr_factors),
         )
 
     def _take_over(self, outcome: LearnOutcome) -> None:

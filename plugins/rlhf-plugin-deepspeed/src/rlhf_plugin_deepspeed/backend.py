@@ -152,7 +152,7 @@ class DeepSpeedBackend(ScoringBackend):
         with self._model.updating(self._dropout_seed(training.updates)):
             for number, work in enumerate(works, start=1):
                 training.backward(training.forward(work), last=number == len(works))
-        update = training.update()
+        update = training.update(plan.lr_factor)
         last: Metrics = {
             "train/tokens": Metric(int(batch.trajectories.num_tokens.sum()), reduction="sum"),
             "train/micro_batches": Metric(len(parts), reduction="sum"),

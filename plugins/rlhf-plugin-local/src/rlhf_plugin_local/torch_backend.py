@@ -115,7 +115,7 @@ class TorchBackend(ScoringBackend):
                 self._backward(loss)
                 parts.append(metrics)
             parts += self._imitate(batch.supervised, plan)
-        update = self._updater.update()
+        update = self._updater.update(plan.lr_factor)
         last: Metrics = {
             "train/tokens": Metric(int(trajectories.num_tokens.sum()), reduction="sum"),
             "train/micro_batches": Metric(len(parts), reduction="sum"),

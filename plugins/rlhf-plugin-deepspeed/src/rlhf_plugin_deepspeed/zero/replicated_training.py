@@ -53,12 +53,15 @@ class ReplicatedTraining:
         """Return the results of ``work``."""
         return work()
 
-    def update(self) -> Metrics:
+    def update(self, factor_of_plan: float) -> Metrics:
         """Clip the gradient, update the weights and the moving average, and return the updater's metrics.
 
         An update whose gradient is not finite is skipped.
+
+        Args:
+            factor_of_plan: ``StepPlan.lr_factor``.
         """
-        return self.updater.update()
+        return self.updater.update(factor_of_plan)
 
     def _add_ranks(self) -> None:
         """Replace each gradient by its sum over ranks; a parameter without a gradient on every rank stays without."""

@@ -135,12 +135,15 @@ class ZeroTraining:
         results = self.engine.module(work)
         return results
 
-    def update(self) -> Metrics:
+    def update(self, factor_of_plan: float) -> Metrics:
         """Clip the gradient, update the weights and the moving average, and return learning rate and gradient norm.
 
         If a gradient is not finite on any rank, all ranks skip the update: only ``updates`` and ``skipped`` count it.
+
+        Args:
+            factor_of_plan: ``StepPlan.lr_factor``.
         """
-        factor = lr_factor(self._spec.schedule, self.updates)
+        factor = lr_factor(self._spec.schedule, self.updates) * factor_of_plan
         self.updates += 1
         for group, peak in zip(self.optimizer.param_groups, self.peak_lrs, strict=True):
             group["lr"] = peak * factor

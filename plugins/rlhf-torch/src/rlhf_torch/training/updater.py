@@ -76,12 +76,15 @@ class Updater:
             # One kernel for many tensors, at twice the speed of a cast of each.
             torch._foreach_copy_(copies, first)
 
-    def update(self) -> Metrics:
+    def update(self, factor_of_plan: float = 1.0) -> Metrics:
         """Clip the gradients, step the optimizer and the moving average, clear the gradients, and return metrics.
 
         A gradient that is not finite skips the update: nothing changes but the count of updates, and ``skipped`` is 1.
+
+        Args:
+            factor_of_plan: ``StepPlan.lr_factor``.
         """
-        factor = lr_factor(self._spec.schedule, self.updates)
+        factor = lr_factor(self._spec.schedule, self.updates) * factor_of_plan
         self.updates += 1
         with_grad = [master for master in self.masters.values() if master.grad is not None]
         grads = [master.grad for master in with_grad if master.grad is not None]

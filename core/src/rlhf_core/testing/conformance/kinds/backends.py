@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -19,21 +18,19 @@ from ....contracts.backend import (
     ROW_WEIGHTS,
     Aggregation,
     PolicyObjective,
-    RoleSpec,
     Statistic,
     ValueObjective,
 )
 from ....math import pad_columns
 from ..comparing import assert_equal
+from ..running_backend import assert_same_weights, running, weights_of
 from ..subject import Check, Subject
 from ..tiny_policy import (
     ADAMW,
     CORRECTION,
     LOSS,
-    SGD,
     PlainModel,
     PolicyGradient,
-    plain_plugins,
     rollouts,
     samples_of_prompts,
     step_plan,
@@ -60,56 +57,11 @@ CRITIC_STEPS, CRITIC_ERROR = 20, 0.2
 """Steps of a critic towards returns of 1, and how far from them its values may be then; they begin at about 0."""
 
 
-def _spec(
-    folder: Path, objective: PolicyObjective | ValueObjective | None = None, **changes: Any
-) -> RoleSpec:
-    spec = RoleSpec(
-        role="policy",
-        model_path=str(folder),
-        objective=objective or PolicyObjective(loss=LOSS, aggregation="token-mean"),
-        optimizer=SGD,
-        max_grad_norm=None,
-    )
-    return replace(spec, **changes)
-
-
-@contextmanager
-def _running(
-    subject: Subject,
-    folder: Path,
-    objective: PolicyObjective | ValueObjective | None = None,
-    *,
-    loss: PolicyGradient | None = None,
-    **changes: Any,
-) -> Iterator[Any]:
-    backend = subject.make()
-    backend.setup(_spec(folder, objective, **changes), plain_plugins(loss))
-    try:
-        yield backend
-    finally:
-        backend.close()
-
-
-def _weights(backend: Any) -> dict[str, Tensor]:
-    return {
-        name: tensor.detach().float().cpu().clone()
-        for bucket in backend.buckets()
-        for name, tensor in bucket.items()
-    }
-
-
-def _assert_same_weights(backend: Any, expected: dict[str, Tensor], what: str) -> None:
-    found = _weights(backend)
-    for name, tensor in expected.items():
-        if name in found:
-            assert_equal(found[name], tensor, f"{what}: {name}", atol=2e-5, rtol=1e-3)
-
-
 def check_logprobs_equal_a_plain_forward(subject: Subject) -> None:
     """Log-probs of actions are those of the plain model at the token before each, end-of-sequence and a padding token
     that was written included; also over several turns."""
     rows = rollouts()
-    with tiny_model() as folder, _running(subject, folder) as backend, torch.no_grad():
+    with tiny_model() as folder, running(subject, folder) as backend, torch.no_grad():
         expected = PlainModel(folder).outputs(rows).logprobs
         actual = torch.from_numpy(backend.logprobs(rows))
         assert_equal(actual, expected, "log-probs", atol=1e-3)
@@ -120,7 +72,7 @@ def check_temperature_is_applied(subject: Subject) -> None:
     rows = rollouts()
     with tiny_model() as folder, torch.no_grad():
         plain = PlainModel(folder).outputs(rows, temperature=0.6)
-        with _running(subject, folder, temperature=0.6) as backend:
+        with running(subject, folder, temperature=0.6) as backend:
             found = backend.statistics(rows, get_args(Statistic))
     for name, expected in (
         ("logprobs", plain.logprobs),
@@ -134,10 +86,10 @@ def check_scores_do_not_depend_on_the_batch(subject: Subject) -> None:
     """A sequence has the same log-probs alone, beside others, and in a micro-batch of its own."""
     rows = rollouts()
     with tiny_model() as folder:
-        with _running(subject, folder) as backend:
+        with running(subject, folder) as backend:
             together = torch.from_numpy(backend.logprobs(rows))
             alone = [backend.logprobs(rows.select(np.array([row]))) for row in range(len(rows))]
-        with _running(subject, folder, max_tokens_per_micro_batch=SMALL) as backend:
+        with running(subject, folder, max_tokens_per_micro_batch=SMALL) as backend:
             cut = torch.from_numpy(backend.logprobs(rows))
     assert_equal(torch.from_numpy(np.concatenate(alone)), together, "log-probs of rows alone")
     assert_equal(cut, together, "log-probs in small micro-batches")
@@ -153,9 +105,9 @@ def check_a_step_is_the_plain_gradient(subject: Subject) -> None:
         with tiny_model() as folder:
             plain = PlainModel(folder)
             plain.descend(written_out(plain, objective, plan, temperature=0.8))
-            with _running(subject, folder, objective, temperature=0.8) as backend:
+            with running(subject, folder, objective, temperature=0.8) as backend:
                 backend.train_step(batch, plan)
-                _assert_same_weights(
+                assert_same_weights(
                     backend,
                     plain.state(),
                     f"after a step with {objective.aggregation}, {objective.kl_estimator} and "
@@ -182,10 +134,32 @@ def check_rows_of_an_episode_weigh_as_one(subject: Subject) -> None:
                 plain, objective, plan, temperature=1.0, rows_per_episode=rows_per_episode
             )
             plain.descend(loss)
-            with _running(subject, folder, objective, max_tokens_per_micro_batch=size) as backend:
+            with running(subject, folder, objective, max_tokens_per_micro_batch=size) as backend:
                 backend.train_step(batch, plan)
                 what = f"after a step with {mode} over episodes of {rows_per_episode} rows"
-                _assert_same_weights(backend, plain.state(), what)
+                assert_same_weights(backend, plain.state(), what)
+
+
+def check_the_plan_scales_the_learning_rate(subject: Subject) -> None:
+    """``StepPlan.lr_factor`` multiplies the learning rate of the step: with half of it plain SGD goes half of the way,
+    with 0 nowhere, and the next step with 1 is a usual one."""
+    batch = train_batch()
+    plan = step_plan(batch.trajectories)
+    with tiny_model() as folder:
+        with running(subject, folder) as backend:
+            start = weights_of(backend)
+            backend.train_step(batch, plan)
+            whole = weights_of(backend)
+        halfway = {name: (start[name] + whole[name]) / 2 for name in start}
+        with running(subject, folder) as backend:
+            before = backend.checksum()
+            backend.train_step(batch, replace(plan, lr_factor=0.0))
+            assert backend.checksum() == before, "lr_factor = 0 changed the weights"
+            backend.train_step(batch, plan)
+            assert_same_weights(backend, whole, "a step after one with lr_factor = 0")
+        with running(subject, folder) as backend:
+            backend.train_step(batch, replace(plan, lr_factor=0.5))
+            assert_same_weights(backend, halfway, "with lr_factor = 0.5")
 
 
 def check_every_parameter_is_trained(subject: Subject) -> None:
@@ -197,10 +171,10 @@ def check_every_parameter_is_trained(subject: Subject) -> None:
             names = list(PlainModel(folder).parameters())
             for dtype, limit in product(DTYPES, (LARGE, SMALL)):
                 changes: dict[str, Any] = {"dtype": dtype, "max_tokens_per_micro_batch": limit}
-                with _running(subject, folder, optimizer=ADAMW, **changes) as backend:
-                    before = _weights(backend)
+                with running(subject, folder, optimizer=ADAMW, **changes) as backend:
+                    before = weights_of(backend)
                     backend.train_step(batch, step_plan(batch.trajectories))
-                    _assert_moved(before, _weights(backend), names, f"a {dtype} policy")
+                    _assert_moved(before, weights_of(backend), names, f"a {dtype} policy")
 
 
 def check_a_critic_learns_its_returns(subject: Subject) -> None:
@@ -213,8 +187,8 @@ def check_a_critic_learns_its_returns(subject: Subject) -> None:
         for dtype, limit in product(DTYPES, (LARGE, SMALL)):
             spec: dict[str, Any] = {"role": "critic", "head": "value", "dtype": dtype}
             spec |= {"objective": ValueObjective(), "max_tokens_per_micro_batch": limit}
-            with _running(subject, folder, optimizer=ADAMW, **spec) as backend:
-                before = _weights(backend)
+            with running(subject, folder, optimizer=ADAMW, **spec) as backend:
+                before = weights_of(backend)
                 for _ in range(CRITIC_STEPS):
                     backend.train_step(batch, step_plan(rows))
                 error = float(np.abs(backend.values(rows) - 1.0).mean())
@@ -222,7 +196,7 @@ def check_a_critic_learns_its_returns(subject: Subject) -> None:
                     f"a {dtype} critic is {error:.3g} from returns of 1 after {CRITIC_STEPS} steps of AdamW, expected "
                     f"at most {CRITIC_ERROR}; is the value head trained?"
                 )
-                _assert_moved(before, _weights(backend), names, f"a {dtype} critic")
+                _assert_moved(before, weights_of(backend), names, f"a {dtype} critic")
 
 
 def _assert_moved(
@@ -239,14 +213,14 @@ def check_samples_of_a_prompt_are_as_each_alone(subject: Subject) -> None:
     prompt of the same length."""
     batch = train_batch(samples_of_prompts())
     rows = batch.trajectories
-    with tiny_model() as folder, _running(subject, folder) as backend:
+    with tiny_model() as folder, running(subject, folder) as backend:
         plain = PlainModel(folder)
         expected = plain.outputs(rows).logprobs
         actual = torch.from_numpy(backend.logprobs(rows))
         assert_equal(actual, expected.detach(), "log-probs of samples of a prompt", atol=1e-3)
         plain.descend(-(torch.from_numpy(batch.columns["advantages"]) * expected).mean())
         backend.train_step(batch, step_plan(rows))
-        _assert_same_weights(backend, plain.state(), "after a step on samples of a prompt")
+        assert_same_weights(backend, plain.state(), "after a step on samples of a prompt")
 
 
 def check_micro_batches_do_not_matter(subject: Subject) -> None:
@@ -255,12 +229,12 @@ def check_micro_batches_do_not_matter(subject: Subject) -> None:
     for mode in get_args(Aggregation):
         objective = PolicyObjective(loss=LOSS, aggregation=mode)
         with tiny_model() as folder:
-            with _running(subject, folder, objective) as whole:
+            with running(subject, folder, objective) as whole:
                 first = whole.train_step(batch, step_plan(batch.trajectories)).metrics
-                expected = _weights(whole)
-            with _running(subject, folder, objective, max_tokens_per_micro_batch=SMALL) as backend:
+                expected = weights_of(whole)
+            with running(subject, folder, objective, max_tokens_per_micro_batch=SMALL) as backend:
                 second = backend.train_step(batch, step_plan(batch.trajectories)).metrics
-                _assert_same_weights(backend, expected, f"cut into micro-batches, {mode}")
+                assert_same_weights(backend, expected, f"cut into micro-batches, {mode}")
         one, other = (metrics["loss/policy"].value() for metrics in (first, second))
         assert abs(one - other) < 1e-4, f"loss/policy is {one:.6g} whole and {other:.6g} cut"
 
@@ -268,7 +242,7 @@ def check_micro_batches_do_not_matter(subject: Subject) -> None:
 def check_the_ratio_is_exactly_one(subject: Subject) -> None:
     """In an on-policy step the old log-probs are the policy's own, to the bit and without a gradient."""
     batch, loss = train_batch(), PolicyGradient(Config())
-    with tiny_model() as folder, _running(subject, folder, loss=loss) as backend:
+    with tiny_model() as folder, running(subject, folder, loss=loss) as backend:
         backend.train_step(batch, step_plan(batch.trajectories))
     assert loss.seen, "the policy loss was not called"
     for inputs in loss.seen:
@@ -281,7 +255,7 @@ def check_the_ratio_is_exactly_one(subject: Subject) -> None:
 def check_the_loss_sees_the_actions(subject: Subject) -> None:
     """The loss gets every action with its own advantage, and nothing of the prompt or of the environment."""
     batch, loss = train_batch(), PolicyGradient(Config())
-    with tiny_model() as folder, _running(subject, folder, loss=loss) as backend:
+    with tiny_model() as folder, running(subject, folder, loss=loss) as backend:
         backend.train_step(batch, step_plan(batch.trajectories))
         expected = batch.columns["advantages"]
     found = torch.cat([inputs.advantages[inputs.action_mask] for inputs in loss.seen])
@@ -303,9 +277,9 @@ def check_a_correction_weighs_the_loss(subject: Subject) -> None:
     with tiny_model() as folder:
         plain = PlainModel(folder)
         plain.descend((-kept * plain.outputs(rows).logprobs).sum() / len(kept))
-        with _running(subject, folder, objective) as backend:
+        with running(subject, folder, objective) as backend:
             backend.train_step(batch, step_plan(rows))
-            _assert_same_weights(backend, plain.state(), "with a correction")
+            assert_same_weights(backend, plain.state(), "with a correction")
 
 
 def check_a_gradient_that_is_not_finite_is_skipped(subject: Subject) -> None:
@@ -316,16 +290,16 @@ def check_a_gradient_that_is_not_finite_is_skipped(subject: Subject) -> None:
     )
     plan = step_plan(batch.trajectories)
     with tiny_model() as folder:
-        with _running(subject, folder) as backend:
+        with running(subject, folder) as backend:
             backend.train_step(batch, plan)
-            expected = _weights(backend)
-        with _running(subject, folder) as backend:
+            expected = weights_of(backend)
+        with running(subject, folder) as backend:
             before = backend.checksum()
             skipped = backend.train_step(broken, plan).metrics["train/skipped_updates"].value()
             assert skipped == 1.0, f"train/skipped_updates is {skipped}, expected 1"
             assert backend.checksum() == before, "the weights changed"
             backend.train_step(batch, plan)
-            _assert_same_weights(backend, expected, "a step after a skipped one")
+            assert_same_weights(backend, expected, "a step after a skipped one")
 
 
 def check_state_continues(subject: Subject) -> None:
@@ -333,13 +307,13 @@ def check_state_continues(subject: Subject) -> None:
     batch = train_batch()
     plan = step_plan(batch.trajectories)
     with tempfile.TemporaryDirectory() as saved, tiny_model() as folder:
-        with _running(subject, folder, optimizer=ADAMW) as first:
+        with running(subject, folder, optimizer=ADAMW) as first:
             first.train_step(batch, plan)
             first.save(Path(saved) / "state")
             stored = first.checksum()
             first.train_step(batch, plan)
             expected = first.checksum()
-        with _running(subject, folder, optimizer=ADAMW) as second:
+        with running(subject, folder, optimizer=ADAMW) as second:
             second.load(Path(saved) / "state")
             assert second.checksum() == stored, "other weights after loading"
             second.train_step(batch, plan)
@@ -350,7 +324,7 @@ def check_an_export_is_a_plain_model(subject: Subject) -> None:
     """The exported folder loads with Transformers and gives the log-probs that the backend gives."""
     batch = train_batch()
     with tempfile.TemporaryDirectory() as out, tiny_model() as folder:
-        with _running(subject, folder) as backend, torch.no_grad():
+        with running(subject, folder) as backend, torch.no_grad():
             with torch.enable_grad():
                 backend.train_step(batch, step_plan(batch.trajectories))
             backend.export(Path(out) / "model")
@@ -362,7 +336,7 @@ def check_an_export_is_a_plain_model(subject: Subject) -> None:
 def check_offloading_keeps_the_weights(subject: Subject) -> None:
     """After ``offload`` and ``reload`` weights and log-probs are what they were."""
     rows = rollouts()
-    with tiny_model() as folder, _running(subject, folder) as backend:
+    with tiny_model() as folder, running(subject, folder) as backend:
         before, checksum = backend.logprobs(rows), backend.checksum()
         backend.offload()
         backend.reload()
@@ -378,6 +352,7 @@ CHECKS = tuple(
         check_scores_do_not_depend_on_the_batch,
         check_a_step_is_the_plain_gradient,
         check_rows_of_an_episode_weigh_as_one,
+        check_the_plan_scales_the_learning_rate,
         check_every_parameter_is_trained,
         check_a_critic_learns_its_returns,
         check_samples_of_a_prompt_are_as_each_alone,
