@@ -47,7 +47,11 @@ SEEING = frozenset({ENGINE_SEES, BACKEND_SEES, EXECUTOR_SEES, RUNTIME_SEES})
 """Words of an engine, a backend, an executor and a runtime that work with images. A vision model needs all of them; the
 core adds them to its own needs."""
 WRAPS_CODE = "wraps_code"
-"""Word of a component that wraps a function in a user's file, given as its option ``path``."""
+"""Word of a component that wraps a function in a user's file, given as its option ``path``. Its factory takes the
+function itself as the keyword ``code``, where a Python program gave one instead of a file."""
+IN_PROCESS = "in_process"
+"""Word of a runtime that builds every component in the process that started the run. Objects that a Python program gave
+need it (``given_objects``)."""
 
 SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "values": "a critic is built and trained",
@@ -76,6 +80,8 @@ FIX: Mapping[str, str] = {
     "the engine gets (its option serve, if it has one)",
     SERVES_FOUR_BITS: "choose --engine embedded, which shares the trainer's model, or --engine vllm, which unpacks the "
     "base as it loads it",
+    IN_PROCESS: "it is an object of this Python program, and nothing is pickled. Choose runtime local, or write it "
+    "into a file and name it FILE.py:NAME",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model anew, without what was done to it",
     ENGINE_SEES: "this engine reads text alone; choose --engine embedded",
     BACKEND_SEES: "this training backend reads text alone; choose --backend torch",
@@ -125,6 +131,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     BACKEND_SEES: "the training backend reads images",
     EXECUTOR_SEES: "the executor passes images to the engine, and on to the trainer",
     RUNTIME_SEES: "the runtime gives its processes what they need to read images",
+    IN_PROCESS: "the runtime builds every component in the process that started the run",
     WRAPS_CODE: "the component wraps a function in a file that the user names",
 }
 """Capabilities that a component may provide, beside ``aggregation:MODE`` for the aggregation of its publication."""

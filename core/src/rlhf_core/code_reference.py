@@ -69,10 +69,7 @@ class CodeReference:
     @property
     def name(self) -> str:
         """The component's name: the attribute in snake case."""
-        words = re.sub(
-            r"([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])", r"\1\3_\2\4", self.attribute
-        ).lower()
-        return words.strip("_") or "code"
+        return snake_case(self.attribute) or "code"
 
     @property
     def origin(self) -> str:
@@ -129,7 +126,7 @@ class CodeReference:
                 f"{self.path}:{self.attribute} is a {type(loaded).__name__}; "
                 "expected a class, a function or a Component"
             )
-        return self._registered(_config_of(loaded) or Config, inspect.getdoc(loaded))
+        return self._registered(config_of(loaded) or Config, inspect.getdoc(loaded))
 
     def load(self) -> Any:
         """Import the file, under a name that no other file or version of it has, and return the attribute.
@@ -170,9 +167,7 @@ class CodeReference:
     def __call__(self, config: Config) -> Any:
         """Make the component."""
         loaded = self.load()
-        if not isinstance(loaded, type):
-            return loaded
-        return loaded(config) if _num_required(loaded) else loaded()
+        return made(loaded, config) if isinstance(loaded, type) else loaded
 
     def _registered(self, config: type[Config], doc: str | None) -> Registered[Any]:
         summary = (doc or "").strip().partition("\n")[0]
@@ -226,10 +221,24 @@ def _num_required(made: Callable[..., Any]) -> int:
     return min(1, len(positional))
 
 
-def _config_of(loaded: type) -> type[Config] | None:
+def snake_case(name: str) -> str:
+    """Return ``MyReward`` as ``my_reward``, without underscores at either end."""
+    words = re.sub(r"([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])", r"\1\3_\2\4", name)
+    return words.lower().strip("_")
+
+
+def made(loaded: type, config: Config) -> Any:
+    """Return an instance of a class, made with its config or, if it takes none, without arguments."""
+    return loaded(config) if _num_required(loaded) else loaded()
+
+
+def config_of(loaded: type) -> type[Config] | None:
     """Return the Config that a class takes, by the annotation of its first argument, or None if it takes no argument.
 
     Without an annotation, an argument called ``config`` gets a Config without options.
+
+    Raises:
+        ConfigError: the class takes something else.
     """
     if not _num_required(loaded):
         return None

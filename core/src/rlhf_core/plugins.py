@@ -24,6 +24,8 @@ from .registry import AnyRegistry, Registry
 
 FAMILY = "rlhf.plugins.v"
 API_VERSION = "1"
+GIVEN = "python"
+"""Stands for a plugin in the names of components that a Python program gave as objects: ``python:my_reward``."""
 GROUP = FAMILY + API_VERSION
 
 _CORE = re.compile(r"rlhf[-_.]core\b")
@@ -90,6 +92,11 @@ class Plugins:
         try:
             return self.registries[hook].get(name)
         except UnknownComponent as error:
+            if name.startswith(f"{GIVEN}:"):
+                raise UnknownComponent(
+                    f"{error}\n  It was an object of a Python program. Give it again to rlhf.train, or write it into "
+                    "a file and name it FILE.py:NAME."
+                ) from error
             if not self.failed:
                 raise
             shown = [str(failure).partition("\n")[0] for failure in self.failed[:2]]

@@ -8,6 +8,7 @@ from rlhf_core import Component, hookimpl
 from rlhf_core.capabilities import (
     BACKEND_SEES,
     ENGINE_SEES,
+    IN_PROCESS,
     RUNTIME_SEES,
     SERVES_ADAPTERS,
     SERVES_FOUR_BITS,
@@ -52,6 +53,6 @@ def rlhf_runtimes() -> list[Component[Any]]:
             config=LocalRuntimeConfig,
             factory="rlhf_plugin_local.runtime:LocalRuntime",
             summary="everything in one process, by direct calls",
-            provides=frozenset({RUNTIME_SEES}),
+            provides=frozenset({IN_PROCESS, RUNTIME_SEES}),
         )
     ]

@@ -27,17 +27,19 @@ from .binding import Binding
 from .config import FunctionConfig
 
 
-def make_function_reward(config: FunctionConfig) -> Reward:
+def make_function_reward(
+    config: FunctionConfig, *, code: Callable[..., Any] | None = None
+) -> Reward:
     """Import the function, and return it as a reward. A class with a method ``score`` is used as a reward itself.
+
+    Args:
+        code: the function itself, if a Python program gave it; None: it is in the file that the options name.
 
     Raises:
         ConfigError: there is no such file or name, or the file cannot be imported.
         PluginError: the named object cannot be called, or is a generator.
     """
-    reference = parse(config.path)
-    loaded = reference.load()
-    if isinstance(loaded, type):
-        loaded = reference(config)
+    loaded = _loaded(config) if code is None else code
     if hasattr(loaded, "score"):
         reward: Reward = loaded
         return reward
@@ -51,6 +53,13 @@ def make_function_reward(config: FunctionConfig) -> Reward:
     if binding.batch:
         return BatchFunctionReward(loaded, binding)
     return FunctionReward(loaded, binding, config.concurrency)
+
+
+def _loaded(config: FunctionConfig) -> Any:
+    """Return what the options name in a file; of a class an instance."""
+    reference = parse(config.path)
+    loaded = reference.load()
+    return reference(config) if isinstance(loaded, type) else loaded
 
 
 class FunctionReward:

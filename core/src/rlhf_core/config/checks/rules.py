@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ...capabilities import PREPARES_STEP, REWARDS_EPISODES, SEVERAL_TURNS
 from ...environments.external import ExternalConfig
 from ...errors import ConfigError
-from ...plugins import Plugins
+from ...plugins import GIVEN, Plugins
 from ..problems import Labels, flag
 from ..resolved import EnvironmentOptions, Selections
 from ..run import RunConfig
@@ -42,6 +42,7 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
         *_term_rules(selections, labels),
         *_reward_rules(selections, labels),
         *_evaluation_rules(run, labels),
+        *_given_rules(selections, labels),
     ):
         raise ConfigError(problem)
 
@@ -87,6 +88,25 @@ def _task_rules(
             f"share it. Set for example --rollout.max_length "
             f"{run.data.max_prompt_tokens + 4 * run.rollout.max_new_tokens}."
         )
+
+
+def _given_rules(selections: Selections, labels: Labels) -> Iterator[str]:
+    """Objects of this Python program stay in its process."""
+    for selection in (one for found in selections.values() for one in found):
+        if selection.registered.plugin != GIVEN:
+            continue
+        advice = "Leave the option out, or write the object into a file and name it FILE.py:NAME."
+        if selection.reward is not None and selection.reward.isolate:
+            yield (
+                f"{labels(f'{selection.section}.isolate')} is true, but {selection.name} is an object of this Python "
+                f"program, which another process does not have.\n  {advice}"
+            )
+        place = selection.environment.isolation if selection.environment is not None else "none"
+        if place != "none":
+            yield (
+                f"{labels(f'{selection.section}.isolation')} is {place}, but {selection.name} is an object of this "
+                f"Python program, which another process does not have.\n  {advice}"
+            )
 
 
 def _share_rules(selections: Selections, labels: Labels) -> Iterator[str]:
