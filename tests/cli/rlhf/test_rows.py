@@ -1,0 +1,92 @@
+"""Rows from Python: copied once, written once, refused by name."""
+
+import json
+from collections import UserDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlhf.rows import GivenRows, are_rows
+from rlhf_core import DataError
+
+ROWS = [{"prompt": "a", "answer": 1}, {"prompt": "b", "answer": 2}]
+
+
+def written(rows, tmp_path):
+    given = GivenRows(rows, "train", "keyword data")
+    given.place(tmp_path)
+    given.save()
+    return given.entry
+
+
+def test_the_file_holds_the_rows_and_is_named_after_them(tmp_path):
+    first, again = written(ROWS, tmp_path), written(list(ROWS), tmp_path)
+    other = written(ROWS[:1], tmp_path)
+
+    assert first == again != other
+    with open(first) as file:
+        assert [json.loads(line) for line in file] == ROWS
+
+
+def test_later_changes_of_the_rows_have_no_effect(tmp_path):
+    rows = [{"prompt": "a"}]
+    given = GivenRows(rows, "train", "keyword data")
+    rows[0]["prompt"] = "changed"
+    given.place(tmp_path)
+    given.save()
+
+    assert json.loads(Path(given.entry).read_text()) == {"prompt": "a"}
+
+
+def test_a_data_set_and_numbers_of_numpy_are_taken(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    assert are_rows(datasets.Dataset.from_list(ROWS))
+
+    as_set = written(datasets.Dataset.from_list(ROWS), tmp_path)
+    as_numpy = written([{**row, "answer": np.int64(row["answer"])} for row in ROWS], tmp_path)
+
+    assert as_set == as_numpy == written(ROWS, tmp_path)
+
+
+class Growing(list):
+    """Gains a row each time it is read."""
+
+    def __iter__(self):
+        for row in list(super().__iter__()):
+            self.append(row)
+            yield row
+
+
+class GrowingRow(UserDict):
+    """Gains a column while it is read."""
+
+    def __iter__(self):
+        for key in super().__iter__():
+            self["more"] = 1
+            yield key
+
+
+class Stream:
+    column_names = ("prompt",)
+
+    def __getitem__(self, index):
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"prompt": "a"}, "b"], r"data\[1\]: expected a row as a mapping .* got 'b' \(str\)"),
+        ([{"prompt": "a"}, None], r"data\[1\]: expected a row"),
+        ([{1: "a"}], r"data\[0\]: expected text as the name of a column, got 1"),
+        ([{"prompt": "a", "picture": object()}], r"data\[0\]: its column 'picture' .*object"),
+        ([{"prompt": "a", "x": float("nan")}], r"data\[0\]: its column 'x' cannot be written"),
+        (Growing([{"prompt": "a"}]), "the rows changed while they were read: 1 at first"),
+        ([GrowingRow(prompt="a")], r"data\[0\]: the row changed while it was read"),
+        (Stream(), "expected rows whose number is known; got a stream"),
+    ],
+)
+def test_bad_rows_are_named(rows, said):
+    with pytest.raises(DataError, match=said):
+        GivenRows(rows, "train", "keyword data")
