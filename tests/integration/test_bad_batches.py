@@ -57,6 +57,20 @@ def test_a_run_without_any_signal_says_so_once(train, workspace):
     assert "Every advantage of these steps was 0" in warning
 
 
+def test_a_constant_reward_beside_a_kl_term_is_named_once(train, workspace):
+    """The KL's gradient is not 0, so nothing else would say that the reward teaches nothing."""
+    (workspace / "constant.py").write_text("def constant(response):\n    return 0.0\n")
+    kl = ["--algo.kl.mode", "loss", "--algo.kl.estimator", "k3", "--algo.kl.coef", "0.1"]
+    kl += ["--algo.loss.entropy_coef", "0.01"]
+
+    train("run", "--reward", "constant.py:constant", "--steps", "12", *kl)
+
+    log = (workspace / "run/run.log").read_text().splitlines()
+    warnings = [line for line in log if "this run likely learns nothing" in line]
+    assert sum("no prompt had samples of different rewards" in line for line in warnings) == 1
+    assert not [line for line in log if "gradient of norm 0" in line]
+
+
 def test_a_step_whose_groups_are_all_filtered_leaves_the_weights_alone(train, workspace):
     (workspace / "filters.py").write_text(DROP_ALL)
     flags = ["--rollout.filters", "filters.py:drop_all", "--rollout.max_refills", "1"]

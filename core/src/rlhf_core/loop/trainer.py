@@ -9,6 +9,7 @@ from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.learner import LearnOutcome, LearnRequest
 from ..durable.faults import fault_point
 from ..durable.ledger import Ledger
+from ..learning.bad_updates.symptoms import Symptoms, symptoms_of
 from ..learning.bad_updates.zero_gradients import ZeroGradients
 from ..learning.roles import POLICY
 from ..learning.served_weights import check_served_weights
@@ -36,6 +37,7 @@ class Trainer:
         self.ledger = ledger
         self._run = run = session.resolved.run
         self._zero_gradients = ZeroGradients(CAUSES, run.backend.name, run.output)
+        self._symptoms = Symptoms(run.output, symptoms_of(run.rollout.max_new_tokens))
 
     async def step(self) -> FinishedStep:
         """Generate, estimate advantages, update the roles, hand the new weights to the engine.
@@ -91,6 +93,7 @@ class Trainer:
 
         values = metric_values(merge_metrics(metrics))
         self._zero_gradients.note(step, values)
+        self._symptoms.note(step, values)
         values |= {f"{role}/lr_factor": value for role, value in self.state.lr_factors.items()}
         self._adapt_kl(values, batch)
         self._adapt_entropy_bonus(values)
