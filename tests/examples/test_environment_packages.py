@@ -128,3 +128,33 @@ def test_guess_number_is_learned_beyond_what_guessing_without_hints_finds(tmp_pa
 
     assert sum(found[:5]) / 5 < 0.4
     assert sum(found[-20:]) / 20 > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+def test_countdown_is_learned_from_answers_that_are_right_by_chance(tmp_path):
+    """An operator drawn at random is right in about one of four problems."""
+    package = "rlhf-env-countdown"
+    model = prepared(package, tmp_path / "data")
+    rows = tmp_path / "data/demonstrations.jsonl"
+    recipe = ["sft", "-c", str(EXAMPLES / package / "sft.toml"), "--data", str(rows)]
+    shown = tmp_path / "sft"
+    assert main([*recipe, "--model", str(model), "--output", str(shown), *QUIET]) == 0
+
+    lines = trained(package, shown / "model", tmp_path / "run")
+    solved = [line["rollout/env/solved"] for line in lines]
+
+    assert sum(solved[:5]) / 5 < 0.3
+    assert sum(solved[-20:]) / 20 > sum(solved[:5]) / 5 + 0.15
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+def test_frozen_lake_is_learned_from_random_weights(tmp_path):
+    """Random letters never cross a lake."""
+    model = prepared("rlhf-env-frozen-lake", tmp_path / "data")
+    lines = trained("rlhf-env-frozen-lake", model, tmp_path / "run")
+    goal = [line["rollout/env/goal"] for line in lines]
+
+    assert sum(goal[:5]) / 5 < 0.05
+    assert sum(goal[-20:]) / 20 > 0.25

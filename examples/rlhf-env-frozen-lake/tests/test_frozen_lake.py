@@ -142,3 +142,25 @@ def test_the_oracle_crosses_the_lake():
 
     tasks = FrozenLake(FrozenLakeConfig()).tasks("train")
     assert {asyncio.run(episode(tasks[n])) for n in range(20)} == {1.0}
+
+
+def test_a_line_and_letters_play_the_same_game():
+    first, results = play(list("ddrr"), style="text")
+
+    assert first.text == "PFF/FHF/FFG:"
+    assert results[0].observation.text == "SFF/PHF/FFG:"
+    assert [earned(result) for result in results] == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("answer", ["x", "", "D"])
+def test_another_letter_is_no_direction(answer):
+    _, (result,) = play([answer], style="text")
+
+    assert earned(result) == -0.05
+    assert result.observation.text == "?:"
+
+
+def test_the_place_in_a_line():
+    _, (result,) = play(["d"], style="text", show_map=False)
+
+    assert result.observation.text == "2,1:"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from rlhf_core import Config
@@ -19,6 +21,11 @@ class FrozenLakeConfig(Config):
     show_map: bool = Field(
         True,
         description="show the whole lake after each move; false: at the beginning alone, later the place",
+    )
+    style: Literal["chat", "text"] = Field(
+        "chat",
+        description="chat: messages, and a direction in <move></move>; text: the map in a line, and a letter (l, d, r "
+        "or u), for a tiny model",
     )
     no_move_reward: float = Field(
         -0.05, ge=-1.0, le=0.0, description="reward of an answer that names no direction"

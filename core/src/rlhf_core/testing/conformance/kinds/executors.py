@@ -114,16 +114,52 @@ def check_environment_text_is_complete(subject: Subject) -> None:
     for row in rows:
         for index, (turn, following) in enumerate(pairwise(row.turns)):
             between = RENDERER.decode(row.token_ids[turn.end : following.start].tolist())
-            expected = f"\n\n<{index}>\n"
-            assert between == expected, f"{row.uid}: {between!r} after turn {index}: {expected!r}"
+            # A later segment begins with a later turn, whose reward is its number.
+            number = index + int(row.turns[0].reward)
+            expected = f"\n\n<{number}>\n"
+            assert between == expected, f"{row.uid}: {between!r} after turn {number}: {expected!r}"
 
 
 def check_turn_rewards_are_at_their_turns(subject: Subject) -> None:
-    """Each turn carries the reward that the environment gave for it."""
+    """Each turn carries the reward that the environment gave for it, in one segment of its episode."""
     rows, _ = _run(subject)
-    for row in rows:
-        rewards = [turn.reward for turn in row.turns]
-        assert rewards == [float(index) for index in range(len(rewards))], f"{row.uid}: {rewards}"
+    for segments in _episodes(rows):
+        in_order = [[turn.reward for turn in row.turns] for row in segments]
+        rewards = sorted(reward for of_row in in_order for reward in of_row)
+        assert all(of_row == sorted(of_row) for of_row in in_order), (
+            f"{segments[0].uid}: {in_order}"
+        )
+        assert rewards == [float(index) for index in range(len(rewards))], (
+            f"{segments[0].uid}: {rewards}"
+        )
+
+
+def check_segments_are_one_episode(subject: Subject) -> None:
+    """Segments of an episode are numbered from 0, at least one is final, and each has the whole reward of the episode,
+    since groups and losses count episodes."""
+    rows, _ = _run(subject)
+    for segments in _episodes(rows):
+        name = f"episode {segments[0].uid}"
+        numbers = sorted(row.uid.segment for row in segments)
+        assert numbers == list(range(len(segments))), f"{name}: segments {numbers}"
+        assert any(row.is_final for row in segments), f"{name}: no segment is final"
+        rewards = [row.total_reward for row in segments]
+        assert max(rewards) - min(rewards) < 1e-4, f"{name}: rewards {rewards} of its segments"
+
+
+def check_no_token_trains_twice(subject: Subject) -> None:
+    """A completion is an action in one segment of its episode alone; in others that go on from it, it is read."""
+    rows, _ = _run(subject)
+    for segments in _episodes(rows):
+        seen: dict[tuple[int, ...], Uid] = {}
+        for row in segments:
+            for turn in row.turns:
+                # The path through a token names it: paths that go on from one turn are equal up to it.
+                path = tuple(row.token_ids[: turn.end].tolist())
+                assert path not in seen, (
+                    f"{row.uid}: the turn at {turn.start} is an action of {seen[path]} too"
+                )
+                seen[path] = row.uid
 
 
 def check_samples_do_not_depend_on_each_other(subject: Subject) -> None:
@@ -152,6 +188,14 @@ def check_limits_are_kept(subject: Subject) -> None:
         assert len(row.token_ids) <= 14, f"{row.uid}: {len(row.token_ids)} tokens, at most 14"
 
 
+def _episodes(rows: Sequence[Trajectory]) -> list[list[Trajectory]]:
+    """Return the trajectories of each episode, in order of their segments."""
+    episodes: dict[Uid, list[Trajectory]] = {}
+    for row in sorted(rows, key=lambda row: row.uid):
+        episodes.setdefault(row.uid._replace(segment=0), []).append(row)
+    return list(episodes.values())
+
+
 def _has_turns(subject: Subject) -> bool:
     return "environment" in subject.needs
 
@@ -161,6 +205,8 @@ CHECKS = (
     Check(check_tokens_are_kept_as_sampled),
     Check(check_environment_text_is_complete, _has_turns),
     Check(check_turn_rewards_are_at_their_turns, _has_turns),
+    Check(check_segments_are_one_episode),
+    Check(check_no_token_trains_twice),
     Check(check_samples_do_not_depend_on_each_other),
     Check(check_limits_are_kept),
 )
