@@ -118,11 +118,10 @@ class Routes:
         )
         shown = dialect.shown(body)
         agent = headers.get("x-rlhf-agent") or text_of(body.get("agent") or "", "agent")
-        wanted = replace(
-            dialect.read(body, session, self._options),
-            logprobs=shown.logprobs or shown.token_ids,
-            agent=agent,
-        )
+        wanted = dialect.read(body, session, self._options)
+        logprobs = shown.logprobs or shown.token_ids
+        if logprobs or agent:
+            wanted = replace(wanted, logprobs=logprobs, agent=agent)
         answering = session.answers(
             wanted,
             digest_of(route.encode(), request.body),

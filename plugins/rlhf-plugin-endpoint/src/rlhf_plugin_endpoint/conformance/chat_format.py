@@ -34,7 +34,7 @@ class KitRenderer:
     """``contracts.Renderer`` of the kit's format. Control words in contents are ordinary characters."""
 
     def __init__(self) -> None:
-        self._characters = FakeRenderer()
+        self._characters = FakeRenderer(self.render)
 
     def encode(self, text: str) -> list[int]:
         """Return one token for each character."""
@@ -77,7 +77,7 @@ class KitRenderer:
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Return the tokens between the policy's last turn and its next, end-of-sequence first unless ``ended``."""
-        return [*([] if ended else [EOS_ID]), *self.encode("|"), *self.render(messages)]
+        return self._characters.render_next(messages, ended=ended, tools=tools)
 
     def extend(
         self,
@@ -90,8 +90,7 @@ class KitRenderer:
         as_template: bool = False,
     ) -> ChatContinuation:
         """Return the tokens so far and those of ``render_next``; this format never forks."""
-        following = self.render_next(messages, ended=ended, tools=tools)
-        return ChatContinuation(token_ids=(*map(int, token_ids), *following))
+        return self._characters.extend(conversation, token_ids, messages, ended=ended, tools=tools)
 
     def parse(
         self,

@@ -132,6 +132,8 @@ def content_text(value: object, where: str) -> str:
 
 def in_order_of_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages with each run of tool results in the order of the calls that they answer."""
+    if not any(message["role"] == "tool" for message in messages):
+        return tuple(messages)
     ordered: list[Message] = []
     place: dict[str, int] = {}
     start = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,14 @@ class SessionLimits:
     """The engine gives log-probs of all answers, whether or not the run reads them."""
 
 
+class _Wanted(NamedTuple):
+    """What a request changes about the run's sampling."""
+
+    stop: tuple[str, ...]
+    max_new_tokens: int
+    logprobs: bool
+
+
 class EpisodeSession:
     """The requests of one episode.
 
@@ -76,6 +85,9 @@ class EpisodeSession:
         self._turns = asyncio.Semaphore(limits.max_concurrency)
         self._calls: list[SampledCall] = []
         self._answers: dict[bytes, ModelAnswer] = {}
+        # Requests of an episode mostly want the same, and checked parameters are made once for them.
+        self._last_wanted: _Wanted | None = None
+        self._last_sampling = context.sampling
         self._num_requests = 0
         self._num_fresh = 0
         self._num_shown_whole = 0
@@ -178,13 +190,17 @@ class EpisodeSession:
         most = min(own.max_new_tokens, room, request.max_new_tokens or room)
         if self._limits.max_tokens is not None:
             most = min(most, max(1, self._limits.max_tokens - self._num_written))
-        return replace(
-            own,
-            stop=tuple(dict.fromkeys((*own.stop, *request.stop))),
+        wanted = _Wanted(
+            stop=tuple(dict.fromkeys((*own.stop, *request.stop))) if request.stop else own.stop,
             max_new_tokens=most,
-            min_new_tokens=min(own.min_new_tokens, most),
             logprobs=own.logprobs or request.logprobs or self._limits.measures_all,
         )
+        if wanted != self._last_wanted:
+            self._last_wanted = wanted
+            self._last_sampling = replace(
+                own, **wanted._asdict(), min_new_tokens=min(own.min_new_tokens, most)
+            )
+        return self._last_sampling
 
     async def _generate(
         self,
