@@ -72,6 +72,7 @@ WORDS_OF_THE_LANGUAGE = {
     ("core/src/rlhf_core/contracts/executor.py", "function"),
     ("core/src/rlhf_core/data/chat/parsing/blocks.py", "function"),
     ("core/src/rlhf_core/data/chat/probing.py", "function"),
+    ("core/src/rlhf_core/data/chat/short_histories.py", "function"),
     ("core/src/rlhf_core/data/chat/turns.py", "function"),
     ("core/src/rlhf_core/contracts/environment.py", "single_turn"),  # kinds of episodes
     ("core/src/rlhf_core/contracts/environment.py", "multi_turn"),

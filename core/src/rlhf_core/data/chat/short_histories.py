@@ -31,7 +31,7 @@ _TOOLS = ({"type": "function", "function": {"name": "look", "parameters": {"type
 
 
 class TurnShape(NamedTuple):
-    """What a template may look at in the last turn of a conversation."""
+    """Properties of the last turn of a conversation that a template may look at."""
 
     has_system: bool
     has_tools: bool

@@ -51,7 +51,7 @@ class SessionLimits:
 
 
 class _Wanted(NamedTuple):
-    """What a request changes about the run's sampling."""
+    """Changes of a request to the run's sampling."""
 
     stop: tuple[str, ...]
     max_new_tokens: int
