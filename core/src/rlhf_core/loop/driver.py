@@ -137,8 +137,8 @@ class _Run(Generic[RunT, StateT]):
         while self.state.step < course.total_steps:
             if self.control is not None:
                 await self.control.before_step(self.state)
-            if reason := self._stop_reason():
-                return await self._stop(course, reason)
+                if reason := self.control.stop_reason:
+                    return await self._stop(course, reason)
             self._record_step(await course.step())
             last = self.state.step == course.total_steps
             is_best = False
