@@ -1,6 +1,7 @@
 """pass@k and the summary of an evaluation."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,19 @@ def test_summary_by_hand():
         "pass@1": 0.25,
         "pass@2": 0.5,
     }
+
+
+def test_named_rewards_and_metrics_are_means_over_the_episodes_that_have_them():
+    rows = [
+        replace(trajectory(0, 0, 1.0), rewards={"exact": 1.0}, metrics={"exact/length": 4.0}),
+        replace(trajectory(0, 1, 0.0), rewards={"exact": 0.0}, metrics={"moves": 3.0}),
+        replace(trajectory(1, 0, 0.5), rewards={"exact": 0.5}, metrics={"moves": 6.0}),
+    ]
+
+    summary = summarize(batches(rows), pass_threshold=1.0)
+
+    assert summary["reward/exact"] == pytest.approx(0.5)
+    assert (summary["rollout/exact/length"], summary["rollout/moves"]) == (4.0, 4.5)
 
 
 def test_segments_count_once_and_a_threshold_that_is_no_binary_fraction_is_met():

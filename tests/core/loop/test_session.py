@@ -105,6 +105,16 @@ def test_without_held_out_rows_there_is_no_evaluator(opened):
     assert opened(lambda session: session.evaluator) is None
 
 
+@pytest.mark.parametrize(
+    ("changes", "count"), [({"eval": {"every": 2}}, 1), (EVAL, 0), ({"eval": {"every": 0}}, 0)]
+)
+def test_evaluations_without_anything_to_evaluate_on_are_said_once(opened, caplog, changes, count):
+    opened(lambda session: None, changes)
+
+    said = [text for text in caplog.messages if "there is nothing to evaluate on" in text]
+    assert len(said) == count
+
+
 def test_the_runtime_is_told_of_the_roles_the_engine_and_who_plays(opened, small_run):
     opened(lambda session: None, AHEAD)
 

@@ -10,9 +10,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ..batch.metric import metric_values
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.executor import GroupPlayer, RolloutContext, RolloutExecutor
 from ..rng import eval_seed
+from ..rollouts.batch_metrics import named_metrics
 from ..rollouts.cursor import Tasks
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.players import player_for
@@ -121,10 +123,12 @@ def _ks(num_samples: int) -> list[int]:
 
 
 def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> dict[str, float]:
-    """Return mean reward, mean response length, share of truncated samples, and pass@k for k = 1, 2, 4, ...
+    """Return mean reward, mean response length, share of truncated samples, pass@k for k = 1, 2, 4, ..., and means of
+    ``reward/NAME`` for each reward and ``rollout/NAME`` for each metric of rewards, environment and executor.
 
-    A sample passes if its total reward is at least ``pass_threshold``, both in float32. Segments of one episode count
-    once: with the largest reward, the actions of all, and as truncated if one of them is.
+    A mean of a named metric is over the episodes that have it. A sample passes if its total reward is at least
+    ``pass_threshold``, both in float32. Segments of one episode count once: with the largest reward, the actions of
+    all, and as truncated if one of them is.
     """
     if not batches:
         return {}
@@ -140,6 +144,7 @@ def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> di
         "response_length": float(batch.num_actions.sum() / len(first)),
         "truncated": float(np.mean(np.bincount(batch.episode, weights=batch.truncated) > 0)),
         **{f"pass@{k}": float(np.mean(pass_at_k(passed, total, k))) for k in _ks(int(total.min()))},
+        **metric_values(named_metrics(batch)),
     }
 
 

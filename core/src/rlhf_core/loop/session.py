@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.images import image_reader
 from ..rollouts.source import Ahead, RolloutSource
 from .evaluation import Evaluator, metric_names
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,13 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     tasks = load_task_set(run, renderer, players, makers, images)
     eval_sets = load_eval_sets(run, renderer, players, makers, images)
     _check_best_metric(run, eval_sets)
+    if run.eval.every and not eval_sets:
+        log.warning(
+            "--eval.every %d: there is nothing to evaluate on, so nothing is evaluated. Add --eval.data FILE or "
+            "--eval.fraction 0.05, or an environment that makes tasks of the split %s",
+            run.eval.every,
+            run.eval.environment_split,
+        )
     total_steps = total_steps_of(resolved, tasks)
 
     score = await _start_rewards(resolved, stack)

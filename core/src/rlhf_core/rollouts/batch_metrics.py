@@ -31,11 +31,20 @@ def batch_metrics(batch: TrajectoryColumns) -> Metrics:
     }
     if count < len(batch):
         metrics["rollout/rows"] = Metric(float(len(batch)), reduction="sum")
+    return metrics | named_metrics(batch)
+
+
+def named_metrics(batch: TrajectoryColumns) -> Metrics:
+    """Return ``reward/NAME`` for each reward, and ``rollout/NAME`` for each metric that rewards, the environment and
+    the executor report, as means over the episodes that have it."""
+    metrics: Metrics = {}
     named = {f"reward/{name}": column for name, column in batch.rewards.items()}
     named |= {f"rollout/{name}": column for name, column in batch.metrics.items()}
     for name, column in named.items():
         present = ~np.isnan(column)
-        values = per_episode(column[present], np.unique(episode[present], return_inverse=True)[1])
+        values = per_episode(
+            column[present], np.unique(batch.episode[present], return_inverse=True)[1]
+        )
         metrics[name] = Metric(float(values.sum()), len(values))
     return metrics
 
