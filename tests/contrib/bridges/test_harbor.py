@@ -265,7 +265,7 @@ def test_variables_come_from_the_task_and_what_it_asks_of_the_host_from_the_opti
 
 @in_a_sandbox
 @pytest.mark.usefixtures("no_process_left")
-def test_commands_end_with_the_run_that_is_killed(folder):
+def test_commands_end_with_the_run_that_is_killed(folder, tmp_path):
     code = textwrap.dedent(f"""
         import asyncio, os, signal
         from tests.contrib.bridges.test_harbor import command, play
@@ -278,7 +278,11 @@ def test_commands_end_with_the_run_that_is_killed(folder):
     """)
 
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=False, timeout=HANG_S
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # A killed run leaves its files.
+        check=False,
+        timeout=HANG_S,
     )
 
     assert ended.returncode == -signal.SIGKILL
