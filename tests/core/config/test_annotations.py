@@ -31,6 +31,8 @@ Share = Annotated[float, Field(ge=0)]
         (int, 3, 3),
         (bool, True, True),
         (Mapping[str, float], {"a": Words(("1",))}, {"a": "1"}),
+        (Mapping[str, bool], {"a": Words()}, {"a": True}),
+        (Mapping[str, object], {"a": {"b": Words(("1",)), "c": 2}}, {"a": {"b": "1", "c": 2}}),
         (str | int, "3", "3"),
     ],
 )

@@ -28,7 +28,7 @@ class VerifiersConfig(Config):
     settings: dict[str, JsonValue] = Field(
         default_factory=dict,
         description="further options, as in the table env of a file of verifiers: "
-        "--env.verifiers.settings.agent '{\"max_turns\": 4}'",
+        "--env.verifiers.settings.agent.max_turns 4",
     )
 
 

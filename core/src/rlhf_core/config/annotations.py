@@ -79,10 +79,20 @@ def convert(annotation: Any, value: Any) -> Any:
         values = list(value) if isinstance(value, list | tuple) else [value]
         return [_from_file(item, entry) for entry in values]
     if is_table(annotation) and isinstance(value, Mapping):
-        return {
-            key: entry[-1] if isinstance(entry, Words) else entry for key, entry in value.items()
-        }
+        return _table(value)
     return _from_file(annotation, value)
+
+
+def _table(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with free keys, and tables in it: the last of a flag's words is the text of its entry, and a flag
+    without one says true."""
+    kept: dict[str, Any] = {}
+    for key, entry in entries.items():
+        if isinstance(entry, Words):
+            kept[key] = entry[-1] if entry else True
+        else:
+            kept[key] = _table(entry) if isinstance(entry, Mapping) else entry
+    return kept
 
 
 def type_name(annotation: Any) -> str:
