@@ -1,4 +1,4 @@
-"""Tasksets of verifiers 0.4 in an interpreter of their own, played over the wire."""
+"""Environments of verifiers in interpreters of their own, played over the wire."""
 
 import asyncio
 from itertools import islice
@@ -254,3 +254,22 @@ def test_an_episode_that_is_given_up_leaves_the_others_alone(host, rows):
 
     assert done
     assert rewards == again == {"right": 2.0, "short": 0.5}
+
+
+def test_an_environment_of_the_first_api_that_fails_says_which_and_versions(tmp_path):
+    python = extended(tmp_path / "python", own_interpreter("verifiers-0.3"), TASKSETS)
+    environment = ComponentRef(
+        kind="rlhf_environments", name="verifiers_v0", options={"id": "bridge_broken_v0"}
+    )
+    options = IsolationOptions(isolation="venv", python=python, step_timeout_s=HANG_S)
+
+    async def fails():
+        opened = EnvironmentHost("old", environment, "", options)
+        try:
+            await episode(opened, {}, [])
+        finally:
+            await opened.close()
+
+    message = r"bridge_broken_v0 \(verifiers 0\.3\.\d+\): ValueError: no such passage"
+    with pytest.raises(RolloutError, match=message):
+        asyncio.run(fails())
