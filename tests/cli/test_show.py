@@ -153,3 +153,29 @@ def test_long_lines_are_not_cut_or_wrapped(run_of, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "word " * 100 + "end" in lines
     assert any("reward_of_number_0 1" in line and "reward_of_number_19 1" in line for line in lines)
+
+
+def with_images(run):
+    (run / "media/ab").mkdir(parents=True)
+    (run / "media/ab/abc.png").write_bytes(b"pixels")
+    image = {"file": "media/ab/abc.png", "width": 16, "height": 8, "tokens": [3, 5]}
+    return sample(1, 0, images=[image])
+
+
+def test_images_are_shown_by_place_and_size(run_of, tmp_path, capsys):
+    show(run_of(with_images(tmp_path)))
+
+    assert f"image: {tmp_path}/media/ab/abc.png  16 x 8, tokens 3-4" in capsys.readouterr().out
+
+
+def test_images_can_be_copied(run_of, tmp_path):
+    run = run_of(with_images(tmp_path), sample(1, 1))
+
+    show(run, images=tmp_path / "out")
+
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == {
+        "0.0.0.0-1.png": b"pixels"
+    }
+    (tmp_path / "media/ab/abc.png").unlink()
+    with pytest.raises(ConfigError, match=r"--images .*cannot be copied: No such file"):
+        show(run, images=tmp_path / "out")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,10 +32,16 @@ def show(
     as_json: Annotated[
         bool, typer.Option("--json", help="one JSON object per line, as recorded")
     ] = False,
+    images: Annotated[
+        Path | None,
+        typer.Option("--images", help="folder into which the samples' images are copied"),
+    ] = None,
 ) -> None:
-    """Show sample rollouts of a step: prompt, response, and each reward."""
+    """Show sample rollouts of a step: prompt, response, each reward, and where images are."""
     chosen, samples = read_samples(run, step)
     samples = samples[:limit]
+    if images is not None:
+        copy_images(run, samples, images)
     if as_json:
         for sample in samples:
             print(json.dumps(sample))
@@ -43,7 +50,25 @@ def show(
     count = "1 sample" if len(samples) == 1 else f"{len(samples)} samples"
     console.print(Text(f"{run}, step {chosen}: {count}", style="bold"), soft_wrap=True)
     for sample in samples:
-        _print_sample(console, sample)
+        _print_sample(console, sample, run)
+
+
+def copy_images(run: Path, samples: Sequence[Sample], folder: Path) -> None:
+    """Copy the images of samples into a folder, named by the sample and their place in it.
+
+    Raises:
+        ConfigError: an image is gone, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for sample in samples:
+            for number, image in enumerate(sample.get("images", ()), start=1):
+                source = run / image["file"]
+                shutil.copyfile(source, folder / f"{sample['uid']}-{number}{source.suffix}")
+    except OSError as error:
+        raise ConfigError(
+            f"--images {folder}: the images cannot be copied: {error.strerror} ({error.filename})"
+        ) from error
 
 
 def read_samples(run: Path, step: int | None) -> tuple[int, list[Sample]]:
@@ -122,12 +147,18 @@ def _ranges(steps: list[int]) -> str:
     return f"steps {', '.join(shown)}"
 
 
-def _print_sample(console: Console, sample: Sample) -> None:
+def _print_sample(console: Console, sample: Sample, run: Path) -> None:
     title = f"{sample['uid']}  {_scores(sample)}"
     console.print(Text(f"\n{_printable(title, console)}", style="bold"), soft_wrap=True)
     for label in ("prompt", "response"):
         console.print(Text(f"{label}:", style="dim"))
         console.print(Text(_printable(sample[label], console)), soft_wrap=True)
+    for image in sample.get("images", ()):
+        first, end = image["tokens"]
+        where = (
+            f"{run / image['file']}  {image['width']} x {image['height']}, tokens {first}-{end - 1}"
+        )
+        console.print(Text(f"image: {_printable(where, console)}", style="dim"), soft_wrap=True)
 
 
 def _scores(sample: Sample) -> str:
