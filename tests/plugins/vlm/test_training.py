@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.plugins.vlm.vlm_material import LORA, moved, plan_for, train_batch
+from tests.plugins.vlm.vlm_material import LORA, in_tower, moved, plan_for, train_batch
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
 from rlhf_core.contracts import ValueObjective
@@ -27,17 +27,15 @@ def changed(backend, batch) -> set[str]:
     return {name for name, digest in after.items() if digest != before[name]}
 
 
-def in_tower(name: str) -> bool:
-    return ".visual." in name or ".vision_tower." in name
-
-
 def test_everything_learns(stage, batch):
     backend = stage.backend()
 
     missing = set(hashes(backend)) - changed(backend, batch)
 
     # An attention's key bias moves all scores of a query alike, so that its gradient is rounding, or nothing.
-    assert {name for name in missing if "k_proj.bias" not in name} == set()
+    # LLaVA reads the last layer of its tower but one, as the real one does: what comes behind it has no gradient.
+    idle = ("k_proj.bias", "vision_tower.encoder.layers.2.", "vision_tower.post_layernorm")
+    assert {name for name in missing if not any(part in name for part in idle)} == set()
 
 
 def test_a_frozen_tower_stays_as_it_is_to_the_bit(stage, batch):

@@ -203,6 +203,11 @@ def own_processor(stage: Stage):
     return AutoImageProcessor.from_pretrained(stage.path, backend="pil")
 
 
+def in_tower(name: str) -> bool:
+    """Whether a weight is of the part that reads pixels."""
+    return ".visual." in name or ".vision_tower." in name
+
+
 def train_batch(batch: TrajectoryColumns) -> TrainBatch:
     """Advantages that differ from token to token."""
     size = int(batch.num_actions.sum())

@@ -20,19 +20,22 @@ WORDS = (
     "<|vision_end|>",
     "<|image_pad|>",
     "<|video_pad|>",
+    "<image>",
 )
-"""Control tokens of the Qwen families beside those of the tiny tokenizer."""
+"""Control tokens of the families beside those of the tiny tokenizer."""
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
     "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}"
-    "{% if part['type'] == 'image' or 'image' in part %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% if part['type'] == 'image' or 'image' in part %}IMAGE"
     "{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""A template that does with images and text what Qwen2.5-VL's does."""
+"""A template that does with messages what Qwen2.5-VL's does; ``IMAGE`` is the place of the family's marker."""
 PATCH, MERGE = 4, 2
 """Pixels of a patch's side, and patches of the side of what becomes one feature."""
-VISION_FAMILIES = ("qwen2_5_vl",)
+LLAVA_SIDE = 24
+"""Pixels of the side of the images that the tiny LLaVA reads, as 9 tokens each."""
+VISION_FAMILIES = ("qwen2_5_vl", "qwen3_vl", "llava")
 
 
 def write_tiny_vision_model(
@@ -49,7 +52,7 @@ def write_tiny_vision_model(
     seed: int = 0,
 ) -> Path:
     """Write a random image-text model of ``family``, its tokenizer and its processor into ``folder``, and return the
-    folder. An image of 8 by 8 pixels is one token.
+    folder. For the Qwen families an image of 8 by 8 pixels is one token.
 
     Args:
         family: one of ``VISION_FAMILIES``.
@@ -61,7 +64,7 @@ def write_tiny_vision_model(
     import torch
     from transformers import AutoModelForImageTextToText
 
-    tokenizer = tiny_vision_tokenizer(alphabet)
+    tokenizer = tiny_vision_tokenizer(alphabet, family)
     config = tiny_vision_config(
         family,
         tokenizer,
@@ -82,12 +85,15 @@ def write_tiny_vision_model(
     return folder
 
 
-def tiny_vision_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
+def tiny_vision_tokenizer(
+    alphabet: str = ALPHABET, family: str = "qwen2_5_vl"
+) -> PreTrainedTokenizerFast:
     """Return the tiny tokenizer with the control tokens and a chat template of image-text models."""
     tokenizer = tiny_tokenizer(alphabet)
     tokenizer.add_special_tokens({"additional_special_tokens": list(WORDS)})
     tokenizer.eos_token = "<|im_end|>"
-    tokenizer.chat_template = CHAT_TEMPLATE
+    marker = "<image>" if family == "llava" else "<|vision_start|><|image_pad|><|vision_end|>"
+    tokenizer.chat_template = CHAT_TEMPLATE.replace("IMAGE", marker)
     return tokenizer
 
 
@@ -107,9 +113,6 @@ def tiny_vision_config(
     Raises:
         ValueError: the family is not one of ``VISION_FAMILIES``.
     """
-    from transformers import Qwen2_5_VLConfig
-
-    ids = {word.strip("<|>"): tokenizer.convert_tokens_to_ids(word) for word in WORDS}
     head_dim = hidden_size // num_heads
     text: dict[str, Any] = {
         "vocab_size": len(tokenizer),
@@ -123,36 +126,84 @@ def tiny_vision_config(
         "tie_word_embeddings": tied,
         "pad_token_id": 0,
         "bos_token_id": 1,
-        "eos_token_id": ids["im_end"],
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 10_000.0,
-            "mrope_section": _sections(head_dim // 2),
-        },
+        "eos_token_id": tokenizer.eos_token_id,
     }
     vision: dict[str, Any] = {
-        "depth": vision_layers,
         "hidden_size": hidden_size,
         "intermediate_size": 2 * hidden_size,
+        "initializer_range": initializer_range,
+    }
+    if family == "llava":
+        return _llava(tokenizer, text, vision, vision_layers, tied)
+    if family in VISION_FAMILIES:
+        return _qwen(family, tokenizer, text, vision, vision_layers, head_dim, tied)
+    raise ValueError(f"unknown family {family!r}; expected one of {', '.join(VISION_FAMILIES)}")
+
+
+def _qwen(
+    family: str,
+    tokenizer: PreTrainedTokenizerFast,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    layers: int,
+    head_dim: int,
+    tied: bool,
+) -> PretrainedConfig:
+    from transformers import Qwen2_5_VLConfig, Qwen3VLConfig
+
+    text["rope_parameters"] = {
+        "rope_type": "default",
+        "rope_theta": 10_000.0,
+        "mrope_section": _sections(head_dim // 2),
+    }
+    vision |= {
+        "depth": layers,
         "num_heads": 2,
         "patch_size": PATCH,
         "spatial_merge_size": MERGE,
         "temporal_patch_size": 2,
-        "out_hidden_size": hidden_size,
-        "initializer_range": initializer_range,
+        "out_hidden_size": text["hidden_size"],
     }
-    if family == "qwen2_5_vl":
-        return Qwen2_5_VLConfig(
-            text_config=text,
-            vision_config=vision
-            | {"window_size": 4 * PATCH, "fullatt_block_indexes": [vision_layers - 1]},
-            image_token_id=ids["image_pad"],
-            video_token_id=ids["video_pad"],
-            vision_start_token_id=ids["vision_start"],
-            vision_end_token_id=ids["vision_end"],
-            tie_word_embeddings=tied,
-        )
-    raise ValueError(f"unknown family {family!r}; expected one of {', '.join(VISION_FAMILIES)}")
+    names = ("image_pad", "video_pad", "vision_start", "vision_end")
+    ids = [tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in names]
+    common: dict[str, Any] = {
+        "image_token_id": ids[0],
+        "video_token_id": ids[1],
+        "vision_start_token_id": ids[2],
+        "vision_end_token_id": ids[3],
+        "tie_word_embeddings": tied,
+    }
+    if family == "qwen3_vl":
+        text["head_dim"] = head_dim
+        vision |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+        return Qwen3VLConfig(text_config=text, vision_config=vision, **common)
+    vision |= {"window_size": 4 * PATCH, "fullatt_block_indexes": [layers - 1]}
+    return Qwen2_5_VLConfig(text_config=text, vision_config=vision, **common)
+
+
+def _llava(
+    tokenizer: PreTrainedTokenizerFast,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    layers: int,
+    tied: bool,
+) -> PretrainedConfig:
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
+
+    tower = CLIPVisionConfig(
+        **vision,
+        num_hidden_layers=layers + 1,  # the model reads the last layer but one
+        num_attention_heads=2,
+        image_size=LLAVA_SIDE,
+        patch_size=PATCH * MERGE,
+        projection_dim=text["hidden_size"],
+    )
+    return LlavaConfig(
+        text_config=LlamaConfig(**text),
+        vision_config=tower,
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        tie_word_embeddings=tied,
+    )
 
 
 def _sections(half: int) -> list[int]:
@@ -162,9 +213,12 @@ def _sections(half: int) -> list[int]:
 
 
 def _processor(family: str) -> Any:
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    assert family in VISION_FAMILIES
+    if family == "llava":
+        square = {"height": LLAVA_SIDE, "width": LLAVA_SIDE}
+        return CLIPImageProcessorPil(size={"shortest_edge": LLAVA_SIDE}, crop_size=square)
     area = (PATCH * MERGE) ** 2
     return Qwen2VLImageProcessorPil(
         patch_size=PATCH,

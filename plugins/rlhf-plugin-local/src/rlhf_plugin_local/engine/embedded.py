@@ -49,8 +49,9 @@ class EmbeddedEngine:
 
     Tokens depend on seed, prompt and weights alone. On a CPU that holds to the bit for dense models, because the rows
     of every product are independent of their number (see ``prefill.ROW_MULTIPLE``). Log-probs of a mixture of
-    experts, those behind an image, and everything on a GPU, may differ in their last bits with the batch, because kernels are chosen by size;
-    a token then changes only if its uniform number falls within that rounding of a boundary.
+    experts, those behind an image, and everything on a GPU, may differ in their last bits with the batch, because
+    kernels are chosen by size; a token then changes only if its uniform number falls within that rounding of a
+    boundary.
 
     After weights are updated under running requests (``pause``, ``update_weights``, ``resume``), their keys and values
     in the cache stay those of the older weights.

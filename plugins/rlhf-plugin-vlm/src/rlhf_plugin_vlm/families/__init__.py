@@ -6,7 +6,12 @@ from collections.abc import Callable, Mapping
 
 from rlhf_torch.vision.family import VisionFamily
 
-from .qwen2_5_vl import Qwen25Vl
+from .llava import Llava
+from .qwen_vl import QwenVl
 
-FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {"qwen2_5_vl": Qwen25Vl}
+FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
+    "llava": Llava,
+    "qwen2_5_vl": QwenVl,
+    "qwen3_vl": QwenVl,
+}
 """``model_type`` -> the family, called with path, configuration, options and ``trust_remote_code``."""

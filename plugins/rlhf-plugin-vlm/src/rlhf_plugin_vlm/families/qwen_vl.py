@@ -1,7 +1,8 @@
-"""Qwen2.5-VL: as many pads as an image has features, and positions by time, row and column (M-RoPE).
+"""Qwen2.5-VL and Qwen3-VL: as many pads as an image has features, and positions by time, row and column (M-RoPE).
 
 The image's tokens are ``<|image_pad|>`` alone; the chat template writes ``<|vision_start|>`` and ``<|vision_end|>``
 around them. Text counts on behind an image from its longer side, not from the number of its tokens.
+In Qwen3-VL the first layers of the text model read features of their own (DeepStack, arXiv:2406.04334).
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class PadTokens:
         return (self.marker_id,) * int(patches // self._processor.merge_size**2)
 
 
-class Qwen25Vl:
-    """Implements ``rlhf_torch.vision.family.VisionFamily`` for Qwen2.5-VL.
+class QwenVl:
+    """Implements ``rlhf_torch.vision.family.VisionFamily`` for Qwen2.5-VL and Qwen3-VL.
 
     Raises:
         ConfigError: the processor or the tokenizer is missing, or another model's.
@@ -106,17 +107,27 @@ class Qwen25Vl:
 
     def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> Features:
         """Return the features of pictures, one picture's after the other's."""
-        device = self.tower(model).get_parameter("merger.ln_q.weight").device
+        device = next(self.tower(model).parameters()).device
         pixels, grids = (
             torch.cat([picture.inputs[name] for picture in pictures]).to(device)
             for name in ("pixel_values", "image_grid_thw")
         )
         found = model.base_model.get_image_features(pixels, grids, return_dict=True)
-        return Features(torch.cat(list(found.pooler_output)))
+        layers = getattr(found, "deepstack_features", None) or ()
+        return Features(
+            torch.cat(list(found.pooler_output)), tuple(torch.cat(list(layer)) for layer in layers)
+        )
 
     def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
-        """Return nothing: features enter in the place of embeddings alone."""
-        return {}
+        """Return what Qwen3-VL's first layers read; nothing for Qwen2.5-VL."""
+        if not features.layers:
+            return {}
+        has_feature = torch.zeros(1, num_tokens, dtype=torch.bool, device=places.device)
+        has_feature[0, places] = True
+        return {
+            "visual_pos_masks": has_feature,
+            "deepstack_visual_embeds": list(features.layers),
+        }
 
     def positions(
         self, num_tokens: int, spans: Sequence[MediaSpan], pictures: Sequence[Picture]

@@ -1,0 +1,239 @@
+"""Images of tasks and environments in episodes: their tokens line up, and a bad one is its environment's failure."""
+
+import asyncio
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.images import noisy
+
+from rlhf_core import RolloutError
+from rlhf_core.contracts import (
+    Completion,
+    Observation,
+    RolloutContext,
+    SamplingParams,
+    StepResult,
+    Stop,
+    Task,
+    Uid,
+)
+from rlhf_core.data.chat.renderer import TokenizerRenderer
+from rlhf_core.media import (
+    ImageReader,
+    MediaDesk,
+    MediaLimits,
+    MediaOptions,
+    MediaRef,
+    collapsed,
+    image_parts,
+)
+from rlhf_core.testing.tiny_vision import tiny_vision_tokenizer
+from rlhf_plugin_agents.config import MultiTurnConfig, SingleTurnConfig
+from rlhf_plugin_agents.multi_turn import MultiTurn
+from rlhf_plugin_agents.single_turn import SingleTurn
+
+RENDERER = TokenizerRenderer(tiny_vision_tokenizer())
+PAD = RENDERER.tokenizer.convert_tokens_to_ids("<|image_pad|>")
+END = RENDERER.tokenizer.eos_token_id
+WORDS = RENDERER.encode("abcdefgh")
+
+
+class Pads:
+    """As many pads as an image is wide."""
+
+    marker_id = PAD
+    never_sampled = (PAD,)
+
+    def tokens_of(self, image: MediaRef) -> tuple[int, ...]:
+        return (PAD,) * image.width
+
+
+class Writer:
+    """An engine that writes a few letters by seed, or what it is told."""
+
+    def __init__(self, answer=None) -> None:
+        self.answer = answer
+        self.requests = []
+
+    async def generate(self, request):
+        self.requests.append(request)
+        return [self._complete(seed, request.sampling.max_new_tokens) for seed in request.seeds]
+
+    def _complete(self, seed, most):
+        tokens = self.answer or [*WORDS[: 1 + seed % 4], END]
+        tokens = tokens[:most]
+        count = len(tokens)
+        return Completion(
+            token_ids=np.array(tokens, dtype=np.int32),
+            logprobs=np.zeros(count, dtype=np.float32),
+            weight_version=np.zeros(count, dtype=np.int32),
+            stop=Stop.EOS if tokens[-1] == END else Stop.LENGTH,
+        )
+
+
+class Shows:
+    """Shows a list of observations, each a list of texts and of widths of images."""
+
+    def __init__(self, observations) -> None:
+        self.observations = [self._message(parts) for parts in observations]
+        self.turn = 0
+
+    async def reset(self, task, seed):
+        return self.observations[0]
+
+    async def step(self, action):
+        self.turn += 1
+        is_last = self.turn == len(self.observations)
+        shown = Observation() if is_last else self.observations[self.turn]
+        return StepResult(observation=shown, done=is_last)
+
+    async def close(self): ...
+
+    def _message(self, parts):
+        content = [
+            {"type": "text", "text": part}
+            if isinstance(part, str)
+            else {"type": "image", "image": noisy(part, 4) if isinstance(part, int) else part}
+            for part in parts
+        ]
+        return Observation(messages=({"role": "user", "content": content},))
+
+
+def context(engine, folder, make=None, *, max_length=1000, images=True, max_images=16):
+    limits = MediaLimits(max_images=max_images)
+    reader = ImageReader(MediaDesk(MediaOptions(folder=str(folder), limits=limits)), Pads())
+    return RolloutContext(
+        engine=engine,
+        renderer=RENDERER,
+        sampling=SamplingParams(max_new_tokens=6),
+        max_length=max_length,
+        seed=lambda sample, turn: 5 * sample + 3 * turn,
+        environment=None if make is None else lambda task: make(),
+        images=reader if images else None,
+    )
+
+
+def play(observations, folder, *, engine=None, config=None, **options):
+    def make():
+        return Shows(observations)
+
+    executor = MultiTurn(MultiTurnConfig(**(config or {})))
+    told = context(engine or Writer(), folder, make, **options)
+    (trajectory,) = asyncio.run(executor.run(Task(uid=Uid(0, 0)), [0], told))
+    return trajectory
+
+
+PARTS = st.lists(
+    st.one_of(st.integers(2, 9), st.text(alphabet="xy <|image_pad|>", min_size=1, max_size=20)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(PARTS, min_size=1, max_size=5), st.integers(60, 200))
+def test_placeholders_masks_and_references_line_up(observations, max_length):
+    """For any mix of texts and images over several turns, some of which are cut off for want of room."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            row = play(observations, Path(folder), max_length=max_length)
+        except RolloutError as error:
+            if "leaves no room for an action" not in str(error):
+                raise
+            return
+
+    shown = [part for parts in observations for part in parts if isinstance(part, int)]
+    widths = [span.image.width for span in row.media]
+    assert widths == shown[: len(widths)]
+    assert len(row.token_ids) <= max_length
+    is_pad = row.token_ids == PAD
+    assert int(is_pad.sum()) == sum(widths)
+    for span in row.media:
+        assert is_pad[span.start : span.end].all()
+        assert span.length == span.image.width
+        assert not row.action_mask[span.start : span.end].any()
+    if len(widths) < len(shown):
+        assert row.truncated or len(row.turns) == MultiTurnConfig().max_turns
+    short = collapsed(row.token_ids.tolist(), row.media, PAD)
+    assert short.count(PAD) == len(widths)
+
+
+def test_what_was_sampled_stays_and_later_turns_append(tmp_path):
+    engine = Writer()
+
+    row = play([[3, "one"], ["two", 2, 4]], tmp_path, engine=engine)
+
+    first, second = engine.requests
+    assert [span.image.width for span in first.media] == [3]
+    assert [span.image.width for span in second.media] == [3, 2, 4]
+    assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
+    assert tuple(row.token_ids[: len(second.prompt_ids)].tolist()) == second.prompt_ids
+    assert row.media == second.media
+
+
+def test_a_prompt_of_data_has_its_images_in_a_single_turn(tmp_path):
+    engine = Writer()
+    told = context(engine, tmp_path)
+    messages = told.images.messages([{"role": "user", "content": "x<image>"}], [noisy(5, 4)])
+    (part,) = image_parts(messages)
+    task = Task(
+        uid=Uid(0, 0),
+        prompt_ids=tuple(RENDERER.render(messages)),
+        media=(MediaRef.of(part["media"]),),
+    )
+
+    rows = asyncio.run(SingleTurn(SingleTurnConfig()).run(task, [0, 1], told))
+
+    assert [row.media[0].length for row in rows] == [5, 5]
+    assert engine.requests[0].media == rows[0].media
+    with pytest.raises(RolloutError, match="0 images and 1 places"):
+        asyncio.run(SingleTurn(SingleTurnConfig()).run(replace(task, media=()), [0], told))
+
+
+@pytest.mark.parametrize(
+    ("observations", "options", "reason"),
+    [
+        ([[b"nothing"]], {}, "reset of Shows: an image of the observation.*not a whole PNG"),
+        ([["a"], [b""]], {}, "step of Shows: an image of the observation.*no bytes"),
+        ([["a"], ["gone.png"]], {}, ""),
+        ([[2, 2], [2, 2]], {"max_images": 3}, r"step of Shows: .*4 images .*--data\.max_images"),
+        ([[2]], {"images": False}, "reset of Shows: an image .*model reads text alone"),
+    ],
+)
+def test_a_bad_image_is_the_environments_failure(tmp_path, observations, options, reason):
+    if not reason:  # a name in a text is no image
+        assert play(observations, tmp_path, **options).media == ()
+        return
+    with pytest.raises(RolloutError, match=reason):
+        play(observations, tmp_path, **options)
+
+
+def test_a_bad_image_in_a_later_turn_may_cost_a_reward_instead(tmp_path):
+    config = {"on_error": "value", "error_reward": -1.0}
+
+    row = play([["a"], [b"nothing"]], tmp_path, config=config)
+
+    assert row.total_reward == -1.0
+
+
+def test_an_engine_that_samples_an_image_is_refused(tmp_path):
+    with pytest.raises(RolloutError, match=f"the engine sampled token {PAD}, which stands for"):
+        play([["a"]], tmp_path, engine=Writer([*WORDS[:1], PAD]))
+
+
+def test_tokens_that_an_environment_expanded_itself_are_refused(tmp_path):
+    """Its pads are markers without images: the run would expand them once more."""
+
+    class Expands(Shows):
+        async def reset(self, task, seed):
+            return Observation(token_ids=(*WORDS, PAD, PAD))
+
+    executor = MultiTurn(MultiTurnConfig())
+    told = context(Writer(), tmp_path, lambda: Expands([["a"]]))
+    with pytest.raises(RolloutError, match="0 images and 2 places"):
+        asyncio.run(executor.run(Task(uid=Uid(0, 0)), [0], told))
