@@ -47,7 +47,9 @@ def trained(package: str, model: Path, output: Path, *flags: str) -> list[dict[s
 
 
 def test_there_are_packages():
-    assert {"countdown", "guess_number", "frozen_lake", "calculator"} <= set(PACKAGES.values())
+    assert {"countdown", "guess_number", "frozen_lake", "calculator", "shapes"} <= set(
+        PACKAGES.values()
+    )
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -158,3 +160,30 @@ def test_frozen_lake_is_learned_from_random_weights(tmp_path):
 
     assert sum(goal[:5]) / 5 < 0.05
     assert sum(goal[-20:]) / 20 > 0.25
+
+
+def right_of(lines: list[dict[str, float]], count: int = 10) -> float:
+    """The share of right answers in the last steps."""
+    return sum(line["rollout/env/right"] for line in lines[-count:]) / count
+
+
+@pytest.mark.slow
+def test_two_steps_of_shapes(tmp_path):
+    model = prepared("rlhf-env-shapes", tmp_path / "data")
+    small = ("--steps", "2", "--rollout.batch_size", "4", "--eval.max_samples", "4")
+    lines = trained("rlhf-env-shapes", model, tmp_path / "run", *small)
+
+    assert len(lines) == 2
+    assert len([path for path in (tmp_path / "run/media").rglob("*.png")]) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+def test_colors_are_learned_from_images_and_not_without(tmp_path):
+    """Guessing names one color of four."""
+    model = prepared("rlhf-env-shapes", tmp_path / "data")
+    seeing = trained("rlhf-env-shapes", model, tmp_path / "seeing")
+    blind = trained("rlhf-env-shapes", model, tmp_path / "blind", "--env.shapes.image", "false")
+
+    assert right_of(seeing) >= 0.5
+    assert right_of(blind) < 0.35
