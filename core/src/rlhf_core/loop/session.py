@@ -76,8 +76,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     renderer = TokenizerRenderer(tokenizer, control_words=run.data.control_words)
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
-    makers = TaskMakers(environments)
-    stack.push_async_callback(makers.close)
+    makers = _task_makers(environments, stack)
     images = image_reader(resolved)
     tasks = load_task_set(run, renderer, players, makers, images)
     eval_sets = load_eval_sets(run, renderer, players, makers, images)
@@ -242,6 +241,12 @@ async def _start_environments(resolved: Resolved, stack: AsyncExitStack) -> Envi
         stack.push_async_callback(environments.close)
         await environments.start()
     return environments
+
+
+def _task_makers(environments: Environments | None, stack: AsyncExitStack) -> TaskMakers:
+    makers = TaskMakers(environments)
+    stack.push_async_callback(makers.close)
+    return makers
 
 
 def _build(resolved: Resolved, slot: str) -> Any:
