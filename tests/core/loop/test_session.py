@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core import Component, ConfigError, DataError, RewardError, RolloutError
 from rlhf_core.contracts import Task, Uid
@@ -185,7 +186,7 @@ def test_what_is_in_flight_is_stopped_before_the_runtime_closes(small_run):
     in_flight = []
 
     def noted(runtime):
-        runtime.engine.delays_s = iter([0.0, 0.0, 0.1, 0.1])
+        runtime.engine.delays_s = iter([0.0, 0.0, HANG_S, HANG_S])
         close = runtime.close
 
         async def noting():

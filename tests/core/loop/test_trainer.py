@@ -4,6 +4,7 @@ import itertools
 import json
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
 from rlhf_core.batch.metric import Metric
@@ -283,7 +284,7 @@ def test_weights_change_only_when_nobody_is_generating(small_run):
 
 def test_weights_that_are_swapped_in_flight_wait_for_nobody(small_run):
     def prepare(runtime):
-        runtime.engine.delays_s = itertools.chain([0.0, 0.0, 0.05], itertools.repeat(0.0))
+        runtime.engine.delays_s = itertools.chain([0.0, 0.0, HANG_S], itertools.repeat(0.0))
 
     changes = {"rollout": {"max_staleness": 1, "in_flight_updates": True}}
     small_run.steps(changes, prepare=prepare)

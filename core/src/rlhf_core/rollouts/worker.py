@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     Requests = Sequence[RewardRequest]
     Scores = Sequence[SampleScore]
 
+__all__ = ["GroupRunner", "RolloutParts", "label_of", "open_rewards", "open_rollouts"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutParts:
