@@ -84,12 +84,12 @@ def stale_weights(right: Function) -> Function:
 def tokenised_again(right: Function) -> Function:
     """The text of a turn is tokenised again, which loses its end-of-sequence."""
 
-    def wrong(self: Any, prompt_ids: Any, completion: Any, agent: str = "") -> Any:
+    def wrong(self: Any, prompt_ids: Any, completion: Any, **named: Any) -> Any:
         if completion.stop == "eos":
             tokens = completion.token_ids.copy()
             tokens[-1] = 13
             completion = replace(completion, token_ids=tokens)
-        return right(self, prompt_ids, completion, agent)
+        return right(self, prompt_ids, completion, **named)
 
     return wrong
 
@@ -123,8 +123,9 @@ def one_seed_for_all(right: Function) -> Function:
 def cut_is_an_end(right: Function) -> Function:
     """What hit the token limit is recorded as finished."""
 
-    def wrong(self: Any, prompt_ids: Any, completion: Any, agent: str = "") -> Any:
-        return right(self, prompt_ids, replace(completion, stop=type(completion.stop)("eos")))
+    def wrong(self: Any, prompt_ids: Any, completion: Any, **named: Any) -> Any:
+        finished = replace(completion, stop=type(completion.stop)("eos"))
+        return right(self, prompt_ids, finished, **named)
 
     return wrong
 

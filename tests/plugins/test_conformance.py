@@ -23,6 +23,10 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "env_guess_number:guess_number": {
         "check_splits_do_not_overlap": "a task is a secret from 0 to 99, so both splits ask for the same numbers"
     },
+    "env_shapes:shapes": {
+        "check_splits_do_not_overlap": "there are some hundred different scenes, so both splits draw the same ones",
+        "check_oracle_containment": "a question names all the words of which one is the answer",
+    },
     "grpo:gspo": {
         "check_at_ratio_one_it_is_reinforce": "a row's tokens share one ratio, so each gets the row's mean advantage"
     },
@@ -137,10 +141,12 @@ OWN_TESTS = {
     "loggers:trackio",
     "loggers:mlflow",
     "tools:tools",
+    "bridge_harbor:harbor",
+    "bridge_openenv:openenv",
 }
 """They start processes, write outside of a run's folder, or are nothing without options. Tests of them:
-tests/plugins/vllm/test_contract.py, tests/plugins/loggers/test_contract.py, tests/plugins/deepspeed and
-tests/plugins/tools."""
+tests/plugins/vllm/test_contract.py, tests/plugins/loggers/test_contract.py, tests/plugins/deepspeed,
+tests/plugins/tools and tests/contrib/bridges."""
 
 
 def _subjects():

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections import Counter
+from io import BytesIO
 from itertools import islice
 
 import numpy as np
 import pytest
+from PIL import Image
 from pydantic import ValidationError
 
 from rlhf_core.contracts import Action, Stop, Task, Uid
@@ -35,7 +37,8 @@ def play(answers, *, question="color", scene=SCENE, **options):
 
 def image_of(observation):
     parts = observation.messages[0]["content"]
-    return next((part["image"] for part in parts if part["type"] == "image"), None)
+    files = [part["image"] for part in parts if part["type"] == "image"]
+    return Image.open(BytesIO(files[0])) if files else None
 
 
 def colors_of(image):

@@ -30,6 +30,7 @@ ALLOWED = {
     ("contracts/executor.py", "function"): "a key of tool calls",
     ("data/chat/parsing/blocks.py", "function"): "a key of tools",
     ("data/chat/probing.py", "function"): "a key of tools",
+    ("data/chat/short_histories.py", "function"): "a key of tools and of their calls",
     ("data/chat/turns.py", "function"): "a key of tool calls",
     ("contracts/environment.py", "single_turn"): "a kind of episodes",
     ("contracts/environment.py", "multi_turn"): "a kind of episodes",

@@ -20,6 +20,7 @@ FULL = LoopState(
     best_value=-0.5,
     seconds=1.25,
     shapers=[{"mean": 1.0}],
+    lr_factors={"policy": 0.5},
 )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Mapping
+from io import BytesIO
 from typing import Any
 
 from rlhf_core.contracts import (
@@ -153,5 +154,8 @@ class Shapes:
     def _shown(self, image: Any, words: str) -> Observation:
         parts: list[dict[str, Any]] = [{"type": "text", "text": words}]
         if self._config.image:
-            parts.insert(0, {"type": "image", "image": image})
+            # The file's bytes: equal images are equal, whoever compares them.
+            file = BytesIO()
+            image.save(file, "PNG")
+            parts.insert(0, {"type": "image", "image": file.getvalue()})
         return Observation(messages=({"role": "user", "content": parts},))
