@@ -104,7 +104,7 @@ class Run:
             raise ConfigError(
                 f"learning rate of the {role}: expected a number of at least 0, got {factor!r}"
             )
-        self._gate.lr_factors[role] = float(factor)
+        self._gate.scale(role, float(factor))
 
     def _selector(self, role: str) -> str:
         if role not in _OPTIMIZERS:
@@ -203,7 +203,7 @@ class _Gate:
     """``Control`` of a run by another thread: one pass through the gate for each step."""
 
     def __init__(self) -> None:
-        self.lr_factors: dict[str, float] = {}
+        self._lr_factors: dict[str, float] = {}
         """Role -> factor that the loop takes over before its next step."""
         self._stop_reason: str | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -227,10 +227,12 @@ class _Gate:
         while not self._passed():
             await self._opened.wait()
             self._opened.clear()
-        if self.lr_factors:
+        # Callers' threads may give a factor at any time; none may come between taking and forgetting.
+        with self._lock:
+            factors, self._lr_factors = self._lr_factors, {}
+        if factors:
             assert isinstance(state, LoopState)
-            state.lr_factors |= self.lr_factors
-            self.lr_factors = {}
+            state.lr_factors |= factors
 
     def _passed(self) -> bool:
         """Take the pass if there is one; if not, say that the loop waits."""
@@ -252,6 +254,11 @@ class _Gate:
     def _wake(self) -> None:
         if self._opened is not None:
             self._opened.set()
+
+    def scale(self, role: str, factor: float) -> None:
+        """Have the loop take over a role's factor before its next step."""
+        with self._lock:
+            self._lr_factors[role] = factor
 
     def stop(self, reason: str) -> None:
         """Have the run end before its next step; the first reason stays."""
