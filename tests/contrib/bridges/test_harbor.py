@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.contrib.bridges.judged_episode import judged_episode
 from tests.deadlines import HANG_S
 
 from rlhf_bridge_harbor.config import HarborConfig
@@ -20,7 +21,7 @@ from rlhf_bridge_harbor.folders import read_folder, task_folders
 from rlhf_bridge_harbor.rewards import chosen_reward, named_rewards, plain_reward
 from rlhf_cli.main import main as rlhf
 from rlhf_core import ConfigError, DataError, RolloutError
-from rlhf_core.contracts import Action, Stop, Task, ToolCall, Uid
+from rlhf_core.contracts import ToolCall
 from rlhf_core.testing.tiny import write_tiny_model
 
 
@@ -72,28 +73,9 @@ def command(text):
 def play(path, words, **options):
     """The first observation, the results, the rewards of the episode."""
     config = HarborConfig(**{"host": True, "train": (str(path),), **options})
-
-    async def episode():
-        (row,) = HarborBridge(config).tasks("train")
-        environment = HarborBridge(config)
-        try:
-            first = await environment.reset(Task(uid=Uid(0, 0), row=row), 0)
-            results = []
-            for turn, said in enumerate(words):
-                calls = (said,) if isinstance(said, ToolCall) else ()
-                text = "" if calls else said
-                results.append(
-                    await environment.step(
-                        Action(text=text, token_ids=(), stop=Stop.EOS, turn=turn, tool_calls=calls)
-                    )
-                )
-                if results[-1].done:
-                    break
-            return first, results, await environment.episode_rewards()
-        finally:
-            await environment.close()
-
-    return asyncio.run(asyncio.wait_for(episode(), HANG_S))
+    (row,) = HarborBridge(config).tasks("train")
+    episode = judged_episode(HarborBridge(config), row, words)
+    return asyncio.run(asyncio.wait_for(episode, HANG_S))
 
 
 def shown(result):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.contrib.bridges import nemo_gym_server
+from tests.contrib.bridges.judged_episode import judged_episode
 
 from rlhf_bridge_nemo_gym.agent import nemo_gym_agent
 from rlhf_bridge_nemo_gym.config import NemoGymConfig
@@ -16,7 +17,7 @@ from rlhf_bridge_nemo_gym.relay import relay_at
 from rlhf_bridge_nemo_gym.rows import gym_rows, main
 from rlhf_cli.main import main as rlhf
 from rlhf_core import ConfigError, DataError, RolloutError
-from rlhf_core.contracts import Action, Stop, Task, ToolCall, Uid
+from rlhf_core.contracts import ToolCall
 from rlhf_core.testing.tiny import write_tiny_model
 
 TOOL = {"type": "function", "name": "increment", "parameters": {"type": "object"}, "strict": True}
@@ -36,27 +37,8 @@ def row(**fields):
 
 def play(url, kind, gym, actions, **options):
     """The first observation, the results, the rewards of the episode."""
-
-    async def episode():
-        environment = NemoGymBridge(NemoGymConfig(url=f"{url}/{kind}", label="count@3", **options))
-        try:
-            first = await environment.reset(Task(uid=Uid(0, 0), row={"gym": gym}), 0)
-            results = []
-            for turn, said in enumerate(actions):
-                calls = (said,) if isinstance(said, ToolCall) else ()
-                text = "" if calls else said
-                results.append(
-                    await environment.step(
-                        Action(text=text, token_ids=(), stop=Stop.EOS, turn=turn, tool_calls=calls)
-                    )
-                )
-                if results[-1].done:
-                    break
-            return first, results, await environment.episode_rewards()
-        finally:
-            await environment.close()
-
-    return asyncio.run(episode())
+    environment = NemoGymBridge(NemoGymConfig(url=f"{url}/{kind}", label="count@3", **options))
+    return asyncio.run(judged_episode(environment, {"gym": gym}, actions))
 
 
 def call(arguments, name="increment"):
