@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 
+import huggingface_hub
 import pytest
 from tests.core.loop.small_run import SmallRun, write_small_run
 from tests.plugins.loggers.places import ENVIRONMENT, NAMES, UNSET, Place
@@ -78,6 +79,8 @@ def environment(monkeypatch, tmp_path_factory, trackio_folder):
     """No key, no way out, and folders of the tests' own. trackio looks at TRACKIO_DIR once, when it is imported."""
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
+    # huggingface_hub, which trackio asks for the owner of HF_TOKEN, reads HF_HUB_OFFLINE once, when it is imported.
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     for name in UNSET:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TRACKIO_DIR", str(trackio_folder))
