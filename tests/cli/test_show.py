@@ -49,6 +49,21 @@ def test_prompt_response_and_each_reward_are_shown(run_of, capsys):
     assert "prompt:\nprompt 0\nresponse:\nresponse 0 of step 3\n" in text
 
 
+def test_each_part_of_a_conversation_has_its_speaker(run_of, capsys):
+    parts = [["policy", "is it 4?"], ["environment", "higher"], ["policy", "5"]]
+
+    show(run_of(sample(1, 0, response="is it 4?higher5", parts=parts)))
+
+    text = capsys.readouterr().out
+    assert "prompt:\nprompt 0\npolicy:\nis it 4?\nenvironment:\nhigher\npolicy:\n5\n" in text
+
+
+def test_the_unshaped_reward_stands_beside_the_shaped_one(run_of, capsys):
+    show(run_of(sample(1, 0, unshaped=1.5)))
+
+    assert "reward 0.75 (exact 1, length -0.25)  unshaped 1.5" in capsys.readouterr().out
+
+
 def test_a_single_reward_of_weight_one_is_not_written_twice(run_of, capsys):
     show(run_of(sample(1, 0, reward=1.0, rewards={"exact": 1.0})))
 

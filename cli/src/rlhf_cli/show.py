@@ -150,9 +150,9 @@ def _ranges(steps: list[int]) -> str:
 def _print_sample(console: Console, sample: Sample, run: Path) -> None:
     title = f"{sample['uid']}  {_scores(sample)}"
     console.print(Text(f"\n{_printable(title, console)}", style="bold"), soft_wrap=True)
-    for label in ("prompt", "response"):
+    for label, text in _texts(sample):
         console.print(Text(f"{label}:", style="dim"))
-        console.print(Text(_printable(sample[label], console)), soft_wrap=True)
+        console.print(Text(_printable(text, console)), soft_wrap=True)
     for image in sample.get("images", ()):
         first, end = image["tokens"]
         where = (
@@ -161,14 +161,22 @@ def _print_sample(console: Console, sample: Sample, run: Path) -> None:
         console.print(Text(f"image: {_printable(where, console)}", style="dim"), soft_wrap=True)
 
 
+def _texts(sample: Sample) -> Iterator[tuple[str, str]]:
+    """Yield prompt and response; of a response that an environment wrote too, each part with its speaker."""
+    yield "prompt", sample["prompt"]
+    parts = sample.get("parts") or [("response", sample["response"])]
+    yield from ((speaker, text) for speaker, text in parts)
+
+
 def _scores(sample: Sample) -> str:
-    """Return the scores as text: ``reward 0.75 (exact 1, length -0.25)  truncated``.
+    """Return the scores as text: ``reward 0.75 (exact 1, length -0.25)  unshaped 0.5  truncated``.
 
     The scores of single rewards are left out if there is only one and it equals the sum.
     """
     named = ", ".join(f"{name} {value:g}" for name, value in sample["rewards"].items())
     is_sum = list(sample["rewards"].values()) == [sample["reward"]]
     text = f"reward {sample['reward']:g}" + (f" ({named})" if named and not is_sum else "")
+    text += f"  unshaped {sample['unshaped']:g}" if "unshaped" in sample else ""
     return text + ("  truncated" if sample["truncated"] else "")
 
 

@@ -41,7 +41,25 @@ def test_a_response_is_all_after_the_first_action_what_the_environment_wrote_too
         "reward": 0.0,
         "rewards": {},
         "truncated": True,
+        "parts": [["policy", "AA"], ["environment", "e"], ["policy", "B"]],
     }
+
+
+def test_a_response_of_the_policy_alone_has_no_parts(batch_of):
+    (text,) = sample_texts(batch_of({(0, 0): "ppAAA"}), 1, Letters())
+
+    assert text["response"] == "AAA"
+    assert "parts" not in text
+
+
+def test_the_reward_before_shaping_is_told_where_shaping_changed_it(batch_of):
+    batch = batch_of({(0, 0): "pA", (1, 0): "pA"})
+    batch.metrics["unshaped_reward"] = np.float32([0.0, 0.5])
+
+    same, changed = sample_texts(batch, 2, Letters())
+
+    assert "unshaped" not in same
+    assert (changed["reward"], changed["unshaped"]) == (0.0, 0.5)
 
 
 def test_a_score_that_a_sample_does_not_have_is_left_out(batch):

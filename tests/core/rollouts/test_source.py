@@ -205,6 +205,9 @@ def test_shapers_change_rewards_before_filters_see_them(take):
     # doubled rewards of prompts 0..3 start at 0, 2, 4, 6
     assert prompts(rollouts) == [2, 3]
     assert rollouts.metrics["shaped"].value() == 1.0
+    # Prompts 2 and 3 with three samples each, which get 0, 0.1 and 0.2 on top: 2.6 on average, and twice that.
+    assert rollouts.metrics["reward/mean"].value() == pytest.approx(5.2)
+    assert rollouts.metrics["rollout/unshaped_reward"].value() == pytest.approx(2.6)
 
 
 def test_rewards_see_prompt_and_response_apart(take):

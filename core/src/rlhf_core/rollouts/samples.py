@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..batch.ragged import offsets_of
 from ..batch.trajectory_columns import TrajectoryColumns
@@ -13,6 +14,12 @@ from ..durable.run_folder import MEDIA as MEDIA_FOLDER
 
 END = "end/"
 """Prefix of the metrics by which executors say why an episode ended: 1 for the reason, 0 for the others."""
+
+UNSHAPED = "unshaped_reward"
+"""Name of the metric that holds a sample's total reward before reward shapers changed it."""
+
+POLICY, ENVIRONMENT = "policy", "environment"
+"""Who wrote a part of a response."""
 
 
 def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> list[dict[str, Any]]:
@@ -24,7 +31,8 @@ def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> li
     texts = []
     for row in range(len(batch)):
         span = slice(columns.token_offsets[row], columns.token_offsets[row + 1])
-        tokens, first_action = columns.token_ids[span], int(np.argmax(columns.action_mask[span]))
+        tokens, is_action = columns.token_ids[span], columns.action_mask[span]
+        first_action = int(np.argmax(is_action))
         texts.append(
             {
                 "uid": ".".join(map(str, batch.uid[row].tolist())),
@@ -37,12 +45,41 @@ def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> li
                     if not np.isnan(column[row])
                 },
                 "truncated": bool(batch.truncated[row]),
+                **_parts(tokens[first_action:], is_action[first_action:], renderer),
+                **_unshaped(batch, row),
                 **_images(batch, row),
                 **_end(batch, row),
-                **_parts(batch, slice(steps[row], steps[row + 1])),
+                **_step_rewards(batch, slice(steps[row], steps[row + 1])),
             }
         )
     return texts
+
+
+def _parts(
+    token_ids: NDArray[np.int32], is_action: NDArray[np.bool_], renderer: Renderer
+) -> dict[str, Any]:
+    """Return who wrote which part of a response, as pairs of speaker and text; nothing if the policy wrote it all."""
+    if is_action.all():
+        return {}
+    starts = np.flatnonzero(np.diff(is_action)) + 1
+    spans = zip([0, *starts], [*starts, len(token_ids)], strict=True)
+    return {
+        "parts": [
+            [
+                POLICY if is_action[start] else ENVIRONMENT,
+                renderer.decode(token_ids[start:end].tolist()),
+            ]
+            for start, end in spans
+        ]
+    }
+
+
+def _unshaped(batch: TrajectoryColumns, row: int) -> dict[str, float]:
+    """Return a sample's reward before shaping; nothing if no shaper changed it."""
+    if UNSHAPED not in batch.metrics:
+        return {}
+    unshaped = float(batch.metrics[UNSHAPED][row])
+    return {} if unshaped == float(batch.total_reward[row]) else {"unshaped": unshaped}
 
 
 def _images(batch: TrajectoryColumns, row: int) -> dict[str, Any]:
@@ -67,7 +104,7 @@ def _end(batch: TrajectoryColumns, row: int) -> dict[str, str]:
     return {"end": ends[0].removeprefix(END)} if ends else {}
 
 
-def _parts(batch: TrajectoryColumns, steps: slice) -> dict[str, Any]:
+def _step_rewards(batch: TrajectoryColumns, steps: slice) -> dict[str, Any]:
     """Return a sample's step rewards as pairs of an action's index and a number; nothing if it has none."""
     pairs = zip(batch.step_actions[steps].tolist(), batch.step_rewards[steps].tolist(), strict=True)
     found = [list(pair) for pair in pairs]

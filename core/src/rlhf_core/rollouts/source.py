@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from .episodes import EpisodeRunner
 from .length_estimates import LengthEstimates
 from .players import player_for
 from .pool import Pool, PooledGroup, WorkDone
+from .samples import UNSHAPED
 from .staleness import LEFT_OVER, STALE, groups_by_version, staleness_metrics
 
 Playing = PooledGroup[FinishedGroup]
@@ -290,10 +291,7 @@ class RolloutSource:
         """Return the groups that the filters keep, None if there are none, and the number of groups that they drop."""
         if not scored:
             return None, 0
-        batch = TrajectoryColumns.concatenate(scored)
-        for shaper in self._shapers:
-            batch, metrics = shaper.shape(batch, info)
-            parts.append(metrics)
+        batch = self._shape(TrajectoryColumns.concatenate(scored), info, parts)
         if not self._filters:
             return batch, 0
         group = batch.group
@@ -312,6 +310,17 @@ class RolloutSource:
                 parts.append({f"filter/dropped_groups/{reason}": Metric(1, reduction="sum")})
         kept = np.flatnonzero(keep)
         return (batch.select(kept) if len(kept) else None), num_dropped
+
+    def _shape(
+        self, batch: TrajectoryColumns, info: RolloutInfo, parts: list[Metrics]
+    ) -> TrajectoryColumns:
+        """Return the batch with the rewards that the shapers make of its own, which stay as a metric of each sample."""
+        if self._shapers:
+            batch = replace(batch, metrics={**batch.metrics, UNSHAPED: batch.total_reward})
+        for shaper in self._shapers:
+            batch, metrics = shaper.shape(batch, info)
+            parts.append(metrics)
+        return batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class Field:
 
 FIELDS = (
     Field("reward", "reward/mean"),
+    Field("unshaped", "rollout/unshaped_reward"),
     Field("loss", "sft/nll"),
     Field("KL(ref)", "kl/ref"),
     Field("KL(old)", "policy/approx_kl"),
