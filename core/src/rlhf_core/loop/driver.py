@@ -22,6 +22,7 @@ from ..durable.plugin_record import append_to_history, record_of, report_changes
 from ..durable.records import RecordFile
 from ..durable.run_folder import RunFolder, claim
 from ..durable.run_log import Notes, run_log
+from ..error_origin import name_component
 from ..observer import RolloutSample, RunInfo, RunResult
 from ..plugins import Plugins
 from ..rollouts.environments import versions_of
@@ -111,6 +112,9 @@ class _Run(Generic[RunT, StateT]):
                 return result
         except BaseException as error:
             message = str(error).splitlines()[0] if str(error) else type(error).__name__
+            chosen = (one.registered for many in self.resolved.selections.values() for one in many)
+            if owner := name_component(error, chosen):
+                message = f"{message} ({owner})"
             result = self._result("failed", message)
             raise
         finally:
