@@ -24,6 +24,7 @@ Options: TypeAlias = Mapping[str, Any]
 
 _ISOLATE = "isolate"
 _PROGRESS = "log.progress"
+_SUMMARY = "log.summary"
 _OUTPUT = TRAIN.model.model_fields["output"].default
 _ROWS = ("data.train", "eval.data", "supervised.data")
 """Options whose values may be rows instead of the names of files."""
@@ -141,6 +142,7 @@ class PythonOptions:
         values: dict[str, Any] = {}
         if self.wants_view:
             insert(values, _PROGRESS, "off")
+            insert(values, _SUMMARY, False)
         for path, shared in TRAIN.shared.items():
             if _ISOLATE not in shared.model_fields:
                 continue

@@ -36,7 +36,8 @@ def run_info(tmp_path):
     def make(*, total_steps=3, start_step=0, notes=(), **log):
         output = tmp_path / "run"
         output.mkdir(exist_ok=True)
-        defaults = {"progress": "plain", "tensorboard": False, "curve": False, "samples": 4}
+        defaults = {"progress": "plain", "summary": True, "tensorboard": False, "curve": False}
+        defaults |= {"samples": 4}
         return RunInfo(
             output=output,
             config={"log": defaults | log},

@@ -42,9 +42,20 @@ def test_a_whole_run_is_shown_and_leaves_its_files(plugins, run_info, write_metr
     assert list((output / "tensorboard").iterdir())
 
 
-def test_off_prints_nothing(plugins, run_info, write_metrics, capsys):
+def test_without_progress_the_results_are_still_printed(plugins, run_info, write_metrics, capsys):
     write_metrics()
     plugins.observe("rlhf_run_start", run=run_info(progress="off"))
+    plugins.observe("rlhf_step_end", step=1, metrics=METRICS)
+    assert capsys.readouterr() == ("", "")
+
+    plugins.observe("rlhf_run_end", result=FINISHED)
+
+    assert "status          finished" in capsys.readouterr().out
+
+
+def test_without_progress_and_summary_nothing_is_printed(plugins, run_info, write_metrics, capsys):
+    write_metrics()
+    plugins.observe("rlhf_run_start", run=run_info(progress="off", summary=False))
     plugins.observe("rlhf_step_end", step=1, metrics=METRICS)
     plugins.observe("rlhf_run_end", result=FINISHED)
 

@@ -126,6 +126,7 @@ class LogConfig(Config):
     progress: Literal["auto", "live", "plain", "off"] = Field(
         "auto", description="auto: live on a terminal, else plain"
     )
+    summary: bool = Field(True, description="print the run's results and files at its end")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
     curve: bool = Field(True, description="draw learning_curve.png at the end")
     samples: NotNegative = Field(4, description="sample rollouts to keep per step, for rlhf show")

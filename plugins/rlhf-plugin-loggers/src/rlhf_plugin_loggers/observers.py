@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 
 def observers_of(run: RunInfo) -> list[object]:
-    """Return the run's observers, in the order in which they get an event.
-
-    ``log.progress`` off also leaves out the closing summary, so that such a run prints nothing.
-    """
+    """Return the run's observers, in the order in which they get an event."""
     log = run.config["log"]
     observers: list[object] = []
     if log["progress"] != "off":
@@ -28,7 +25,7 @@ def observers_of(run: RunInfo) -> list[object]:
         from .curve import LearningCurve
 
         observers.append(LearningCurve(run.output))
-    if log["progress"] != "off":
+    if log["summary"]:
         from .summary import Summary
 
         # The summary is last, because it names the files that the other observers have written.
