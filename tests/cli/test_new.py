@@ -58,6 +58,48 @@ def test_the_command_says_what_to_do_next(rlhf, tmp_path):
     assert f"pip install -e {tmp_path / 'rlhf-plugin-my-loss'}" in out
 
 
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("advantage_estimator", "rlhf train -c run.toml --estimator my_thing"),
+        ("model_adapter", "rlhf train -c run.toml --actor.adapter my_thing"),
+        ("logger", "rlhf train -c run.toml --log.to my_thing"),
+        ("preference_loss", "rlhf plugins show my_thing"),
+        ("command", "rlhf my-thing --help"),
+        ("observer", "rlhf train -c run.toml"),
+    ],
+)
+def test_the_line_that_uses_a_component_is_printed_and_in_its_readme(rlhf, tmp_path, kind, line):
+    code, out, _ = rlhf("new", "plugin", "my-thing", "--kind", kind, "--output", tmp_path)
+
+    assert code == 0
+    assert out.splitlines()[-1].strip() == line
+    readme = (tmp_path / "rlhf-plugin-my-thing" / "README.md").read_text()
+    assert f"    {line}\n" in readme
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("estimator", "advantage_estimator"),
+        ("executor", "rollout_executor"),
+        ("filter", "sample_filter"),
+    ],
+)
+def test_the_last_word_of_a_kind_will_do(rlhf, tmp_path, word, kind):
+    code, out, _ = rlhf("new", "plugin", "mine", "--kind", word, "--output", tmp_path)
+
+    assert code == 0
+    assert f"a plugin with a working {kind}" in out
+
+
+def test_a_last_word_of_two_kinds_names_both(rlhf, tmp_path):
+    code, _, err = rlhf("new", "plugin", "mine", "--kind", "loss", "--output", tmp_path)
+
+    assert code == 2
+    assert "--kind loss: expected one of policy_loss, preference_loss" in err
+
+
 def test_a_new_environment_says_how_to_play_and_check_it(rlhf, tmp_path):
     code, out, _ = rlhf("new", "environment", "my-game", "--output", tmp_path)
 
@@ -65,6 +107,7 @@ def test_a_new_environment_says_how_to_play_and_check_it(rlhf, tmp_path):
     assert (tmp_path / "rlhf-env-my-game" / "eval.toml").exists()
     assert "rlhf env try my_game" in out
     assert "rlhf env check my_game" in out
+    assert f"rlhf train -c {tmp_path / 'rlhf-env-my-game' / 'eval.toml'} --model MODEL" in out
 
 
 @pytest.mark.parametrize(

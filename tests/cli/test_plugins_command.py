@@ -80,7 +80,8 @@ def test_failures_are_rows_and_strict_makes_them_an_error(rlhf, with_plugins):
 
     code, out, err = rlhf("plugins", "--strict")
     assert code == 1
-    assert "failed: no module x" in out
+    assert "failed, see below" in out
+    assert "acme (rlhf-plugin-acme 1.0) cannot be used:\n  ImportError: no module x\n" in out
     assert "1 plugin(s) could not be loaded: acme" in err
 
 
@@ -172,3 +173,27 @@ def test_a_misspelled_command_is_exit_code_two(rlhf):
 
 def test_candidates_of_modules_have_an_origin():
     assert Candidate("m", EntryPoint("m", "m", "g"), None).origin == "module m"
+
+
+def test_the_reason_of_a_failed_plugin_is_whole_and_says_where(rlhf, with_plugins):
+    reason = "two lines\nand a long second one, " + "which no column of a table would hold " * 5
+    plugins = with_plugins(empty())
+    try:
+        raise ValueError(reason)
+    except ValueError as error:
+        plugins.failed.append(FailedPlugin("acme", "rlhf-plugin-acme 1.0", error))
+
+    _, out, _ = rlhf("plugins")
+
+    assert "\n  ValueError: two lines\n" in out
+    assert f"\n  {reason.splitlines()[1]}" in out
+    assert f"raised in {__file__}:" in out
+
+
+def test_an_observer_is_shown_by_the_name_of_its_plugin(rlhf):
+    code, out, _ = rlhf("plugins", "show", "loggers")
+
+    assert code == 0
+    assert out.startswith("loggers  (observer, rlhf-plugin-loggers ")
+    assert "rlhf_step_end" in out
+    assert "rlhf_plugin_loggers/__init__.py" in out

@@ -15,11 +15,13 @@ from typing import Annotated
 import typer
 
 from rlhf_core import ConfigError
+from rlhf_core.config import TRAIN
+from rlhf_core.config.flags import SHORT_NAMES
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 
 from .plugins_command import kind_word
 
-_OBSERVER, _ENVIRONMENT = "observer", "environment"
+_OBSERVER, _ENVIRONMENT, _COMMAND = "observer", "environment", "command"
 _HOOKS = {kind_word(hook): hook for hook in COMPONENT_HOOKS} | {_OBSERVER: ""}
 KINDS = tuple(_HOOKS)
 """Kinds of plugins that the command can write; each has a folder of templates."""
@@ -59,6 +61,23 @@ class Package:
         """Name of the component's class: ``MyEstimator``."""
         return "".join(part.capitalize() for part in self.name.split("-"))
 
+    @property
+    def use(self) -> str:
+        """A command line that uses the component: ``rlhf train -c run.toml --estimator my_estimator``.
+
+        Observers watch every run, and what no option of ``rlhf train`` chooses is shown.
+        """
+        if self.kind == _COMMAND:
+            return f"rlhf {self.name} --help"
+        if self.kind == _OBSERVER:
+            return "rlhf train -c run.toml"
+        paths = [slot.path for slot in TRAIN.selectors if slot.hook == _HOOKS[self.kind]]
+        if not paths:
+            return f"rlhf plugins show {self.component}"
+        short = {path: name for name, path in SHORT_NAMES.items()}
+        flag = next((short[path] for path in paths if path in short), paths[0])
+        return f"rlhf train -c run.toml --{flag} {self.component}"
+
     def names(self) -> dict[str, str]:
         """Return the values of the templates' placeholders."""
         major, minor, *_ = version("rlhf-core").split(".")
@@ -68,6 +87,8 @@ class Package:
             "module": self.module,
             "plugin": entry_point,
             "component": self.component,
+            "command": self.name,
+            "use": self.use,
             "class_name": self.class_name,
             "kind": self.kind,
             "hook": _HOOKS[self.kind],
@@ -91,9 +112,10 @@ def tree() -> typer.Typer:
     ) -> None:
         """Write a plugin package with a small working component of the given kind, and its tests."""
         folder = write_package(name, kind, output)
+        package = _package(name, kind)
         typer.echo(
-            f"{folder}: a plugin with a working {kind}. Try it:\n"
-            f"  pip install -e {folder}\n  pytest {folder}\n  rlhf plugins"
+            f"{folder}: a plugin with a working {package.kind}. Try it:\n"
+            f"  pip install -e {folder}\n  pytest {folder}\n  {package.use}"
         )
 
     @app.command()
@@ -106,7 +128,8 @@ def tree() -> typer.Typer:
         component = _package(name, _ENVIRONMENT).component
         typer.echo(
             f"{folder}: a working environment. Try it:\n  pip install -e {folder}\n"
-            f"  rlhf env try {component}\n  rlhf env check {component}\n  pytest {folder}"
+            f"  rlhf env try {component}\n  rlhf env check {component}\n  pytest {folder}\n"
+            f"  rlhf train -c {folder / 'eval.toml'} --model MODEL"
         )
 
     return app
@@ -133,7 +156,11 @@ def write_package(name: str, kind: str, output: Path) -> Path:
 def _package(name: str, kind: str) -> Package:
     wanted = kind.replace("-", "_")
     if wanted not in KINDS:
-        raise ConfigError(f"--kind {kind}: expected one of {', '.join(KINDS)}")
+        # The last word of a kind will do where it is that of one kind: estimator, executor, correction.
+        meant = [known for known in KINDS if known.endswith(f"_{wanted}")]
+        if len(meant) != 1:
+            raise ConfigError(f"--kind {kind}: expected one of {', '.join(meant or KINDS)}")
+        wanted = meant[0]
     bare = name.removeprefix("rlhf-plugin-").removeprefix("rlhf-env-").replace("_", "-")
     if not _NAME.fullmatch(bare):
         raise ConfigError(f"{name!r}: expected lower case words with dashes, such as my-estimator")

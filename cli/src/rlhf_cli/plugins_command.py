@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from rlhf_core import ConfigError, PluginError, UnknownComponent
+from rlhf_core import ConfigError, PluginError, RLHFError, UnknownComponent
 from rlhf_core.component import Registered
 from rlhf_core.config.annotations import type_name
 from rlhf_core.config.sections import fields_of
@@ -48,10 +49,10 @@ def rows_of(plugins: Plugins, kind: str | None = None) -> list[Row]:
 
 
 def describe(plugins: Plugins, name: str) -> str:
-    """Return the description of all components called ``name``, of any kind.
+    """Return the description of all components called ``name``, of any kind, or of the observer of a plugin ``name``.
 
     Raises:
-        UnknownComponent: no installed plugin has a component of this name.
+        UnknownComponent: no installed plugin has a component of this name, or observes and has this name.
     """
     plugin, _, bare = name.rpartition(":")
     found = [
@@ -60,9 +61,20 @@ def describe(plugins: Plugins, name: str) -> str:
         for entry in registry
         if bare in (entry.name, *entry.component.aliases) and plugin in ("", entry.plugin)
     ]
+    if not found and name in (watching := observed_hooks(plugins)):
+        return _describe_observer(plugins, name, watching[name])
     if not found:
         raise UnknownComponent(_unknown(plugins, name))
     return "\n\n".join(_describe(kind, entry) for kind, entry in found)
+
+
+def observed_hooks(plugins: Plugins) -> dict[str, list[str]]:
+    """Return the observer hooks that each plugin implements, by the plugin's name."""
+    watching: dict[str, list[str]] = {}
+    for hook in OBSERVER_HOOKS:
+        for implementation in getattr(plugins.manager.hook, hook).get_hookimpls():
+            watching.setdefault(implementation.plugin_name, []).append(hook)
+    return watching
 
 
 def _list_command(plugins: Plugins) -> Callable[..., None]:
@@ -81,6 +93,8 @@ def _list_command(plugins: Plugins) -> Callable[..., None]:
             typer.echo(json.dumps(rows, indent=2))
         else:
             _print_table(rows)
+            for failure in plugins.failed if kind is None else ():
+                typer.echo(f"\n{_why(failure)}")
         if strict and plugins.failed:
             raise PluginError(
                 f"{len(plugins.failed)} plugin(s) could not be loaded: "
@@ -113,10 +127,6 @@ def _component_row(hook: str, entry: Registered[Any]) -> Row:
 
 
 def _observer_rows(plugins: Plugins) -> list[Row]:
-    watching: dict[str, list[str]] = {}
-    for hook in OBSERVER_HOOKS:
-        for implementation in getattr(plugins.manager.hook, hook).get_hookimpls():
-            watching.setdefault(implementation.plugin_name, []).append(hook.removeprefix("rlhf_"))
     return [
         {
             "plugin": plugin,
@@ -124,10 +134,10 @@ def _observer_rows(plugins: Plugins) -> list[Row]:
             "version": plugins.loaded[plugin].partition(" ")[2],
             "kind": "observer",
             "component": "",
-            "summary": f"watches {', '.join(hooks)}",
+            "summary": f"watches {', '.join(hook.removeprefix('rlhf_') for hook in hooks)}",
             "status": "ok",
         }
-        for plugin, hooks in watching.items()
+        for plugin, hooks in observed_hooks(plugins).items()
     ]
 
 
@@ -170,6 +180,8 @@ def _print_table(rows: list[Row]) -> None:
         table.add_column(title, no_wrap=title != "status", overflow="ellipsis")
     for row in rows:
         cells = {name: escape(text.partition("\n")[0]) for name, text in row.items()}
+        if row["status"] != "ok":
+            cells["status"] = "failed, see below"
         origin = f"{cells['distribution']} {cells['version']}"
         table.add_row(
             cells["plugin"],
@@ -181,6 +193,30 @@ def _print_table(rows: list[Row]) -> None:
             style=None if row["status"] == "ok" else "red",
         )
     console.print(table)
+
+
+def _why(failure: FailedPlugin) -> str:
+    """Return why a plugin failed: the whole message, and where in the plugin it was raised."""
+    error = failure.error
+    reason = str(error) if isinstance(error, RLHFError) else f"{type(error).__name__}: {error}"
+    lines = [f"{failure.name} ({failure.origin}) cannot be used:"]
+    lines += [f"  {line}" for line in reason.splitlines()]
+    places = traceback.extract_tb(error.__traceback__)
+    if places and not isinstance(error, RLHFError):
+        lines.append(f"  raised in {places[-1].filename}:{places[-1].lineno}")
+    return "\n".join(lines)
+
+
+def _describe_observer(plugins: Plugins, plugin: str, hooks: list[str]) -> str:
+    source = getattr(plugins.manager.get_plugin(plugin), "__file__", None)
+    return "\n".join(
+        [
+            f"{plugin}  (observer, {plugins.loaded[plugin]})",
+            "  watches every run; it has no options and is chosen by no option",
+            f"  source: {source or 'unknown'}",
+            f"  hooks: {', '.join(hooks)}",
+        ]
+    )
 
 
 def _describe(kind: str, entry: Registered[Any]) -> str:
