@@ -31,7 +31,7 @@ class Config(BaseModel):
     A module that defines an options model must not import torch: help and validation read it at start-up.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     def needed_by_options(self) -> frozenset[str]:
         """Return the capabilities that these option values need, beside the component's own ``needs``."""
