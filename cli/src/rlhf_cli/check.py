@@ -17,6 +17,8 @@ from rlhf_core.plugins import Plugins
 
 from .plugins_command import kind_word
 
+_COMMANDS = "rlhf_commands"
+
 Found = tuple[str, Registered[Any]]
 """Hook and registered component."""
 
@@ -51,7 +53,7 @@ def command(plugins: Plugins) -> Callable[..., None]:
                 unchecked.append(
                     f"{entry.qualified}: the component has required options; check it in its tests"
                 )
-            elif len(found) > 1 and (missing := _cannot_be_made(entry)):
+            elif len(found) > 1 and (missing := _cannot_be_made(hook, entry)):
                 unchecked.append(f"{entry.qualified} cannot be made here: {missing}")
             else:
                 outcomes += _outcomes(hook, entry)
@@ -148,14 +150,15 @@ def _whole_plugin(plugins: Plugins, name: str) -> list[Any]:
     ]
 
 
-def _cannot_be_made(entry: Registered[Any]) -> str | None:
+def _cannot_be_made(hook: str, entry: Registered[Any]) -> str | None:
     """Return the reason why the component cannot be made here, such as a missing extra or device; None if it can.
 
     When a whole plugin is checked, such a component is left out and the others are checked. When the component itself
     was named, the check fails.
     """
     try:
-        entry.build()
+        # The factory of a command is the command itself: called with a config it would run.
+        entry.load() if hook == _COMMANDS else entry.build()
     except RLHFError as error:
         return str(error)
     return None
@@ -165,7 +168,8 @@ def _outcomes(hook: str, entry: Registered[Any]) -> list[Any]:
     from rlhf_core.testing.conformance import run_checks, subject
 
     try:
-        entry.build()
+        # The factory of a command is the command itself: called with a config it would run.
+        entry.load() if hook == _COMMANDS else entry.build()
     except RLHFError as error:
         # A missing extra or device is reported once, and not as a failure of each check.
         return [_attempt(entry.qualified, _kind(hook), "build", _raiser(error))]

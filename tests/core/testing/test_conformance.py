@@ -150,7 +150,7 @@ def test_an_announced_failure_of_an_unknown_check_is_refused():
 def test_an_unknown_hook_is_refused_and_kinds_without_checks_have_none():
     with pytest.raises(ConfigError, match="no hook 'rlhf_losses'"):
         checks_of("rlhf_losses")
-    assert checks_of("rlhf_commands") == ()
+    assert checks_of("rlhf_runtimes") == ()
 
 
 def test_every_check_says_what_it_promises_and_names_are_unique():

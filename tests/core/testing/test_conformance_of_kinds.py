@@ -1,5 +1,6 @@
 """Components that break one promise each, of kinds whose bugs tests/mutants does not cover, and what catches them."""
 
+import argparse
 import threading
 from dataclasses import replace
 from math import isfinite
@@ -15,6 +16,7 @@ from rlhf_core.testing.conformance import run_checks
 SHAPERS, FILTERS = "rlhf_reward_shapers", "rlhf_sample_filters"
 OPTIMIZERS, REWARDS = "rlhf_optimizers", "rlhf_rewards"
 LOGGERS = "rlhf_loggers"
+COMMANDS = "rlhf_commands"
 
 
 def caught_by(hook, make):
@@ -395,3 +397,51 @@ def test_a_key_among_the_options_of_a_logger_is_caught():
     with_key = Component(name="keyed", factory=lambda config: PlainLogger(), config=WithKey)
 
     assert caught_by(LOGGERS, with_key) == {"check_no_option_holds_a_secret"}
+
+
+def counts_words(words):
+    parser = argparse.ArgumentParser(prog="rlhf count")
+    parser.add_argument("words", nargs="*")
+    print(len(parser.parse_args(words).words))
+    return 0
+
+
+def has_no_help(words):
+    print("working ...")
+    return 1 if words else 0
+
+
+def knows_everything(words):
+    print("usage: rlhf anything", *words)
+    return 0
+
+
+def says_nothing_of_mistakes(words):
+    if words == ["--help"]:
+        print("usage: rlhf mute")
+        return 0
+    return 2
+
+
+def fails_of_mistakes(words):
+    return {"--help": lambda: print("usage: rlhf rude")}[words[0]]()
+
+
+def eats_its_words(words):
+    print("usage: rlhf eater")
+    return 0 if words.pop() == "--help" else 2
+
+
+@pytest.mark.parametrize(
+    ("command", "caught"),
+    [
+        (counts_words, set()),
+        (has_no_help, {"check_help_is_an_answer"}),
+        (knows_everything, {"check_unknown_options_are_refused"}),
+        (says_nothing_of_mistakes, {"check_unknown_options_are_refused"}),
+        (fails_of_mistakes, {"check_unknown_options_are_refused"}),
+        (eats_its_words, {"check_words_stay_as_they_are"}),
+    ],
+)
+def test_commands_that_break_a_promise_are_caught(command, caught):
+    assert caught_by(COMMANDS, Component(name="it", factory=command)) == caught

@@ -28,6 +28,7 @@ _MODULES: Mapping[str, str] = MappingProxyType(
         "rlhf_train_backends": "backends",
         "rlhf_loggers": "loggers",
         "rlhf_environments": "environments",
+        "rlhf_commands": "commands",
     }
 )
 
