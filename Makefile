@@ -19,7 +19,7 @@ MYPY := $(BIN)/mypy --explicit-package-bases
 # Folders to which `make test-scale` is confined.
 SCALE ?= tests
 
-.PHONY: help install quickstart test test-slow test-learning test-scale test-all mutants peers lint types format docs
+.PHONY: help install quickstart test test-slow test-learning test-scale test-all mutants peers lint types format docs dist
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -89,3 +89,12 @@ docs: $(INSTALLED)  ## rewrite docs/options.md, the tables of docs/architecture.
 	$(BIN)/python docs/generate_options.py
 	$(BIN)/python docs/generate_architecture.py
 	$(BIN)/python docs/link_algorithms.py
+
+$(VENV)/.release: $(INSTALLED) requirements-release.txt
+	$(BIN)/python -m pip install -c constraints/cpu.txt -r requirements-release.txt
+	touch $@
+
+dist: $(VENV)/.release  ## build every package into dist/, and check what an index would say of it
+	rm -rf dist
+	$(BIN)/python release/build_distributions.py
+	$(BIN)/twine check --strict dist/*
