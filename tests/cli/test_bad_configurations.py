@@ -6,6 +6,8 @@ has to begin with the option as it was typed, or with the file and key.
 
 import pytest
 
+from rlhf_cli.errors import report
+
 COMPLETE = ["--model", "./model", "--data", "rows.jsonl", "--reward", "reward.py:score"]
 
 FLAGS = {
@@ -256,6 +258,19 @@ def assert_refused(code, err, part):
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) <= 6, err
     assert part in err
+    assert_says_where(err)
+
+
+def assert_says_where(err):
+    """A program gets the option or the file that the message begins with (``rlhf --errors json``)."""
+    message = err.removeprefix("error: ").strip()
+    found = report("ConfigError", message, 2)
+    place = found.option or found.file or ""
+    if message.startswith("'"):
+        assert place == "", "a word that belongs to no option is quoted"
+        return
+    assert place, message
+    assert message.removeprefix("-c ").startswith((place, f"{found.file}: {place}")), message
 
 
 @pytest.mark.parametrize(("words", "part"), FLAGS.values(), ids=FLAGS)

@@ -9,8 +9,10 @@ import errno
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextvars import copy_context
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +21,7 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Registered
 from rlhf_core.plugins import Plugins
 
-from . import check, new, plugins_command, train
+from . import check, errors, new, plugins_command, train
 
 _OWN_MODULES = {
     "data": "Check and show data files.",
@@ -29,30 +31,59 @@ _OWN_MODULES = {
 }
 """Commands that are imported only when they are called."""
 
+_USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
+"""Typer's ``UsageError``, which it imports from click or from its own copy of click, by version."""
+
 _OWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    The code is 0 for success, 1 for a failed run, 2 for a mistake of the user, and 130 for an interrupt.
+    The code is 0 for success, 1 for a failed run, 2 for a mistake of the user, and 130 for an interrupt. Errors are
+    written as ``--errors`` in front of the command says.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        plugins = plugin_loader.load()
-        app = command_tree(plugins, arguments)
-        app(args=arguments, prog_name="rlhf")
+        form, arguments = errors.split_form(sys.argv[1:] if argv is None else argv)
+        return copy_context().run(_run, arguments, form)
     except RLHFError as error:
-        print(f"error: {error}", file=sys.stderr)
+        errors.tell(f"error: {error}", errors.report_of(error, error.exit_code))
+        return error.exit_code
+    finally:
+        _leave_a_closed_terminal()
+
+
+def _run(arguments: list[str], form: errors.Form) -> int:
+    errors.write_as(form)
+    try:
+        app = command_tree(plugin_loader.load(), arguments)
+        # Typer writes mistakes of usage by itself, and ends the process, unless it is told not to. No words: the help.
+        alone = not (errors.is_json() and arguments)
+        code = app(args=arguments, prog_name="rlhf", standalone_mode=alone)
+    except RLHFError as error:
+        errors.tell(f"error: {error}", errors.report_of(error, error.exit_code))
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        errors.tell("interrupted", errors.report("Interrupted", "interrupted", 130))
         return 130
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0
-    finally:
-        _leave_a_closed_terminal()
-    return 0
+    except Exception as error:
+        if not errors.is_json():
+            raise
+        return _tell_unforeseen(error)
+    return code if isinstance(code, int) else 0
+
+
+def _tell_unforeseen(error: Exception) -> int:
+    """Write the object of a mistake of usage, or of an exception that nobody foresaw, behind its traceback."""
+    if isinstance(error, _USAGE_ERROR):
+        message = error.format_message()
+        errors.tell("", errors.report("UsageError", message, 2))
+        return 2
+    traceback.print_exception(error)
+    errors.tell("", errors.report_of(error, 1))
+    return 1
 
 
 def _leave_a_closed_terminal() -> None:
@@ -80,6 +111,7 @@ def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer
         rich_markup_mode=None,  # The import of rich would take a third of the time of help.
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(_options)
     app.command(
         "train", add_help_option=False, context_settings=_OWN_ARGUMENTS, help=train.SUMMARY
     )(train.command(plugins))
@@ -93,6 +125,15 @@ def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer
             app.command(name, help=summary)(_never_called)
     _add_plugin_commands(app, plugins)
     return app
+
+
+def _options(
+    form: Annotated[
+        errors.Form, typer.Option(errors.FLAG, help="how errors are written on stderr")
+    ] = errors.Form.TEXT,
+) -> None:
+    """Reinforcement learning for language models, made of plugins."""
+    # Only for the help: errors that come before Typer reads them have to be written so, too.
 
 
 def _add_module(app: typer.Typer, name: str) -> None:

@@ -10,7 +10,6 @@ import importlib
 import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -31,6 +30,8 @@ from rlhf_core.config import (
 from rlhf_core.contracts import RunResult
 from rlhf_core.loop.loggers import build_loggers
 from rlhf_core.plugins import Plugins, load
+
+from .errors import report, tell
 
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)
 
@@ -110,11 +111,11 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         return 0
     _say_unused(resolved)
     result: RunResult = _function(command.run)(resolved, plugins)
+    code = _EXIT_CODES[result.status]
     if result.message and result.status != "finished":
-        # The terminal may be gone, which is then why the run ended; the exit code and the run folder say so, too.
-        with suppress(OSError):
-            print(f"{result.status}: {result.message}", file=sys.stderr)
-    return _EXIT_CODES[result.status]
+        kind = {"failed": "RunFailed", "interrupted": "Interrupted"}[result.status]
+        tell(f"{result.status}: {result.message}", report(kind, result.message, code))
+    return code
 
 
 def check_outside(resolved: ResolvedOptions[Any]) -> None:
