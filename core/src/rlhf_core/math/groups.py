@@ -56,7 +56,9 @@ def group_std(
     ``sum w d = 0``, so by Cauchy and Schwarz ``w_i d_i^2 * n / (n - w_i) <= sum w d^2``.)
 
     Args:
-        values, group, episode: as in ``group_mean``.
+        values: one or more numbers per row; trailing axes are treated separately.
+        group: dense index 0..P-1.
+        episode: dense index 0..E-1, each within one group. None: each row is an episode.
         correction: 1 for the sample standard deviation (as in OpenRLHF, TRL and verl), 0 for the population's.
     """
     exact = values.to(torch.float64)

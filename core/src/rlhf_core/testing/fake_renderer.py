@@ -11,7 +11,9 @@ from ..batch.task import Message
 from ..contracts.environment import ToolCall
 from ..contracts.executor import Answer, ChatContinuation
 
-PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
+PAD_ID = 0
+BOS_ID = 1
+EOS_ID = 2
 _NUM_SPECIAL = 3
 _SPECIAL_TEXT = {PAD_ID: "<pad>", BOS_ID: "<bos>", EOS_ID: "<eos>"}
 

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
+PAD = "<pad>"
+BOS = "<bos>"
+EOS = "<eos>"
+UNK = "<unk>"
 ALPHABET = "".join(map(chr, range(32, 127))) + "\n"
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}"

@@ -31,8 +31,10 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """A template that does with messages what Qwen2.5-VL's does; ``IMAGE`` is the place of the family's marker."""
-PATCH, MERGE = 4, 2
-"""Pixels of a patch's side, and patches of the side of what becomes one feature."""
+PATCH = 4
+"""Pixels of a patch's side."""
+MERGE = 2
+"""Patches of the side of what becomes one feature."""
 LLAVA_SIDE = 24
 """Pixels of the side of the images that the tiny LLaVA reads, as 9 tokens each."""
 VISION_FAMILIES = ("qwen2_5_vl", "qwen3_vl", "llava")

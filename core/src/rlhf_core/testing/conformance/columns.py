@@ -13,9 +13,12 @@ from ...batch.trajectory_columns import TrajectoryColumns
 from ...contracts.reward import RolloutInfo
 
 INFO = RolloutInfo(step=5, version=4, max_new_tokens=16, max_length=64)
-EOS_ID, PAD_ID = 2, 0
-FIRST_ID, VOCABULARY = 4, 60
-"""Range of ordinary tokens, from the first number up to the second, exclusive."""
+EOS_ID = 2
+PAD_ID = 0
+FIRST_ID = 4
+"""Lowest id of an ordinary token."""
+VOCABULARY = 60
+"""Number of ids; ordinary tokens are those from ``FIRST_ID`` on."""
 
 
 def trajectory(

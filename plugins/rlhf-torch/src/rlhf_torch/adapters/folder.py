@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 
 from rlhf_core import ConfigError
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """Text that PEFT puts before each name of the base model."""
 CLASSIFIER = "SEQ_CLS"

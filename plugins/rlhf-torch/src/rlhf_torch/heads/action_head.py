@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 CPU_LOGITS = 2**21
 """Logits of one chunk on a CPU: 8 MiB stay in its caches (measured: 3 times faster passes than 64 MiB)."""
-CPU_ROWS, GPU_ROWS = 256, 4096
-"""Actions of one chunk: at least, on a CPU; exactly, on a GPU."""
+CPU_ROWS = 256
+"""Fewest actions of one chunk on a CPU."""
+GPU_ROWS = 4096
+"""Actions of one chunk on a GPU."""
 
 
 def default_chunk(device: torch.device, vocab_size: int) -> int:

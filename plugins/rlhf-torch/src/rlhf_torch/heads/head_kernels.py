@@ -14,8 +14,10 @@ from torch import Tensor
 
 from ..models.modeling import LogitForm
 
-SCORES_BLOCK, GRAD_BLOCK = 8192, 4096
-"""Numbers that a program holds at a time."""
+SCORES_BLOCK = 8192
+"""Numbers that a program of the scores holds at a time."""
+GRAD_BLOCK = 4096
+"""Numbers that a program of the gradient holds at a time."""
 
 
 @triton.jit

@@ -14,7 +14,8 @@ from transformers.utils import cached_file
 
 from rlhf_core import ConfigError
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 
 
 def weight_files(path: str) -> list[Path]:

@@ -17,7 +17,10 @@ from rlhf_core import CheckpointError
 from ..models.role_model import RoleModel
 from .updater import Updater
 
-MODEL, MASTERS, EMA, OPTIMIZER = "model", "float32_copies", "ema", "optimizer"
+MODEL = "model"
+MASTERS = "float32_copies"
+EMA = "ema"
+OPTIMIZER = "optimizer"
 STATE = "state.json"
 FORMAT = 1
 SEPARATOR = "::"

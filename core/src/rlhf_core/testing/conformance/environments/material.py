@@ -21,7 +21,8 @@ from .playing import ORACLE, Situation, Written, Wrote, prompt_of
 NUM_TASKS = 16
 """Number of tasks that a check plays."""
 FEW_TASKS = 4
-TRAIN, EVAL = "train", "eval"
+TRAIN = "train"
+EVAL = "eval"
 
 Row = Mapping[str, Any]
 

@@ -50,11 +50,15 @@ _OBJECTIVES = (
         loss=LOSS, aggregation="seq-mean-token-sum-norm", kl_estimator="k1", kl_tail="clamp"
     ),
 )
-SMALL, LARGE = 12, 16384
-"""Tokens of a micro-batch that holds one or two of the rows, and of one that holds all."""
+SMALL = 12
+"""Tokens of a micro-batch that holds one or two of the rows."""
+LARGE = 16384
+"""Tokens of a micro-batch that holds all rows."""
 DTYPES = ("float32", "bfloat16")
-CRITIC_STEPS, CRITIC_ERROR = 20, 0.2
-"""Steps of a critic towards returns of 1, and how far from them its values may be then; they begin at about 0."""
+CRITIC_STEPS = 20
+"""Steps of a critic towards returns of 1, from values of about 0."""
+CRITIC_ERROR = 0.2
+"""Distance from these returns at which its values may be then."""
 
 
 def check_logprobs_equal_a_plain_forward(subject: Subject) -> None:

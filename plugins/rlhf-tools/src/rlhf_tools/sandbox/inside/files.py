@@ -13,8 +13,10 @@ from collections.abc import Iterable
 
 from .system import syscall
 
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-"""Numbers of the system calls, the same on every architecture."""
+# Numbers of the system calls, the same on every architecture.
+CREATE_RULESET = 444
+ADD_RULE = 445
+RESTRICT_SELF = 446
 
 _VERSION_FLAG = 1
 _PATH_BENEATH = 1
