@@ -19,7 +19,7 @@ MYPY := $(BIN)/mypy --explicit-package-bases
 # Folders to which `make test-scale` is confined.
 SCALE ?= tests
 
-.PHONY: help install quickstart test test-slow test-learning test-scale test-all mutants peers lint types format docs dist
+.PHONY: help install quickstart test test-slow test-learning test-scale test-all mutants peers lint types format generated site docs dist
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -85,10 +85,22 @@ format: $(INSTALLED)  ## rewrite the code as lint wants it, where that can be do
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(INSTALLED)  ## rewrite docs/options.md, the tables of docs/architecture.md, and the links from algorithms to their code
+generated: $(INSTALLED)  ## rewrite docs/options.md, docs/gallery.md, the tables of docs/architecture.md, links from algorithms to code
 	$(BIN)/python docs/generate_options.py
 	$(BIN)/python docs/generate_architecture.py
+	$(BIN)/python docs/generate_gallery.py
 	$(BIN)/python docs/link_algorithms.py
+
+$(VENV)/.site: $(INSTALLED) requirements-docs.txt
+	$(BIN)/python -m pip install -c constraints/cpu.txt -r requirements-docs.txt
+	touch $@
+
+site: $(VENV)/.site  ## build the documentation with its API reference into site/; a warning or a missing symbol is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	REQUIRE_SITE=1 $(PYTEST) -q tests/site
+
+docs: generated $(VENV)/.site  ## rewrite what is generated, then serve the documentation at http://127.0.0.1:8000
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --livereload
 
 $(VENV)/.release: $(INSTALLED) requirements-release.txt
 	$(BIN)/python -m pip install -c constraints/cpu.txt -r requirements-release.txt

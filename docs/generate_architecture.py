@@ -1,6 +1,7 @@
 """Rewrites the tables of docs/architecture.md: every room with what its ``__init__`` says of it, and who imports whom.
 
-Run with ``make docs`` after a folder or an import between folders has changed; a test compares the page with the tree.
+Run with ``make generated`` after a folder or an import between folders has changed; a test compares the page with the
+tree.
 """
 
 from __future__ import annotations

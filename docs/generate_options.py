@@ -1,6 +1,6 @@
 """Writes docs/options.md from the options models of the core and of the plugins of this repository.
 
-Run with ``make docs`` after an option has changed; a test compares the file with what this would write.
+Run with ``make generated`` after an option has changed; a test compares the file with what this would write.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TARGET = ROOT / "docs/options.md"
 HEAD = """\
 # Options
 
-Written by `make docs` from the options models. How options are set: [configuration.md](configuration.md). Defaults of
-selectors are those of the command line. `...` after a type means a list.
+Written by `make generated` from the options models. How options are set: [configuration.md](configuration.md). Defaults
+of selectors are those of the command line. `...` after a type means a list.
 """
 TABLE = ["| option | type | default | |", "| --- | --- | --- | --- |"]
 

@@ -1,6 +1,6 @@
 """Writes, into each page of docs/algorithms, the link to the file and line where the algorithm stands.
 
-Run with ``make docs`` after code has moved; a test compares the pages with what this would write.
+Run with ``make generated`` after code has moved; a test compares the pages with what this would write.
 """
 
 from __future__ import annotations

@@ -73,8 +73,28 @@ def script(name: str) -> ModuleType:
 
 
 def test_the_page_of_options_is_up_to_date():
-    """`make docs` rewrites it."""
+    """`make generated` rewrites it."""
     assert (DOCS / "options.md").read_text() == script("generate_options").current()
+
+
+def test_the_gallery_is_up_to_date():
+    """`make generated` rewrites it."""
+    assert (DOCS / "gallery.md").read_text() == script("generate_gallery").current()
+
+
+def test_the_gallery_shows_every_curve():
+    shown = set(re.findall(r"\(algorithms/curves/(\w+\.png)\)", (DOCS / "gallery.md").read_text()))
+
+    assert shown == {path.name for path in (DOCS / "algorithms/curves").glob("*.png")}
+
+
+def test_the_navigation_of_the_site_has_every_page():
+    """Pages of algorithms are added by the site itself."""
+    listed = re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+
+    assert {f"docs/{path.name}" for path in DOCS.glob("*.md")} <= set(listed)
+    assert [path for path in listed if not (ROOT / path).is_file()] == []
+    assert len(listed) == len(set(listed))
 
 
 LINKED = script("link_algorithms").components(plugins.load(""))
@@ -89,7 +109,7 @@ def test_every_page_of_an_algorithm_is_of_a_component():
 
 @pytest.mark.parametrize("name", LINKED)
 def test_an_algorithms_page_links_the_line_of_its_class(name):
-    """`make docs` rewrites the line."""
+    """`make generated` rewrites the line."""
     page = DOCS / "algorithms" / f"{name}.md"
 
     file, line, defined = re.search(

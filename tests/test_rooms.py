@@ -138,7 +138,7 @@ def test_the_core_and_libraries_know_no_plugin():
 
 
 def test_the_page_of_the_architecture_shows_the_tree():
-    """`make docs` rewrites its tables."""
+    """`make generated` rewrites its tables."""
     generator = module_at(DOCS / "generate_architecture.py")
 
     assert (DOCS / "architecture.md").read_text() == generator.current()

@@ -1,0 +1,94 @@
+"""Modules whose names are public, and so the pages of the API reference.
+
+Those that ``docs/plugins.md`` lists under "What a plugin may import", what is below ``rlhf_core.testing``, the hook
+specifications, the package ``rlhf``, and of the libraries ``rlhf_torch`` and ``rlhf_tools`` every module without a
+leading underscore. Sources are read as text: nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("core/src", "cli/src", "plugins/rlhf-torch/src", "plugins/rlhf-tools/src")
+LIBRARIES = ("rlhf_torch", "rlhf_tools")
+TESTING = "rlhf_core.testing"
+HOOKS = "rlhf_core.hookspecs"
+SHADOWED = {"rlhf_core.config.resolve": "rlhf_core.config.resolve.resolve"}
+"""Public names that are also those of a module, which readers of sources find first -> where they are defined."""
+
+
+def public_modules() -> list[str]:
+    """Dotted names of the public modules, in the order in which the reference lists them."""
+    listed = _listed_modules()
+    whole = [name for package in (TESTING, *LIBRARIES) for name in _modules_below(package)]
+    return ["rlhf", "rlhf_core", HOOKS, *sorted(listed - {"rlhf_core", TESTING}), *whole]
+
+
+def file_of(module: str) -> Path:
+    """Return the source file of a module.
+
+    Raises:
+        FileNotFoundError: no source folder has the module.
+    """
+    for source in SOURCES:
+        path = ROOT / source / module.replace(".", "/")
+        for file in (path / "__init__.py", path.with_suffix(".py")):
+            if file.is_file():
+                return file
+    raise FileNotFoundError(f"{module}: expected it in one of {', '.join(SOURCES)}")
+
+
+def public_names(module: str) -> list[str]:
+    """Names that a module makes public: its ``__all__``, else what it defines without a leading underscore."""
+    tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
+    assigned = {name: node for node in tree.body for name in _names(node)}
+    if "__all__" in assigned:
+        return list(ast.literal_eval(assigned["__all__"].value))  # type: ignore[attr-defined]
+    return [name for name in assigned if not name.startswith("_")]
+
+
+def public_members(module: str) -> Iterator[str]:
+    """``Class.member`` of what the classes that a module defines and makes public make public in their turn."""
+    tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
+    public = public_names(module)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name in public:
+            for member in node.body:
+                yield from (
+                    f"{node.name}.{name}" for name in _names(member) if not name.startswith("_")
+                )
+
+
+def _listed_modules() -> set[str]:
+    text = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
+    section = text.partition("## What a plugin may import")[2].partition("\n## ")[0]
+    return set(re.findall(r"`(rlhf_(?:core|cli)(?:\.\w+)*)`", section))
+
+
+def _modules_below(package: str) -> list[str]:
+    """The package and every module below it, packages before their modules."""
+    top = file_of(package).parent
+    files = sorted(
+        top.rglob("*.py"), key=lambda file: (file.parent, file.name != "__init__.py", file.name)
+    )
+    names = [
+        ".".join([package, *file.relative_to(top).with_suffix("").parts]).removesuffix(".__init__")
+        for file in files
+    ]
+    return [name for name in names if not re.search(r"(^|\.)_", name)]
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """Names that a statement defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    if isinstance(node, ast.Assign):
+        targets = [each for target in node.targets for each in getattr(target, "elts", [target])]
+        return [target.id for target in targets if isinstance(target, ast.Name)]
+    return []

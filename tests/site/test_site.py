@@ -1,0 +1,57 @@
+"""The built site has an entry for every public name, and its navigation every page of docs/.
+
+`make site` builds it and runs these with REQUIRE_SITE set; without that they are skipped where no site was built.
+"""
+
+import os
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+INVENTORY = ROOT / "site" / "objects.inv"
+sys.path.insert(0, str(ROOT / "docs"))
+
+from api_modules import SHADOWED, public_members, public_modules, public_names  # noqa: E402
+
+OF_A_LIBRARY = {f"rlhf_core.lazy.{name}" for name in ("Bool", "Float", "Int", "Shaped", "torch")}
+"""Names of torch and jaxtyping, whose own documentation has them."""
+
+
+@pytest.fixture(scope="module")
+def entries() -> set[str]:
+    """Names in the site's inventory, which other sites link by."""
+    if not INVENTORY.is_file():
+        assert "REQUIRE_SITE" not in os.environ, f"{INVENTORY} is missing; make site builds it"
+        pytest.skip("no site was built")
+    *_, packed = INVENTORY.read_bytes().split(b"\n", 4)
+    lines = zlib.decompress(packed).decode().splitlines()
+    return {line.split(" ", 1)[0] for line in lines}
+
+
+@pytest.mark.parametrize("module", public_modules())
+def test_the_reference_has_every_public_name(entries, module):
+    names = [*public_names(module), *public_members(module)]
+
+    missing = [
+        name
+        for name in (module, *(f"{module}.{name}" for name in names))
+        if SHADOWED.get(name, name) not in entries and name not in OF_A_LIBRARY
+    ]
+
+    assert missing == []
+
+
+def test_the_words_of_the_vocabulary_are_in_the_reference(entries):
+    tables = ("SUPPLIED_BY_THE_LOOP", "BROUGHT_BY_OPTIONS", "PROVIDED_BY_COMPONENTS", "FIX")
+
+    assert {f"rlhf_core.capabilities.{table}" for table in tables} <= entries
+
+
+def test_what_is_said_of_a_field_is_on_its_page(entries):
+    page = (ROOT / "site/api/rlhf_core.contracts/index.html").read_text()
+
+    assert 'id="rlhf_core.contracts.LossInputs.old_logprobs"' in page
+    assert "The training step that trains on the batch, from 1." in page  # of RolloutInfo.step
