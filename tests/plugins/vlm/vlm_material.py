@@ -182,11 +182,14 @@ class Stage:
 def own_row(stage: Stage, model, batch: TrajectoryColumns, row: int) -> np.ndarray:
     family = stage.vision.family(str(stage.path), trust_remote_code=False)
     tokens = torch.from_numpy(batch.tokens_of(row).astype(np.int64))[None]
-    inputs = {"input_ids": tokens, "mm_token_type_ids": (tokens == family.feature_id).int()}
+    kinds = "token_type_ids" if family.looks_ahead else "mm_token_type_ids"
+    inputs = {"input_ids": tokens, kinds: (tokens == family.feature_id).int()}
     store = MediaStore(stage.media)
     pictures = [decode(store.read(span.image)) for span in batch.media_of(row)]
     if pictures:
-        inputs |= own_processor(stage)(images=pictures, return_tensors="pt")
+        made = own_processor(stage)(images=pictures, return_tensors="pt")
+        # Models read neither, which say how an image was cut: Gemma 3's crops and InternVL's tiles.
+        inputs |= {name: made[name] for name in made.keys() - {"num_crops", "num_patches"}}
     with torch.no_grad():
         logits = model(**inputs).logits[0].float()
     logits[:, list(family.tokens.never_sampled)] = -torch.inf
@@ -200,7 +203,10 @@ def own_row(stage: Stage, model, batch: TrajectoryColumns, row: int) -> np.ndarr
 def own_processor(stage: Stage):
     from transformers import AutoImageProcessor
 
-    return AutoImageProcessor.from_pretrained(stage.path, backend="pil")
+    processor = AutoImageProcessor.from_pretrained(stage.path, backend="pil")
+    if hasattr(processor, "crop_to_patches"):
+        processor.crop_to_patches = True  # as InternVL's processor of images and texts sets it
+    return processor
 
 
 def in_tower(name: str) -> bool:

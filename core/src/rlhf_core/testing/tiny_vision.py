@@ -22,7 +22,12 @@ WORDS = (
     "<|video_pad|>",
     "<image>",
 )
-"""Control tokens of the families beside those of the tiny tokenizer."""
+"""Control tokens of the first families, beside those of the tiny tokenizer."""
+WORDS_OF = {
+    "gemma3": ("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+    "internvl": ("<img>", "</img>", "<IMG_CONTEXT>"),
+}
+"""Further control tokens of a family."""
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
     "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}"
@@ -37,7 +42,18 @@ MERGE = 2
 """Patches of the side of what becomes one feature."""
 LLAVA_SIDE = 24
 """Pixels of the side of the images that the tiny LLaVA reads, as 9 tokens each."""
-VISION_FAMILIES = ("qwen2_5_vl", "qwen3_vl", "llava")
+GEMMA_SIDE, GEMMA_WINDOW = 32, 12
+"""Pixels of the side of the images that the tiny Gemma 3 reads, as 16 tokens each, and tokens that its first layer
+looks back: fewer than an image has."""
+TILE = 16
+"""Pixels of the side of the tiles of the tiny InternVL, of which each is 4 tokens."""
+MARKERS = {
+    "llava": "<image>",
+    "gemma3": "<start_of_image>",
+    "internvl": "<IMG_CONTEXT>",
+}
+"""Text that a family's template writes for an image, where it is not that of the Qwen families."""
+VISION_FAMILIES = ("qwen2_5_vl", "qwen3_vl", "llava", "gemma3", "internvl")
 
 
 def write_tiny_vision_model(
@@ -80,6 +96,10 @@ def write_tiny_vision_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+        if family == "gemma3":
+            # It starts from zeros, which would make every image look the same.
+            projector = model.base_model.multi_modal_projector
+            torch.nn.init.normal_(projector.mm_input_projection_weight, std=initializer_range)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -92,9 +112,10 @@ def tiny_vision_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Return the tiny tokenizer with the control tokens and a chat template of image-text models."""
     tokenizer = tiny_tokenizer(alphabet)
-    tokenizer.add_special_tokens({"additional_special_tokens": list(WORDS)})
+    words = [*WORDS, *WORDS_OF.get(family, ())]
+    tokenizer.add_special_tokens({"additional_special_tokens": words})
     tokenizer.eos_token = "<|im_end|>"
-    marker = "<image>" if family == "llava" else "<|vision_start|><|image_pad|><|vision_end|>"
+    marker = MARKERS.get(family, "<|vision_start|><|image_pad|><|vision_end|>")
     tokenizer.chat_template = CHAT_TEMPLATE.replace("IMAGE", marker)
     return tokenizer
 
@@ -135,8 +156,9 @@ def tiny_vision_config(
         "intermediate_size": 2 * hidden_size,
         "initializer_range": initializer_range,
     }
-    if family == "llava":
-        return _llava(tokenizer, text, vision, vision_layers, tied)
+    of_squares = {"llava": _llava, "gemma3": _gemma3, "internvl": _internvl}
+    if family in of_squares:
+        return of_squares[family](tokenizer, text, vision, vision_layers, tied)
     if family in VISION_FAMILIES:
         return _qwen(family, tokenizer, text, vision, vision_layers, head_dim, tied)
     raise ValueError(f"unknown family {family!r}; expected one of {', '.join(VISION_FAMILIES)}")
@@ -208,6 +230,69 @@ def _llava(
     )
 
 
+def _gemma3(
+    tokenizer: PreTrainedTokenizerFast,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    layers: int,
+    tied: bool,
+) -> PretrainedConfig:
+    from transformers import Gemma3Config, Gemma3TextConfig, SiglipVisionConfig
+
+    head_dim = text["hidden_size"] // text["num_attention_heads"]
+    count = text["num_hidden_layers"]
+    windowed = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(count)]
+    tower = SiglipVisionConfig(
+        **vision,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        image_size=GEMMA_SIDE,
+        patch_size=PATCH,
+        vision_use_head=False,
+    )
+    begin, end, feature = (tokenizer.convert_tokens_to_ids(word) for word in WORDS_OF["gemma3"])
+    return Gemma3Config(
+        text_config=Gemma3TextConfig(
+            **text,
+            head_dim=head_dim,
+            query_pre_attn_scalar=head_dim,
+            sliding_window=GEMMA_WINDOW,
+            layer_types=windowed,
+        ),
+        vision_config=tower,
+        mm_tokens_per_image=(GEMMA_SIDE // PATCH // MERGE) ** 2,
+        boi_token_index=begin,
+        eoi_token_index=end,
+        image_token_index=feature,
+        tie_word_embeddings=tied,
+    )
+
+
+def _internvl(
+    tokenizer: PreTrainedTokenizerFast,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    layers: int,
+    tied: bool,
+) -> PretrainedConfig:
+    from transformers import InternVLConfig, InternVLVisionConfig, Qwen2Config
+
+    tower = InternVLVisionConfig(
+        **vision,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        image_size=TILE,
+        patch_size=PATCH,
+    )
+    return InternVLConfig(
+        text_config=Qwen2Config(**text),
+        vision_config=tower,
+        image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
+        image_seq_length=(TILE // PATCH // MERGE) ** 2,
+        tie_word_embeddings=tied,
+    )
+
+
 def _sections(half: int) -> list[int]:
     """Return the numbers of frequencies that read time, row and column."""
     rest = max(1, half * 3 // 8)
@@ -216,8 +301,14 @@ def _sections(half: int) -> list[int]:
 
 def _processor(family: str) -> Any:
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+    if family == "gemma3":
+        return Gemma3ImageProcessorPil(size={"height": GEMMA_SIDE, "width": GEMMA_SIDE})
+    if family == "internvl":
+        return GotOcr2ImageProcessorPil(size={"height": TILE, "width": TILE}, max_patches=4)
     if family == "llava":
         square = {"height": LLAVA_SIDE, "width": LLAVA_SIDE}
         return CLIPImageProcessorPil(size={"shortest_edge": LLAVA_SIDE}, crop_size=square)

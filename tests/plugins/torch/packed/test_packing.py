@@ -59,6 +59,34 @@ def test_packed_attention_is_that_of_each_sequence_alone(lengths, window, softca
     torch.testing.assert_close(actual[0], expected.float(), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", [None, 2, 100])
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_tokens_of_a_block_see_each_other_as_far_back_as_the_window_reaches(window, softcap):
+    """The first token of the row is in a block, and so is padding's stand-in, which nobody may see."""
+    offsets, blocks = [0, 4, 10, 12], torch.tensor([0, 0, 0, -1, -1, 1, 1, 2, 2, -1, -1, -1])
+    query, key, value = random_parts(12)
+
+    actual = PackedLayout(offsets, CPU, blocks).attend(
+        0, query, key, value, scaling=0.3, sliding_window=window, softcap=softcap
+    )
+
+    expected = torch.empty(12, HEADS, WIDTH, dtype=torch.float64)
+    for first, last in itertools.pairwise(offsets):
+        for at, head in itertools.product(range(first, last), range(HEADS)):
+            seen = [
+                other
+                for other in range(first, last)
+                if (other <= at or blocks[other] == blocks[at] != -1)
+                and at - other < (window or 12)
+            ]
+            keys, values = (part[0, head // 2, seen].double() for part in (key, value))
+            scores = keys @ query[0, head, at].double() * 0.3
+            if softcap:
+                scores = softcap * torch.tanh(scores / softcap)
+            expected[at, head] = scores.softmax(0) @ values
+    torch.testing.assert_close(actual[0], expected.float(), atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("lengths", "used"), [((4, 4, 4), True), ((4, 4, 3), False), ((4,), False)]
 )

@@ -39,6 +39,8 @@ class PackedPrompts:
     """(P,) what has to be added to the position of a token behind each prompt for rotary embeddings."""
     images: PackedImages | None
     """Images of the prompts; None: they have none."""
+    blocks: Tensor | None
+    """(N,) see ``PackedLayout``; None: all tokens look back."""
     starts: list[int]
     """(P,) where each prompt begins, in the order in which the prompts were given."""
     padded_lengths: list[int]
@@ -79,6 +81,7 @@ class PackedPrompts:
             if seen is None
             else [seen.shifts[starts[p]] for p in range(len(prompts))],
             images=None if seen is None else seen.images,
+            blocks=None if seen is None else seen.blocks,
             starts=starts,
             padded_lengths=lengths,
         )
@@ -89,6 +92,7 @@ class _Seen(NamedTuple):
     shifts: dict[int, int]
     """By the index of a prompt's first token."""
     images: PackedImages | None
+    blocks: Tensor | None
 
 
 def _seen(
@@ -116,6 +120,7 @@ def _seen(
         torch.cat(positions, dim=-1).to(device),
         {first: row.shift for first, row in rows},
         packed_images(rows, device),
+        reader.blocks(rows, sum(padded_lengths), device),
     )
 
 
@@ -165,8 +170,12 @@ class PrefillLayout:
         parts = (
             [list(group) for _, group in groupby(lengths)] if device.type == "cpu" else [lengths]
         )
-        self.parts = [PackedLayout([0, *accumulate(part)], device) for part in parts]
         self.sizes = [sum(part) for part in parts]
+        blocks = [None] * len(parts) if prompts.blocks is None else prompts.blocks.split(self.sizes)
+        self.parts = [
+            PackedLayout([0, *accumulate(part)], device, own)
+            for part, own in zip(parts, blocks, strict=True)
+        ]
         self._index: dict[int, Tensor] = {}
 
     def sequence_lengths(self, at_least: int) -> Tensor:

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping
 
 from rlhf_torch.vision.family import VisionFamily
 
+from .gemma3 import Gemma3
+from .internvl import InternVl
 from .llava import Llava
 from .qwen_vl import QwenVl
 
 FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
+    "gemma3": Gemma3,
+    "internvl": InternVl,
     "llava": Llava,
     "qwen2_5_vl": QwenVl,
     "qwen3_vl": QwenVl,

@@ -1,12 +1,21 @@
-"""Processors and tokenizers of image-text models, and the error texts where they cannot be loaded."""
+"""Processors and tokenizers of image-text models, and the error texts where they are missing or another model's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from transformers import AutoImageProcessor, AutoModelForImageTextToText, PreTrainedModel
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from rlhf_core import ConfigError
+
+from ..config import VlmConfig
 
 
 def load_image_processor(path: str, *, trust_remote_code: bool) -> Any:
@@ -32,6 +41,36 @@ def load_image_text_model(path: str, **options: Any) -> tuple[PreTrainedModel, d
     return model, info
 
 
+def load_tokenizer(path: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a path."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        path, trust_remote_code=trust_remote_code
+    )
+    return tokenizer
+
+
+def token_ids(path: str, words: Mapping[str, int | None], *, trust_remote_code: bool) -> list[int]:
+    """Return the tokens of words that stand for images.
+
+    Args:
+        words: each with its token in config.json; None: config.json has none.
+
+    Raises:
+        ConfigError: the tokenizer lacks a word, or has another token for it.
+    """
+    tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
+    known = tokenizer.get_vocab()
+    for word, wanted in words.items():
+        found = known.get(word)
+        if found is None or wanted not in (None, found):
+            config = "with a token of its own" if wanted is None else f"as {wanted}"
+            raise ConfigError(
+                f"model {path}: its tokenizer has {word} as {found}, and the model reads it {config}; expected the "
+                "tokenizer that belongs to the model"
+            )
+    return [known[word] for word in words]
+
+
 def require_equal(path: str, what: str, processor: Any, model: Any) -> None:
     """Refuse a processor that is another model's.
 
@@ -42,4 +81,35 @@ def require_equal(path: str, what: str, processor: Any, model: Any) -> None:
         raise ConfigError(
             f"model {path}: its image processor has {what} {processor}, and the model {model}; expected the processor "
             "that belongs to the model. Copy preprocessor_config.json from the model's own repository."
+        )
+
+
+def require_size(path: str, processor: Any, model: tuple[int, int]) -> None:
+    """Refuse a processor that makes images of another size than the model reads.
+
+    Args:
+        model: height and width that the model reads, in pixels.
+
+    Raises:
+        ConfigError: the sizes differ.
+    """
+    made = getattr(processor, "crop_size", None) or processor.size
+    height, width = int(made["height"]), int(made["width"])
+    if (height, width) != model:
+        raise ConfigError(
+            f"model {path}: its image processor makes images of {width} x {height} pixels, and the model reads "
+            f"{model[1]} x {model[0]}; expected the processor that belongs to the model"
+        )
+
+
+def require_no_limits(path: str, family: str, options: VlmConfig) -> None:
+    """Refuse limits on the area of images for a family that sees images, or their tiles, at one size.
+
+    Raises:
+        ConfigError: a limit is set.
+    """
+    if options.min_pixels is not None or options.max_pixels is not None:
+        raise ConfigError(
+            f"--model.vlm.max_pixels: the model {path} ({family}) sees all images at one size; leave min_pixels and "
+            "max_pixels out"
         )

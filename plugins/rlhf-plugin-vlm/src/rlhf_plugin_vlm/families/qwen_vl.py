@@ -8,19 +8,19 @@ In Qwen3-VL the first layers of the text model read features of their own (DeepS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedModel
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError
 from rlhf_core.media import MediaProblem, MediaRef, MediaSpan
 from rlhf_torch.vision.family import Features, Picture
 
 from ..config import VlmConfig
-from .loading import load_image_processor, load_image_text_model, require_equal
+from .image_text_family import ImageTextFamily
+from .loading import require_equal, token_ids
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,19 +54,19 @@ class PadTokens:
         return (self.marker_id,) * int(patches // self._processor.merge_size**2)
 
 
-class QwenVl:
+class QwenVl(ImageTextFamily):
     """Implements ``rlhf_torch.vision.family.VisionFamily`` for Qwen2.5-VL and Qwen3-VL.
 
     Raises:
         ConfigError: the processor or the tokenizer is missing, or another model's.
     """
 
+    TOWER = "visual"
+
     def __init__(
         self, path: str, config: Any, options: VlmConfig, *, trust_remote_code: bool
     ) -> None:
-        self._path = path
-        self._trust_remote_code = trust_remote_code
-        self._processor = load_image_processor(path, trust_remote_code=trust_remote_code)
+        super().__init__(path, trust_remote_code=trust_remote_code)
         self._limit(options)
         vision = config.vision_config
         for name, wanted in (
@@ -74,36 +74,21 @@ class QwenVl:
             ("merge_size", vision.spatial_merge_size),
             ("temporal_patch_size", vision.temporal_patch_size),
         ):
-            require_equal(path, name, getattr(self._processor, name, None), wanted)
+            require_equal(path, name, getattr(self.processor, name, None), wanted)
         self.feature_id = int(config.image_token_id)
-        self._check_tokenizer(config)
-        self.tokens = PadTokens(
-            self._processor, self.feature_id, (self.feature_id, int(config.video_token_id))
-        )
-
-    def load(self, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
-        """Return the Transformers model, and the information on its loading."""
-        return load_image_text_model(self._path, **options)
+        words = {"<|image_pad|>": self.feature_id, "<|video_pad|>": int(config.video_token_id)}
+        token_ids(path, words, trust_remote_code=trust_remote_code)
+        self.tokens = PadTokens(self.processor, self.feature_id, tuple(words.values()))
 
     def picture(self, image: Image) -> Picture:
         """Return an RGB image as patches, and its grid in features."""
-        made = self._processor(images=[image], return_tensors="pt")
+        made = self.processor(images=[image], return_tensors="pt")
         _, rows, columns = made["image_grid_thw"][0].tolist()
-        merge = self._processor.merge_size
+        merge = self.processor.merge_size
         return Picture(
             inputs={name: made[name] for name in ("pixel_values", "image_grid_thw")},
             grid=(rows // merge, columns // merge),
         )
-
-    def tower(self, model: PreTrainedModel) -> nn.Module:
-        """Return the vision tower, the merger at its end included."""
-        tower: nn.Module = model.base_model.visual
-        return tower
-
-    def text_model(self, model: PreTrainedModel) -> nn.Module:
-        """Return the model between embeddings and output head."""
-        text: nn.Module = model.base_model.language_model
-        return text
 
     def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> Features:
         """Return the features of pictures, one picture's after the other's."""
@@ -152,12 +137,8 @@ class QwenVl:
         parts.append((position + torch.arange(num_tokens - behind)).expand(3, -1))
         return torch.cat(parts, dim=1)
 
-    def save(self, folder: Path) -> None:
-        """Write the image processor's file beside an exported model."""
-        self._processor.save_pretrained(folder)
-
     def _limit(self, options: VlmConfig) -> None:
-        size = dict(self._processor.size)
+        size = dict(self.processor.size)
         size |= {} if options.min_pixels is None else {"shortest_edge": options.min_pixels}
         size |= {} if options.max_pixels is None else {"longest_edge": options.max_pixels}
         if size["shortest_edge"] > size["longest_edge"]:
@@ -165,19 +146,4 @@ class QwenVl:
                 f"--model.vlm.min_pixels is {size['shortest_edge']}; expected at most --model.vlm.max_pixels = "
                 f"{size['longest_edge']}"
             )
-        self._processor.size = size
-
-    def _check_tokenizer(self, config: Any) -> None:
-        tokenizer = AutoTokenizer.from_pretrained(
-            self._path, trust_remote_code=self._trust_remote_code
-        )
-        for word, wanted in (
-            ("<|image_pad|>", config.image_token_id),
-            ("<|video_pad|>", config.video_token_id),
-        ):
-            found = tokenizer.convert_tokens_to_ids(word)
-            if found != wanted:
-                raise ConfigError(
-                    f"model {self._path}: its tokenizer has {word} as {found}, and config.json as {wanted}; expected "
-                    "the tokenizer that belongs to the model"
-                )
+        self.processor.size = size

@@ -6,6 +6,9 @@ Both ways are exact. Several sequences of one length need no padding: from Hoppe
 little more than half the time of the varlen kernel. (cuDNN prepares a kernel for each new shape; for rows of a single
 sequence, whose length changes every time, that would cost more than it saves.)
 
+In some families the tokens of one image see each other, those behind them too. No varlen kernel knows such blocks, so
+rows with them are padded everywhere, with a mask for each sequence.
+
 Axes beyond the project's table: ``H_kv`` heads of keys and values, ``D_head`` size of a head.
 ``T`` is the length of the longest sequence.
 """
@@ -39,9 +42,18 @@ class PackedLayout:
     Args:
         offsets: (b + 1,) increasing positions, on the host; sequence i is ``row[offsets[i]:offsets[i + 1]]``.
         device: the device of the tokens.
+        blocks: (N,) number of the block of each token, -1 outside of blocks: tokens of one block see each other,
+            whatever their order, as far as a window reaches back. A block lies within one sequence. None: there are
+            none.
     """
 
-    def __init__(self, offsets: Sequence[int] | Tensor, device: torch.device) -> None:
+    def __init__(
+        self,
+        offsets: Sequence[int] | Tensor,
+        device: torch.device,
+        blocks: Int[Tensor, " N"] | None = None,
+    ) -> None:
+        self.blocks = blocks
         self.offsets = torch.as_tensor(offsets, dtype=torch.int64)
         self.lengths = self.offsets.diff()  # (b,)
         self.longest = int(self.lengths.max())
@@ -75,16 +87,13 @@ class PackedLayout:
         """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         window = sliding_window if sliding_window and sliding_window < self.longest else None
-        is_causal_only = window is None and softcap is None
-        has_kernel = softcap is None and _has_varlen_kernel(query)
-        in_cudnn = has_kernel and is_causal_only and self.is_even and _cudnn_is_faster(self.device)
+        is_causal = window is None and self.blocks is None
+        has_kernel = softcap is None and self.blocks is None and _has_varlen_kernel(query)
+        in_cudnn = has_kernel and is_causal and self.is_even and _cudnn_is_faster(self.device)
         if has_kernel and not in_cudnn:
             return self._varlen(query, key, value, scaling, window)
-        if self._padding is None:
-            self._padding = _Padding(self.offsets, self.longest, self.device)
-        query, key, value = (
-            self._padding.pad(part) for part in (query, key, value)
-        )  # (b, H, T, D_head)
+        padding = self._pads()
+        query, key, value = (padding.pad(part) for part in (query, key, value))  # (b, H, T, D_head)
         if in_cudnn:
             output = _cudnn_attention(query, key, value, scaling)
         elif softcap is not None or _prefers_materialized(query, self.longest):
@@ -98,12 +107,17 @@ class PackedLayout:
                 query,
                 key,
                 value,
-                attn_mask=None if window is None else self._mask(window),
-                is_causal=window is None,
+                attn_mask=None if is_causal else self._mask(window),
+                is_causal=is_causal,
                 scale=scaling,
                 enable_gqa=query.shape[1] != key.shape[1],
             )
-        return self._padding.unpad(output)
+        return padding.unpad(output)
+
+    def _pads(self) -> _Padding:
+        if self._padding is None:
+            self._padding = _Padding(self.offsets, self.longest, self.device)
+        return self._padding
 
     def _varlen(
         self, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None
@@ -128,11 +142,18 @@ class PackedLayout:
         return output[None]
 
     def _mask(self, window: int | None) -> Tensor:
-        """Return a mask (T, T), True where the query (first axis) may see the key."""
+        """Return a mask (T, T), or with blocks (b, 1, T, T): True where the query (first axis) may see the key."""
         if window not in self._masks:
             steps = torch.arange(self.longest, device=self.device)
             behind = steps[:, None] - steps  # (T, T)
-            self._masks[window] = (behind >= 0) & (behind < (window or self.longest))
+            seen = behind >= 0
+            if self.blocks is not None:
+                own = self._pads().pad(self.blocks.view(1, 1, -1, 1))  # (b, 1, T, 1)
+                # Padding reads token 0, which may be in a block.
+                is_token = steps < on_device(self.lengths, self.device).view(-1, 1, 1, 1)
+                in_block = (own >= 0) & is_token.transpose(2, 3)
+                seen = seen | (in_block & (own == own.transpose(2, 3)) & is_token)
+            self._masks[window] = seen & (behind < (window or self.longest))
         return self._masks[window]
 
 
@@ -167,13 +188,17 @@ class _Padding:
 def _materialized_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None
 ) -> Tensor:
-    """Return ``softmax(cap(q k^T scaling)) v`` with all scores in memory; the softmax is in float32."""
+    """Return ``softmax(cap(q k^T scaling)) v`` with all scores in memory; the softmax is in float32.
+
+    Args:
+        mask: (T, T) or (b, 1, T, T)
+    """
     num_kv_heads = key.shape[1]
     grouped = query.unflatten(1, (num_kv_heads, -1))  # (b, H_kv, H / H_kv, T, D_head)
     scores = (grouped * scaling) @ key.unsqueeze(2).transpose(-1, -2)  # (b, H_kv, H / H_kv, T, T)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~mask, float("-inf"))
+    scores = scores.masked_fill(~mask.unsqueeze(-3), float("-inf"))
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
     attended: Tensor = (weights @ value.unsqueeze(2)).flatten(1, 2)  # (b, H, T, D_head)
     return attended

@@ -66,11 +66,12 @@ def pack_rows(
         PluginError: rows have images that nobody reads, or whose tokens are not those of the model's processor.
     """
     part = batch if len(rows) == len(batch) else batch.select(rows)
-    whole = PackedLayout(torch.from_numpy(part.token_offsets), device)
+    seen = _seen(part, reader, device)
+    blocks = None if seen is None else seen.blocks
+    whole = PackedLayout(torch.from_numpy(part.token_offsets), device, blocks)
     tokens = on_device(part.token_ids.astype(np.int64), device)
     # The first token of a sequence is never an action, so "the token before" lies in the same sequence.
     actions = on_device(np.flatnonzero(part.action_mask), device)
-    seen = _seen(part, reader, device)
     packed = PackedRows(
         input_ids=tokens,
         position_ids=whole.positions() if seen is None else on_device(seen.positions, device),
@@ -99,6 +100,8 @@ def pack_rows(
 class _Seen(NamedTuple):
     positions: Tensor
     images: PackedImages | None
+    blocks: Tensor | None
+    """See ``PackedLayout``; None: all tokens look back."""
 
 
 def _seen(
@@ -113,12 +116,13 @@ def _seen(
         return None
     firsts = part.token_offsets[:-1].tolist()
     rows = [
-        reader.row(part.tokens_of(row), part.media_of(row), str(uid))
-        for row, uid in enumerate(part.uids())
+        (first, reader.row(part.tokens_of(row), part.media_of(row), str(uid)))
+        for row, (first, uid) in enumerate(zip(firsts, part.uids(), strict=True))
     ]
     return _Seen(
-        torch.cat([row.positions for row in rows], dim=-1),
-        packed_images(zip(firsts, rows, strict=True), device),
+        torch.cat([row.positions for _, row in rows], dim=-1),
+        packed_images(rows, device),
+        reader.blocks(rows, len(part.token_ids), device),
     )
 
 

@@ -59,6 +59,11 @@ class VisionFamily(Protocol):
         """The token on which a feature stands, once for each, within the tokens of an image."""
         ...
 
+    @property
+    def looks_ahead(self) -> bool:
+        """True: tokens with features of one image see each other, those behind them too; else all tokens look back."""
+        ...
+
     def load(self, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
         """Return the Transformers model and the information on its loading, as ``from_pretrained(PATH, **options)``
         does."""

@@ -103,6 +103,14 @@ class PictureReader:
             places=places,
         )
 
+    def blocks(
+        self, rows: Iterable[tuple[int, SeenRow]], num_tokens: int, device: torch.device
+    ) -> Tensor | None:
+        """Return the blocks (N,) of ``image_blocks`` if the family looks ahead within images; None: all tokens look
+        back."""
+        blocks = image_blocks(rows, num_tokens) if self.family.looks_ahead else None
+        return None if blocks is None else blocks.to(device)
+
     def picture(self, image: MediaRef) -> Picture:
         """Return an image of the store as the model takes it."""
         kept = self._kept.get(image.sha256)
@@ -163,6 +171,22 @@ def packed_images(rows: Iterable[tuple[int, SeenRow]], device: torch.device) -> 
         places=torch.from_numpy(np.concatenate(places)).to(device),
         sources=torch.from_numpy(np.concatenate(sources)).to(device),
     )
+
+
+def image_blocks(rows: Iterable[tuple[int, SeenRow]], num_tokens: int) -> Tensor | None:
+    """Return for each token of packed rows (N,) the number of the image whose feature stands on it, -1 for others;
+    None: the rows have no images.
+
+    Args:
+        rows: each row with the index of its first token, among ``num_tokens``.
+    """
+    blocks = np.full(num_tokens, -1)
+    number = 0
+    for first, row in rows:
+        for own in row.places:
+            blocks[own + first] = number
+            number += 1
+    return torch.from_numpy(blocks) if number else None
 
 
 def kept_images(images: PackedImages, kept: Tensor, num_tokens: int) -> PackedImages:

@@ -1,0 +1,66 @@
+"""Gemma 3: 256 tokens for each image, which see each other in both directions.
+
+The chat template writes ``<start_of_image>``; in its place come two line breaks, the image between
+``<start_of_image>`` and ``<end_of_image>``, and two line breaks, as the model's own processor has them. That one works
+on text, in which line breaks of the template beside an image may become one token with these; here they are tokens of
+their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core import ConfigError
+from rlhf_torch.vision.family import Picture
+
+from ..config import VlmConfig
+from .equal_tokens import EqualTokens
+from .image_text_family import ImageTextFamily
+from .loading import load_tokenizer, require_no_limits, require_size, token_ids
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Gemma3(ImageTextFamily):
+    """Implements ``rlhf_torch.vision.family.VisionFamily`` for Gemma 3.
+
+    Raises:
+        ConfigError: the processor or the tokenizer is missing, or another model's, or an option is for other families.
+    """
+
+    looks_ahead = True
+
+    def __init__(
+        self, path: str, config: Any, options: VlmConfig, *, trust_remote_code: bool
+    ) -> None:
+        require_no_limits(path, "gemma3", options)
+        super().__init__(path, trust_remote_code=trust_remote_code)
+        vision = config.vision_config
+        require_size(path, self.processor, (vision.image_size, vision.image_size))
+        if getattr(self.processor, "do_pan_and_scan", None):
+            raise ConfigError(
+                f"model {path}: its image processor cuts images into crops (do_pan_and_scan), which is not supported "
+                "here; set it to false in preprocessor_config.json"
+            )
+        count = int(config.mm_tokens_per_image)
+        side = int(count**0.5)
+        self._grid = (side, side)
+        begin, end = int(config.boi_token_id), int(config.eoi_token_id)
+        self.feature_id = int(config.image_token_id)
+        words = {
+            "<start_of_image>": begin,
+            "<end_of_image>": end,
+            "<image_soft_token>": self.feature_id,
+        }
+        token_ids(path, words, trust_remote_code=trust_remote_code)
+        breaks = load_tokenizer(path, trust_remote_code=trust_remote_code).encode(
+            "\n\n", add_special_tokens=False
+        )
+        own = [*breaks, begin, *[self.feature_id] * count, end, *breaks]
+        self.tokens = EqualTokens(begin, own, (begin, self.feature_id))
+
+    def picture(self, image: Image) -> Picture:
+        """Return an RGB image at the model's size."""
+        made = self.processor(images=[image], return_tensors="pt")
+        return Picture(inputs={"pixel_values": made["pixel_values"]}, grid=self._grid)

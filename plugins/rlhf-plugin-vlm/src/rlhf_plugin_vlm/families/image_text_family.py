@@ -1,0 +1,83 @@
+"""What image-text models of Transformers have in common: where their parts are, and how features are computed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlhf_core.media import ImageTokens, MediaSpan
+from rlhf_torch.vision.family import Features, Picture
+
+from .loading import load_image_processor, load_image_text_model
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class ImageTextFamily(ABC):
+    """Base of the families here, which implement ``rlhf_torch.vision.family.VisionFamily``.
+
+    Positions count tokens, whatever they stand for, and features enter in the place of embeddings alone; a family that
+    does otherwise says so.
+
+    Raises:
+        ConfigError: the processor is missing.
+    """
+
+    TOWER: ClassVar[str] = "vision_tower"
+    """Name of the part that reads pixels, in the model below its output head."""
+
+    tokens: ImageTokens
+    feature_id: int
+    looks_ahead = False
+
+    def __init__(self, path: str, *, trust_remote_code: bool) -> None:
+        self.path = path
+        self.processor = load_image_processor(path, trust_remote_code=trust_remote_code)
+
+    @abstractmethod
+    def picture(self, image: Image) -> Picture:
+        """Return an RGB image as the model takes it."""
+
+    def load(self, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+        """Return the Transformers model, and the information on its loading."""
+        return load_image_text_model(self.path, **options)
+
+    def tower(self, model: PreTrainedModel) -> nn.Module:
+        """Return the part that reads pixels; a projector beside it is trained with the text model."""
+        tower: nn.Module = getattr(model.base_model, self.TOWER)
+        return tower
+
+    def text_model(self, model: PreTrainedModel) -> nn.Module:
+        """Return the model between embeddings and output head."""
+        text: nn.Module = model.base_model.language_model
+        return text
+
+    def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> Features:
+        """Return the features of pictures, one picture's after the other's."""
+        tower = next(self.tower(model).parameters())
+        pixels = torch.cat([picture.inputs["pixel_values"] for picture in pictures])
+        found = model.base_model.get_image_features(
+            pixels.to(tower.device, tower.dtype), return_dict=True
+        )
+        return Features(torch.cat(list(found.pooler_output)))
+
+    def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
+        """Return nothing: features enter in the place of embeddings alone."""
+        return {}
+
+    def positions(
+        self, num_tokens: int, spans: Sequence[MediaSpan], pictures: Sequence[Picture]
+    ) -> Tensor:
+        """Return positions (T,), which count tokens whatever they stand for."""
+        return torch.arange(num_tokens)
+
+    def save(self, folder: Path) -> None:
+        """Write the image processor's file beside an exported model."""
+        self.processor.save_pretrained(folder)
