@@ -179,3 +179,26 @@ def test_a_bad_image_of_an_environment_is_its_failure(workspace, capsys):
     assert (
         "an image of the observation cannot be used: the bytes are not" in capsys.readouterr().err
     )
+
+
+COURSE = [
+    *("--train.batch_size", "4", "--data.chat", "--data.image_key", "images"),
+    *("--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"),
+]
+
+
+@pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
+def test_given_answers_to_images_are_learned(workspace, capsys, command):
+    rows = [json.loads(line) for line in (workspace / "rows.jsonl").read_text().splitlines()]
+    answers = {"response": "a", "chosen": "b", "rejected": "c"}
+    (workspace / "given.jsonl").write_text("\n".join(json.dumps(row | answers) for row in rows))
+    words = [command, "--model", "model", "--data", "given.jsonl", "--train.steps", "2", *COURSE]
+
+    assert main([*words, "--model.vision", "vlm", "--output", "run"]) == 0, capsys.readouterr().err
+
+    assert digests(workspace / "run/model") != digests(workspace / "model")
+    assert (workspace / "run/model/preprocessor_config.json").is_file()
+    stored = [path for path in (workspace / "run/media").rglob("*") if path.is_file()]
+    assert len(stored) == len({path.read_bytes() for path in (workspace / "pictures").iterdir()})
+    assert main([*words, "--output", "blind"]) == 2
+    assert "--data.image_key: the run's model reads text alone" in capsys.readouterr().err

@@ -17,13 +17,16 @@ from .loop.driver import drive
 from .loop.restore import restore_roles
 from .loop.resume import ResumePoint, ResumeRules
 from .loop.state import RunState
+from .media.reader import ImageReader
 from .rng import generator_of, seed_of
+from .rollouts.images import image_reader, vision_spec
 
 __all__ = [
     "Course",
     "Export",
     "Exportable",
     "FinishedStep",
+    "ImageReader",
     "OwnRecord",
     "ResumePoint",
     "ResumeRules",
@@ -36,9 +39,11 @@ __all__ = [
     "drive",
     "fault_point",
     "generator_of",
+    "image_reader",
     "metric_values",
     "normalizers_of",
     "restore_roles",
     "schedule_of",
     "seed_of",
+    "vision_spec",
 ]

@@ -178,8 +178,35 @@ class Stage:
         model = AutoModelForImageTextToText.from_pretrained(path or self.path).eval()
         return np.concatenate([own_row(self, model, batch, row) for row in range(len(batch))])
 
+    def own_hidden(self, batch: TrajectoryColumns, path: Path) -> list[torch.Tensor]:
+        """Last hidden states (T, D) of each sequence by Transformers' model below the output head."""
+        from transformers import AutoModelForImageTextToText
+
+        model = AutoModelForImageTextToText.from_pretrained(path).eval().base_model
+        return [_hidden(self, model, batch, row) for row in range(len(batch))]
+
+
+def _hidden(stage: Stage, model, batch: TrajectoryColumns, row: int) -> torch.Tensor:
+    with torch.no_grad():
+        return model(**own_inputs(stage, batch, row)).last_hidden_state[0]
+
 
 def own_row(stage: Stage, model, batch: TrajectoryColumns, row: int) -> np.ndarray:
+    """Log-probs of a row's actions by a model of Transformers."""
+    family = stage.vision.family(str(stage.path), trust_remote_code=False)
+    inputs = own_inputs(stage, batch, row)
+    with torch.no_grad():
+        logits = model(**inputs).logits[0].float()
+    logits[:, list(family.tokens.never_sampled)] = -torch.inf
+    columns = batch.tokens.read()
+    mask = columns.action_mask[columns.token_offsets[row] : columns.token_offsets[row + 1]]
+    places = np.flatnonzero(mask)
+    logprobs = logits.log_softmax(-1)[places - 1, inputs["input_ids"][0, places]]
+    return logprobs.numpy()
+
+
+def own_inputs(stage: Stage, batch: TrajectoryColumns, row: int) -> dict[str, torch.Tensor]:
+    """A row as models of Transformers take it, with pixels by their own processor."""
     family = stage.vision.family(str(stage.path), trust_remote_code=False)
     tokens = torch.from_numpy(batch.tokens_of(row).astype(np.int64))[None]
     kinds = "token_type_ids" if family.looks_ahead else "mm_token_type_ids"
@@ -190,14 +217,7 @@ def own_row(stage: Stage, model, batch: TrajectoryColumns, row: int) -> np.ndarr
         made = own_processor(stage)(images=pictures, return_tensors="pt")
         # Models read neither, which say how an image was cut: Gemma 3's crops and InternVL's tiles.
         inputs |= {name: made[name] for name in made.keys() - {"num_crops", "num_patches"}}
-    with torch.no_grad():
-        logits = model(**inputs).logits[0].float()
-    logits[:, list(family.tokens.never_sampled)] = -torch.inf
-    columns = batch.tokens.read()
-    mask = columns.action_mask[columns.token_offsets[row] : columns.token_offsets[row + 1]]
-    places = np.flatnonzero(mask)
-    logprobs = logits.log_softmax(-1)[places - 1, tokens[0, places]]
-    return logprobs.numpy()
+    return inputs
 
 
 def own_processor(stage: Stage):

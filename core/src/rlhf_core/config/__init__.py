@@ -6,10 +6,12 @@ Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.step
 from .checks.cautions import small_adapter_rates
 from .checks.effects import (
     error_values_without_effect,
+    images_without_effect,
     refuse_typed,
     schedule_without_effect,
     shared_without_effect,
 )
+from .checks.rules import no_reader
 from .common import AnswerSampling, CommandOptions, RunOptions, SamplingOptions
 from .files import read_toml, write_toml
 from .flags import parse_flags
@@ -52,6 +54,8 @@ __all__ = [
     "Selector",
     "check_paths",
     "error_values_without_effect",
+    "images_without_effect",
+    "no_reader",
     "parse_flags",
     "path_problems",
     "read_toml",

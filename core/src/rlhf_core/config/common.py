@@ -34,6 +34,32 @@ class ModelConfig(ModelPath):
     )
 
 
+class SeeingModel(ModelConfig):
+    """A model that may read images."""
+
+    vision: str | None = Field(
+        None, description="what reads images for the model; unset: the model reads text alone"
+    )
+
+
+class ImageData(Config):
+    """Images of data sets, in a column beside the texts and within messages."""
+
+    image_key: str | None = Field(
+        None,
+        description="column with a row's image, or a list of them: paths, bytes or base64; <image> in the prompt's "
+        "texts and image parts of its messages are their places",
+    )
+    max_images: Positive = Field(
+        16, description="images of one sequence, those of later turns included"
+    )
+    max_image_pixels: Positive = Field(4096 * 4096, description="width times height of an image")
+    max_image_bytes: Positive = Field(20 * 2**20, description="size of an image's file")
+    allow_image_urls: bool = Field(
+        False, description="fetch images that are http or https URLs; without it they are bad rows"
+    )
+
+
 class AnswerSampling(Config):
     """Base of sections of sampling options without a temperature."""
 
@@ -97,6 +123,14 @@ class TrainedRole(Config):
 class ActorConfig(TrainedRole):
     ema: float | None = Field(
         None, gt=0.0, lt=1.0, description="decay of an averaged copy of the weights, exported too"
+    )
+
+
+class SeeingActor(ActorConfig):
+    """Training of a model that may read images."""
+
+    freeze_visual_encoder: bool = Field(
+        False, description="do not train the part of the model that reads pixels"
     )
 
 

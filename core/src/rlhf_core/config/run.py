@@ -15,13 +15,12 @@ from ..contracts.backend import Aggregation
 from ..contracts.executor import ControlWordUse
 from .common import (
     CONTROL_WORDS,
-    ActorConfig,
     BackendSelection,
     CheckpointConfig,
     EngineSelection,
     EvalSchedule,
+    ImageData,
     LogConfig,
-    ModelConfig,
     NotNegative,
     Positive,
     Probability,
@@ -29,6 +28,8 @@ from .common import (
     RunOptions,
     RuntimeSelection,
     SamplingOptions,
+    SeeingActor,
+    SeeingModel,
     TrainedRole,
 )
 
@@ -62,24 +63,11 @@ class PromptData(Config):
     control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
 
 
-class DataConfig(PromptData):
+class DataConfig(ImageData, PromptData):
     probabilities: tuple[Probability, ...] = Field(
         (), description="mix the sets with these shares; without it they are concatenated"
     )
     shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
-    image_key: str | None = Field(
-        None,
-        description="column with a row's image, or a list of them: paths, bytes or base64; <image> in the prompt's "
-        "texts and image parts of its messages are their places",
-    )
-    max_images: Positive = Field(
-        16, description="images of one sequence, those of later turns included"
-    )
-    max_image_pixels: Positive = Field(4096 * 4096, description="width times height of an image")
-    max_image_bytes: Positive = Field(20 * 2**20, description="size of an image's file")
-    allow_image_urls: bool = Field(
-        False, description="fetch images that are http or https URLs; without it they are bad rows"
-    )
 
 
 class RolloutConfig(SamplingOptions):
@@ -307,22 +295,6 @@ class EvalConfig(EvalSchedule):
     )
     max_samples: Positive | None = Field(None, description="use only the first rows of each set")
     pass_threshold: float = Field(1.0, description="a sample passes if its reward is at least this")
-
-
-class SeeingModel(ModelConfig):
-    """The policy, which may read images."""
-
-    vision: str | None = Field(
-        None, description="what reads images for the model; unset: the model reads text alone"
-    )
-
-
-class SeeingActor(ActorConfig):
-    """Training of the policy, which may read images."""
-
-    freeze_visual_encoder: bool = Field(
-        False, description="do not train the part of the model that reads pixels"
-    )
 
 
 class RunConfig(RunOptions):

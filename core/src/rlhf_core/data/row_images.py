@@ -44,6 +44,21 @@ class RowImages:
             return cls()
         return cls(desk=reader.desk, reader=reader, key=reader.key, folder=start_of_paths(spec))
 
+    @property
+    def sees(self) -> bool:
+        """Whether rows may have images."""
+        return self.desk is not None
+
+    def chat(self, row: Row, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Return a row's conversation with references in the place of images.
+
+        Raises:
+            RowProblem: as from ``prompt``.
+        """
+        made = self.prompt(row, messages)
+        assert isinstance(made, tuple)
+        return made
+
     def prompt(self, row: Row, prompt: Prompt) -> Prompt:
         """Return a row's prompt with references in the place of images.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from ..config.resolved import Resolved
+from ..config.resolved import ResolvedOptions
 from ..durable.run_folder import RunFolder
 from ..media.desk import MediaDesk, MediaOptions
 from ..media.inspecting import MediaLimits
@@ -14,7 +15,7 @@ from ..media.vision import VisionModel, VisionSpec
 SLOT, HOOK = "model.vision", "rlhf_vision_models"
 
 
-def image_reader(resolved: Resolved) -> ImageReader | None:
+def image_reader(resolved: ResolvedOptions[Any]) -> ImageReader | None:
     """Return the reader of a run's images; None: its model reads text alone.
 
     Raises:
@@ -38,7 +39,7 @@ def image_reader(resolved: Resolved) -> ImageReader | None:
     return ImageReader(MediaDesk(options), tokens, data.image_key)
 
 
-def vision_spec(resolved: Resolved, *, frozen: bool = False) -> VisionSpec | None:
+def vision_spec(resolved: ResolvedOptions[Any], *, frozen: bool = False) -> VisionSpec | None:
     """Return what processes that compute with images are told; None: the run's model reads text alone.
 
     Args:
@@ -50,5 +51,5 @@ def vision_spec(resolved: Resolved, *, frozen: bool = False) -> VisionSpec | Non
     return VisionSpec(component=selection.ref(HOOK), media_folder=_folder(resolved), frozen=frozen)
 
 
-def _folder(resolved: Resolved) -> str:
+def _folder(resolved: ResolvedOptions[Any]) -> str:
     return str(RunFolder(Path(resolved.run.output)).media.resolve())

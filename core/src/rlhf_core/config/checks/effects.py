@@ -107,7 +107,7 @@ def _without_effect(
     if not run.log.samples:
         yield "log.samples_every", "no samples are kept. Set --log.samples too."
     yield from _rollouts_without_effect(run, selections, labels)
-    yield from _images_without_effect(run, selections)
+    yield from images_without_effect(selections)
     yield from error_values_without_effect(selections)
 
 
@@ -138,7 +138,8 @@ def _rollouts_without_effect(
         )
 
 
-def _images_without_effect(run: RunConfig, selections: Selections) -> Iterator[tuple[str, str]]:
+def images_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
+    """Yield the options on images if the model reads none, and the reason."""
     if not selections["model.vision"]:
         names = ("max_images", "max_image_pixels", "max_image_bytes", "allow_image_urls")
         for name in (*(f"data.{name}" for name in names), "actor.freeze_visual_encoder"):

@@ -129,6 +129,14 @@ def _external_rules(selections: Selections, labels: Labels) -> Iterator[str]:
             )
 
 
+def no_reader(labels: Labels) -> str:
+    """Return the error text for a column of images and a model that reads text alone."""
+    return (
+        f"{labels('data.image_key')}: the run's model reads text alone. Choose what reads images with "
+        "--model.vision, or leave the option out."
+    )
+
+
 def _data_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
     data = run.data
     if data.probabilities and len(data.probabilities) != len(data.train):
@@ -141,10 +149,7 @@ def _data_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
     if any(not source.strip() for source in data.train):
         yield f"{labels('data.train')}: expected names of data sets; one of them is empty. Leave it out."
     if data.image_key is not None and run.model.vision is None:
-        yield (
-            f"{labels('data.image_key')}: the run's model reads text alone. Choose what reads images with "
-            "--model.vision, or leave the option out."
-        )
+        yield no_reader(labels)
     if data.template is not None:
         yield from _template_rules(data.template, labels)
         if labels.is_typed("data.prompt_key"):

@@ -10,10 +10,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from ...batch.task import Message
 from ...errors import DataError
+from ...media.parts import references_in
 from ..chat.renderer import TokenizerRenderer
 from ..rows import RowProblem, check_text
 from .generation_blocks import has_blocks, render_with_blocks
@@ -67,9 +69,10 @@ class ChatSpans:
         Raises:
             RowProblem: the template refuses the messages, or does not show the answers as they are.
         """
+        media = references_in(messages)
         quotes = self._renderer.quotes(messages, tools)
         if quotes is None:
-            return self._find(messages, learned, tools)
+            return replace(self._find(messages, learned, tools), media=media)
         quoted = self._find(
             quotes.messages(messages), learned, None if tools is None else quotes.value(tools)
         )
@@ -83,6 +86,7 @@ class ChatSpans:
             spans=tuple(map(made.places.span, quoted.spans)),
             active=chat.active,
             inert=chat.inert,
+            media=media,
         )
 
     def _find(
@@ -163,6 +167,8 @@ def _fit(skeleton: Skeleton, messages: Sequence[Message], text: str) -> Mapping[
     if any(message.get(key) for message in messages for key in (*THOUGHTS, "tool_calls")):
         return None
     contents = {index: message.get("content") or "" for index, message in enumerate(messages)}
+    if not all(isinstance(content, str) for content in contents.values()):
+        return None  # a template shows parts, such as images, in its own words
     filled = skeleton.filled(contents)
     if filled.text == text:
         return filled.turns

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...errors import DataError
+from ...media.reader import ImageReader
 from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
 from ..prompts import plain_prompt
+from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
 from .chat_spans import ChatSpans
@@ -36,6 +38,7 @@ def load_conversations(
     *,
     eos: int,
     option: str = "data.train",
+    images: ImageReader | None = None,
 ) -> LearnedRows:
     """Return the rows of some sets as sequences whose action mask marks what the assistant says.
 
@@ -46,6 +49,8 @@ def load_conversations(
         sets: files, folders or hub names.
         eos: end-of-sequence token, which goes behind texts that no chat template ends.
         option: option that names the sets, for messages.
+        images: reader of the rows' images, which stand in prompts, and in the messages of others than the assistant;
+            None: the model reads text alone.
 
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no row is left, the tokenizer does
@@ -57,7 +62,7 @@ def load_conversations(
         form = TextPieces(columns.text_key, options, renderer)
     else:
         form = Conversations(columns, options, renderer)
-    return read_rows(sets, form, tokenizer, options, option)
+    return read_rows(sets, form, tokenizer, options, option, images)
 
 
 class AnswerTexts:
@@ -89,13 +94,15 @@ class AnswerTexts:
             self._chats = ChatSpans(self._renderer)
         return self._chats
 
-    def answer(self, row: Row, answer: str, tools_key: str | None) -> LearnedText:
+    def answer(
+        self, row: Row, answer: str, tools_key: str | None, images: RowImages
+    ) -> LearnedText:
         """Return prompt and answer, of which the answer is learned.
 
         Raises:
-            RowProblem: the row has no usable prompt, or has tools for a prompt that is no chat.
+            RowProblem: the row has no usable prompt or image, or has tools for a prompt that is no chat.
         """
-        prompt, tools = self.format.prompt(row), tools_of(row, tools_key)
+        prompt, tools = images.prompt(row, self.format.prompt(row)), tools_of(row, tools_key)
         if isinstance(prompt, str):
             if tools is not None:
                 raise RowProblem(
@@ -103,7 +110,7 @@ class AnswerTexts:
                     "the prompt is plain text, which has no place for tools. Add --data.chat",
                 )
             return plain_text(self._joined(row, prompt, answer), len(prompt))
-        check_chat(prompt)
+        check_chat(prompt, parts=images.sees)
         messages = (*prompt, {"role": ASSISTANT, "content": answer})
         return self.chats.find(messages, (len(prompt),), tools)
 
@@ -146,15 +153,14 @@ class Conversations:
         )
         return found if tools is None else (*found, tools)
 
-    def texts(self, row: Row) -> Sequence[LearnedText]:
+    def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the conversation's rendering."""
         key, tools_key = self._columns.messages_key, self._columns.tools_key
         if key is None:
             answer = text_of(row, self._columns.response_key, "response_key")
-            return [self._answers.answer(row, answer, tools_key)]
-        messages = with_system_prompt(
-            conversation_of(value_of(row, key, "messages_key"), key), self._columns.system_prompt
-        )
+            return [self._answers.answer(row, answer, tools_key, images)]
+        given = conversation_of(value_of(row, key, "messages_key"), key, parts=images.sees)
+        messages = images.chat(row, with_system_prompt(given, self._columns.system_prompt))
         learned = answers_in(messages)
         if not self._learns_all:
             learned = learned[-1:]
@@ -175,7 +181,7 @@ class TextPieces:
         self.columns: tuple[str, ...] = (key,)
         self.max_tokens: int | None = None
 
-    def texts(self, row: Row) -> Sequence[LearnedText]:
+    def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the text."""
         return [plain_text(self._renderer.texts.text(text_of(row, self._key, "text_key")))]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
 from .conversations import Conversations
@@ -25,6 +27,7 @@ def load_labeled_answers(
     *,
     eos: int,
     option: str = "data.train",
+    images: ImageReader | None = None,
 ) -> LearnedRows:
     """Return answers as sequences whose ``reward`` is 1 for a good answer and 0 for another.
 
@@ -32,7 +35,7 @@ def load_labeled_answers(
     errors are those of ``load_conversations``; a label that is neither true nor false is a bad row.
     """
     form = LabeledAnswers(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option)
+    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images)
 
 
 class LabeledAnswers:
@@ -46,10 +49,10 @@ class LabeledAnswers:
         self.columns = (*self._conversations.columns, columns.label_key)
         self.max_tokens = self._conversations.max_tokens
 
-    def texts(self, row: Row) -> Sequence[LearnedText]:
+    def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the conversation's rendering."""
         self._label(row)
-        return self._conversations.texts(row)
+        return self._conversations.texts(row, images)
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
         """Return the one sequence, with its label."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...media.reference import MediaRef
 from ..chat.control_words import ControlText, TextSpan
 
 Span = TextSpan
@@ -25,6 +26,8 @@ class LearnedText:
     """Control words that are control tokens, as in ``ControlText``."""
     inert: tuple[str, ...] = ()
     """Control words that are ordinary text, each once."""
+    media: tuple[MediaRef, ...] = ()
+    """Images of the text, in the order of their markers in it."""
 
     def control_text(self) -> ControlText:
         """Return the text for the tokenizer."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...batch.task import Message
+from ...media.parts import is_image
 from ..rows import RowProblem, check_text, read_messages
 from ..source import Row
 
@@ -49,8 +50,11 @@ def text_of(row: Row, key: str, option: str) -> str:
     return text
 
 
-def conversation_of(value: object, key: str) -> tuple[Message, ...]:
+def conversation_of(value: object, key: str, *, parts: bool = False) -> tuple[Message, ...]:
     """Return the messages of a column: roles that are known, and contents that are text.
+
+    Args:
+        parts: contents may be lists of images and texts; see ``check_chat``.
 
     Raises:
         RowProblem: the value is no list of such messages.
@@ -61,12 +65,17 @@ def conversation_of(value: object, key: str) -> tuple[Message, ...]:
             f"column {key!r}: expected a list of chat messages, got {type(value).__name__}",
         )
     messages = read_messages(value)
-    check_chat(messages)
+    if parts:
+        messages = tuple(map(_with_plain_answer, messages))
+    check_chat(messages, parts=parts)
     return messages
 
 
-def check_chat(messages: Sequence[Message]) -> None:
+def check_chat(messages: Sequence[Message], *, parts: bool = False) -> None:
     """Refuse messages of unknown roles, and contents that are no text.
+
+    Args:
+        parts: the model reads images, so contents may be lists of images and texts, but the assistant's.
 
     Raises:
         RowProblem: there is such a message.
@@ -78,12 +87,44 @@ def check_chat(messages: Sequence[Message]) -> None:
                 "unknown role",
                 f"message {number}: expected a role of {', '.join(ROLES)}; got {role!r}",
             )
-        if content is not None and not isinstance(content, str):
+        if content is None or isinstance(content, str):
+            continue
+        if not parts:
             raise RowProblem(
                 "not text",
-                f"message {number}: expected text as content, got {type(content).__name__}; images and other parts "
-                "cannot be learned from here",
+                f"message {number}: expected text as content, got {type(content).__name__}; images need a model that "
+                "reads them (--model.vision), and other parts cannot be learned from here",
             )
+        if role == ASSISTANT or not _are_parts(content):
+            raise RowProblem(
+                "not text",
+                f"message {number}: expected text as content"
+                + ("" if role == ASSISTANT else ", or a list of parts that are images and texts")
+                + f"; got {content!r:.60}",
+            )
+
+
+def _are_parts(content: object) -> bool:
+    return isinstance(content, Sequence) and all(
+        is_image(part) or _is_text(part) for part in content
+    )
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, Mapping) and isinstance(part.get("text"), str)
+
+
+def _with_plain_answer(message: Message) -> Message:
+    """Return a message of the assistant whose content is a list of texts with the text alone."""
+    content = message.get("content")
+    if (
+        message["role"] == ASSISTANT
+        and isinstance(content, Sequence)
+        and not isinstance(content, str | bytes)
+        and all(map(_is_text, content))
+    ):
+        return {**message, "content": "".join(part["text"] for part in content)}
+    return message
 
 
 def with_system_prompt(

@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from ...batch.task import Message
+from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
 from .conversations import AnswerTexts
@@ -37,6 +39,7 @@ def load_pairs(
     *,
     eos: int,
     option: str = "data.train",
+    images: ImageReader | None = None,
 ) -> LearnedRows:
     """Return pairs as two sequences each: sequence 2 i is the preferred answer of pair i, 2 i + 1 the other.
 
@@ -45,7 +48,7 @@ def load_pairs(
     ``load_conversations``.
     """
     form = Pairs(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option)
+    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images)
 
 
 class Pairs:
@@ -71,7 +74,7 @@ class Pairs:
             *(name for name in optional if name is not None),
         )
 
-    def texts(self, row: Row) -> Sequence[LearnedText]:
+    def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the renderings of the preferred answer and of the other, each with the prompt."""
         names = self._columns
         self._margin(row)
@@ -86,10 +89,10 @@ class Pairs:
                 f"{type(rejected).__name__}",
             )
         if not isinstance(chosen, str):
-            texts = self._conversations(row, chosen, rejected)
+            texts = self._conversations(row, chosen, rejected, images)
         else:
             texts = [
-                self._answers.answer(row, text_of(row, key, option), names.tools_key)
+                self._answers.answer(row, text_of(row, key, option), names.tools_key, images)
                 for key, option in (
                     (names.chosen_key, "chosen_key"),
                     (names.rejected_key, "rejected_key"),
@@ -119,27 +122,29 @@ class Pairs:
             replace(rejected, sample=1, reward=0.0, margin=margin),
         ]
 
-    def _conversations(self, row: Row, chosen: object, rejected: object) -> list[LearnedText]:
+    def _conversations(
+        self, row: Row, chosen: object, rejected: object, images: RowImages
+    ) -> list[LearnedText]:
         names = self._columns
         both = [
-            conversation_of(chosen, names.chosen_key),
-            conversation_of(rejected, names.rejected_key),
+            conversation_of(one, key, parts=images.sees)
+            for one, key in ((chosen, names.chosen_key), (rejected, names.rejected_key))
         ]
-        prompt = self._chat_prompt(row)
+        prompt = self._chat_prompt(row, images)
         if prompt and any(one[: len(prompt)] != prompt for one in both):
             both = [(*prompt, *one) for one in both]
-        both = [with_system_prompt(one, names.system_prompt) for one in both]
+        both = [images.chat(row, with_system_prompt(one, names.system_prompt)) for one in both]
         shared = _shared_messages(*both)
         tools = tools_of(row, names.tools_key)
         return [self._answers.chats.find(one, answers_in(one, start=shared), tools) for one in both]
 
-    def _chat_prompt(self, row: Row) -> tuple[Message, ...]:
+    def _chat_prompt(self, row: Row, images: RowImages) -> tuple[Message, ...]:
         """Return the messages of the prompt's column; none where it has no messages."""
         key = self._columns.prompt_key
         value = row.get(key)
         if value is None or isinstance(value, str):
             return ()
-        return conversation_of(value, key)
+        return conversation_of(value, key, parts=images.sees)
 
     def _margin(self, row: Row) -> float | None:
         key = self._columns.margin_key

@@ -10,11 +10,14 @@ from typing import NamedTuple, Protocol
 
 from ...batch.trajectory_columns import TrajectoryColumns
 from ...errors import DataError
+from ...media.reader import ImageReader
 from ..chat.control_words import InertWords
 from ..prompts import check_characters
+from ..row_images import RowImages
 from ..rows import BadRow, RowProblem, bad_row_error, describe_skipped
 from ..source import Row, Source, Unreadable
 from ..sources import open_source
+from .images import with_images
 from .learned_text import LearnedText
 from .options import SequenceOptions
 from .sequences import LearnedSequence, SequenceColumns
@@ -67,11 +70,11 @@ class RowForm(Protocol):
         """Largest number of tokens of a text; None: a longer one is cut."""
         ...
 
-    def texts(self, row: Row) -> Sequence[LearnedText]:
+    def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the texts of a row.
 
         Raises:
-            RowProblem: the row cannot be used.
+            RowProblem: the row, or an image of it, cannot be used.
         """
         ...
 
@@ -90,12 +93,14 @@ def read_rows(
     tokenizer: SpanTokenizer,
     options: SequenceOptions,
     option: str,
+    images: ImageReader | None = None,
 ) -> LearnedRows:
     """Return the rows of some sets as columns.
 
     Args:
         sets: files, folders or hub names.
         option: option that names the sets, for messages.
+        images: reader of the rows' images; None: the model reads text alone.
 
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), or no row is left.
@@ -107,10 +112,12 @@ def read_rows(
     for spec in sets:
         source = open_source(spec, split=options.split)
         limit = options.max_samples or len(source)
-        rows = islice(enumerate(source.scan(form.columns)), limit)
+        own_images = RowImages.of(images, spec)
+        columns = form.columns if own_images.key is None else (*form.columns, own_images.key)
+        rows = islice(enumerate(source.scan(columns)), limit)
         while batch := list(islice(rows, _BATCH_ROWS)):
             total += len(batch)
-            for index, made in _made(batch, form, tokenizer):
+            for index, made in _made(batch, form, tokenizer, own_images):
                 if isinstance(made, RowProblem):
                     bad.append(_located(made, source, index))
                     continue
@@ -142,11 +149,14 @@ def _made(
     batch: Sequence[tuple[int, Row | Unreadable]],
     form: RowForm,
     tokenizer: SpanTokenizer,
+    images: RowImages,
 ) -> Iterator[tuple[int, _MadeRow | RowProblem]]:
     """Yield the index of each row with its sequences or its problem; calls the tokenizer once."""
-    texts = [_texts(row, form) for _, row in batch]
-    tokens = iter(
-        tokenizer.tokenize([text for row in texts if isinstance(row, list) for text in row])
+    texts = [_texts(row, form, images) for _, row in batch]
+    all_texts = [text for row in texts if isinstance(row, list) for text in row]
+    tokens = (
+        with_images(found, text.media, images.reader)
+        for text, found in zip(all_texts, tokenizer.tokenize(all_texts), strict=True)
     )
     for (index, row), of_row in zip(batch, texts, strict=True):
         if isinstance(of_row, RowProblem):
@@ -161,11 +171,13 @@ def _made(
             yield index, _MadeRow(sequences, inert)
 
 
-def _texts(row: Row | Unreadable, form: RowForm) -> list[LearnedText] | RowProblem:
+def _texts(
+    row: Row | Unreadable, form: RowForm, images: RowImages
+) -> list[LearnedText] | RowProblem:
     if isinstance(row, Unreadable):
         return RowProblem("unreadable", row.reason)
     try:
-        texts = list(form.texts(row))
+        texts = list(form.texts(row, images))
         for text in texts:
             check_characters(text.text, form.max_tokens, "the row", "--data.max_length")
     except RowProblem as problem:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...batch.media_columns import media_rows
 from ...batch.ragged import offsets_of
 from ...batch.task import Uid
 from ...batch.token_columns import TokenColumns
 from ...batch.trajectory_columns import TrajectoryColumns
 from ...contracts.backend import MARGIN
+from ...media.spans import MediaSpan
 from ..rows import RowProblem
 from .options import SequenceOptions
 from .tokens import LearnedTokens
@@ -39,6 +41,8 @@ class LearnedSequence:
     """Number that says how much better the preferred answer of the pair is."""
     truncated: bool = False
     """Whether the end was cut off."""
+    media: tuple[MediaSpan, ...] = ()
+    """Images and their tokens."""
 
 
 def max_tokens_of(options: SequenceOptions) -> int | None:
@@ -60,21 +64,26 @@ def cut_to(tokens: LearnedTokens, options: SequenceOptions) -> LearnedSequence:
             "the first token is learned, but nothing is before it to predict it from",
         )
     if length <= limit:
-        return LearnedSequence(token_ids=tokens.token_ids, turns=tokens.turns)
+        return LearnedSequence(token_ids=tokens.token_ids, turns=tokens.turns, media=tokens.media)
     if options.on_too_long == "refuse":
         raise RowProblem(
             "too long",
             f"the row has {length} tokens, --data.max_length allows {limit}; cut it with --data.on_too_long truncate",
         )
+    # Half of an image would be no image.
+    limit = min([limit, *(span.start for span in tokens.media if span.start < limit < span.end)])
     kept = tokens.turns[tokens.turns[:, 0] < limit]
     if not len(kept):
         raise RowProblem(
             "nothing left to learn",
             f"the first learned token is number {tokens.turns[0, 0] + 1} of {length}, but --data.max_length "
-            f"{limit} cuts it off",
+            f"{options.max_length} cuts it off",
         )
     return LearnedSequence(
-        token_ids=tokens.token_ids[:limit], turns=np.minimum(kept, limit), truncated=True
+        token_ids=tokens.token_ids[:limit],
+        turns=np.minimum(kept, limit),
+        truncated=True,
+        media=tuple(span for span in tokens.media if span.end <= limit),
     )
 
 
@@ -100,6 +109,8 @@ class SequenceColumns:
         self._turns = array("q")
         self._turn_rewards, self._rewards, self._margins = array("f"), array("f"), array("f")
         self._truncated = array("b")
+        self._num_media = array("q")
+        self._media: list[MediaSpan] = []
 
     def __len__(self) -> int:
         return len(self._num_tokens)
@@ -116,6 +127,8 @@ class SequenceColumns:
         self._rewards.append(sequence.reward)
         self._margins.append(np.nan if sequence.margin is None else sequence.margin)
         self._truncated.append(sequence.truncated)
+        self._num_media.append(len(sequence.media))
+        self._media.extend(sequence.media)
 
     def columns(self) -> TrajectoryColumns:
         """Return all sequences; the action mask marks the learned tokens."""
@@ -143,6 +156,8 @@ class SequenceColumns:
             turn_rewards=np.array(self._turn_rewards, dtype=np.float32),
             reward=np.array(self._rewards, dtype=np.float32),
             truncated=np.array(self._truncated, dtype=bool),
+            num_media=np.array(self._num_media, dtype=np.int64),
+            media=media_rows(self._media),
             rewards={} if np.isnan(margins).all() else {MARGIN: margins},
         )
 

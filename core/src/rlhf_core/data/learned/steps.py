@@ -8,7 +8,9 @@ from itertools import accumulate
 
 import numpy as np
 
+from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..row_images import RowImages
 from ..rows import RowProblem, check_text
 from ..source import Row
 from .conversations import AnswerTexts
@@ -28,6 +30,7 @@ def load_step_labels(
     *,
     eos: int,
     option: str = "data.train",
+    images: ImageReader | None = None,
 ) -> LearnedRows:
     """Return solutions as sequences in which each step is a turn of one token, the last of the separator behind it.
 
@@ -35,7 +38,7 @@ def load_step_labels(
     one. The arguments and errors are those of ``load_conversations``.
     """
     form = StepLabels(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option)
+    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images)
 
 
 class StepLabels:
@@ -60,7 +63,7 @@ class StepLabels:
             return (names.text_key, names.labels_key)
         return (*self._answers.format.columns, names.steps_key, names.labels_key)
 
-    def texts(self, row: Row) -> Sequence[LearnedText]:
+    def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return prompt and steps, with each separator as a span."""
         names = self._columns
         if names.text_key is not None:
@@ -69,7 +72,7 @@ class StepLabels:
             ends = _ends_of(text, names.separator)
         else:
             steps = [step + names.separator for step in self._steps(row)]
-            made = self._answers.answer(row, "".join(steps), None)
+            made = self._answers.answer(row, "".join(steps), None, images)
             start = _place_of("".join(steps), made)
             ends = [start + length for length in accumulate(map(len, steps))]
         count = len(self._labels(row))

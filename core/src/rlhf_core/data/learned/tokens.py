@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ...batch.ragged import offsets_of
 from ...errors import DataError
+from ...media.spans import MediaSpan
 from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
 from ..rows import RowProblem
@@ -31,6 +32,8 @@ class LearnedTokens:
     """(K, 2) index of the first token of each span, and the index after its last; ascending, none empty."""
     overhang: NDArray[np.int64]
     """(K, 2) characters before a span that its first token holds too, and behind it that its last one holds."""
+    media: tuple[MediaSpan, ...] = ()
+    """Images and their tokens."""
 
 
 _BLANKS = "".join(

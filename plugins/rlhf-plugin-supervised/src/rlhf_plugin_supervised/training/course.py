@@ -42,6 +42,7 @@ from rlhf_core.runs import (
     restore_roles,
     schedule_of,
     seed_of,
+    vision_spec,
 )
 
 from .options import ExampleOptions
@@ -262,6 +263,7 @@ def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: in
         ema_decay=run.actor.ema,
         max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
         seed=seed_of(run.seed, f"role/{trained.role}"),
+        vision=vision_spec(resolved, frozen=run.actor.freeze_visual_encoder),
     )
 
 

@@ -6,29 +6,33 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import Field
 
-from rlhf_core import Config, ConfigError
+from rlhf_core import CapabilityError, Config, ConfigError
+from rlhf_core.capabilities import BACKEND_SEES, RUNTIME_SEES
 from rlhf_core.config import (
     Labels,
     NamedPaths,
     RunOptions,
     Selections,
     Selector,
+    images_without_effect,
+    no_reader,
     refuse_typed,
     schedule_without_effect,
     shared_without_effect,
     small_adapter_rates,
 )
 from rlhf_core.config.common import (
-    ActorConfig,
     BackendSelection,
     CheckpointConfig,
     EvalSchedule,
+    ImageData,
     LogConfig,
-    ModelConfig,
     NotNegative,
     Positive,
     ResumeConfig,
     RuntimeSelection,
+    SeeingActor,
+    SeeingModel,
 )
 from rlhf_core.contracts import PlansPlacement
 from rlhf_core.data import SequenceOptions
@@ -38,7 +42,7 @@ TRAINED_ROLES = {"rm": REWARD_MODEL, "prm": REWARD_MODEL}
 """Command -> the role that learns, where that is not the policy."""
 
 
-class ExampleData(SequenceOptions):
+class ExampleData(ImageData, SequenceOptions):
     train: tuple[str, ...] = Field(
         (),
         description="JSONL, CSV or Parquet files, save_to_disk folders, or hub names (NAME or NAME:CONFIG)",
@@ -77,10 +81,10 @@ class ExampleOptions(RunOptions):
 
     seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
     output: str = Field("runs/run", min_length=1, description="run folder")
-    model: ModelConfig
+    model: SeeingModel
     data: ExampleData = ExampleData()
     train: ExampleTraining = ExampleTraining()
-    actor: ActorConfig
+    actor: SeeingActor
     eval: HeldOut = HeldOut()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
@@ -92,6 +96,7 @@ class ExampleOptions(RunOptions):
 SELECTORS = (
     Selector("runtime.name", "rlhf_runtimes"),
     Selector("backend.name", "rlhf_train_backends"),
+    Selector("model.vision", "rlhf_vision_models"),
     Selector("actor.optim", "rlhf_optimizers"),
     Selector("actor.adapter", "rlhf_model_adapters"),
     Selector("log.to", "rlhf_loggers", many=True),
@@ -111,6 +116,7 @@ def check(
     """
     for problem in _problems(run, labels, evaluated):
         raise ConfigError(problem)
+    _check_images(run, selections, labels)
     refuse_typed(_without_effect(run, selections), labels)
 
 
@@ -132,6 +138,27 @@ def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> 
         )
 
 
+def _check_images(run: ExampleOptions, selections: Selections, labels: Labels) -> None:
+    """Refuse images that nobody reads.
+
+    Raises:
+        ConfigError: there is a column of images, and the model reads text alone.
+        CapabilityError: the model reads images, and backend or runtime do not.
+    """
+    if not selections["model.vision"]:
+        if run.data.image_key is not None:
+            raise ConfigError(no_reader(labels))
+        return
+    (vision,) = selections["model.vision"]
+    for path, word in (("backend.name", BACKEND_SEES), ("runtime.name", RUNTIME_SEES)):
+        (chosen,) = selections[path]
+        if word not in chosen.registered.component.provides:
+            raise CapabilityError(
+                f"{labels('model.vision')} {vision.name} needs {word!r}, which {labels(path)} {chosen.name} does not "
+                "provide. Choose another one, or leave the images out."
+            )
+
+
 def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tuple[str, str]]:
     for name in ("samples", "samples_every"):
         yield f"log.{name}", "there are no rollouts. Leave that option out."
@@ -142,6 +169,7 @@ def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tup
     if isinstance(runtime.options, PlansPlacement):
         for name in sorted(runtime.options.for_engines):
             yield f"{runtime.section}.{name}", "nothing generates in this run. Leave it out."
+    yield from images_without_effect(selections)
     yield from shared_without_effect(run, selections)
     yield from schedule_without_effect("actor", run.actor)
 

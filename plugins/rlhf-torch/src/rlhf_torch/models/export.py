@@ -16,7 +16,13 @@ from transformers import AutoTokenizer
 from ..adapters.score_head import add_score_head
 from .quiet import no_progress_bars
 from .role_model import VALUE_HEAD_FILE, RoleModel
-from .score_head import SCORE_HEAD, export_classifier, padding_tokenizer
+from .score_head import (
+    SCORE_HEAD,
+    export_classifier,
+    export_with_head,
+    has_classifier,
+    padding_tokenizer,
+)
 from .vision_lm import VisionLM
 
 ADAPTER = "adapter"
@@ -31,7 +37,8 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside the
     model; a critic that is loaded from the folder starts from it. A model with a score head is written as a sequence
     classifier of one label, with its adapter merged, and the adapter's own files in ``adapter/``, as PEFT has those of
-    a sequence classifier: its head, config.json and tokenizer are there too.
+    a sequence classifier: its head, config.json and tokenizer are there too. An image-text model without a classifier
+    is written as itself, with the head as one tensor more.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if model.head_name == SCORE_HEAD:
@@ -83,7 +90,11 @@ def export_scorer(
         for place in (folder, *((folder / ADAPTER,) if model.adapter is not None else ())):
             tokenizer.save_pretrained(place)
         pad = tokenizer.pad_token_id
-    export_classifier(plain, weights, head, folder, pad)
+    seeing = model.lm if isinstance(model.lm, VisionLM) else None
+    write = export_classifier if seeing is None or has_classifier(plain) else export_with_head
+    write(plain, weights, head, folder, pad)
+    if seeing is not None:
+        seeing.reader.family.save(folder)
     if model.adapter is not None:
         shutil.copyfile(folder / "config.json", folder / ADAPTER / "config.json")
 

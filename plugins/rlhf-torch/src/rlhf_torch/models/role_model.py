@@ -28,7 +28,7 @@ from .device import choose_compute_dtype, choose_device
 from .layers import compile_layers, recompute_layers
 from .loading import as_dtype, load_causal_lm, load_model, verified
 from .modeling import CausalLM
-from .score_head import SCORE_HEAD, classifier_of, score_head
+from .score_head import SCORE_HEAD, classifier_of, has_classifier, score_head
 from .shared_base import SHARES, BaseKey, SharedBase, find_base
 
 log = logging.getLogger(__name__)
@@ -257,7 +257,7 @@ def _on_a_base(
 def _adapted(
     spec: RoleSpec, adapter: ModelAdapter | None, model: PreTrainedModel
 ) -> PreTrainedModel:
-    if spec.head == "score":
+    if spec.head == "score" and (spec.vision is None or has_classifier(model)):
         # Raise now what an export would raise after the training.
         classifier_of(model, model.state_dict().keys())
     if adapter is None:

@@ -65,6 +65,11 @@ def _saved_head(path: str, config: PretrainedConfig) -> Tensor | None:
     return None
 
 
+def has_classifier(model: PreTrainedModel) -> bool:
+    """Return whether Transformers has a sequence classifier of the model's family."""
+    return MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(model.config), None) is not None
+
+
 def classifier_of(model: PreTrainedModel, names: Collection[str]) -> PreTrainedModel:
     """Return the family's sequence classifier of one label, without weights (on torch's ``meta`` device).
 
@@ -114,14 +119,42 @@ def export_classifier(
     classifier = classifier_of(model, weights.keys())
     names = classifier.state_dict().keys()
     state = {name: weights[name] for name in names if name != f"{SCORE_HEAD}.weight"}
+    _save(classifier, state, head, folder, pad)
+
+
+def export_with_head(
+    model: PreTrainedModel,
+    weights: Mapping[str, Tensor],
+    head: nn.Linear,
+    folder: Path,
+    pad: int | None,
+) -> None:
+    """Write a folder that Transformers loads as the plain model, with the head as one tensor more; arguments are those
+    of ``export_classifier``. This is for image-text models, most of which have no sequence classifier."""
+    with torch.device("meta"):
+        plain: PreTrainedModel = type(model)._from_config(
+            deepcopy(model.config), attn_implementation="eager"
+        )
+    state = {name: weights[name] for name in plain.state_dict()}
+    _save(plain, state, head, folder, pad)
+
+
+def _save(
+    shell: PreTrainedModel,
+    state: dict[str, Tensor],
+    head: nn.Linear,
+    folder: Path,
+    pad: int | None,
+) -> None:
+    """Write a folder of weights and a head, with the configuration of a model without weights."""
     # A backend may keep the head in the dtype of the model, and inside of a larger tensor.
     state[f"{SCORE_HEAD}.weight"] = head.weight.detach().float().clone()
     if pad is not None:
-        classifier.config.get_text_config().pad_token_id = pad
+        shell.config.get_text_config().pad_token_id = pad
     # The name by which OpenRLHF, and this project, know that the last token is read, also where it pads.
-    classifier.config.value_head_prefix = SCORE_HEAD
+    shell.config.value_head_prefix = SCORE_HEAD
     with no_progress_bars():
-        classifier.save_pretrained(folder, state_dict=state)
+        shell.save_pretrained(folder, state_dict=state)
 
 
 def padding_tokenizer(source: str, model: str, *, trust_remote_code: bool) -> Any:

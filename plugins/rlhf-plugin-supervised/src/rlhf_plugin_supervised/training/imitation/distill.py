@@ -21,7 +21,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.data import load_tokenizer
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Exportable, drive
+from rlhf_core.runs import Exportable, drive, vision_spec
 
 from ..course import TrainedModel, Update, kind_of, logprobs_of
 from .distill_options import DistillOptions
@@ -81,7 +81,7 @@ class TaughtRows:
 def _load(resolved: ResolvedOptions[Any]) -> TaughtRows:
     run: DistillOptions = resolved.run
     _require_one_tokenizer(run)
-    return TaughtRows(load_rows(run), run.eval.batch_size, top_k=run.teacher.top_k)
+    return TaughtRows(load_rows(resolved), run.eval.batch_size, top_k=run.teacher.top_k)
 
 
 def _require_one_tokenizer(run: DistillOptions) -> None:
@@ -127,6 +127,7 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
         dtype=run.model.dtype,
         trust_remote_code=run.model.trust_remote_code,
         max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
+        vision=vision_spec(resolved),
     )
     return TrainedModel(objective=objective, beside={TEACHER: spec})
 

@@ -20,7 +20,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.data import load_conversations
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Exportable, drive
+from rlhf_core.runs import Exportable, drive, image_reader
 
 from ..course import TrainedModel, Update, kind_of, logprobs_of, renderer_of
 from .distill_options import DistillOptions
@@ -60,12 +60,17 @@ class ImitatedRows:
         return model
 
 
-def load_rows(run: SftOptions | DistillOptions) -> ImitatedRows:
+def load_rows(
+    resolved: ResolvedOptions[SftOptions] | ResolvedOptions[DistillOptions],
+) -> ImitatedRows:
     """Return the conversations, or texts, of a run's options."""
+    run, images = resolved.run, image_reader(resolved)
     renderer, eos = renderer_of(run)
 
     def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
-        found = load_conversations(sets, run.data, run.data, renderer, eos=eos, option=option)
+        found = load_conversations(
+            sets, run.data, run.data, renderer, eos=eos, option=option, images=images
+        )
         return found.columns
 
     held_out = rows("eval.data", run.eval.data) if run.eval.data else None
@@ -86,4 +91,4 @@ def run(resolved: ResolvedOptions[SftOptions], plugins: Plugins) -> RunResult:
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(lambda resolved: load_rows(resolved.run), _trained), resolved, plugins)
+    return drive(kind_of(load_rows, _trained), resolved, plugins)

@@ -23,7 +23,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.data import load_labeled_answers, load_pairs
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Exportable, drive
+from rlhf_core.runs import Exportable, drive, image_reader
 
 from ..course import TrainedModel, Update, kind_of, logprobs_of, renderer_of
 from .dpo_options import DpoOptions
@@ -114,6 +114,7 @@ class PreferredAnswers:
 def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     run: DpoOptions = resolved.run
     renderer, eos = renderer_of(run)
+    images = image_reader(resolved)
     selected = resolved.one("preference.loss")
     loss = selected.registered.build(selected.options)
     has_reference = "ref_logprobs" in selected.needs
@@ -122,7 +123,8 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     read = load_labeled_answers if is_single else load_pairs
 
     def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
-        return read(sets, run.data, run.data, renderer, eos=eos, option=option).columns
+        found = read(sets, run.data, run.data, renderer, eos=eos, option=option, images=images)
+        return found.columns
 
     train = rows("data.train", run.data.train)
     held_out = rows("eval.data", run.eval.data) if run.eval.data else None

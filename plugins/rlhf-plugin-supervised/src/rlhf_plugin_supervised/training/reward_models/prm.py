@@ -26,7 +26,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.data import load_step_labels
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Exportable, drive
+from rlhf_core.runs import Exportable, drive, image_reader
 
 from ..course import TrainedModel, Update, kind_of, renderer_of, scores_of
 from ..options import REWARD_MODEL
@@ -90,9 +90,12 @@ class LabeledSteps:
 def _load(resolved: ResolvedOptions[Any]) -> LabeledSteps:
     run: PrmOptions = resolved.run
     renderer, eos = renderer_of(run)
+    images = image_reader(resolved)
 
     def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
-        found = load_step_labels(sets, run.data, run.data, renderer, eos=eos, option=option)
+        found = load_step_labels(
+            sets, run.data, run.data, renderer, eos=eos, option=option, images=images
+        )
         return found.columns
 
     held_out = rows("eval.data", run.eval.data) if run.eval.data else None

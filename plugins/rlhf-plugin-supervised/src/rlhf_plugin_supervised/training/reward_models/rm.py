@@ -21,7 +21,7 @@ from rlhf_core.contracts import (
 from rlhf_core.data import load_pairs
 from rlhf_core.objective import ranking_loss
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Exportable, drive, generator_of
+from rlhf_core.runs import Exportable, drive, generator_of, image_reader
 
 from ..course import TrainedModel, Update, kind_of, renderer_of, scores_of
 from ..options import REWARD_MODEL
@@ -107,9 +107,13 @@ class RankedAnswers:
 def _load(resolved: ResolvedOptions[Any]) -> RankedAnswers:
     run: RmOptions = resolved.run
     renderer, eos = renderer_of(run)
+    images = image_reader(resolved)
 
     def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
-        return load_pairs(sets, run.data, run.data, renderer, eos=eos, option=option).columns
+        found = load_pairs(
+            sets, run.data, run.data, renderer, eos=eos, option=option, images=images
+        )
+        return found.columns
 
     held_out = rows("eval.data", run.eval.data) if run.eval.data else None
     return RankedAnswers(
