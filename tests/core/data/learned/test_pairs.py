@@ -10,6 +10,7 @@ from rlhf_core.data import PairColumns
 from rlhf_core.data.learned.options import SequenceOptions
 from rlhf_core.data.learned.pairs import Pairs
 from rlhf_core.data.learned.tokens import SpanTokenizer
+from rlhf_core.data.row_images import RowImages
 from rlhf_core.errors import DataError
 
 USER = {"role": "user", "content": "Why?"}
@@ -121,7 +122,7 @@ def test_any_pair_shares_its_prompts_tokens_and_learns_where_it_differs(
     renderer = renderer_of(name, kind)
     form = Pairs(PairColumns(chat=True), SequenceOptions(), renderer)
     row = {"prompt": prompt, "chosen": answers[0], "rejected": answers[1]}
-    texts = form.texts(row)
+    texts = form.texts(row, RowImages())
 
     chosen, rejected = form.sequences(row, SpanTokenizer(renderer, eos=0).tokenize(texts))
 
