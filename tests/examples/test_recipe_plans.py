@@ -14,6 +14,8 @@ HUNDRED_80 = ("--gpu", "h100", "--nodes", "1", "--gpus-per-node", "8")
 RECIPES = {
     "vllm_0.5b": ("qwen2.5-0.5b", ("--gpu", "a100-40"), 1),
     "vllm_1.5b": ("qwen2.5-1.5b", ("--gpu", "h100"), 1),
+    "vlm_3b": ("qwen2.5-vl-3b", ("--gpu", "h100"), 1),
+    "vlm_7b": ("qwen2.5-vl-7b", ("--gpu", "h100"), 1),
     "hybrid_7b": ("qwen2.5-7b", HUNDRED_80, 8),
     "split_7b": ("qwen2.5-7b", HUNDRED_80, 8),
     "async_7b": ("qwen2.5-7b", HUNDRED_80, 8),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from rlhf_cli.runs import PlannedRun, read_run
@@ -18,6 +19,7 @@ from .memory.roles import Workload
 from .model.activations import Precision
 from .model.adapters import AdaptedModels, AdapterCounts
 from .model.configs import configs_of, shapes_of
+from .model.shapes import ModelShape
 from .prediction import Prediction, predict, require_sane
 from .remedies import Remedy, remedies
 from .report import as_json, render
@@ -54,6 +56,12 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--response-tokens", type=int, help="number of tokens of each response; unset: the longest"
     )
+    own.add_argument(
+        "--image-tokens",
+        type=int,
+        help="number of tokens of each prompt that stand for an image; unset: those of the largest image that the "
+        "model sees, or the whole prompt",
+    )
     own.add_argument("--json", action="store_true", help="print JSON")
     return own
 
@@ -78,6 +86,10 @@ def main(arguments: Sequence[str]) -> int:
             return models.counts(spec, configs[spec.role], precision)
 
         shapes = shapes_of(configs)
+        workload = replace(
+            workload,
+            image_tokens=_image_tokens(planned, shapes["policy"], workload, own.image_tokens),
+        )
         return planned, predict(planned, shapes, gpu, cluster, workload, adapted)
 
     planned, prediction = predicted([])
@@ -135,3 +147,32 @@ def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> 
     )
     require_sane(workload, planned.max_length)
     return workload
+
+
+def _image_tokens(
+    planned: PlannedRun, policy: ModelShape, workload: Workload, given: int | None
+) -> int:
+    """Return the number of tokens of each prompt that stand for its image.
+
+    Raises:
+        ConfigError: the given number is none that a prompt can have, or the run's model reads text alone.
+    """
+    sees = bool(planned.selections.get("model.vision")) and policy.tower is not None
+    if given is None:
+        return _largest_image(planned, policy, workload.prompt_tokens) if sees else 0
+    if not sees:
+        raise ConfigError(
+            f"--image-tokens {given}: the run's model reads text alone. Set --model.vision, or leave it out."
+        )
+    if not 0 <= given <= workload.prompt_tokens:
+        raise ConfigError(
+            f"--image-tokens {given}: expected a number from 0 to the prompt's {workload.prompt_tokens} tokens"
+        )
+    return given
+
+
+def _largest_image(planned: PlannedRun, policy: ModelShape, longest: int) -> int:
+    (vision,) = planned.selections["model.vision"]
+    pixels = getattr(vision.options, "max_pixels", None)
+    assert policy.tower is not None
+    return longest if pixels is None else min(longest, policy.tower.image_tokens(pixels))

@@ -42,6 +42,8 @@ class Workload:
     """Number of tokens of a prompt."""
     response_tokens: int
     """Number of tokens of a response."""
+    image_tokens: int = 0
+    """Number of tokens of a prompt on which features of its image stand."""
     known_lengths: bool
     """Whether every sequence has these lengths, which gives the micro-batches; else the lengths are upper bounds."""
 
@@ -127,6 +129,7 @@ def planned_role(
         chunk=options.get("logits_chunk") or assumed.GPU_CHUNK,
         scales_logits=spec.temperature != 1.0,
         fused_head=not run.demands.teacher_top_k,
+        frozen_tower=spec.vision is None or spec.vision.frozen,
         adapter=_adapter(spec, precision, adapted, notes),
     )
     rows = workload.sequences
@@ -244,10 +247,21 @@ def largest_micro_batch(
         tokens = min(max(budget, length), rows * length)
     actions = tokens * workload.response_tokens // length
     repeated = 0
+    images = min(rows, workload.prompts)
+    if workload.image_tokens:
+        shortest = length if workload.known_lengths else workload.image_tokens
+        images = min(images, max(1, tokens // shortest))
     if share_prompts and workload.known_lengths and workload.shares_enough:
         held = tokens // length
+        images = min(images, _most_prompts(held, workload.samples))
         repeated = (held - _most_prompts(held, workload.samples)) * workload.prompt_tokens
-    batch = MicroBatch(tokens=tokens, actions=actions, several=count > 1, repeated=repeated)
+    batch = MicroBatch(
+        tokens=tokens,
+        actions=actions,
+        several=count > 1,
+        repeated=repeated,
+        image_tokens=images * workload.image_tokens,
+    )
     return batch, count
 
 

@@ -21,6 +21,8 @@ from ..model.activations import (
     layer_backward_bytes,
     layer_bytes,
     scoring_bytes,
+    tower_patch_bytes,
+    tower_scoring_bytes,
     weight_gradient_bytes,
 )
 from ..model.adapters import AdapterCounts
@@ -62,6 +64,8 @@ class Role:
     """Whether the temperature differs from 1."""
     fused_head: bool = True
     """Whether one kernel reads the head's product, forwards and backwards; not in distillation over several tokens."""
+    frozen_tower: bool = False
+    """Whether the vision tower is not trained."""
     adapter: AdapterCounts | None = None
     """The adapter that is trained beside the fixed weights of the role; None: the weights themselves are trained."""
 
@@ -102,6 +106,8 @@ class MicroBatch:
     """Whether an update has several micro-batches, so that gradients and activations exist at the same time."""
     repeated: int = 0
     """Number of the tokens that belong to a prompt of another sequence too; only attention computes them again."""
+    image_tokens: int = 0
+    """Number of features of the micro-batch's images, each image once."""
 
     @property
     def computed(self) -> int:
@@ -152,11 +158,16 @@ def moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Mapping[str, Par
 
 def trained_parameters(role: Role) -> int:
     """Return the number of parameters that the optimizer updates: the adapter's, or else all but a critic's unused
-    output head."""
+    output head and a frozen vision tower."""
     if role.adapter is not None:
         return role.adapter.trained
     unused = role.shape.head_weights if not role.has_head and not role.shape.tied else 0
-    return role.shape.parameters - unused
+    return role.shape.parameters - unused - role.shape.tower_parameters + _trained_tower(role)
+
+
+def _trained_tower(role: Role) -> int:
+    """Return the number of parameters of a vision tower that is trained as a whole."""
+    return 0 if role.frozen_tower or role.adapter is not None else role.shape.tower_parameters
 
 
 def weight_bytes(role: Role) -> float:
@@ -185,7 +196,7 @@ def _resident(role: Role, sharing: Sharing) -> Parts:
     on_gpu = 0.0 if sharing.offload_optimizer else sharing.part(1)
     # DeepSpeed's optimizers keep float32 copies of float32 weights too.
     copied = width == 2 or sharing.stage >= 1
-    tables = trained - shape.layer_parameters - shape.hidden
+    tables = trained - shape.layer_parameters - shape.hidden - _trained_tower(role)
     if role.adapter is not None:
         tables = role.adapter.tables
     inner = trained - tables
@@ -202,6 +213,8 @@ def _resident(role: Role, sharing: Sharing) -> Parts:
 def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[str, Parts]]:
     if role.scores:
         yield "scoring", {**_scoring(role, batch), **_collected(role, sharing)}
+    if batch.image_tokens:
+        yield "reading images", {**_reading(role, batch), **_collected(role, sharing)}
     if not role.trained:
         return
     trained = trained_parameters(role)
@@ -269,9 +282,14 @@ def _kept(role: Role, batch: MicroBatch) -> Parts:
     casts = 0.0
     if precision.casts and not role.recompute and not _is_quantized(role):
         casts = float(precision.compute_bytes * shape.layer_weights)
+    tower = 0.0
+    if shape.tower is not None and not role.frozen_tower:
+        patches = batch.image_tokens * shape.tower.patches_of_feature
+        tower = float(patches) * tower_patch_bytes(shape.tower, precision)
     last = last_norm_bytes(shape, precision, fixed=role.adapter is not None)
     return {
         "activations": layers,
+        "activations of the vision tower": tower,
         "last norm and hidden states": float(batch.computed) * last,
         "weights cast to bfloat16": casts,
     }
@@ -372,6 +390,15 @@ def _scoring(role: Role, batch: MicroBatch) -> Parts:
         "weights cast to bfloat16": float(casts),
         **_unpacked(role),
     }
+
+
+def _reading(role: Role, batch: MicroBatch) -> Parts:
+    """Return the parts of the vision tower's pass where nothing is kept."""
+    tower = role.shape.tower
+    if tower is None:
+        return {}
+    patches = float(batch.image_tokens * tower.patches_of_feature)
+    return {"vision tower": patches * tower_scoring_bytes(tower, role.precision)}
 
 
 def _clean(parts: Parts) -> Parts:

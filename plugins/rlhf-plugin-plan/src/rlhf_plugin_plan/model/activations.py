@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .shapes import ModelShape
+from .towers import TowerShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +122,35 @@ def adapted_layer_bytes(
 def _statistics(shape: ModelShape) -> int:
     """Return the bytes of the softmax's log-sum for each head, and of one number for each of two norms."""
     return 4 * shape.heads + 2 * 4
+
+
+def tower_patch_bytes(tower: TowerShape, precision: Precision) -> int:
+    """Return the bytes of one patch that a trained vision tower keeps for its backward pass.
+
+    Its layers keep what those of a decoder keep whose keys have as many heads as its queries, or up to two casts of a
+    norm's output less; the merger keeps its normalized input and what its two matmuls and GELU read. It is not
+    recomputed. Not measured.
+    """
+    layer = ModelShape(
+        hidden=tower.hidden,
+        layers=1,
+        heads=tower.heads,
+        kv_heads=tower.heads,
+        head_dim=tower.hidden // tower.heads,
+        ffn=tower.ffn,
+        vocab=1,
+        tied=True,
+    )
+    merger = (8 + 3 * precision.compute_bytes) * tower.hidden
+    return tower.layers * layer_bytes(layer, precision) + merger
+
+
+def tower_scoring_bytes(tower: TowerShape, precision: Precision) -> int:
+    """Return the bytes of one patch at the widest point of a vision tower's pass without gradients."""
+    return (
+        precision.compute_bytes * 3 * tower.ffn
+        + (2 * precision.weight_bytes + precision.compute_bytes) * tower.hidden
+    )
 
 
 def attention_bytes(shape: ModelShape, precision: Precision) -> int:

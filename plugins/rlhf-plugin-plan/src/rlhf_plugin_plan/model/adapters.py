@@ -22,6 +22,7 @@ from rlhf_core.plugins import Plugins
 
 from .activations import AdaptedLayer, Precision
 from .quantized import linear_weight_bytes
+from .shapes import SEEING
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -89,7 +90,7 @@ class AdaptedModels:
             ConfigError: the adapter's options do not fit the model.
             UncountedAdapter: the adapter reads weights of the model, or quantizes them in a way that is not known.
         """
-        key = repr((spec.role, spec.adapter, str(config), precision))
+        key = repr((spec.role, spec.adapter, str(config), precision, spec.vision))
         if key not in self._found:
             self._found[key] = self._count(spec, config, precision)
         found = self._found[key]
@@ -104,7 +105,14 @@ class AdaptedModels:
         adapter: ModelAdapter = self._plugins.build(spec.adapter)
         try:
             name = spec.adapter.name.partition(":")[2]
-            return count(adapter, name, config, precision, is_served=spec.role == "policy")
+            return count(
+                adapter,
+                name,
+                config,
+                precision,
+                is_served=spec.role == "policy",
+                frozen_tower=spec.vision is not None and spec.vision.frozen,
+            )
         except RuntimeError as error:  # what torch raises where a tensor has no numbers
             return UncountedAdapter(next(iter(str(error).splitlines()), type(error).__name__))
 
@@ -116,11 +124,13 @@ def count(
     precision: Precision,
     *,
     is_served: bool = True,
+    frozen_tower: bool = False,
 ) -> AdapterCounts:
     """Return the counts of a model under an adapter. Takes no memory for weights.
 
     Args:
         is_served: engines get the adapter's updates, as they get those of a policy.
+        frozen_tower: the adapter trains nothing in the vision tower.
 
     Raises:
         ConfigError: the adapter's options do not fit the model.
@@ -134,6 +144,8 @@ def count(
         if type(module).__name__ == "Linear" and LAYER.search(key)
     }
     model = adapter.wrap(model, 0)
+    if frozen_tower:
+        model.base_model.visual.requires_grad_(False)
     trained = {key: p for key, p in model.named_parameters() if p.requires_grad}
     matrices = {
         key: p
@@ -159,15 +171,14 @@ def count(
 def _plain_model(config: Path, dtype: str) -> Any:
     """Return the Transformers model of a config.json on the meta device."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     file = config / "config.json" if config.is_dir() else config
     values = json.loads(file.read_text(encoding="utf-8"))
     family = values.pop("model_type")
+    kind = AutoModelForImageTextToText if family == SEEING else AutoModelForCausalLM
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
-            AutoConfig.for_model(family, **values), dtype=getattr(torch, dtype)
-        )
+        return kind.from_config(AutoConfig.for_model(family, **values), dtype=getattr(torch, dtype))
 
 
 def _size(tensors: Mapping[str, Tensor]) -> int:

@@ -10,7 +10,11 @@ from typing import Any
 
 from rlhf_core import ConfigError
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+from .towers import TowerShape, tower_of
+
+SEEING = "qwen2_5_vl"
+"""Value of ``model_type`` of image-text models that are modeled: a Qwen2 behind a vision tower."""
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", SEEING)
 """Values of ``model_type`` that are modeled: dense decoders with attention, a gated feed-forward part and two norms."""
 
 
@@ -44,6 +48,8 @@ class ModelShape:
     """Whether queries and keys are normalized, each head by itself."""
     head_ranks: int = 1
     """Number of ranks that share the rows of the output head."""
+    tower: TowerShape | None = None
+    """The part that reads pixels; None: the model reads text alone."""
 
     @property
     def query_width(self) -> int:
@@ -88,15 +94,21 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Number of all parameters: embeddings, layers, last norm, and the head if it is not tied."""
+        """Number of all parameters: embeddings, layers, last norm, the head if it is not tied, and the vision tower."""
         table = self.vocab * self.hidden
-        return self.layer_parameters + self.hidden + table + (0 if self.tied else self.head_weights)
+        head = 0 if self.tied else self.head_weights
+        return self.layer_parameters + self.hidden + table + head + self.tower_parameters
+
+    @property
+    def tower_parameters(self) -> int:
+        """Number of parameters of the vision tower, if there is one."""
+        return self.tower.parameters if self.tower is not None else 0
 
     def part(self, ranks: int) -> ModelShape:
         """Return the shape of one rank's part of the model when ``ranks`` ranks share every matrix.
 
-        A rank has a part of the heads, of the feed-forward width, and of the output head if it is not tied. Norms and
-        embeddings are whole.
+        A rank has a part of the heads, of the feed-forward width, and of the output head if it is not tied. Norms,
+        embeddings and a vision tower are whole.
 
         Source: Shoeybi et al. 2019 (Megatron-LM), arXiv:1909.08053; embeddings as DeepSpeed's AutoTP leaves them.
         """
@@ -145,11 +157,11 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
             "may work all the same."
         )
 
+    if family == SEEING:
+        return _seeing_shape(config, source)
+
     def number(key: str) -> int:
-        value = config.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{source}: {key} is {value!r}; expected a positive integer")
-        return value
+        return _number(config, key, source)
 
     hidden, heads = number("hidden_size"), number("num_attention_heads")
     kv_heads = number("num_key_value_heads") if config.get("num_key_value_heads") else heads
@@ -172,3 +184,22 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
         ffn_bias=family == "llama" and bool(config.get("mlp_bias", False)),
         qk_norm=family == "qwen3",
     )
+
+
+def _seeing_shape(config: Mapping[str, Any], source: str) -> ModelShape:
+    """Return the shape of an image-text model; its text model is in ``text_config``, or beside ``vision_config``."""
+    vision = config.get("vision_config")
+    if not isinstance(vision, Mapping):
+        raise ConfigError(f"{source}: vision_config is {vision!r}; expected an object")
+    text = {**config, **(config.get("text_config") or {}), "model_type": "qwen2"}
+    # The text model has an entry of its own, which does not count: the output head belongs to the whole.
+    text["tie_word_embeddings"] = config.get("tie_word_embeddings", False)
+    tower = tower_of(vision, lambda key: _number(vision, key, f"{source}: vision_config"))
+    return replace(shape_of(text, source), tower=tower)
+
+
+def _number(config: Mapping[str, Any], key: str, source: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{source}: {key} is {value!r}; expected a positive integer")
+    return value

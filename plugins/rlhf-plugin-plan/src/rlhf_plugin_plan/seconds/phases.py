@@ -109,7 +109,10 @@ def _generation(setting: Setting) -> Iterator[Phase]:
     flops = gpu.flops(engine.compute) * engine.gpus_of_copy
     mine = -(-setting.drawn_prompts // setting.copies)
     prefills = mine if engine.shares_prefixes else mine * work.samples
-    prefill = forward_flops(shape, prompts(prefills, work.prompt_tokens)) / flops
+    read = replace(
+        prompts(prefills, work.prompt_tokens), images=mine, image_tokens=work.image_tokens
+    )
+    prefill = forward_flops(shape, read) / flops
     data = measured.load()
     vllm = engine.vllm is not None
     share = data.training_share(shape, recompute=False)
@@ -172,6 +175,7 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
         head=role.has_head,
         recompute=role.recompute,
         adapter=role.adapter,
+        frozen_tower=role.frozen_tower,
     )
     limit = flops / _role_flops(setting, planned)
     share = measured.load().training_share(
@@ -258,12 +262,16 @@ def _all_sequences(setting: Setting, planned: PlannedRole) -> PassTokens:
     Where the role computes a prompt once for several sequences, attention still computes it for each sequence.
     """
     work = setting.workload
-    found = sequences(work.sequences, work.prompt_tokens, work.response_tokens)
-    if not planned.batch.repeated:
-        return found
     # Each rank group that has samples of a prompt computes the prompt.
     dealers = planned.ranks // (planned.slices * planned.parts)
     once = work.prompts * min(work.samples, dealers)
+    found = sequences(work.sequences, work.prompt_tokens, work.response_tokens)
+    if work.image_tokens:
+        # Without shared prompts the samples of one may be in as many micro-batches, each of which reads the image.
+        images = once if planned.batch.repeated else work.sequences
+        found = replace(found, images=images, image_tokens=work.image_tokens)
+    if not planned.batch.repeated:
+        return found
     repeated = (work.sequences - once) * work.prompt_tokens
     return replace(found, tokens=found.tokens - repeated)
 

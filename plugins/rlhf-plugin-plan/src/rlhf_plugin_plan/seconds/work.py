@@ -26,6 +26,10 @@ class PassTokens:
     """Number of pairs of a query and a key, in one layer."""
     head_tokens: int
     """Number of positions at which the output head is applied."""
+    images: int = 0
+    """Number of images whose pixels are read."""
+    image_tokens: int = 0
+    """Number of features of one image."""
 
 
 def sequences(num: int, prompt: int, response: int) -> PassTokens:
@@ -57,8 +61,19 @@ def forward_flops(
 
     ``2 N_layers`` for each token, ``4 Q L`` for each pair, ``2 N_head`` for each position of the head, where N_layers
     and N_head are the numbers of weights of the layers and of the head. An adapter's own weights count like those of
-    the layers.
+    the layers. A vision tower reads each image once.
     """
+    return _text_flops(shape, work, head=head, adapter=adapter) + tower_flops(shape, work)
+
+
+def tower_flops(shape: ModelShape, work: PassTokens) -> int:
+    """Return the operations of a forward pass of the vision tower; 0 without one."""
+    return 0 if shape.tower is None else work.images * shape.tower.flops(work.image_tokens)
+
+
+def _text_flops(
+    shape: ModelShape, work: PassTokens, *, head: bool = True, adapter: AdapterCounts | None = None
+) -> int:
     weights = shape.layer_weights + (adapter.added if adapter else 0)
     flops = 2 * weights * work.tokens + attention_flops(shape, work.pairs)
     return flops + (2 * shape.head_weights * work.head_tokens if head else 0)
@@ -71,6 +86,7 @@ def training_flops(
     head: bool = True,
     recompute: bool = False,
     adapter: AdapterCounts | None = None,
+    frozen_tower: bool = False,
 ) -> float:
     """Return the operations of a forward and a backward pass.
 
@@ -79,14 +95,16 @@ def training_flops(
 
     Under an adapter a fixed weight has no gradient, so its backward pass takes as much as its forward pass: ``4`` for
     each fixed weight and token, the output head's included, and ``6`` for each weight of the adapter. Layers below the
-    first adapted one have no backward pass.
+    first adapted one have no backward pass; neither has a frozen vision tower, which is never recomputed.
     """
+    fixed_tower = 1 if frozen_tower else 2
     if adapter is not None:
-        return _adapted_training_flops(shape, work, adapter, head=head, recompute=recompute)
-    flops = 3 * forward_flops(shape, work, head=head) + 0.5 * attention_flops(shape, work.pairs)
+        text = _adapted_training_flops(shape, work, adapter, head=head, recompute=recompute)
+        return text + fixed_tower * tower_flops(shape, work)
+    flops = 3 * _text_flops(shape, work, head=head) + 0.5 * attention_flops(shape, work.pairs)
     if recompute:
-        flops += forward_flops(shape, work, head=False)
-    return flops
+        flops += _text_flops(shape, work, head=False)
+    return flops + (1 if frozen_tower else 3) * tower_flops(shape, work)
 
 
 def _adapted_training_flops(
@@ -94,12 +112,12 @@ def _adapted_training_flops(
 ) -> float:
     share = len(adapter.layers) / shape.layers  # of the layers that gradients flow through
     attention = attention_flops(shape, work.pairs)
-    flops = forward_flops(shape, work, head=head, adapter=adapter)
+    flops = _text_flops(shape, work, head=head, adapter=adapter)
     flops_back = share * (2 * shape.layer_weights * work.tokens + 2.5 * attention)
     flops_back += 2 * (adapter.added + adapter.matrices) * work.tokens
     flops_back += 2 * (shape.head_weights + adapter.head) * work.head_tokens if head else 0
     if recompute:
-        flops += forward_flops(shape, work, head=False, adapter=adapter)
+        flops += _text_flops(shape, work, head=False, adapter=adapter)
     return flops + flops_back
 
 
