@@ -30,7 +30,6 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
         "check_splits_do_not_overlap": "a task is a secret from 0 to 99, so both splits ask for the same numbers"
     },
     "env_shapes:shapes": {
-        "check_splits_do_not_overlap": "there are some hundred different scenes, so both splits draw the same ones",
         "check_oracle_containment": "a question names all the words of which one is the answer",
     },
     "grpo:gspo": {

@@ -132,6 +132,21 @@ def test_answers_are_evenly_distributed():
     assert {place for row in rows for place in row["scene"]["places"]} == set(range(len(PLACES)))
 
 
+@pytest.mark.parametrize(("most", "distractors"), [(1, 0), (1, 3), (2, 2), (3, 0), (3, 1), (4, 0)])
+def test_no_scene_is_in_both_splits_and_each_has_every_number_and_kind(most, distractors):
+    environment = Shapes(ShapesConfig(most=most, distractors=distractors))
+    trained, held_out = (
+        [Scene.of(row["scene"]) for row in islice(environment.tasks(split), 500)]
+        for split in ("train", "eval")
+    )
+
+    assert {repr(scene) for scene in trained} & {repr(scene) for scene in held_out} == set()
+    for scenes in (trained, held_out):
+        assert {len(scene.places) for scene in scenes} == set(range(1, most + 1))
+        assert {scene.kind for scene in scenes} == set(KINDS)
+        assert {scene.color for scene in scenes} == set(list(COLORS)[:4])
+
+
 def test_splits_are_the_same_each_time():
     first, again = (list(Shapes(ShapesConfig()).tasks("eval")) for _ in range(2))
 

@@ -55,7 +55,7 @@ class Shapes:
         self._has_zoomed = False
 
     def tasks(self, split: str) -> Iterator[Mapping[str, Any]]:
-        """Return scenes with a question, without end in ``train``.
+        """Return scenes with a question, without end in ``train``; no scene is in both splits.
 
         Raises:
             KeyError: there is no such split.
@@ -66,7 +66,7 @@ class Shapes:
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Take the task's scene, or draw one, and ask about it."""
-        row = task.row if "scene" in task.row else self._row("", random.Random(seed))
+        row = task.row if "scene" in task.row else self._row("", random.Random(seed), None)
         self._scene, self._question = Scene.of(row["scene"]), str(row["question"])
         self._has_zoomed = False
         image = self._scene.image(self._config.size, in_gray=self._config.zoom)
@@ -101,13 +101,17 @@ class Shapes:
         draw = random.Random(f"shapes {split}")
         index = 0
         while split == "train" or index < NUM_EVAL:
-            yield self._row(f"{split}-{index}", draw)
+            yield self._row(f"{split}-{index}", draw, split == "eval")
             index += 1
 
-    def _row(self, key: str, draw: random.Random) -> dict[str, Any]:
+    def _row(self, key: str, draw: random.Random, held_out: bool | None) -> dict[str, Any]:
         config = self._config
         scene = Scene.drawn(
-            draw, colors=config.colors, most=config.most, distractors=config.distractors
+            draw,
+            colors=config.colors,
+            most=config.most,
+            distractors=config.distractors,
+            held_out=held_out,
         )
         return {
             "key": key,

@@ -36,16 +36,37 @@ class Scene:
     """Quarters that have a gray square."""
 
     @classmethod
-    def drawn(cls, draw: random.Random, *, colors: int, most: int, distractors: int) -> Scene:
-        """Return a random scene, each of whose properties is evenly distributed."""
-        count = draw.randint(1, most)
-        quarters = draw.sample(range(4), count + distractors)
-        return cls(
-            color=draw.choice(list(COLORS)[:colors]),
-            kind=draw.choice(KINDS),
-            places=tuple(sorted(quarters[:count])),
-            gray=tuple(sorted(quarters[count:])),
-        )
+    def drawn(
+        cls,
+        draw: random.Random,
+        *,
+        colors: int,
+        most: int,
+        distractors: int,
+        held_out: bool | None = None,
+    ) -> Scene:
+        """Return a random scene; its color and the number of its shapes are evenly distributed.
+
+        Args:
+            held_out: draw among the scenes that are held out, or among the others; None: among all.
+        """
+        count, color = draw.randint(1, most), draw.choice(list(COLORS)[:colors])
+        while True:
+            quarters = draw.sample(range(4), count + distractors)
+            scene = cls(
+                color=color,
+                kind=draw.choice(KINDS),
+                places=tuple(sorted(quarters[:count])),
+                gray=tuple(sorted(quarters[count:])),
+            )
+            if held_out in (None, scene.is_held_out):
+                return scene
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether the scene is for evaluation alone: about a quarter of the arrangements of each number of shapes, in
+        every color. So a color cannot be told from what was held out."""
+        return (KINDS.index(self.kind) + sum(self.places)) % 4 == 0
 
     def fields(self) -> dict[str, Any]:
         """Return the scene as plain values; ``of`` inverts it."""
