@@ -14,6 +14,7 @@ from . import (
     off_policy_bugs,
     preference_bugs,
     rollout_bugs,
+    sampler_bugs,
     score_bugs,
     training_bugs,
 )
@@ -28,6 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *preference_bugs.MUTANTS,
     *score_bugs.MUTANTS,
     *adapter_bugs.MUTANTS,
+    *sampler_bugs.MUTANTS,
 )
 
 

@@ -20,6 +20,7 @@ hookimpl = pluggy.HookimplMarker("rlhf")
 Components = Sequence[Component[Any]]
 
 COMPONENT_HOOKS: Mapping[str, str] = {
+    "rlhf_prompt_samplers": "prompt sampler",
     "rlhf_rollout_executors": "rollout executor",
     "rlhf_rewards": "reward",
     "rlhf_reward_shapers": "reward shaper",
@@ -48,6 +49,11 @@ OBSERVER_HOOKS = (
     "rlhf_checkpoint_saved",
     "rlhf_run_end",
 )
+
+
+@hookspec
+def rlhf_prompt_samplers() -> Components:
+    """Return prompt samplers (``contracts.PromptSampler``), chosen with ``--data.sampler``."""
 
 
 @hookspec

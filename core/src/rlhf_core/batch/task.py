@@ -16,7 +16,7 @@ class Uid(NamedTuple):
     """Name of a training sequence; sorting by it gives the order of training."""
 
     epoch: int
-    """Pass over the data; evaluation uses -1."""
+    """Pass over the data, or with a prompt sampler the number of the prompt's draw; evaluation uses -1."""
     prompt: int
     """Position of the row in the data set."""
     sample: int = 0

@@ -68,6 +68,9 @@ class DataConfig(ImageData, PromptData):
         (), description="mix the sets with these shares; without it they are concatenated"
     )
     shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
+    sampler: str | None = Field(
+        None, description="what chooses the next prompts; unset: each one once an epoch"
+    )
 
 
 class RolloutConfig(SamplingOptions):

@@ -33,6 +33,7 @@ from .backend import (
     ValueObjective,
 )
 from .correction import Correction, IsCorrection
+from .data.sampler import DrawRequest, PromptResult, PromptSampler, PromptSet
 from .engine import (
     Completion,
     Engine,
@@ -116,6 +117,7 @@ __all__ = [
     "ControlWordUse",
     "Correction",
     "DeferredTokens",
+    "DrawRequest",
     "Engine",
     "EngineSpec",
     "Environment",
@@ -158,6 +160,9 @@ __all__ = [
     "PreferenceResult",
     "PreparingLoss",
     "ProcessLayout",
+    "PromptResult",
+    "PromptSampler",
+    "PromptSet",
     "RankingObjective",
     "Renderer",
     "Reward",

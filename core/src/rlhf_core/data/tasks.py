@@ -86,6 +86,16 @@ class TaskSet:
         return self._length
 
     @property
+    def indices(self) -> NDArray[np.int64]:
+        """Indices of all tasks, ascending."""
+        return self._ids
+
+    @property
+    def returning(self) -> bool:
+        """True: an index is the same prompt in every epoch."""
+        return True
+
+    @property
     def skipped(self) -> tuple[BadRow, ...]:
         """Rows that the set leaves out because they cannot be used."""
         return tuple(bad for part in self._parts for bad in part.prompts.bad)

@@ -15,7 +15,7 @@ from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.executor import GroupPlayer, RolloutContext, RolloutExecutor
 from ..rng import eval_seed
 from ..rollouts.batch_metrics import named_metrics
-from ..rollouts.cursor import Tasks
+from ..rollouts.drawing.prompt_set import Tasks
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.players import player_for
 from ..rollouts.pool import play_all

@@ -1,4 +1,4 @@
-"""Restoring of roles and reward shapers from a checkpoint; errors name the component and its plugin."""
+"""Restoring of roles, reward shapers and prompt samplers from a checkpoint; errors name component and plugin."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.resolved import Resolved, ResolvedOptions, Selection
+from ..contracts.data.sampler import PromptSampler
 from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
 from ..errors import CheckpointError, ResumeError, RLHFError
@@ -54,6 +55,21 @@ def restore_shapers(
     for shaper, selection, state in zip(shapers, selections, point.state.shapers, strict=True):
         with _named(f"the reward shaper {_owner(selection)}", point.path / "state.json"):
             shaper.load_state_dict(state)
+
+
+def restore_sampler(
+    point: ResumePoint[LoopState], resolved: Resolved, sampler: PromptSampler | None
+) -> None:
+    """Give the prompt sampler its state, if the run has one. The caller has checked that the checkpoint has the same.
+
+    Raises:
+        ResumeError: the sampler cannot take its state back.
+    """
+    if sampler is None:
+        return
+    selection = resolved.one("data.sampler")
+    with _named(f"the prompt sampler {_owner(selection)}", point.path / "state.json"):
+        sampler.load_state_dict(point.state.sampler)
 
 
 @contextmanager

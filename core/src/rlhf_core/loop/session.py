@@ -12,6 +12,7 @@ from typing import Any
 from ..config.checks.features import environment_shares, spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig, RunConfig
+from ..contracts.data.sampler import PromptSampler
 from ..contracts.engine import Engine
 from ..contracts.executor import GroupPlayer, Renderer, RolloutContext, RolloutExecutor
 from ..contracts.learner import Learner
@@ -31,7 +32,8 @@ from ..media.reader import ImageReader
 from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
 from ..rng import sample_seed
-from ..rollouts.cursor import Tasks
+from ..rollouts.drawing.checked_sampler import CheckedSampler
+from ..rollouts.drawing.prompt_set import PromptsOfTasks, Tasks
 from ..rollouts.environments import Environments, TaskMakers, environments_of, label_of
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.images import image_reader
@@ -56,6 +58,8 @@ class Session:
     source: RolloutSource
     evaluator: Evaluator | None
     learner: Learner
+    sampler: PromptSampler | None = None
+    """None: each prompt is drawn once an epoch."""
     shapers: Sequence[RewardShaper] = field(default=())
 
 
@@ -89,6 +93,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
             run.eval.environment_split,
         )
     total_steps = total_steps_of(resolved, tasks)
+    sampler = _sampler(resolved, tasks)
 
     score = await _start_rewards(resolved, stack)
     executor: RolloutExecutor = _build(resolved, "rollout.executor")
@@ -137,8 +142,21 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         source=source,
         evaluator=evaluator,
         learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
+        sampler=sampler,
         shapers=shapers,
     )
+
+
+def _sampler(resolved: Resolved, tasks: Tasks) -> PromptSampler | None:
+    """Return the run's prompt sampler, which knows the prompts; None where none is chosen."""
+    selection = resolved.optional("data.sampler")
+    if selection is None:
+        return None
+    registered = selection.registered
+    who = f"--data.sampler {registered.name} ({registered.origin})"
+    sampler = CheckedSampler(registered.build(selection.options), who)
+    sampler.begin(PromptsOfTasks(tasks, resolved.run.seed))
+    return sampler
 
 
 def _check_best_metric(run: RunConfig, eval_sets: Iterable[str]) -> None:

@@ -36,6 +36,10 @@ class LoopState(RunState):
 
     prompts_taken: int = 0
     """Position of the data cursor, over all epochs."""
+    sampler: dict[str, Any] = field(default_factory=dict)
+    """State of the prompt sampler; empty without one."""
+    last_epochs: dict[str, int] = field(default_factory=dict)
+    """Prompt -> epoch of its last draw, of those that a sampler may draw again (``Cursor.last_epochs``)."""
     in_flight: list[tuple[int, int]] = field(default_factory=list)
     """(epoch, prompt) of each group drawn for later steps; a resumed run starts these again."""
     lengths: dict[str, int] = field(default_factory=dict)

@@ -99,6 +99,8 @@ class Trainer:
         self._adapt_entropy_bonus(values)
         self.state.step = step
         self.state.prompts_taken = self.cursor.taken
+        self.state.sampler = self.cursor.sampler_state
+        self.state.last_epochs = {str(key): epoch for key, epoch in self.cursor.last_epochs.items()}
         self.state.in_flight = session.source.in_flight
         self.state.lengths = session.source.lengths.to_json()
         self.state.shapers = [shaper.state_dict() for shaper in session.shapers]

@@ -16,7 +16,7 @@ from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..plugins import Plugins
 from ..rollouts.cursor import Cursor
 from .course import Export, FinishedStep, RunKind
-from .restore import restore_roles, restore_shapers
+from .restore import restore_roles, restore_sampler, restore_shapers
 from .resume import ResumePoint, ResumeRules
 from .session import Session, open_session
 from .state import LoopState, initial_state
@@ -84,8 +84,15 @@ class TrainingCourse:
             await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
             session.source.lengths.load(self.state.lengths)
             restore_shapers(point, session.resolved, session.shapers)
-        epochs = None if config.train.steps is not None else config.train.epochs
-        cursor = Cursor(session.tasks, config.seed, epochs=epochs, taken=self.state.prompts_taken)
+            restore_sampler(point, session.resolved, session.sampler)
+        cursor = Cursor(
+            session.tasks,
+            config.seed,
+            epochs=None if config.train.steps is not None else config.train.epochs,
+            taken=self.state.prompts_taken,
+            sampler=session.sampler,
+            last_epochs={int(key): epoch for key, epoch in self.state.last_epochs.items()},
+        )
         if point is not None:
             self._restart_in_flight(has_ledger=name in point.records)
         self._trainer = Trainer(session, self.state, cursor, self._ledger)

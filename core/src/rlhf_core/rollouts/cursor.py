@@ -1,58 +1,88 @@
-"""The order in which prompts are drawn: a function of how many were taken, so that a resumed run takes the rest."""
+"""The prompts that a run draws, one after the other, so that a resumed run draws the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..batch.task import Task
-
-
-class Tasks(Protocol):
-    """The training set as the loop sees it."""
-
-    def __len__(self) -> int: ...
-
-    def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
-        """Return the indices of the tasks in the order of this epoch."""
-        ...
-
-    def task(self, index: int, epoch: int) -> Task:
-        """Return the task of an index, with ``uid = (epoch, index, 0, 0)``."""
-        ...
+from ..contracts.data.sampler import DrawRequest, PromptResult, PromptSampler
+from .drawing.epoch_order import EpochOrder
+from .drawing.prompt_set import PromptsOfTasks, Tasks
 
 
 class Cursor:
-    """A position in the endless sequence of epochs.
+    """A position in the endless sequence of draws.
+
+    The epoch of a task, by which its samples are named and seeded, is the number of draws divided by the length of an
+    epoch; a prompt that is drawn again in an epoch gets the next number that it has not had.
 
     Args:
-        epochs: stop after this many passes; None goes on for ever.
+        epochs: stop after the draws of this many epochs; None goes on for ever.
         taken: number of tasks taken before, from a checkpoint.
+        sampler: chooses the prompts, and has begun; None: each prompt once an epoch.
+        last_epochs: what ``last_epochs`` was at the checkpoint.
     """
 
-    def __init__(self, tasks: Tasks, seed: int, *, epochs: int | None, taken: int = 0) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        seed: int,
+        *,
+        epochs: int | None,
+        taken: int = 0,
+        sampler: PromptSampler | None = None,
+        last_epochs: Mapping[int, int] | None = None,
+    ) -> None:
         self._tasks = tasks
-        self._seed = seed
         self._epochs = epochs
-        self._order: tuple[int, NDArray[np.int64]] | None = None
+        self._repeats = sampler is not None
+        self._last_epochs = dict(last_epochs or {})
         self.taken = taken
+        if sampler is None:
+            sampler = EpochOrder()
+            sampler.begin(PromptsOfTasks(tasks, seed))
+        self._sampler = sampler
 
-    def take(self, count: int) -> list[Task]:
-        """Return the next ``count`` tasks, or the rest of the last epoch."""
-        return [task for _, task in zip(range(count), self._rest(), strict=False)]
+    def take(
+        self, count: int, *, step: int = 1, in_flight: frozenset[int] = frozenset()
+    ) -> list[Task]:
+        """Return the next ``count`` tasks, or the rest of the last epoch.
 
-    def _rest(self) -> Iterator[Task]:
-        while True:
-            epoch, position = divmod(self.taken, len(self._tasks))
-            if self._epochs is not None and epoch >= self._epochs:
-                return
-            self.taken += 1
-            yield self._tasks.task(int(self._order_of(epoch)[position]), epoch)
+        Args:
+            step: the step that draws.
+            in_flight: indices of the prompts whose results are not known yet.
 
-    def _order_of(self, epoch: int) -> NDArray[np.int64]:
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, self._tasks.order(epoch, self._seed)
-        return self._order[1]
+        Raises:
+            PluginError: the sampler made a mistake.
+        """
+        if self._epochs is not None:
+            count = min(count, self._epochs * len(self._tasks) - self.taken)
+        if count <= 0:
+            return []
+        request = DrawRequest(count=count, taken=self.taken, step=step, in_flight=in_flight)
+        return [self._task(index) for index in self._sampler.draw(request)]
+
+    def note(self, results: Sequence[PromptResult]) -> None:
+        """Let the sampler know what became of prompts."""
+        self._sampler.note(results)
+
+    @property
+    def sampler_state(self) -> dict[str, Any]:
+        """State of the sampler, for checkpoints."""
+        return self._sampler.state_dict()
+
+    @property
+    def last_epochs(self) -> dict[int, int]:
+        """Index -> epoch of its last draw, of the prompts that were drawn in this epoch or got a later number; empty
+        without a sampler, which draws none again."""
+        now = self.taken // len(self._tasks)
+        return {index: epoch for index, epoch in self._last_epochs.items() if epoch >= now}
+
+    def _task(self, index: int) -> Task:
+        epoch = self.taken // len(self._tasks)
+        if self._repeats:
+            epoch = max(epoch, self._last_epochs.get(index, -1) + 1)
+            self._last_epochs[index] = epoch
+        self.taken += 1
+        return self._tasks.task(index, epoch)

@@ -20,6 +20,7 @@ from ..contracts.reward import RewardShaper, RolloutInfo, SampleFilter
 from ..durable.ledger import Groups, Ledger, groups_of
 from .batch_metrics import batch_metrics
 from .cursor import Cursor
+from .drawing.prompt_results import prompt_results
 from .episodes import EpisodeRunner
 from .length_estimates import LengthEstimates
 from .players import player_for
@@ -177,6 +178,7 @@ class RolloutSource:
                 break
             draws += 1
             scored = self._settle_unscored(groups, draw, parts)
+            draw.cursor.note(prompt_results(scored, draw.step))
             batch, missing = self._shape_and_filter(scored, self._info(draw), draw.ledger, parts)
             if batch is not None:
                 kept.append(batch)
@@ -195,7 +197,9 @@ class RolloutSource:
 
     def _fill(self, target: int, draw: _Draw) -> None:
         """Start prompts until ``target`` groups are in the making, or the data ends."""
-        tasks = draw.cursor.take(max(0, target - len(self._pool.groups)))
+        in_flight = frozenset(group.key[1] for group in self._pool.groups)
+        count = max(0, target - len(self._pool.groups))
+        tasks = draw.cursor.take(count, step=draw.step, in_flight=in_flight)
         planned = {(task.uid.epoch, task.uid.prompt): self._num_samples for task in tasks}
         draw.ledger.planned(draw.step, planned)
         for start in range(0, len(tasks), draw.num_prompts):

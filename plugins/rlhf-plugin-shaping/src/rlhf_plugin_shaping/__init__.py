@@ -1,11 +1,13 @@
-"""Reward shapers and sample filters. One file each."""
+"""Prompt samplers, reward shapers and sample filters. One file each."""
 
 from typing import Any
 
 from rlhf_core import Component, hookimpl
 
 from . import (
+    by_column,
     clip,
+    curriculum,
     drop_errors,
     drop_stale,
     dynamic_sampling,
@@ -15,6 +17,11 @@ from . import (
     stop_properly,
     zero_variance,
 )
+
+
+@hookimpl
+def rlhf_prompt_samplers() -> list[Component[Any]]:
+    return [curriculum.COMPONENT, by_column.COMPONENT]
 
 
 @hookimpl

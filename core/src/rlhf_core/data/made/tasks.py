@@ -79,6 +79,16 @@ class MadeTasks:
         names = tuple(part.environment for part in self._parts if part.size is None)
         return names if len(names) == len(self._parts) else ()
 
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """Indices of all tasks, ascending."""
+        return np.arange(self._ends[-1], dtype=np.int64)
+
+    @property
+    def returning(self) -> bool:
+        """Whether an index is the same task in every epoch, since each part has a length."""
+        return all(part.size is not None for part in self._parts)
+
     def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
         """Return the indices of an epoch's tasks in their order, each once. Tasks without a length come in theirs."""
         if len(self._parts) == 1:

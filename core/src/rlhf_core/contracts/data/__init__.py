@@ -1,0 +1,1 @@
+"""Contracts of components that decide which data a run sees."""

@@ -1,0 +1,88 @@
+"""Prompt sampler that goes through the prompts in the order of a column, such as from easy to hard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rlhf_core import Component, Config
+from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet
+from rlhf_core.errors import ConfigError, DataError
+
+
+class ByColumnConfig(Config):
+    key: str = Field(min_length=1, description="column with a number, such as a level")
+    descending: bool = Field(False, description="the largest numbers first")
+
+
+class ByColumn:
+    """Prompt sampler whose epochs have their prompts in the order of a column's numbers.
+
+    Prompts with the same number come in the order that the epoch has without a sampler: a new one in each epoch, or
+    that of the rows with ``data.shuffle = false``.
+    """
+
+    def __init__(self, config: ByColumnConfig) -> None:
+        self.config = config
+        self._order: tuple[int, NDArray[np.int64]] | None = None
+
+    def begin(self, prompts: PromptSet) -> None:
+        """Read the column of all prompts.
+
+        Raises:
+            ConfigError: the prompts are made without end, so there is no order.
+            DataError: a row has no such column, or no finite number in it.
+        """
+        if not prompts.returning:
+            raise ConfigError(
+                "--data.sampler by_column: expected prompts that can all be put in order; an environment of this run "
+                "makes tasks without end. Set --data.max_samples 1000 to use the first ones."
+            )
+        self._prompts = prompts
+        sign = -1.0 if self.config.descending else 1.0
+        self._numbers = {
+            index: sign * self._number(prompts.row(index), index)
+            for index in prompts.indices.tolist()
+        }
+
+    def draw(self, request: DrawRequest) -> list[int]:
+        return [self._at(request.taken + number) for number in range(request.count)]
+
+    def note(self, results: Sequence[PromptResult]) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}  # the n-th draw is a function of n
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+    def _number(self, row: Mapping[str, Any], index: int) -> float:
+        value = row.get(self.config.key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+            found = f"got {value!r}" if self.config.key in row else f"it has {', '.join(row)}"
+            raise DataError(
+                f"--data.by_column.key {self.config.key}: expected a finite number in this column of the row of prompt "
+                f"{index}; {found}"
+            )
+        return float(value)
+
+    def _at(self, number: int) -> int:
+        epoch, position = divmod(number, len(self._prompts))
+        if self._order is None or self._order[0] != epoch:
+            order = self._prompts.order(epoch)
+            numbers = [self._numbers[index] for index in order.tolist()]
+            self._order = epoch, order[np.argsort(numbers, kind="stable")]
+        return int(self._order[1][position])
+
+
+COMPONENT = Component(
+    name="by_column",
+    factory=ByColumn,
+    config=ByColumnConfig,
+    summary="prompts in the order of a column's numbers, such as from easy to hard",
+)
