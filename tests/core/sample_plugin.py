@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from rlhf_core import Component, Config, hookimpl
 from rlhf_core.capabilities import (
     BACKEND_SEES,
+    ENDS_AT_FLOOR,
     ENGINE_SEES,
     EXECUTOR_SEES,
     RUNTIME_SEES,
@@ -139,6 +140,14 @@ COMPONENTS = {
         component("momentum", config=Momentum),
         component("plain", config=Inner, aliases=("simple",)),
         component("picky", needs={"kl_in_loss"}),
+    ],
+    "rlhf_lr_schedules": [
+        component("flat", factory=lambda config: lambda point: 1.0),
+        component(
+            "falling",
+            factory=lambda config: lambda point: 1 - point.progress,
+            provides={ENDS_AT_FLOOR},
+        ),
     ],
     "rlhf_model_adapters": [
         component("thin", factory=adapter),

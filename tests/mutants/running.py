@@ -15,6 +15,7 @@ from . import (
     preference_bugs,
     rollout_bugs,
     sampler_bugs,
+    schedule_bugs,
     score_bugs,
     training_bugs,
 )
@@ -30,6 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *score_bugs.MUTANTS,
     *adapter_bugs.MUTANTS,
     *sampler_bugs.MUTANTS,
+    *schedule_bugs.MUTANTS,
 )
 
 

@@ -30,6 +30,8 @@ CREDITS_TOKENS = "credits_tokens"
 those before it. Rewards with ``RewardResult.step_rewards`` need it."""
 UNPAIRED_ANSWERS = "unpaired_answers"
 """Word of a preference loss that takes chosen and rejected answers which need not be of the same prompts."""
+ENDS_AT_FLOOR = "ends_at_floor"
+"""Word of a learning-rate schedule that ends at ``SchedulePoint.min_lr_ratio``."""
 ONE_PROCESS = "one_process"
 SEVERAL_RANKS = "several_ranks"
 SERVES_ADAPTERS = "serves_adapters"
@@ -122,6 +124,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     APPLIES_IS_WEIGHTS: "the policy loss multiplies itself by the correction's weights",
     PREPARES_STEP: "the policy loss looks at the whole optimizer step first (PreparingLoss)",
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
+    ENDS_AT_FLOOR: "the learning-rate schedule ends at the role's min_lr_ratio",
     ONE_PROCESS: "the reward holds something of which there should be only one, such as a model",
     SEVERAL_RANKS: "the training backend works with several ranks",
     SHARES_WEIGHTS: "the engine can compute with the trainer's own model",

@@ -32,6 +32,7 @@ CALLED_KINDS = frozenset(
         "rlhf_policy_losses",
         "rlhf_preference_losses",
         "rlhf_is_corrections",
+        "rlhf_lr_schedules",
     }
 )
 """Hooks whose components are called like functions, so that a function can be such a component."""

@@ -31,6 +31,7 @@ COMPONENT_HOOKS: Mapping[str, str] = {
     "rlhf_is_corrections": "IS correction",
     "rlhf_sample_filters": "sample filter",
     "rlhf_optimizers": "optimizer",
+    "rlhf_lr_schedules": "learning-rate schedule",
     "rlhf_model_adapters": "model adapter",
     "rlhf_vision_models": "vision model",
     "rlhf_engines": "engine",
@@ -104,6 +105,11 @@ def rlhf_sample_filters() -> Components:
 @hookspec
 def rlhf_optimizers() -> Components:
     """Return optimizers (``contracts.Optimizer``), chosen per role with ``--actor.optim``, ``--critic.optim``."""
+
+
+@hookspec
+def rlhf_lr_schedules() -> Components:
+    """Return learning-rate schedules (``contracts.LrSchedule``), chosen per role with ``--actor.lr_schedule``."""
 
 
 @hookspec

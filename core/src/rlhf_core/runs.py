@@ -11,7 +11,7 @@ from .durable.run_folder import RunFolder
 from .learning.bad_updates.skipped import count_skipped
 from .learning.bad_updates.zero_gradients import ZeroGradientCauses, ZeroGradients
 from .learning.minibatches import normalizers_of
-from .learning.roles import schedule_of
+from .learning.rates.schedules import schedule_of
 from .loop.course import Course, Export, Exportable, FinishedStep, OwnRecord, RunKind
 from .loop.driver import drive
 from .loop.restore import restore_roles

@@ -24,6 +24,16 @@ ALLOWED = {
     },
     ("weights/link.py", "plan"): "how weights lie in buckets",
     ("lazy.py", "torch"): "the library",
+    **{
+        (path, "linear"): "a form of the KL's tail"
+        for path in (
+            "math/kl.py",
+            "contracts/backend.py",
+            "config/run.py",
+            "testing/conformance/kinds/backends.py",
+        )
+    },
+    ("loop/describe.py", "constant"): "a rate without a schedule",
     ("math/importance.py", "clip"): "a mode of importance weights",
     ("data/learned/chat_spans.py", "function"): "a key of tool calls",
     ("testing/fake_renderer.py", "function"): "a key of tool calls",

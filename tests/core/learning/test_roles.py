@@ -93,18 +93,24 @@ def test_each_role_draws_from_a_seed_of_its_own_that_follows_the_runs(resolved):
 def test_a_schedule_counts_the_updates_of_its_role(resolved, words, policy, critic):
     found = resolved(
         *("--estimator", "discounted", "--actor.warmup_ratio=0.2", "--critic.warmup_ratio=0.2"),
+        *("--actor.lr_schedule", "flat", "--critic.lr_schedule", "flat"),
         *words,
     )
 
     demands = demands_of(found)
     schedules = [policy_role(found, demands, 10).schedule, critic_role(found, demands, 10).schedule]
-    assert [(s.warmup_updates, s.total_updates) for s in schedules] == [policy, critic]
+    for schedule, (warmup, total) in zip(schedules, (policy, critic), strict=True):
+        # A share for each update, one for all beyond the last, and a rise before the peak.
+        assert len(schedule.factors) == total + 1
+        assert [factor < 1 for factor in schedule.factors] == [True] * warmup + [False] * (
+            total + 1 - warmup
+        )
 
 
 def test_critics_that_are_not_built_do_not_shorten_the_policys_schedule(resolved):
-    schedule = spec(resolved("--critic.warmup_steps", "4")).roles["policy"].schedule
+    found = resolved("--critic.warmup_steps", "4", "--actor.lr_schedule", "flat")
 
-    assert schedule.total_updates == 10
+    assert len(spec(found).roles["policy"].schedule.factors) == 10 + 1
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def critic(place: Place, found: Found) -> None:
 TRAINING = {
     "optimizer": ADAMW,
     "max_grad_norm": 0.3,
-    "schedule": ScheduleSpec(name="cosine", warmup_updates=2, total_updates=8, min_lr_ratio=0.1),
+    "schedule": ScheduleSpec(factors=(1 / 3, 2 / 3, 1.0, 0.94, 0.78, 0.55, 0.33, 0.16, 0.1)),
     "ema_decay": 0.5,
 }
 

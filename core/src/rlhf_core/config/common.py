@@ -102,14 +102,14 @@ class SamplingOptions(AnswerSampling):
 
 class TrainedRole(Config):
     optim: str = Field(description="optimizer; its options are in the section named after it")
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="after the warm-up"
+    lr_schedule: str | None = Field(
+        None, description="schedule of the learning rate after the warm-up; unset: the peak rate"
     )
     warmup_ratio: Probability = Field(
         0.03, description="share of all updates with a rising learning rate"
     )
     min_lr_ratio: Probability = Field(
-        0.1, description="where linear and cosine end, as a share of the peak"
+        0.1, description="floor of schedules that end at one, as a share of the peak"
     )
     max_norm: float | None = Field(
         1.0, gt=0.0, description="clip the gradient's norm; none: do not"

@@ -30,8 +30,10 @@ SLOTS = (
     Selector("algo.terms.use", "rlhf_policy_losses", many=True),
     Selector("algo.correction.kind", "rlhf_is_corrections"),
     Selector("actor.optim", "rlhf_optimizers"),
+    Selector("actor.lr_schedule", "rlhf_lr_schedules"),
     Selector("actor.adapter", "rlhf_model_adapters"),
     Selector("critic.optim", "rlhf_optimizers"),
+    Selector("critic.lr_schedule", "rlhf_lr_schedules"),
     Selector("critic.adapter", "rlhf_model_adapters"),
     Selector("log.to", "rlhf_loggers", many=True),
 )

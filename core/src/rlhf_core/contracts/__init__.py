@@ -71,6 +71,7 @@ from .executor import (
     RolloutContext,
     RolloutExecutor,
 )
+from .functions.schedule import LrSchedule, SchedulePoint
 from .layout import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
 from .learner import Learner, LearnOutcome, LearnRequest
 from .logger import Logger
@@ -139,6 +140,7 @@ __all__ = [
     "Logger",
     "LossInputs",
     "LossTerm",
+    "LrSchedule",
     "MakesTasks",
     "Message",
     "Metric",
@@ -185,6 +187,7 @@ __all__ = [
     "RuntimeSpec",
     "SampleFilter",
     "SamplingParams",
+    "SchedulePoint",
     "ScheduleSpec",
     "SharesBase",
     "Statistic",

@@ -26,12 +26,12 @@ Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
-    """Learning-rate schedule: linear warm-up, then ``name`` down to ``min_lr_ratio`` at ``total_updates``."""
+    """Learning-rate schedule of a role, worked out for all its updates: see ``math.lr_factor``."""
 
-    name: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_updates: int = 0
-    total_updates: int = 1
-    min_lr_ratio: float = 0.0
+    factors: tuple[float, ...] = field(default=(1.0,), repr=False)
+    """Share of the peak learning rate at each update; the last one is that of all further updates."""
+    name: str = ""
+    """Name of the schedule, for messages; empty: the peak rate after the warm-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

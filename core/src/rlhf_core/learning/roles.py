@@ -9,7 +9,6 @@ from typing import Any
 
 from ..component import ComponentRef
 from ..config.checks.features import aggregation_of, has_entropy_bonus, prompts_in_flight
-from ..config.common import TrainedRole
 from ..config.files import writable
 from ..config.resolved import Resolved, Selection
 from ..config.run import RunConfig
@@ -22,6 +21,7 @@ from ..rng import seed_of
 from ..rollouts.environments import environment_spec
 from ..rollouts.images import vision_spec
 from .demands import Demands
+from .rates.schedules import schedule_of
 
 POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
 
@@ -118,7 +118,7 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
         ),
         optimizer=_ref(resolved, "actor.optim", "rlhf_optimizers"),
         adapter=_adapter(resolved, "actor.adapter"),
-        schedule=schedule_of(run.actor, max(1, policy_steps * demands.updates_per_step)),
+        schedule=_schedule(resolved, POLICY, max(1, policy_steps * demands.updates_per_step)),
         max_grad_norm=run.actor.max_norm,
         ema_decay=run.actor.ema,
     )
@@ -143,7 +143,7 @@ def critic_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
         objective=ValueObjective(value_clip=run.critic.value_clip),
         optimizer=_ref(resolved, "critic.optim", "rlhf_optimizers"),
         adapter=_adapter(resolved, "critic.adapter"),
-        schedule=schedule_of(run.critic, total_steps * demands.updates_per_step),
+        schedule=_schedule(resolved, CRITIC, total_steps * demands.updates_per_step),
         max_grad_norm=run.critic.max_norm,
     )
 
@@ -168,14 +168,10 @@ def _role(resolved: Resolved, role: str, path: str) -> RoleSpec:
     )
 
 
-def schedule_of(role: TrainedRole, updates: int) -> ScheduleSpec:
-    """Return the learning-rate schedule of a role over so many updates."""
-    return ScheduleSpec(
-        name=role.lr_schedule,
-        warmup_updates=int(role.warmup_ratio * updates),
-        total_updates=updates,
-        min_lr_ratio=role.min_lr_ratio,
-    )
+def _schedule(resolved: Resolved, role: str, updates: int) -> ScheduleSpec:
+    options = resolved.run.critic if role == CRITIC else resolved.run.actor
+    section = "critic" if role == CRITIC else "actor"
+    return schedule_of(resolved.optional(f"{section}.lr_schedule"), options, updates)
 
 
 def _ref(resolved: Resolved, slot: str, hook: str) -> ComponentRef:

@@ -70,7 +70,7 @@ def _role(role: RoleSpec) -> str:
     adapter = f", adapter {role.adapter.name}" if role.adapter else ""
     return (
         f"{role.model_path}, {role.dtype}, {kind}{adapter}, {optimizer}, "
-        f"{role.schedule.name} schedule"
+        f"{role.schedule.name or 'constant'} schedule"
     )
 
 

@@ -1,10 +1,22 @@
-"""Registration of the optimizers: AdamW, AdamW with 8-bit state, SGD and Muon."""
+"""Registration of the optimizers (AdamW, AdamW with 8-bit state, SGD and Muon) and of learning-rate schedules."""
 
 from typing import Any
 
 from rlhf_core import Component, hookimpl
 
 from .config import Adam8bitConfig, AdamConfig, MuonConfig, SgdConfig
+from .schedules import constant, cosine, inverse_sqrt, linear, wsd
+
+
+@hookimpl
+def rlhf_lr_schedules() -> list[Component[Any]]:
+    return [
+        constant.COMPONENT,
+        linear.COMPONENT,
+        cosine.COMPONENT,
+        wsd.COMPONENT,
+        inverse_sqrt.COMPONENT,
+    ]
 
 
 @hookimpl

@@ -105,7 +105,7 @@ COUNTS = [
     ("--algo.loss.old_logprobs=recompute", "--rollout.compared_share", "0.5"),
     ("--resume", "auto", "--resume.strict", "--resume.damaged_records", "set-aside"),
     ("--rollout.max_staleness", "1", "--rollout.in_flight_updates"),
-    ("--actor.lr_schedule", "cosine", "--actor.min_lr_ratio", "0.5"),
+    ("--actor.lr_schedule", "falling", "--actor.min_lr_ratio", "0.5"),
     ("--reward.pattern.on_error", "value", "--reward.pattern.error_value", "1"),
     ("--eval.data", "x", "--eval.split", "test", "--eval.every", "5"),
     ("--env=maze", "--executor=turns", "--rollout.max_length=2048", "--eval.every", "5"),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ...capabilities import ENDS_AT_FLOOR
 from ...errors import ConfigError
-from ..common import RunOptions, TrainedRole
+from ..common import RunOptions
 from ..problems import Labels
 from ..resolved import Selections
 from ..run import EvalConfig, RunConfig, SupervisedConfig
@@ -53,13 +54,16 @@ def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[t
             yield f"log.{name}", "the run has no logger. Add --log.to NAME."
 
 
-def schedule_without_effect(role: str, options: TrainedRole) -> Iterator[tuple[str, str]]:
+def schedule_without_effect(role: str, selections: Selections) -> Iterator[tuple[str, str]]:
     """Yield the options of a trained role's learning-rate schedule that change nothing, and the reason."""
-    if options.lr_schedule == "constant":
-        yield (
-            f"{role}.min_lr_ratio",
-            f"the learning rate is constant. Set --{role}.lr_schedule too.",
-        )
+    chosen = selections[f"{role}.lr_schedule"]
+    if not chosen:
+        reason = f"the learning rate is constant. Set --{role}.lr_schedule too."
+    elif ENDS_AT_FLOOR not in chosen[0].registered.component.provides:
+        reason = f"--{role}.lr_schedule {chosen[0].registered.name} has no floor. Leave it out."
+    else:
+        return
+    yield f"{role}.min_lr_ratio", reason
 
 
 def _evaluation_without_effect(run: RunConfig) -> Iterator[tuple[str, str]]:
@@ -102,8 +106,8 @@ def _without_effect(
     yield from _losses_without_effect(run, needs(selections, labels))
     yield from _evaluation_without_effect(run)
     yield from shared_without_effect(run, selections)
-    yield from schedule_without_effect("actor", run.actor)
-    yield from schedule_without_effect("critic", run.critic)
+    yield from schedule_without_effect("actor", selections)
+    yield from schedule_without_effect("critic", selections)
     if not run.log.samples:
         yield "log.samples_every", "no samples are kept. Set --log.samples too."
     yield from _rollouts_without_effect(run, selections, labels)

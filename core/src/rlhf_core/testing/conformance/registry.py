@@ -22,6 +22,7 @@ _MODULES: Mapping[str, str] = MappingProxyType(
         "rlhf_reward_shapers": "shapers",
         "rlhf_sample_filters": "filters",
         "rlhf_optimizers": "optimizers",
+        "rlhf_lr_schedules": "functions.schedules",
         "rlhf_model_adapters": "adapters",
         "rlhf_rewards": "rewards",
         "rlhf_rollout_executors": "executors",

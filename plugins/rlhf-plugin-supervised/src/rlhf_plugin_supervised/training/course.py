@@ -258,7 +258,7 @@ def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: in
         objective=trained.objective,
         optimizer=resolved.one("actor.optim").ref("rlhf_optimizers"),
         adapter=adapter.ref("rlhf_model_adapters") if adapter else None,
-        schedule=schedule_of(run.actor, updates),
+        schedule=schedule_of(resolved.optional("actor.lr_schedule"), run.actor, updates),
         max_grad_norm=run.actor.max_norm,
         ema_decay=run.actor.ema,
         max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,

@@ -98,6 +98,7 @@ SELECTORS = (
     Selector("backend.name", "rlhf_train_backends"),
     Selector("model.vision", "rlhf_vision_models"),
     Selector("actor.optim", "rlhf_optimizers"),
+    Selector("actor.lr_schedule", "rlhf_lr_schedules"),
     Selector("actor.adapter", "rlhf_model_adapters"),
     Selector("log.to", "rlhf_loggers", many=True),
 )
@@ -171,7 +172,7 @@ def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tup
             yield f"{runtime.section}.{name}", "nothing generates in this run. Leave it out."
     yield from images_without_effect(selections)
     yield from shared_without_effect(run, selections)
-    yield from schedule_without_effect("actor", run.actor)
+    yield from schedule_without_effect("actor", selections)
 
 
 def cautions(run: ExampleOptions, selections: Selections, labels: Labels) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""Contracts of components that are pure functions."""

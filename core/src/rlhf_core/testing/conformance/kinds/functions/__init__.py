@@ -1,0 +1,1 @@
+"""Checks of components that are pure functions of numbers."""
