@@ -124,7 +124,7 @@ def test_a_damaged_folder_goes_on_exactly_or_is_refused(workspace, mutation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", one_in(4, MUTATIONS), ids=lambda mutation: mutation.__name__)
+@pytest.mark.parametrize("mutation", one_in(8, MUTATIONS), ids=lambda mutation: mutation.__name__)
 def test_much_damage_goes_on_exactly_or_is_refused(workspace, mutation):
     for seed in range(QUICK_SEEDS, SLOW_SEEDS):
         check_damaged(workspace, mutation, seed)

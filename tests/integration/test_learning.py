@@ -9,6 +9,6 @@ ESTIMATORS = ("reinforce", "reinforce_baseline", "rloo", "group_norm", "dr_grpo"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("estimator", one_in(3, ESTIMATORS, first=1))
+@pytest.mark.parametrize("estimator", one_in(5, ESTIMATORS, first=1))
 def test_the_estimator_learns_to_reverse_digits(learn, estimator):
     require_learned(estimator, learn("--estimator", estimator))

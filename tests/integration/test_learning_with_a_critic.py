@@ -6,6 +6,7 @@ from .conftest import require_learned
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_gae_learns_to_reverse_digits(learn):
     require_learned("gae", learn("--estimator", "gae"))
 
