@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli import training
 from rlhf_cli.errors import Form, report, split_form
 from rlhf_core import ConfigError, errors
+from rlhf_core.contracts import RunResult
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "errors.md"
 
@@ -71,8 +73,25 @@ def test_a_mistake_of_usage_is_an_object_too(failing, words, option):
     assert found["message"]
 
 
-def test_a_run_that_fails_is_an_object(folder, failing, monkeypatch):
-    """An exception that nobody foresaw has its traceback before the object."""
+@pytest.mark.parametrize(
+    ("status", "kind", "code"), [("failed", "RunFailed", 1), ("interrupted", "Interrupted", 130)]
+)
+def test_a_run_that_ends_early_is_an_object(folder, failing, monkeypatch, status, kind, code):
+    """Its message is the reason in the run's result."""
+    ended = RunResult(status=status, steps=1, seconds=2.0, message="step 2: why")
+    run = {"rlhf_core.loop.run:run": lambda resolved, plugins: ended}
+    monkeypatch.setattr(training, "_function", run.__getitem__)
+    (folder / "model/tokenizer.json").write_text("{}")
+    words = ["--model", "./model", "--data", "rows.jsonl", "--reward", "reward.py:score"]
+
+    returned, found = failing("train", *words)
+
+    assert (returned, found["exit_code"], found["kind"]) == (code, code, kind)
+    assert found["message"] == "step 2: why"
+
+
+def test_an_exception_that_nobody_foresaw_is_an_object(folder, failing, monkeypatch):
+    """Behind its traceback."""
 
     def broken(_):
         raise ZeroDivisionError("by zero")

@@ -41,6 +41,7 @@ def test_every_kind_is_complete(tmp_path, kind):
     assert {
         "pyproject.toml",
         "README.md",
+        ".github/workflows/test.yml",
         f"src/{module}/__init__.py",
         "tests/test_my_thing.py",
     } <= set(files)

@@ -121,6 +121,10 @@ def requirements_of(project: dict) -> list[Requirement]:
     return [Requirement(text) for group in (project["dependencies"], *extras) for text in group]
 
 
+def test_all_packages_have_one_version():
+    assert len({project["version"] for project in PROJECTS.values()}) == 1
+
+
 @pytest.mark.parametrize("name", PROJECTS)
 def test_what_a_package_requires_of_ours_is_this_version_and_not_the_next_minor_one(name):
     versions = {project["name"]: project["version"] for project in PROJECTS.values()}
@@ -222,7 +226,7 @@ def test_every_plugin_is_listed_from_its_wheel(clean):
     listed = {canonicalize_name(row["distribution"]) for row in rows}
     assert {row["status"] for row in rows} == {"ok"}
     assert listed == {name for name, project in PROJECTS.items() if "entry-points" in project}
-    assert {row["version"] for row in rows} == {"0.1.0"}
+    assert {row["version"] for row in rows} == {PROJECTS["core"]["version"]}
 
 
 @pytest.mark.slow
@@ -241,7 +245,7 @@ def test_the_quickstart_runs_from_wheels(clean):
 
     assert "response:" in clean.run("rlhf", "show", "runs/reverse_digits", "--step", 2)
     recorded = json.loads((clean.folder / "runs/reverse_digits/plugins.json").read_text())
-    assert "rlhf-plugin-reinforce 0.1.0" in json.dumps(recorded)
+    assert f"rlhf-plugin-reinforce {PROJECTS['core']['version']}" in json.dumps(recorded)
 
 
 @pytest.mark.slow

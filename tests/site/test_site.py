@@ -4,14 +4,19 @@
 """
 
 import os
+import re
 import sys
 import zlib
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-INVENTORY = ROOT / "site" / "objects.inv"
+SITE = ROOT / "site"
+INVENTORY = SITE / "objects.inv"
+LINK = re.compile(r'(?:href|src)="(?!\w+:|//|#)([^"?]+)')
+PLACE = re.compile(r' (?:id|name)="([^"]+)"')
 sys.path.insert(0, str(ROOT / "docs"))
 
 from api_modules import SHADOWED, public_members, public_modules, public_names  # noqa: E402
@@ -50,8 +55,35 @@ def test_the_words_of_the_vocabulary_are_in_the_reference(entries):
     assert {f"rlhf_core.capabilities.{table}" for table in tables} <= entries
 
 
+def test_every_link_of_the_site_leads_to_a_page_and_a_place_in_it(entries):
+    """MkDocs looks at links between Markdown pages; these are also those to sources, and within the reference."""
+    places = {page: set(PLACE.findall(page.read_text())) for page in SITE.rglob("*.html")}
+    lost = []
+    for page in places:
+        if page.is_relative_to(SITE / "source") or page.name == "404.html":
+            continue
+        for link in LINK.findall(page.read_text()):
+            path, _, place = unquote(link).partition("#")
+            target = (page.parent / path).resolve()
+            target = target / "index.html" if target.is_dir() else target
+            if not target.exists() or (place and place not in places.get(target, {place})):
+                lost.append(f"{page.relative_to(SITE)}: {link}")
+
+    assert len(places) > 200
+    assert lost == []
+
+
+def test_an_algorithms_page_leads_to_its_line_of_the_source(entries):
+    page = (SITE / "docs/algorithms/rloo/index.html").read_text()
+
+    line = re.search(r'href="../../../source/(\S+rloo)\.py\.html#L-(\d+)"', page)
+
+    source = (ROOT / f"{line[1]}.py").read_text().splitlines()
+    assert source[int(line[2]) - 1] == "class Rloo:"
+
+
 def test_what_is_said_of_a_field_is_on_its_page(entries):
-    page = (ROOT / "site/api/rlhf_core.contracts/index.html").read_text()
+    page = (SITE / "api/rlhf_core.contracts/index.html").read_text()
 
     assert 'id="rlhf_core.contracts.LossInputs.old_logprobs"' in page
     assert "The training step that trains on the batch, from 1." in page  # of RolloutInfo.step
