@@ -253,7 +253,7 @@ def test_the_quickstart_runs_from_wheels(clean):
     ("words", "name"),
     [
         (("plugin", "my-loss", "--kind", "policy_loss"), "rlhf-plugin-my-loss"),
-        (("environment", "my-game"), "rlhf-env-my-game"),
+        pytest.param(("environment", "my-game"), "rlhf-env-my-game", marks=pytest.mark.matrix),
     ],
 )
 def test_a_new_package_is_installed_and_tested_with_what_it_names(

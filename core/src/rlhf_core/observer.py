@@ -18,6 +18,7 @@ class RunInfo:
     config: Mapping[str, Any]
     """The resolved configuration, as nested plain values."""
     total_steps: int
+    """Number of steps that the run is to have."""
     start_step: int
     """Number of steps already done; more than 0 after a resume."""
     command: str = "train"
@@ -31,6 +32,7 @@ class RolloutSample:
     """One sample as text, given to ``rlhf_rollout_end``."""
 
     uid: str
+    """``epoch.prompt.sample.segment``."""
     prompt: str
     response: str
     reward: float
@@ -43,6 +45,7 @@ class RunResult:
 
     status: Literal["finished", "interrupted", "failed"]
     steps: int
+    """Number of steps that are done, those before a resume included."""
     seconds: float
     message: str = ""
     """Reason for an end before the last step, in one line; empty for a finished run."""

@@ -24,8 +24,11 @@ class Metric:
     """
 
     total: Any
+    """Sum of the parts, or the number itself, by ``reduction``."""
     count: Any = 1.0
+    """Divisor of a mean: the number of things, or the sum of their weights."""
     reduction: Reduction = "mean"
+    """Rule by which two partial values become one, see above."""
 
     def merge(self, other: Metric) -> Metric:
         """Return the metric of both parts together."""

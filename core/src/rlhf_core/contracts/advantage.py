@@ -23,6 +23,7 @@ class RewardBatch:
     rewards: Float[Tensor, " b"]
     """Episode reward, with all its parts, plus turn rewards, without the KL penalty."""
     action_mask: Bool[Tensor, "b a"]
+    """True at action tokens, False at padding."""
     group: Int[Tensor, " b"]
     """Dense index of the prompt; groups may differ in size and need not be adjacent."""
     episode: Int[Tensor, " b"]
@@ -65,6 +66,7 @@ class Advantages:
     returns: Float[Tensor, "b a"] | None = None
     """The critic's targets; required from components that need ``values``."""
     metrics: Metrics = field(default_factory=dict)
+    """Metrics of the estimator, by name."""
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ class Correction:
     keep: Bool[Tensor, "b a"]
     """False drops the token from the loss; it still counts in the normalizers."""
     metrics: Metrics = field(default_factory=dict)
+    """Metrics of the correction, by name."""
 
 
 @runtime_checkable

@@ -24,7 +24,9 @@ class LossInputs:
     """Log-probs under the policy at the start of this rollout batch's updates. Before the first update they *are* the
     policy's, to the bit, so the ratio is exactly 1."""
     advantages: Float[Tensor, "b a"]
+    """Advantage of each action token, as the estimator gave it."""
     action_mask: Bool[Tensor, "b a"]
+    """True at action tokens, False at padding."""
     rollout_logprobs: Float[Tensor, "b a"] | None = None
     """Log-probs under the sampler; given to components that need ``rollout_logprobs``."""
     ref_logprobs: Float[Tensor, "b a"] | None = None
@@ -53,6 +55,7 @@ class TokenLoss:
     loss: Float[Tensor, "b a"]
     """Loss of each action token, minimized. Values at padding are ignored."""
     metrics: Metrics = field(default_factory=dict)
+    """Metrics of the loss, by name, over the tokens of this micro-batch."""
 
 
 @runtime_checkable
@@ -74,7 +77,9 @@ class StepColumns:
     """All rows of one optimizer step, before it is cut into micro-batches."""
 
     advantages: Float[Tensor, "b a"]
+    """Advantage of each action token, as the estimator gave it."""
     action_mask: Bool[Tensor, "b a"]
+    """True at action tokens, False at padding."""
     old_logprobs: Float[Tensor, "b a"] | None = None
     """Given to components that need ``old_logprobs``."""
     rollout_logprobs: Float[Tensor, "b a"] | None = None
