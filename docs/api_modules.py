@@ -45,10 +45,10 @@ def file_of(module: str) -> Path:
 def public_names(module: str) -> list[str]:
     """Names that a module makes public: its ``__all__``, else what it defines without a leading underscore."""
     tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
-    assigned = {name: node for node in tree.body for name in _names(node)}
-    if "__all__" in assigned:
-        return list(ast.literal_eval(assigned["__all__"].value))  # type: ignore[attr-defined]
-    return [name for name in assigned if not name.startswith("_")]
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and _names(node) == ["__all__"]:
+            return list(ast.literal_eval(node.value))
+    return [name for node in tree.body for name in _names(node) if not name.startswith("_")]
 
 
 def public_members(module: str) -> Iterator[str]:

@@ -89,7 +89,9 @@ def _found(pattern: str) -> list[Path]:
     return [
         path
         for path in sorted(ROOT.glob(pattern))
-        if path.is_file() and not hidden & set(path.parts) and not path.is_relative_to(OWN)
+        if path.is_file()
+        and not hidden & set(path.relative_to(ROOT).parts)
+        and not path.is_relative_to(OWN)
     ]
 
 
