@@ -37,6 +37,8 @@ class RolloutSample:
     response: str
     reward: float
     truncated: bool
+    images: tuple[Path, ...] = ()
+    """Files of its images, in their order, in the run folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,15 @@ def run_info(tmp_path):
     def make(*, total_steps=3, start_step=0, notes=(), **log):
         output = tmp_path / "run"
         output.mkdir(exist_ok=True)
-        defaults = {"progress": "plain", "summary": True, "tensorboard": False, "curve": False}
-        defaults |= {"samples": 4}
+        defaults = {
+            "progress": "plain",
+            "summary": True,
+            "tensorboard": False,
+            "tensorboard_images": 4,
+            "curve": False,
+            "samples": 4,
+            "samples_every": 10,
+        }
         return RunInfo(
             output=output,
             config={"log": defaults | log},

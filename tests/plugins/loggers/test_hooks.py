@@ -23,13 +23,14 @@ def plugins():
 
 
 def test_every_hook_is_declared_by_the_core(plugins):
-    assert len(plugins.manager.get_hookcallers(rlhf_plugin_loggers)) == 6
+    assert len(plugins.manager.get_hookcallers(rlhf_plugin_loggers)) == 7
 
 
 def test_a_whole_run_is_shown_and_leaves_its_files(plugins, run_info, write_metrics, capsys):
     output = write_metrics()
     plugins.observe("rlhf_run_start", run=run_info(tensorboard=True, curve=True))
     for step in (1, 2, 3):
+        plugins.observe("rlhf_rollout_end", step=step, samples=[], metrics=METRICS)
         plugins.observe("rlhf_step_end", step=step, metrics=METRICS)
     plugins.observe("rlhf_eval_end", step=3, metrics={"eval/test/T0/pass@1": 0.5})
     plugins.observe("rlhf_checkpoint_saved", step=3, path=output / "checkpoints")

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tests.images import noisy, saved
 
-from rlhf_core.contracts import RunResult
+from rlhf_core.contracts import RolloutSample, RunResult
 from rlhf_plugin_loggers.tensorboard_events import TensorBoardEvents
 
 END = RunResult(status="finished", steps=1, seconds=1.0)
@@ -28,6 +29,34 @@ def test_tensorboard_reads_back_what_was_written(tmp_path):
     assert scalars(tmp_path / "tensorboard", "reward/mean") == [(1, 0.5), (2, 0.75)]
     assert scalars(tmp_path / "tensorboard", "timing/step_s") == [(1, 2.0)]
     assert scalars(tmp_path / "tensorboard", "eval/test/T0/pass@1") == [(0, 0.25)]
+
+
+def test_images_of_samples_are_in_the_events_of_every_few_steps(tmp_path):
+    files = []
+    for number in range(3):
+        files.append(tmp_path / f"{number}.png")
+        files[-1].write_bytes(saved(noisy(8 + number, 6)))
+    seen = [
+        RolloutSample(
+            uid=str(number), prompt="", response="", reward=0.0, truncated=False, images=(file,)
+        )
+        for number, file in enumerate(files)
+    ]
+    blind = RolloutSample(uid="9", prompt="", response="", reward=0.0, truncated=False)
+
+    for name, number in (("two", 2), ("none", 0)):
+        events = TensorBoardEvents(tmp_path / name, 0, num_images=number, images_every=5)
+        for step in (4, 5, 10):
+            events.rollout_end(step, [blind, *seen])
+        events.run_end(END)
+
+    reader = EventAccumulator(str(tmp_path / "two")).Reload()
+    assert sorted(reader.Tags()["images"]) == ["samples/image_0", "samples/image_1"]
+    found = reader.Images("samples/image_1")
+    assert [event.step for event in found] == [5, 10]
+    assert (found[0].width, found[0].height) == (9, 6)
+    assert found[0].encoded_image_string == files[1].read_bytes()
+    assert EventAccumulator(str(tmp_path / "none")).Reload().Tags()["images"] == []
 
 
 def test_a_resumed_run_replaces_the_steps_that_it_does_again(tmp_path):

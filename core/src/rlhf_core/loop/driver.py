@@ -221,10 +221,7 @@ class _Run(Generic[RunT, StateT]):
     ) -> None:
         for sample in samples:
             self.samples.write({"step": step, **sample})
-        shown = [
-            RolloutSample(**{name: sample[name] for name in RolloutSample.__dataclass_fields__})
-            for sample in samples
-        ]
+        shown = [_shown(sample, self.folder.root) for sample in samples]
         self.plugins.observe("rlhf_rollout_end", step=step, samples=shown, metrics=metrics)
         self.loggers.log_samples(step, shown)
 
@@ -306,3 +303,10 @@ class _Run(Generic[RunT, StateT]):
             message=message,
             model=self.folder.model if self.folder.model.exists() else None,
         )
+
+
+def _shown(sample: Mapping[str, Any], folder: Path) -> RolloutSample:
+    """Return a recorded sample as observers and loggers get it."""
+    texts = {name: sample[name] for name in ("uid", "prompt", "response", "reward", "truncated")}
+    images = tuple(folder / image["file"] for image in sample.get("images", ()))
+    return RolloutSample(**texts, images=images)

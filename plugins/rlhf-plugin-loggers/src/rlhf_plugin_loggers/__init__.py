@@ -7,7 +7,7 @@ others: a full disk that stops TensorBoard does not stop the progress line. Logg
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from rlhf_core import Component, hookimpl
 from .config import MlflowConfig, TrackioConfig, WandbConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.contracts import RunInfo, RunResult
+    from rlhf_core.contracts import RolloutSample, RunInfo, RunResult
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,13 @@ def rlhf_run_start(run: RunInfo) -> None:
 
     _observers[:] = observers_of(run)
     _tell("run_start", run)
+
+
+@hookimpl
+def rlhf_rollout_end(
+    step: int, samples: Sequence[RolloutSample], metrics: Mapping[str, float]
+) -> None:
+    _tell("rollout_end", step, samples)
 
 
 @hookimpl

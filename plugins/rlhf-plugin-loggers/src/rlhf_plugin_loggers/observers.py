@@ -20,7 +20,13 @@ def observers_of(run: RunInfo) -> list[object]:
     if log["tensorboard"]:
         from .tensorboard_events import TensorBoardEvents
 
-        observers.append(TensorBoardEvents(run.output / "tensorboard", run.start_step))
+        events = TensorBoardEvents(
+            run.output / "tensorboard",
+            run.start_step,
+            num_images=log["tensorboard_images"],
+            images_every=log["samples_every"],
+        )
+        observers.append(events)
     if log["curve"]:
         from .curve import LearningCurve
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 if TYPE_CHECKING:
-    from rlhf_core.contracts import RunResult
+    from rlhf_core.contracts import RolloutSample, RunResult
 
 
 class TensorBoardEvents:
@@ -25,9 +25,17 @@ class TensorBoardEvents:
 
     A resumed run writes a file of its own. The file begins with an event that discards the steps after ``start_step``
     of earlier files, since these steps are done again.
+
+    Args:
+        num_images: the most images of samples that an event has; 0: none.
+        images_every: steps between events with images; 0: there are none.
     """
 
-    def __init__(self, folder: Path, start_step: int) -> None:
+    def __init__(
+        self, folder: Path, start_step: int, *, num_images: int = 0, images_every: int = 1
+    ) -> None:
+        self._num_images = num_images
+        self._images_every = images_every
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads files in the order of their names, so the time comes first in the name.
         name = f"events.out.tfevents.{time.time_ns():019}.{os.getpid()}"
@@ -37,6 +45,18 @@ class TensorBoardEvents:
         if start_step:
             restart = SessionLog(status=SessionLog.START)
             self._write(Event(step=start_step + 1, session_log=restart))
+
+    def rollout_end(self, step: int, samples: Sequence[RolloutSample]) -> None:
+        """Write the first image of each of a few samples, as the file has it."""
+        if not self._num_images or not self._images_every or step % self._images_every:
+            return
+        seeing = [sample for sample in samples if sample.images][: self._num_images]
+        values = [
+            Summary.Value(tag=f"samples/image_{number}", image=_image_of(sample.images[0]))
+            for number, sample in enumerate(seeing)
+        ]
+        if values:
+            self._write(Event(step=step, summary=Summary(value=values)))
 
     def step_end(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the step's metrics."""
@@ -60,3 +80,14 @@ class TensorBoardEvents:
         event.wall_time = time.time()
         self._records.write(event.SerializeToString())
         self._file.flush()
+
+
+def _image_of(file: Path) -> Summary.Image:
+    """Return an image's file as TensorBoard keeps images, which a browser decodes."""
+    from PIL import Image
+
+    with Image.open(file) as opened:
+        width, height = opened.size
+    return Summary.Image(
+        height=height, width=width, colorspace=3, encoded_image_string=file.read_bytes()
+    )

@@ -50,8 +50,11 @@ def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[t
         for name in ("strict", "damaged_records"):
             yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
     if not selections["log.to"]:
-        for name in ("samples_every", "wait_s"):
-            yield f"log.{name}", "the run has no logger. Add --log.to NAME."
+        yield "log.wait_s", "the run has no logger. Add --log.to NAME."
+        if not (run.log.tensorboard and run.log.tensorboard_images and selections["model.vision"]):
+            yield "log.samples_every", "the run has no logger. Add --log.to NAME."
+    if not run.log.tensorboard:
+        yield "log.tensorboard_images", "TensorBoard is off. Leave that option out."
 
 
 def schedule_without_effect(role: str, selections: Selections) -> Iterator[tuple[str, str]]:
@@ -146,7 +149,8 @@ def images_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
     """Yield the options on images if the model reads none, and the reason."""
     if not selections["model.vision"]:
         names = ("max_images", "max_image_pixels", "max_image_bytes", "allow_image_urls")
-        for name in (*(f"data.{name}" for name in names), "actor.freeze_visual_encoder"):
+        others = ("actor.freeze_visual_encoder", "log.tensorboard_images")
+        for name in (*(f"data.{name}" for name in names), *others):
             yield name, "the model reads text alone. Set --model.vision too."
 
 
