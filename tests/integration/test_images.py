@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 from tests.images import noisy, saved
+from tests.integration.forked_runs import metrics_without_times, run_in_a_fork
 
 from rlhf_cli.main import main
 from rlhf_core.testing.tiny import write_tiny_model
@@ -105,6 +107,41 @@ def test_a_run_goes_on_to_the_bit(workspace, words):
     for image in images:
         assert (workspace / "cut" / image["file"]).is_file()
         assert image["tokens"][0] < image["tokens"][1]
+
+
+POINTS = [("generate", 3), ("train", 3), ("save", 2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(PROMPTS, id="prompts", marks=pytest.mark.matrix),
+        pytest.param(TURNS, id="turns"),
+    ],
+)
+def test_a_run_killed_in_any_phase_goes_on_to_the_bit(workspace, words):
+    """Under an adapter with a fixed tower, so that fewer weights carry the state of training."""
+    import transformers  # noqa: F401  # forks start at once
+
+    frozen = ("--actor.freeze_visual_encoder", "true", "--actor.adapter", "lora")
+    more = ("--train.steps", "4", "--checkpoint.every", "2", "--runtime.local.threads", "1")
+    run = ["train", "--model", "model", "--model.vision", "vlm", *SMALL, *words, *more, *frozen]
+    assert run_in_a_fork(workspace, "whole", [*run, "--output", "whole"]) == 0
+    for phase, step in POINTS:
+        name = f"{phase}-{step}"
+        killed = run_in_a_fork(workspace, name, [*run, "--output", name], fault=f"{phase}:{step}")
+        assert os.WIFSIGNALED(killed), (workspace / f"{name}.log").read_text()
+
+        again = run_in_a_fork(workspace, name, [*run, "--output", name, "--resume", "auto"])
+
+        assert again == 0, (workspace / f"{name}.log").read_text()
+        assert metrics_without_times(workspace / name) == metrics_without_times(workspace / "whole")
+        assert adapter_of(workspace / name) == adapter_of(workspace / "whole"), name
+
+
+def adapter_of(run: Path) -> str:
+    return hashlib.sha256((run / "model/adapter_model.safetensors").read_bytes()).hexdigest()
 
 
 def test_sampler_and_trainer_agree_in_a_run(workspace):

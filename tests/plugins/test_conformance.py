@@ -29,9 +29,6 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "env_guess_number:guess_number": {
         "check_splits_do_not_overlap": "a task is a secret from 0 to 99, so both splits ask for the same numbers"
     },
-    "env_shapes:shapes": {
-        "check_oracle_containment": "a question names all the words of which one is the answer",
-    },
     "grpo:gspo": {
         "check_at_ratio_one_it_is_reinforce": "a row's tokens share one ratio, so each gets the row's mean advantage"
     },

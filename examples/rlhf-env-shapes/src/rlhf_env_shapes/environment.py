@@ -30,12 +30,13 @@ from .scenes import COLORS, KINDS, PLACES, Scene
 NUM_EVAL = 128
 """Tasks of the split ``eval``."""
 WORDS = {
-    "color": f"What color are the shapes that are not gray? One word of {', '.join(COLORS)}.",
+    "color": "What color are the shapes that are not gray? Write one word.",
     "number": "How many shapes are not gray? Write a digit.",
-    "place": f"Where is a shape that is not gray? Write one of {', '.join(PLACES)}.",
-    "kind": f"What are the shapes that are not gray? One word of {', '.join(KINDS)}.",
+    "place": "Where is a shape that is not gray? Write top or bottom, then left or right.",
+    "kind": "What are the shapes that are not gray? Write one word.",
 }
-ZOOM = f" You may first look closer once: write zoom and one of {', '.join(PLACES)}."
+"""Questions; none has an answer in it."""
+ZOOM = " You may first look closer once: write zoom, then top or bottom, then left or right."
 
 
 class Shapes:
