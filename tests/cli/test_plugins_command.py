@@ -57,7 +57,9 @@ def test_an_unknown_kind_lists_the_kinds(rlhf):
     code, _, err = rlhf("plugins", "--kind", "loss")
 
     assert code == 2
-    assert "--kind loss: expected one of rollout_executor, reward," in err
+    assert (
+        "--kind loss: expected one of data_source, prompt_sampler, rollout_executor, reward," in err
+    )
 
 
 def test_kinds_are_hooks_in_the_singular():

@@ -20,6 +20,7 @@ hookimpl = pluggy.HookimplMarker("rlhf")
 Components = Sequence[Component[Any]]
 
 COMPONENT_HOOKS: Mapping[str, str] = {
+    "rlhf_data_sources": "data source",
     "rlhf_prompt_samplers": "prompt sampler",
     "rlhf_rollout_executors": "rollout executor",
     "rlhf_rewards": "reward",
@@ -50,6 +51,11 @@ OBSERVER_HOOKS = (
     "rlhf_checkpoint_saved",
     "rlhf_run_end",
 )
+
+
+@hookspec
+def rlhf_data_sources() -> Components:
+    """Return data sources (``contracts.DataSource``), chosen with ``--data.source``."""
 
 
 @hookspec

@@ -64,6 +64,10 @@ class PromptData(Config):
 
 
 class DataConfig(ImageData, PromptData):
+    source: str | None = Field(
+        None,
+        description="where rows come from in the place of train: NAME, or FILE.py:NAME for a function of your own",
+    )
     probabilities: tuple[Probability, ...] = Field(
         (), description="mix the sets with these shares; without it they are concatenated"
     )

@@ -19,6 +19,7 @@ SLOTS = (
     Selector("engine.name", "rlhf_engines"),
     Selector("backend.name", "rlhf_train_backends"),
     Selector("model.vision", "rlhf_vision_models"),
+    Selector("data.source", "rlhf_data_sources"),
     Selector("data.sampler", "rlhf_prompt_samplers"),
     Selector("rollout.executor", "rlhf_rollout_executors"),
     Selector("env.use", "rlhf_environments", many=True, labeled=True),

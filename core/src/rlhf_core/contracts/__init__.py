@@ -34,6 +34,7 @@ from .backend import (
 )
 from .correction import Correction, IsCorrection
 from .data.sampler import DrawRequest, PromptResult, PromptSampler, PromptSet
+from .data.source import DataSource
 from .engine import (
     Completion,
     Engine,
@@ -117,6 +118,7 @@ __all__ = [
     "ComponentRef",
     "ControlWordUse",
     "Correction",
+    "DataSource",
     "DeferredTokens",
     "DrawRequest",
     "Engine",

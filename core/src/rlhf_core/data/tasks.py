@@ -24,8 +24,9 @@ from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .made.players import Players
 from .made.prompts import PromptReader
-from .made.splits import MakesRows, evaluation_sets, training_parts
-from .made.tasks import MadeTasks
+from .made.source_rows import SourceRows
+from .made.splits import TRAIN, MakesRows, evaluation_sets, training_parts
+from .made.tasks import MadePart, MadeTasks
 from .mixing import epoch_counts, epoch_order, held_out
 from .prompts import Prompts, tokenize_prompts
 from .row_images import RowImages, media_of, row_with_references
@@ -139,6 +140,7 @@ def load_task_set(
     players: Players | None = None,
     makers: MakesRows | None = None,
     images: ImageReader | None = None,
+    source: SourceRows | None = None,
 ) -> TaskSet | MadeTasks:
     """Return the training tasks, without the rows that ``eval.fraction`` holds out.
 
@@ -148,12 +150,17 @@ def load_task_set(
     Args:
         makers: the environments as makers of tasks; None: their tasks are empty.
         images: reader of images; None: the run's model reads text alone.
+        source: rows of ``data.source``, of which an epoch has as many as of endless tasks.
 
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no usable row is left, or an
             environment cannot make its tasks.
     """
     data = run.data
+    if source is not None:
+        part = MadePart(environment="", share=1.0, rows=source, dataset=TRAIN)
+        prompts = PromptReader(data, renderer, images, every=True)
+        return MadeTasks([part], data.max_samples or run.rollout.batch_size, prompts=prompts)
     if not data.train:
         shares = players.shares if players is not None else {}
         return MadeTasks(

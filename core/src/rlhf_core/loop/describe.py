@@ -35,7 +35,8 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
         lines.append("placement")
         lines += [f"  {line}" for line in runtime.placement(list(spec.roles))]
     lines.append("data")
-    lines.append(f"  {'train':26} {', '.join(run.data.train) or 'tasks of the environment'}")
+    trained = ", ".join(run.data.train) or run.data.source or "tasks of the environment"
+    lines.append(f"  {'train':26} {trained}")
     if run.eval.data or run.eval.fraction:
         held_out = ", ".join(run.eval.data) or f"{run.eval.fraction:.0%} of the training data"
         lines.append(f"  {'evaluation':26} {held_out}")

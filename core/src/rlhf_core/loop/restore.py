@@ -12,6 +12,7 @@ from ..config.resolved import Resolved, ResolvedOptions, Selection
 from ..contracts.data.sampler import PromptSampler
 from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
+from ..data.made.source_rows import SourceRows
 from ..errors import CheckpointError, ResumeError, RLHFError
 from ..learning.roles import CRITIC
 from .resume import ResumePoint
@@ -70,6 +71,22 @@ def restore_sampler(
     selection = resolved.one("data.sampler")
     with _named(f"the prompt sampler {_owner(selection)}", point.path / "state.json"):
         sampler.load_state_dict(point.state.sampler)
+
+
+def restore_rows(
+    point: ResumePoint[LoopState], resolved: Resolved, rows: SourceRows | None
+) -> None:
+    """Let the rows of the data source go on from the checkpoint, if the run has a source.
+
+    Raises:
+        DataError: rows that the run has read are others now.
+        ResumeError: the state is none of a source's.
+    """
+    if rows is None:
+        return
+    selection = resolved.one("data.source")
+    with _named(f"the data source {_owner(selection)}", point.path / "state.json"):
+        rows.load_state_dict(point.state.source)
 
 
 @contextmanager

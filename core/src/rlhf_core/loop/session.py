@@ -20,6 +20,7 @@ from ..contracts.reward import RewardShaper
 from ..contracts.runtime import RoleHandle
 from ..data.chat.renderer import TokenizerRenderer
 from ..data.made.players import Players
+from ..data.made.source_rows import SourceRows
 from ..data.made.tasks import MadeTasks
 from ..data.tasks import load_eval_sets, load_task_set
 from ..data.tokenizer import eos_token_ids, load_tokenizer
@@ -58,6 +59,8 @@ class Session:
     source: RolloutSource
     evaluator: Evaluator | None
     learner: Learner
+    rows: SourceRows | None = None
+    """Rows of ``data.source``; None: they are of ``data.train``, or of environments."""
     sampler: PromptSampler | None = None
     """None: each prompt is drawn once an epoch."""
     shapers: Sequence[RewardShaper] = field(default=())
@@ -82,7 +85,8 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     environments = await _start_environments(resolved, stack)
     makers = _task_makers(environments, stack)
     images = image_reader(resolved)
-    tasks = load_task_set(run, renderer, players, makers, images)
+    rows = _rows(resolved)
+    tasks = load_task_set(run, renderer, players, makers, images, rows)
     eval_sets = load_eval_sets(run, renderer, players, makers, images)
     _check_best_metric(run, eval_sets)
     if run.eval.every and not eval_sets:
@@ -142,9 +146,20 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         source=source,
         evaluator=evaluator,
         learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
+        rows=rows,
         sampler=sampler,
         shapers=shapers,
     )
+
+
+def _rows(resolved: Resolved) -> SourceRows | None:
+    """Return the rows of the run's data source; None where none is chosen."""
+    selection = resolved.optional("data.source")
+    if selection is None:
+        return None
+    registered = selection.registered
+    who = f"--data.source {registered.name} ({registered.origin})"
+    return SourceRows(registered.build(selection.options), who)
 
 
 def _sampler(resolved: Resolved, tasks: Tasks) -> PromptSampler | None:

@@ -38,6 +38,8 @@ class LoopState(RunState):
     """Position of the data cursor, over all epochs."""
     sampler: dict[str, Any] = field(default_factory=dict)
     """State of the prompt sampler; empty without one."""
+    source: dict[str, Any] = field(default_factory=dict)
+    """State of the rows of ``data.source``; empty without one."""
     last_epochs: dict[str, int] = field(default_factory=dict)
     """Prompt -> epoch of its last draw, of those that a sampler may draw again (``Cursor.last_epochs``)."""
     in_flight: list[tuple[int, int]] = field(default_factory=list)

@@ -99,6 +99,8 @@ class Trainer:
         self._adapt_entropy_bonus(values)
         self.state.step = step
         self.state.prompts_taken = self.cursor.taken
+        if session.rows is not None:
+            self.state.source = session.rows.state_dict()
         self.state.sampler = self.cursor.sampler_state
         self.state.last_epochs = {str(key): epoch for key, epoch in self.cursor.last_epochs.items()}
         self.state.in_flight = session.source.in_flight

@@ -16,7 +16,7 @@ from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..plugins import Plugins
 from ..rollouts.cursor import Cursor
 from .course import Export, FinishedStep, RunKind
-from .restore import restore_roles, restore_sampler, restore_shapers
+from .restore import restore_roles, restore_rows, restore_sampler, restore_shapers
 from .resume import ResumePoint, ResumeRules
 from .session import Session, open_session
 from .state import LoopState, initial_state
@@ -84,6 +84,7 @@ class TrainingCourse:
             await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
             session.source.lengths.load(self.state.lengths)
             restore_shapers(point, session.resolved, session.shapers)
+            restore_rows(point, session.resolved, session.rows)
             restore_sampler(point, session.resolved, session.sampler)
         cursor = Cursor(
             session.tasks,

@@ -1,4 +1,4 @@
-"""Prompt samplers, reward shapers and sample filters. One file each."""
+"""Data sources, prompt samplers, reward shapers and sample filters. One file each."""
 
 from typing import Any
 
@@ -17,6 +17,12 @@ from . import (
     stop_properly,
     zero_variance,
 )
+from .sources import function, hub_stream, jsonl_stream
+
+
+@hookimpl
+def rlhf_data_sources() -> list[Component[Any]]:
+    return [jsonl_stream.COMPONENT, hub_stream.COMPONENT, function.COMPONENT]
 
 
 @hookimpl

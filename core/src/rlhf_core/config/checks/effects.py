@@ -113,6 +113,12 @@ def _without_effect(
     yield from schedule_without_effect("critic", selections)
     if not run.log.samples:
         yield "log.samples_every", "no samples are kept. Set --log.samples too."
+    if run.data.source is not None:
+        for name in ("shuffle", "probabilities", "split", "on_bad_row"):
+            yield (
+                f"data.{name}",
+                "rows of --data.source come in their order, and each has to be good.",
+            )
     yield from _rollouts_without_effect(run, selections, labels)
     yield from images_without_effect(selections)
     yield from error_values_without_effect(selections)

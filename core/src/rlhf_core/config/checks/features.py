@@ -36,7 +36,7 @@ def features_of(run: RunConfig, selections: Selections) -> frozenset[str]:
     found = {
         "environment": bool(selections["env.use"]),
         "reward": bool(selections["reward.use"]),
-        "data": bool(run.data.train),
+        "data": bool(run.data.train) or run.data.source is not None,
         "is_correction": bool(selections["algo.correction.kind"]),
         "reward_shaper": bool(selections["reward.shapers"]),
         "model_adapter": bool(selections["actor.adapter"]),

@@ -51,7 +51,7 @@ def _task_rules(
     run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins
 ) -> Iterator[str]:
     environment = selections["env.use"]
-    if not run.data.train and not environment:
+    if not run.data.train and run.data.source is None and not environment:
         yield (
             "--data: expected data files, or an environment that makes its own tasks; got neither.\n"
             "  Add --data FILE.jsonl or --env NAME."
@@ -139,6 +139,16 @@ def no_reader(labels: Labels) -> str:
 
 def _data_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
     data = run.data
+    if data.source is not None and data.train:
+        yield (
+            f"{labels('data.source')} and {labels('data.train')}: rows come from one of them. Leave the other out, or "
+            "mix the sets in the source."
+        )
+    if data.source is not None and run.train.steps is None and data.max_samples is None:
+        yield (
+            f"{labels('data.source')}: a source has no known end, so there are no epochs to count. Set --steps 100, or "
+            "--data.max_samples to say how many rows make an epoch."
+        )
     if data.probabilities and len(data.probabilities) != len(data.train):
         yield (
             f"{labels('data.probabilities')} has {len(data.probabilities)} shares for {len(data.train)} sets "
@@ -341,6 +351,11 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
         yield (
             f"{labels('eval.data')} and {labels('eval.fraction')}: give held-out sets, or a share of the training "
             "data to hold out, not both"
+        )
+    if run.data.source is not None and len(run.env.use) > 1:
+        yield (
+            f"{labels('data.source')} and {labels('env.use')}: rows of a source go to one environment; expected at "
+            "most one"
         )
     if evaluation.fraction and not run.data.train:
         yield f"{labels('eval.fraction')}: there is no training data to hold a share out of; add --data FILE"

@@ -32,17 +32,26 @@ class MadePrompt(NamedTuple):
 
 
 class PromptReader:
-    """Reader of the column ``prompt``, by the options of ``data``.
+    """Reader of prompts in made rows, by the options of ``data``.
 
     Args:
         images: reader of images; None: the run's model reads text alone.
+        every: every row has a prompt, in the column or by the template of ``data``, as rows of data sets have; False:
+            in the column ``prompt``, of those rows that have it.
     """
 
     def __init__(
-        self, data: PromptData, renderer: TokenizerRenderer, images: ImageReader | None = None
+        self,
+        data: PromptData,
+        renderer: TokenizerRenderer,
+        images: ImageReader | None = None,
+        *,
+        every: bool = False,
     ) -> None:
+        self._every = every
         self._format = PromptFormat(
-            prompt_key=PROMPT,
+            prompt_key=data.prompt_key if every else PROMPT,
+            template=data.template if every else None,
             system_prompt=data.system_prompt,
             chat=data.chat,
             image_key=None if images is None else images.key,
@@ -50,6 +59,10 @@ class PromptReader:
         self._images = RowImages.of(images)
         self._renderer = renderer
         self._max_tokens = data.max_prompt_tokens
+
+    def has_prompt(self, row: Row) -> bool:
+        """Return whether a row has a prompt."""
+        return self._every or PROMPT in row
 
     def read(self, row: Row, where: str) -> MadePrompt:
         """Return a row's prompt.
@@ -70,6 +83,9 @@ class PromptReader:
             messages=prompt if isinstance(prompt, tuple) else (),
             media=media_of(prompt),
             row=row_with_references(
-                row, prompt, prompt_key=PROMPT, image_key=self._format.image_key
+                row,
+                prompt,
+                prompt_key=self._format.prompt_key,
+                image_key=self._format.image_key,
             ),
         )

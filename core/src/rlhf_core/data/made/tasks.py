@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from ...batch.task import Task, Uid
 from ..mixing import epoch_order, interleaved
-from .prompts import PROMPT, MadePrompt, PromptReader
+from .prompts import MadePrompt, PromptReader
 from .rows import MadeRows, Row
+from .source_rows import SourceRows
 
 MIXED = 1000
 """Smallest number of tasks of an epoch of several endless parts, so that their shares are right to a thousandth."""
@@ -31,15 +32,23 @@ class MadePart:
     """Tasks of one environment."""
 
     environment: str
-    """Name in the run; empty for tasks of no environment."""
+    """Name in the run; empty for tasks of no environment, or of the only one."""
     share: float
     rows: MadeRows | None = None
     """None: its tasks are empty, and differ in their seeds."""
+    dataset: str = ""
+    """Name by which results are grouped; empty: the environment's."""
 
     @property
     def size(self) -> int | None:
         """Number of different tasks; None: there is no end to them."""
         return None if self.rows is None else self.rows.size
+
+    def place(self, number: int) -> str:
+        """Return the place of a row for messages."""
+        if isinstance(self.rows, SourceRows):
+            return self.rows.where(number)
+        return f"{self.environment}, task {number}"
 
 
 class MadeTasks:
@@ -76,7 +85,8 @@ class MadeTasks:
     def endless(self) -> tuple[str, ...]:
         """Environments without which the tasks of an epoch have no number of their own: all of them, where none has an
         end to its tasks; empty where one has."""
-        names = tuple(part.environment for part in self._parts if part.size is None)
+        parts = [part for part in self._parts if part.size is None]
+        names = tuple(part.environment or part.dataset for part in parts)
         return names if len(names) == len(self._parts) else ()
 
     @property
@@ -120,15 +130,15 @@ class MadeTasks:
         if part.rows is not None:
             number = position if part.size is not None else epoch * self._counts[at] + position
             row = part.rows.row(number)
-            if self._prompts is not None and PROMPT in row:
-                prompt = self._prompts.read(row, f"{part.environment}, task {number}")
+            if self._prompts is not None and self._prompts.has_prompt(row):
+                prompt = self._prompts.read(row, part.place(number))
                 row = prompt.row
         return Task(
             uid=Uid(epoch, index),
             prompt_ids=prompt.token_ids,
             messages=prompt.messages,
             row=row,
-            dataset=part.environment or "environment",
+            dataset=part.dataset or part.environment or "environment",
             environment=part.environment,
             media=prompt.media,
         )

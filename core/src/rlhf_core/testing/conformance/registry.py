@@ -14,7 +14,8 @@ from .subject import Check, CheckOutcome, Source, Subject, outcome_of, subject
 
 _MODULES: Mapping[str, str] = MappingProxyType(
     {
-        "rlhf_prompt_samplers": "samplers",
+        "rlhf_data_sources": "data.sources",
+        "rlhf_prompt_samplers": "data.samplers",
         "rlhf_advantage_estimators": "estimators",
         "rlhf_policy_losses": "losses",
         "rlhf_preference_losses": "preference_losses",

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ....contracts.data.sampler import PromptResult
-from ....errors import PluginError
-from ....rollouts.drawing.checked_sampler import CheckedSampler
-from ..prompt_draws import Draws, NumberedPrompts
-from ..subject import Check, Subject
+from .....contracts.data.sampler import PromptResult
+from .....errors import PluginError
+from .....rollouts.drawing.checked_sampler import CheckedSampler
+from ...prompt_draws import Draws, NumberedPrompts
+from ...subject import Check, Subject
 
 COUNTS = (4, 1, 7, 12, 30, 4, 4)
 """Prompts of each step: fewer, as many, and more than there are."""

@@ -1,0 +1,1 @@
+"""Checks of components that decide which data a run sees."""

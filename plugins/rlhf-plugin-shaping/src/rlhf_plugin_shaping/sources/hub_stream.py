@@ -1,0 +1,72 @@
+"""Data source that streams a data set by the library ``datasets``: one of the hub, or files, without a copy on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import Field
+
+from rlhf_core import Component, Config
+from rlhf_core.errors import DataError
+
+
+class HubStreamConfig(Config):
+    path: str = Field(
+        min_length=1, description="name on the Hugging Face hub, or a format: json, csv, parquet"
+    )
+    config: str | None = Field(None, description="configuration of a set that has several")
+    files: tuple[str, ...] = Field((), description="files or URLs of the format")
+    split: str = Field("train", description="split of the set")
+    revision: str | None = Field(
+        None, description="commit of the hub, so that the rows stay the same; unset: the newest"
+    )
+
+
+class HubStream:
+    """Data source of a data set that is read as it is needed."""
+
+    def __init__(self, config: HubStreamConfig) -> None:
+        self.config = config
+
+    def rows(self, start: int) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows from ``start`` on; those before it are skipped, by files where the format allows it.
+
+        Raises:
+            DataError: there is no such set, or it cannot be read.
+        """
+        config = self.config
+        try:
+            from datasets import load_dataset
+
+            found = load_dataset(
+                config.path,
+                config.config,
+                data_files=list(config.files) or None,
+                split=config.split,
+                revision=config.revision,
+                streaming=True,
+            )
+            yield from found.skip(start)
+        except Exception as error:  # datasets raises whatever its readers and the network raise
+            raise DataError(
+                f"{self._name}: streaming it failed with {type(error).__name__}: {error}. Check path, config and split "
+                "in data.hub_stream; without a network, give files."
+            ) from error
+
+    def where(self, number: int) -> str:
+        return f"{self._name}:row {number + 1}"
+
+    @property
+    def _name(self) -> str:
+        config = self.config
+        name = ", ".join(config.files) or ":".join(filter(None, (config.path, config.config)))
+        return f"{name}[{config.split}]"
+
+
+COMPONENT = Component(
+    name="hub_stream",
+    factory=HubStream,
+    config=HubStreamConfig,
+    summary="a data set of the hub or files, streamed by datasets",
+)
