@@ -136,7 +136,10 @@ def resolve_words(words: list[str], plugins) -> None:
     defaults, *others = layers_of(
         type(arguments)(files=tuple(files), options=arguments.options), DEFAULTS
     )
-    layers = [defaults, layer(left_out(words, files)), *others]
+    missing = left_out(words, files)
+    if any("source" in other.values.get("data", {}) for other in others):
+        missing.pop("data", None)
+    layers = [defaults, layer(missing), *others]
     if arguments.help:
         assert "note:" not in render_help(layers, plugins)
     else:

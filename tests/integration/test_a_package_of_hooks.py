@@ -1,0 +1,222 @@
+"""A package outside of this repository decides prompts, rows and learning rates: it trains, is killed, and resumes."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.deadlines import HANG_S
+
+from rlhf_core.durable.faults import ENVIRONMENT_VARIABLE
+from rlhf_core.durable.ledger import replay
+from rlhf_core.testing.tiny import write_tiny_model
+
+from .forked_runs import metrics_without_times, weights_digest
+
+PYPROJECT = """
+[build-system]
+requires = ["hatchling>=1.27,<2"]
+build-backend = "hatchling.build"
+[project]
+name = "rlhf-plugin-outside"
+version = "3.1.0"
+[project.entry-points."rlhf.plugins.v1"]
+outside = "rlhf_plugin_outside"
+[tool.hatch.build.targets.wheel]
+packages = ["src/rlhf_plugin_outside"]
+"""
+
+MODULE = '''
+"""A curriculum, rows without an end, and a learning rate in stairs."""
+
+from itertools import count
+
+from pydantic import Field
+from rlhf_core import Component, Config, hookimpl
+from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet, SchedulePoint
+
+
+class HalfSolved:
+    """Draws the prompts whose mean reward is nearest to the middle of what was seen; unknown ones come first."""
+
+    def __init__(self, config):
+        self.rewards = {}
+
+    def begin(self, prompts: PromptSet):
+        self.prompts = prompts
+
+    def draw(self, request: DrawRequest):
+        known = [reward for reward in self.rewards.values()]
+        middle = (min(known) + max(known)) / 2 if known else 0.0
+        shuffled = self.prompts.generator(request.taken).permutation(self.prompts.indices).tolist()
+        nearest = sorted(shuffled, key=lambda i: abs(self.rewards.get(i, middle) - middle))
+        return [nearest[number % len(nearest)] for number in range(request.count)]
+
+    def note(self, results: list[PromptResult]):
+        for result in results:
+            self.rewards[result.index] = sum(result.rewards) / len(result.rewards)
+
+    def state_dict(self):
+        return {"rewards": list(self.rewards.items())}
+
+    def load_state_dict(self, state):
+        self.rewards = dict(state["rewards"])
+
+
+class Numbers:
+    """Numbers to turn around."""
+
+    def __init__(self, config):
+        pass
+
+    def rows(self, start):
+        for n in count(start):
+            text = f"{n * 617 % 9973:04d}"
+            yield {"prompt": text + "=", "answer": text[::-1]}
+
+    def where(self, number):
+        return f"number {number}"
+
+
+class StairsConfig(Config):
+    steps: int = Field(3, ge=1, description="of the stairs")
+
+
+class Stairs:
+    def __init__(self, config: StairsConfig):
+        self.config = config
+
+    def __call__(self, point: SchedulePoint) -> float:
+        return 1.0 - int(point.progress * self.config.steps) / (self.config.steps + 1)
+
+
+@hookimpl
+def rlhf_prompt_samplers():
+    return [Component(name="half_solved", factory=HalfSolved, summary="half-solved ones")]
+
+
+@hookimpl
+def rlhf_data_sources():
+    return [Component(name="numbers", factory=Numbers, summary="to turn around")]
+
+
+@hookimpl
+def rlhf_lr_schedules():
+    return [Component(name="stairs", factory=Stairs, config=StairsConfig, summary="falls in stairs")]
+'''
+
+CONFIG = """
+seed = 5
+[model]
+path = "model"
+[data]
+source = "numbers"
+sampler = "half_solved"
+max_samples = 6
+max_prompt_tokens = 16
+[rollout]
+batch_size = 4
+n_samples_per_prompt = 2
+max_new_tokens = 4
+[reward]
+use = ["reward.py:score"]
+[actor]
+lr_schedule = "stairs"
+warmup_ratio = 0.2
+[actor.stairs]
+steps = 2
+[actor.adam]
+lr = 1e-3
+[train]
+steps = 6
+[checkpoint]
+every = 2
+[log]
+progress = "off"
+tensorboard = false
+curve = false
+[runtime.local]
+threads = 1
+"""
+
+REWARD = """
+def score(response, row):
+    return sum(a == b for a, b in zip(response, row["answer"])) / 4 + response.count("1") / 10
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """The folder in which the package is installed, as its author would install it."""
+    folder = tmp_path_factory.mktemp("outside")
+    source = folder / "src" / "rlhf_plugin_outside"
+    source.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    (source / "__init__.py").write_text(MODULE)
+    target = folder / "installed"
+    python("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
+           "--disable-pip-version-check", "--target", target, folder)  # fmt: skip
+    return target
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    write_tiny_model(folder / "model", hidden_size=16, num_layers=1, num_heads=2)
+    (folder / "reward.py").write_text(REWARD)
+    (folder / "run.toml").write_text(CONFIG)
+    return folder
+
+
+def python(*words, cwd=None, code=0, **environment):
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in environment.items()}},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_its_components_keep_the_promises_of_their_kinds(package):
+    shown = python("-m", "rlhf_cli.main", "check", "rlhf-plugin-outside", PYTHONPATH=package)
+
+    for component in ("half_solved", "numbers", "stairs"):
+        assert component in shown
+    assert "FAILED" not in shown
+
+
+@pytest.mark.slow
+def test_a_run_with_its_components_is_killed_and_resumes_to_the_same_weights(package, workspace):
+    train = ("-m", "rlhf_cli.main", "train", "-c", "run.toml")
+    here = {"cwd": workspace, "PYTHONPATH": package}
+    python(*train, "--output", "whole", **here)
+
+    python(
+        *(*train, "--output", "killed"),
+        code=-signal.SIGKILL,
+        **here,
+        **{ENVIRONMENT_VARIABLE: "train:4"},
+    )
+    python(*train, "--output", "killed", "--resume", "auto", **here)
+
+    whole, killed = workspace / "whole", workspace / "killed"
+    assert metrics_without_times(killed) == metrics_without_times(whole)
+    assert weights_digest(killed) == weights_digest(whole)
+    balance = replay(killed / "ledger.jsonl")
+    assert balance.unsettled() == []
+    drawn = [tuple(map(int, group.split("."))) for group in balance.planned]
+    assert len(drawn) == 24
+    # Six prompts are an epoch, so 24 draws in order would be four of each; the sampler prefers some.
+    numbers = [sum(prompt == index for _, prompt in drawn) for index in range(6)]
+    assert max(numbers) > 4
+    rates = [
+        line["metrics"]["policy/lr"] for line in metrics_without_times(whole) if "metrics" in line
+    ]
+    # A warm-up of one update, then 1 - k/3 after k of two stairs: at x = 0/5, 1/5, ..., 4/5.
+    assert rates == pytest.approx([0.5e-3, 1e-3, 1e-3, 1e-3, 2e-3 / 3, 2e-3 / 3])
