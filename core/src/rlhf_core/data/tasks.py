@@ -140,7 +140,7 @@ def load_task_set(
     players: Players | None = None,
     makers: MakesRows | None = None,
     images: ImageReader | None = None,
-    source: SourceRows | None = None,
+    source_rows: SourceRows | None = None,
 ) -> TaskSet | MadeTasks:
     """Return the training tasks, without the rows that ``eval.fraction`` holds out.
 
@@ -150,15 +150,15 @@ def load_task_set(
     Args:
         makers: the environments as makers of tasks; None: their tasks are empty.
         images: reader of images; None: the run's model reads text alone.
-        source: rows of ``data.source``, of which an epoch has as many as of endless tasks.
+        source_rows: rows of ``data.source``, of which an epoch has as many as of endless tasks.
 
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no usable row is left, or an
             environment cannot make its tasks.
     """
     data = run.data
-    if source is not None:
-        part = MadePart(environment="", share=1.0, rows=source, dataset=TRAIN)
+    if source_rows is not None:
+        part = MadePart(environment="", share=1.0, rows=source_rows, dataset=TRAIN)
         prompts = PromptReader(data, renderer, images, every=True)
         return MadeTasks([part], data.max_samples or run.rollout.batch_size, prompts=prompts)
     if not data.train:

@@ -108,7 +108,7 @@ class SourceRows:
         if self._iterator is None or at != self._next:
             self._iterator = iter(self._guarded(lambda: self._source.rows(at)))
         iterator = self._iterator
-        row = self._guarded(lambda: next(iterator, None))
+        row: Row | None = self._guarded(lambda: next(iterator, None))
         if row is None:
             self._iterator = None
             return None
