@@ -172,7 +172,6 @@ def test_every_image_is_in_the_run_folder_once(workspace):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--engine", "vllm"], "'engine_reads_images': this engine reads text alone"),
         (["--backend", "deepspeed"], "'backend_reads_images'"),
         (["--runtime", "ray"], "'runtime_passes_images'"),
     ],

@@ -94,7 +94,7 @@ FIX: Mapping[str, str] = {
     IN_PROCESS: "it is an object of this Python program, and nothing is pickled. Choose runtime local, or write it "
     "into a file and name it FILE.py:NAME",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model anew, without what was done to it",
-    ENGINE_SEES: "this engine reads text alone; choose --engine embedded",
+    ENGINE_SEES: "this engine reads text alone; choose --engine embedded or vllm",
     BACKEND_SEES: "this training backend reads text alone; choose --backend torch",
     EXECUTOR_SEES: "this executor passes text alone on; choose --executor single_turn or multi_turn",
     RUNTIME_SEES: "this runtime passes text alone on; choose --runtime local",

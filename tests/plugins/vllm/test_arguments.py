@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 pytest.importorskip("vllm")
 
 from rlhf_core import ConfigError
+from rlhf_core.contracts import ComponentRef, VisionSpec
 from rlhf_plugin_vllm.arguments import engine_args
 from rlhf_plugin_vllm.config import VllmEngineConfig
+from rlhf_plugin_vllm.requests import sampling_params
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
@@ -28,6 +31,24 @@ def test_an_adapter_gets_the_smallest_room_that_it_fits_into(spec, rank, room):
 
     assert (args.enable_lora, args.max_lora_rank) == (True, room)
     assert args.max_loras >= 2
+
+
+def test_images_are_processed_by_the_engine_alone(spec):
+    eyes = VisionSpec(
+        component=ComponentRef(kind="rlhf_vision_models", name="vlm:vlm"), media_folder="media"
+    )
+
+    args = engine_args(replace(spec, vision=eyes), VllmEngineConfig(), on_cpu=True)
+
+    assert (args.skip_mm_profiling, args.mm_device_do_normalize) == (True, False)
+    assert not engine_args(spec, VllmEngineConfig(), on_cpu=True).skip_mm_profiling
+
+
+def test_tokens_that_stand_for_images_have_no_probability(spec, make_request):
+    params = sampling_params(make_request((5,)), 1, 4, spec, never_sampled=(7, 9))
+
+    assert params.logit_bias == {7: -math.inf, 9: -math.inf}
+    assert sampling_params(make_request((5,)), 1, 4, spec).logit_bias is None
 
 
 def test_without_an_adapter_there_is_no_room_for_one(spec):

@@ -15,6 +15,7 @@ from rlhf_core.contracts import (
     Action,
     ComponentRef,
     EngineSpec,
+    Generator,
     Observation,
     PolicyObjective,
     RoleSpec,
@@ -136,39 +137,59 @@ class Stage:
 
         async def playing() -> TrajectoryColumns:
             engine = EmbeddedEngine(EmbeddedEngineConfig(slots=8, **options))
-            tokenizer = load_tokenizer(str(self.path))
-            spec = EngineSpec(
-                model_path=str(self.path),
-                dtype="float32",
+            await engine.start(self.engine_spec(max_length), backend)
+            played = await self.episodes(
+                engine,
+                prompts=prompts,
+                samples=samples,
                 max_length=max_length,
-                max_concurrency=8,
-                eos_token_ids=(tokenizer.eos_token_id,),
-                vision=self.spec.vision,
-            )
-            await engine.start(spec, backend)
-            executor = MultiTurn(MultiTurnConfig())
-
-            def context(prompt: int) -> RolloutContext:
-                return RolloutContext(
-                    engine=engine,
-                    renderer=self.renderer,
-                    sampling=SamplingParams(max_new_tokens=6),
-                    max_length=max_length,
-                    seed=lambda sample, turn: seed_of(1, f"{prompt}/{sample}/{turn}"),
-                    environment=lambda task: environment(),
-                    images=self.images,
-                )
-
-            groups = await asyncio.gather(
-                *(
-                    executor.run(Task(uid=Uid(0, prompt)), range(samples), context(prompt))
-                    for prompt in range(prompts)
-                )
+                environment=environment,
             )
             await engine.close()
-            return TrajectoryColumns.from_trajectories([row for rows in groups for row in rows])
+            return played
 
         return asyncio.run(playing())
+
+    def engine_spec(self, max_length: int = 400) -> EngineSpec:
+        return EngineSpec(
+            model_path=str(self.path),
+            dtype="float32",
+            max_length=max_length,
+            max_concurrency=8,
+            eos_token_ids=(load_tokenizer(str(self.path)).eos_token_id,),
+            vision=self.spec.vision,
+        )
+
+    async def episodes(
+        self,
+        engine: Generator,
+        *,
+        prompts: int = 4,
+        samples: int = 2,
+        max_length: int = 400,
+        environment: Callable[[], object] = Pictures,
+    ) -> TrajectoryColumns:
+        """Play episodes of several turns with an engine that has started."""
+        executor = MultiTurn(MultiTurnConfig())
+
+        def context(prompt: int) -> RolloutContext:
+            return RolloutContext(
+                engine=engine,
+                renderer=self.renderer,
+                sampling=SamplingParams(max_new_tokens=6),
+                max_length=max_length,
+                seed=lambda sample, turn: seed_of(1, f"{prompt}/{sample}/{turn}"),
+                environment=lambda task: environment(),
+                images=self.images,
+            )
+
+        groups = await asyncio.gather(
+            *(
+                executor.run(Task(uid=Uid(0, prompt)), range(samples), context(prompt))
+                for prompt in range(prompts)
+            )
+        )
+        return TrajectoryColumns.from_trajectories([row for rows in groups for row in rows])
 
     def own_logprobs(self, batch: TrajectoryColumns, path: Path | None = None) -> np.ndarray:
         """Log-probs of actions by ``AutoModelForImageTextToText``, each sequence alone and unpacked; tokens that stand

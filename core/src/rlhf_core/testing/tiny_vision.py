@@ -199,6 +199,8 @@ def _qwen(
     }
     if family == "qwen3_vl":
         text["head_dim"] = head_dim
+        # As the real ones say: Transformers always mixes the axes so, and vLLM does where it is written.
+        text["rope_parameters"]["mrope_interleaved"] = True
         vision |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
         return Qwen3VLConfig(text_config=text, vision_config=vision, **common)
     vision |= {"window_size": 4 * PATCH, "fullatt_block_indexes": [layers - 1]}

@@ -91,6 +91,8 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
             # vLLM would keep the weights of a folder in 4 bits packed, and compute with kernels of its own.
             "hf_overrides": {"quantization_config": None},
         }
+    if spec.vision is not None:
+        arguments |= _for_images()
     if spec.adapter_rank is not None:
         arguments |= _for_adapter(spec.adapter_rank, spec.dtype, on_cpu=on_cpu)
     cache_gib = CPU_CACHE_GIB if on_cpu and config.kv_cache_gib is None else config.kv_cache_gib
@@ -103,6 +105,18 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
         arguments["gpu_memory_utilization"] = config.memory_share
         # Triton's kernel for mixtures of experts computes with weights in the layout of a checkpoint.
         arguments["moe_backend"] = "triton"
+    return arguments
+
+
+def _for_images() -> dict[str, Any]:
+    """Return arguments for images that the engine processes, and vLLM does not."""
+    from vllm import AsyncEngineArgs
+
+    # vLLM's processor would only serve to try the largest image that there may be.
+    arguments: dict[str, Any] = {"skip_mm_profiling": True, "mm_processor_cache_gb": 0}
+    if "mm_device_do_normalize" in {field.name for field in fields(AsyncEngineArgs)}:
+        # vLLM 0.32 would take bytes of pixels, and normalize them in the model.
+        arguments["mm_device_do_normalize"] = False
     return arguments
 
 

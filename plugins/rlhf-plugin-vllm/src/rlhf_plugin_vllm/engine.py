@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,8 @@ from rlhf_core.weights import Invitation, Place
 from . import compat, processes
 from .arguments import engine_args, environment
 from .config import VllmEngineConfig
-from .requests import completion, sampling_params
+from .images.measuring import images_measured
+from .requests import completion, require_same_prompt, sampling_params
 from .rope_limit import check_length
 from .weights.adapter_versions import AdapterVersions
 from .weights.model_updates import ModelUpdates
@@ -27,6 +29,8 @@ from .weights.workers import Workers, reason
 if TYPE_CHECKING:
     import psutil
     from vllm.v1.engine.async_llm import AsyncLLM
+
+    from .images.prompts import ImagePrompts
 
 MIB = 1 << 20
 Result = TypeVar("Result")
@@ -71,6 +75,7 @@ class VllmEngine:
         self._vocab_size = 0
         self._version = 0
         self._sender = WeightSender(config.bucket_mib * MIB)
+        self._images: ImagePrompts | None = None
         self._versions: dict[str, list[tuple[int, int]]] = {}
         """For each request in flight, by name: pairs (index of the first token, version of the weights from there)."""
         self._num_requests = 0
@@ -100,6 +105,12 @@ class VllmEngine:
         """
         self._require("start", VllmState.NEW)
         self._spec = spec
+        if spec.vision is not None:
+            compat.require_torchvision()
+            # Brings torch, which an engine of texts leaves to vLLM's processes.
+            from .images.prompts import ImagePrompts
+
+            self._images = ImagePrompts(spec, spec.vision)
         self._llm = self._launch(spec)
         self._workers = Workers(self._llm)
         self._updates = (
@@ -160,8 +171,10 @@ class VllmEngine:
         """
         self._require(f"generate for {request.uid}", VllmState.SERVING, VllmState.PAUSED)
         limit = request.checked_limit(self._spec.max_length, self._vocab_size)
+        prompt = await self._prompt(request)
         tasks = [
-            asyncio.create_task(self._complete(request, seed, limit)) for seed in request.seeds
+            asyncio.create_task(self._complete(request, prompt, seed, limit))
+            for seed in request.seeds
         ]
         self._tasks.update(tasks)
         try:
@@ -269,6 +282,8 @@ class VllmEngine:
             processes.end(self._family)
             del self._llm, self._workers, self._updates
         self._sender.close()
+        if self._images is not None:
+            self._images.close()
 
     def _launch(self, spec: EngineSpec) -> AsyncLLM:
         with environment(self._config), processes.deaf_to_the_terminal():
@@ -279,14 +294,18 @@ class VllmEngine:
             args = engine_args(spec, self._config, on_cpu=current_platform.is_cpu())
             try:
                 config = args.create_engine_config(UsageContext.ENGINE_CONTEXT)
+                if spec.vision is not None:
+                    compat.require_loadable(config.model_config.architectures, spec.model_path)
                 check_length(config.model_config.hf_text_config, spec.max_length, spec.model_path)
-                if self._config.portion > 1:
+                if self._config.portion > 1 or spec.vision is not None:
                     compat.choose_scheduler(config.scheduler_config)
-                return AsyncLLM.from_vllm_config(
-                    config,
-                    enable_log_requests=args.enable_log_requests,
-                    disable_log_stats=args.disable_log_stats,
-                )
+                seeing = spec.vision is not None
+                with images_measured(config.model_config) if seeing else nullcontext():
+                    return AsyncLLM.from_vllm_config(
+                        config,
+                        enable_log_requests=args.enable_log_requests,
+                        disable_log_stats=args.disable_log_stats,
+                    )
             except ConfigError:
                 raise
             except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
@@ -303,14 +322,21 @@ class VllmEngine:
                 f"tokenizer of {spec.model_path} does not belong to its weights"
             )
 
-    async def _complete(self, request: GenerationRequest, seed: int, limit: int) -> Completion:
+    async def _prompt(self, request: GenerationRequest) -> Any:
+        if self._images is not None:
+            return await self._images.of(request, self._llm)
+        return {"prompt_token_ids": list(request.prompt_ids)}
+
+    async def _complete(
+        self, request: GenerationRequest, prompt: Any, seed: int, limit: int
+    ) -> Completion:
         self._num_requests += 1
         name = f"{request.uid}-{request.turn}-{self._num_requests}"
         versions = self._versions[name] = [(0, self._version)]
         final = None
         try:
-            params = sampling_params(request, seed, limit, self._spec)
-            prompt: Any = {"prompt_token_ids": list(request.prompt_ids)}
+            never = () if self._images is None else self._images.never_sampled
+            params = sampling_params(request, seed, limit, self._spec, never)
             with self._updates.for_request() as adapter:
                 written = self._llm.generate(prompt, params, name, lora_request=adapter)
                 async for output in written:
@@ -323,12 +349,14 @@ class VllmEngine:
             del self._versions[name]
         if final is None:
             raise RolloutError(f"request {request.uid}: vLLM returned nothing")
+        require_same_prompt(request, final.prompt_token_ids)
         return completion(request, final.outputs[0], versions)
 
     async def _forget_prefixes(self) -> None:
-        """Drop the keys and values that older weights computed, and note the tokens that each request has so far.
+        """Drop what older weights computed, keys, values and features of images, and note the tokens that each request
+        has so far.
 
-        vLLM computes the keys and values of paused requests again.
+        vLLM computes all of it again for paused requests.
 
         Raises:
             RolloutError: vLLM kept keys and values.
@@ -338,6 +366,8 @@ class VllmEngine:
                 self._versions[name].append((count, self._version))
         if not await self._llm.reset_prefix_cache(reset_running_requests=True):
             raise RolloutError("vLLM kept keys and values of older weights in its prefix cache")
+        if self._images is not None:
+            await self._llm.reset_encoder_cache()
 
     def _require(self, what: str, *states: VllmState) -> None:
         if self._state not in states:

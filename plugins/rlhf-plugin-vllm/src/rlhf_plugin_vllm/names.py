@@ -12,6 +12,8 @@ WORKER_EXTENSION = "rlhf_plugin_vllm.worker.extension.WorkerExtension"
 """Class that vLLM mixes into its worker."""
 OWNER_VARIABLE = "RLHF_VLLM_OWNER"
 """Environment variable with the pid of the engine's process."""
+SEEING_VARIABLE = "RLHF_VLLM_SEEING"
+"""Environment variable with the class of a model that reads images, ``MODULE:CLASS``."""
 PORTION_VARIABLE = "RLHF_VLLM_PORTION"
 """Environment variable with the number of a request's tokens that vLLM's core sends in one message."""
 MERGED_INSTEAD = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,9 +20,18 @@ SEED_BITS = 63
 
 
 def sampling_params(
-    request: GenerationRequest, seed: int, limit: int, spec: EngineSpec
+    request: GenerationRequest,
+    seed: int,
+    limit: int,
+    spec: EngineSpec,
+    never_sampled: Sequence[int] = (),
 ) -> SamplingParams:
-    """Return vLLM's sampling parameters for one completion of at most ``limit`` tokens."""
+    """Return vLLM's sampling parameters for one completion of at most ``limit`` tokens.
+
+    Args:
+        never_sampled: tokens without probability. vLLM lays the bias on the logits before anything else, so the
+            log-probs are those of the distribution without these tokens.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -43,7 +54,29 @@ def sampling_params(
         # 0 asks for the log-prob of the sampled token only. Flat lists cost less than a dictionary for each token.
         logprobs=0 if wanted.logprobs else None,
         flat_logprobs=True,
+        logit_bias=dict.fromkeys(never_sampled, -math.inf) or None,
         output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def require_same_prompt(request: GenerationRequest, used: Sequence[int] | None) -> None:
+    """Refuse an answer that vLLM gave to other tokens than those that are trained.
+
+    Args:
+        used: tokens of the prompt that vLLM generated from.
+
+    Raises:
+        RolloutError: the tokens differ, as when vLLM expands an image too.
+    """
+    wanted = request.prompt_ids
+    if used is None or tuple(used) == wanted:
+        return
+    pairs = enumerate(zip(wanted, used, strict=False))
+    place = next((at for at, (ours, theirs) in pairs if ours != theirs), None)
+    where = min(len(wanted), len(used)) if place is None else place
+    raise RolloutError(
+        f"request {request.uid}: vLLM generated from {len(used)} tokens, and the prompt has {len(wanted)}; "
+        f"expected the same tokens, and they differ from token {where} on. Were images expanded twice?"
     )
 
 

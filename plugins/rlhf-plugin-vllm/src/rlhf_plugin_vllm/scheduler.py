@@ -26,9 +26,12 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import RequestStatus
 
+from .images.measuring import measure_where_told
 from .kv_blocks import BetweenBlocks
 from .names import PORTION_VARIABLE
 from .writers import StepLogprobs, Writer
+
+measure_where_told()
 
 MERGED = {"request_id", "new_token_ids", "new_logprobs"}
 """Fields of an output that ``Writer`` merges over several outputs of a request."""

@@ -11,6 +11,7 @@ from typing import Any
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader import register_model_loader
 
+from ..images.measuring import measure_where_told
 from ..names import LOAD_FORMAT, TRANSFER_BACKEND, UNPACKED
 from .adapter_slots import AdapterSlots
 from .loader import PlainWeightsLoader
@@ -18,6 +19,7 @@ from .receiver import UpdateInfo, WeightReceiver
 from .watchdog import end_with_owner
 
 end_with_owner()
+measure_where_told()
 register_model_loader(LOAD_FORMAT)(PlainWeightsLoader)
 WeightTransferEngineFactory.register_engine(TRANSFER_BACKEND, WeightReceiver)
 

@@ -1,0 +1,1 @@
+"""Nothing that is imported by name."""
