@@ -66,6 +66,16 @@ WORDS_OF_THE_LANGUAGE = {
     for library in ("torch", "ray", "vllm", "deepspeed")
 } | {
     ("core/src/rlhf_core/lazy.py", "torch"),  # the library
+    *(
+        (f"core/src/rlhf_core/{path}.py", "linear")  # a form of the KL's tail
+        for path in (
+            "math/kl",
+            "contracts/backend",
+            "config/run",
+            "testing/conformance/kinds/backends",
+        )
+    ),
+    ("core/src/rlhf_core/loop/describe.py", "constant"),  # a rate without a schedule
     ("core/src/rlhf_core/math/importance.py", "clip"),  # a mode of weights
     ("core/src/rlhf_core/data/learned/chat_spans.py", "function"),  # a key of tool calls
     ("core/src/rlhf_core/testing/fake_renderer.py", "function"),

@@ -8,6 +8,9 @@ from rlhf_core.loop.state import LoopState, initial_state
 FULL = LoopState(
     step=3,
     prompts_taken=7,
+    sampler={"rates": {"4": 0.5}},
+    source={"starts": [0, 5]},
+    last_epochs={"4": 2},
     in_flight=[(0, 5), (1, 2)],
     lengths={"0": 12},
     version=2,

@@ -24,9 +24,8 @@ from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .made.players import Players
 from .made.prompts import PromptReader
-from .made.source_rows import SourceRows
-from .made.splits import TRAIN, MakesRows, evaluation_sets, training_parts
-from .made.tasks import MadePart, MadeTasks
+from .made.splits import MakesRows, evaluation_sets, training_parts
+from .made.tasks import MadeTasks
 from .mixing import epoch_counts, epoch_order, held_out
 from .prompts import Prompts, tokenize_prompts
 from .row_images import RowImages, media_of, row_with_references
@@ -65,6 +64,9 @@ class TaskSet:
         players: environments of the run, one of which plays each task.
     """
 
+    returning = True
+    """An index is the same prompt in every epoch."""
+
     def __init__(
         self,
         parts: Sequence[TaskSetPart],
@@ -78,23 +80,13 @@ class TaskSet:
         self._probabilities = probabilities
         self._shuffle = shuffle
         self._sizes = [len(part.ids) for part in parts]
-        self._ids = np.concatenate([part.ids for part in parts])
+        self.indices: NDArray[np.int64] = np.concatenate([part.ids for part in parts])
         self._ends = [int(part.ids[-1]) for part in parts]
         self._length = sum(epoch_counts(self._sizes, probabilities))
 
     def __len__(self) -> int:
         """Return the number of tasks of one epoch."""
         return self._length
-
-    @property
-    def indices(self) -> NDArray[np.int64]:
-        """Indices of all tasks, ascending."""
-        return self._ids
-
-    @property
-    def returning(self) -> bool:
-        """True: an index is the same prompt in every epoch."""
-        return True
 
     @property
     def skipped(self) -> tuple[BadRow, ...]:
@@ -106,7 +98,7 @@ class TaskSet:
         positions = epoch_order(
             self._sizes, self._probabilities, epoch=epoch, seed=seed, shuffle=self._shuffle
         )
-        return self._ids[positions]
+        return self.indices[positions]
 
     def task(self, index: int, epoch: int) -> Task:
         """Return the task with ``uid = (epoch, index, 0, 0)``.
@@ -140,7 +132,6 @@ def load_task_set(
     players: Players | None = None,
     makers: MakesRows | None = None,
     images: ImageReader | None = None,
-    source_rows: SourceRows | None = None,
 ) -> TaskSet | MadeTasks:
     """Return the training tasks, without the rows that ``eval.fraction`` holds out.
 
@@ -150,17 +141,12 @@ def load_task_set(
     Args:
         makers: the environments as makers of tasks; None: their tasks are empty.
         images: reader of images; None: the run's model reads text alone.
-        source_rows: rows of ``data.source``, of which an epoch has as many as of endless tasks.
 
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no usable row is left, or an
             environment cannot make its tasks.
     """
     data = run.data
-    if source_rows is not None:
-        part = MadePart(environment="", share=1.0, rows=source_rows, dataset=TRAIN)
-        prompts = PromptReader(data, renderer, images, every=True)
-        return MadeTasks([part], data.max_samples or run.rollout.batch_size, prompts=prompts)
     if not data.train:
         shares = players.shares if players is not None else {}
         return MadeTasks(

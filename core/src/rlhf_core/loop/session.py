@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +21,7 @@ from ..contracts.runtime import RoleHandle
 from ..data.chat.renderer import TokenizerRenderer
 from ..data.made.players import Players
 from ..data.made.source_rows import SourceRows
+from ..data.made.source_tasks import source_tasks
 from ..data.made.tasks import MadeTasks
 from ..data.tasks import load_eval_sets, load_task_set
 from ..data.tokenizer import eos_token_ids, load_tokenizer
@@ -86,16 +87,12 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     makers = _task_makers(environments, stack)
     images = image_reader(resolved)
     rows = _rows(resolved)
-    tasks = load_task_set(run, renderer, players, makers, images, rows)
+    if rows is not None:
+        tasks: Tasks = source_tasks(run, rows, renderer, images)
+    else:
+        tasks = load_task_set(run, renderer, players, makers, images)
     eval_sets = load_eval_sets(run, renderer, players, makers, images)
-    _check_best_metric(run, eval_sets)
-    if run.eval.every and not eval_sets:
-        log.warning(
-            "--eval.every %d: there is nothing to evaluate on, so nothing is evaluated. Add --eval.data FILE or "
-            "--eval.fraction 0.05, or an environment that makes tasks of the split %s",
-            run.eval.every,
-            run.eval.environment_split,
-        )
+    _check_evaluations(run, eval_sets)
     total_steps = total_steps_of(resolved, tasks)
     sampler = _sampler(resolved, tasks)
 
@@ -174,7 +171,7 @@ def _sampler(resolved: Resolved, tasks: Tasks) -> PromptSampler | None:
     return sampler
 
 
-def _check_best_metric(run: RunConfig, eval_sets: Iterable[str]) -> None:
+def _check_evaluations(run: RunConfig, eval_sets: Collection[str]) -> None:
     wanted = run.checkpoint.best_metric
     names = metric_names(
         eval_sets,
@@ -185,6 +182,14 @@ def _check_best_metric(run: RunConfig, eval_sets: Iterable[str]) -> None:
     if wanted is not None and wanted not in names:
         raise ConfigError(
             f"--checkpoint.best_metric {wanted}: expected a metric that this run evaluates: {', '.join(names)}"
+        )
+
+    if run.eval.every and not eval_sets:
+        log.warning(
+            "--eval.every %d: there is nothing to evaluate on, so nothing is evaluated. Add --eval.data FILE or "
+            "--eval.fraction 0.05, or an environment that makes tasks of the split %s",
+            run.eval.every,
+            run.eval.environment_split,
         )
 
 

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rlhf_core import Component, Config
+from rlhf_core import Component, Config, ConfigError, DataError
 from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet
-from rlhf_core.errors import ConfigError, DataError
 
 
 class ByColumnConfig(Config):

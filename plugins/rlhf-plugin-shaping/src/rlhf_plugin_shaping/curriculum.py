@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rlhf_core import Component, Config
+from rlhf_core import Component, Config, ConfigError
 from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet
-from rlhf_core.errors import ConfigError
 
 
 class CurriculumConfig(Config):

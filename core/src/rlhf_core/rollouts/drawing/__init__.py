@@ -1,1 +1,1 @@
-"""Which prompts a run draws next: the prompts as samplers see them, the order without one, results, mistakes."""
+"""Draws of prompts: the prompts as samplers see them, the order without a sampler, results, and mistakes."""

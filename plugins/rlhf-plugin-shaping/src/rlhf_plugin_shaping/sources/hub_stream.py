@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from rlhf_core import Component, Config
-from rlhf_core.errors import DataError
+from rlhf_core import Component, Config, DataError
 
 
 class HubStreamConfig(Config):

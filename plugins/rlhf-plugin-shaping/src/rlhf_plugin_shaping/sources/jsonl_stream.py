@@ -10,8 +10,7 @@ from typing import Any, BinaryIO
 
 from pydantic import Field
 
-from rlhf_core import Component, Config
-from rlhf_core.errors import ConfigError, DataError
+from rlhf_core import Component, Config, ConfigError, DataError
 
 POLL_S = 0.1
 
