@@ -13,7 +13,7 @@ from rlhf_plugin_plan.memory.training_memory import (
     role_memory,
     trained_parameters,
 )
-from rlhf_plugin_plan.model.activations import Precision, tower_patch_bytes
+from rlhf_plugin_plan.model.activations import Precision, tower_bytes, tower_scoring_bytes
 from rlhf_plugin_plan.model.shapes import shape_of
 from rlhf_plugin_plan.model.towers import TowerShape
 from rlhf_plugin_plan.seconds.work import PassTokens, forward_flops, training_flops
@@ -110,7 +110,15 @@ def test_a_frozen_tower_has_weights_alone(pencil, seeing):
         )
         for it in (False, True)
     ]
-    assert kept == [2 * 4 * tower_patch_bytes(TOWER, BF16), 0]
+    assert kept == [tower_bytes(TOWER, 2, BF16), 0]
+
+
+def test_bytes_of_a_patch_by_hand():
+    # A layer: norms 2 x (4 + 2 + 2) x 2, attention 2 x 4 x 2, feed-forward 2 x 4 x 5, statistics 4 + 8. The merger:
+    # (8 + 3 x 2) x 2. One feature is 4 patches.
+    assert tower_bytes(TOWER, 1, BF16) == 4 * (3 * (32 + 16 + 40 + 12) + 28)
+    # Widest without gradients: 3 x 2 x 5 beside (2 x 2 + 2) x 2.
+    assert tower_scoring_bytes(TOWER, 1, BF16) == 4 * (30 + 12)
 
 
 def test_image_tokens_are_those_of_the_largest_image_and_may_be_given(run):

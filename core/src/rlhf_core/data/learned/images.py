@@ -52,4 +52,5 @@ def moved(places: NDArray[np.int64], spans: Sequence[MediaSpan]) -> NDArray[np.i
     growth = np.array([span.length - 1 for span in spans], dtype=np.int64)  # (I,)
     grown = np.concatenate([[0], np.cumsum(growth)])  # (I + 1,)
     markers = np.array([span.start for span in spans], dtype=np.int64) - grown[:-1]  # (I,)
-    return places + grown[np.searchsorted(markers, places, side="left")]
+    moved_places: NDArray[np.int64] = places + grown[np.searchsorted(markers, places, side="left")]
+    return moved_places

@@ -21,7 +21,7 @@ from ..model.activations import (
     layer_backward_bytes,
     layer_bytes,
     scoring_bytes,
-    tower_patch_bytes,
+    tower_bytes,
     tower_scoring_bytes,
     weight_gradient_bytes,
 )
@@ -211,10 +211,12 @@ def _resident(role: Role, sharing: Sharing) -> Parts:
 
 
 def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[str, Parts]]:
+    shape = role.shape
     if role.scores:
         yield "scoring", {**_scoring(role, batch), **_collected(role, sharing)}
-    if batch.image_tokens:
-        yield "reading images", {**_reading(role, batch), **_collected(role, sharing)}
+    if shape.tower is not None and batch.image_tokens:
+        reading = float(tower_scoring_bytes(shape.tower, batch.image_tokens, role.precision))
+        yield "reading images", {"vision tower": reading, **_collected(role, sharing)}
     if not role.trained:
         return
     trained = trained_parameters(role)
@@ -282,14 +284,11 @@ def _kept(role: Role, batch: MicroBatch) -> Parts:
     casts = 0.0
     if precision.casts and not role.recompute and not _is_quantized(role):
         casts = float(precision.compute_bytes * shape.layer_weights)
-    tower = 0.0
-    if shape.tower is not None and not role.frozen_tower:
-        patches = batch.image_tokens * shape.tower.patches_of_feature
-        tower = float(patches) * tower_patch_bytes(shape.tower, precision)
     last = last_norm_bytes(shape, precision, fixed=role.adapter is not None)
+    tower = float(tower_bytes(shape.tower, batch.image_tokens, precision))
     return {
         "activations": layers,
-        "activations of the vision tower": tower,
+        "activations of the vision tower": 0.0 if role.frozen_tower else tower,
         "last norm and hidden states": float(batch.computed) * last,
         "weights cast to bfloat16": casts,
     }
@@ -390,15 +389,6 @@ def _scoring(role: Role, batch: MicroBatch) -> Parts:
         "weights cast to bfloat16": float(casts),
         **_unpacked(role),
     }
-
-
-def _reading(role: Role, batch: MicroBatch) -> Parts:
-    """Return the parts of the vision tower's pass where nothing is kept."""
-    tower = role.shape.tower
-    if tower is None:
-        return {}
-    patches = float(batch.image_tokens * tower.patches_of_feature)
-    return {"vision tower": patches * tower_scoring_bytes(tower, role.precision)}
 
 
 def _clean(parts: Parts) -> Parts:

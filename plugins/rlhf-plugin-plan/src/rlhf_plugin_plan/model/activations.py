@@ -124,13 +124,15 @@ def _statistics(shape: ModelShape) -> int:
     return 4 * shape.heads + 2 * 4
 
 
-def tower_patch_bytes(tower: TowerShape, precision: Precision) -> int:
-    """Return the bytes of one patch that a trained vision tower keeps for its backward pass.
+def tower_bytes(tower: TowerShape | None, image_tokens: int, precision: Precision) -> int:
+    """Return the bytes that a trained vision tower keeps of images with this many features for its backward pass.
 
     Its layers keep what those of a decoder keep whose keys have as many heads as its queries, or up to two casts of a
     norm's output less; the merger keeps its normalized input and what its two matmuls and GELU read. It is not
     recomputed. Not measured.
     """
+    if tower is None:
+        return 0
     layer = ModelShape(
         hidden=tower.hidden,
         layers=1,
@@ -142,15 +144,15 @@ def tower_patch_bytes(tower: TowerShape, precision: Precision) -> int:
         tied=True,
     )
     merger = (8 + 3 * precision.compute_bytes) * tower.hidden
-    return tower.layers * layer_bytes(layer, precision) + merger
+    each = tower.layers * layer_bytes(layer, precision) + merger
+    return image_tokens * tower.patches_of_feature * each
 
 
-def tower_scoring_bytes(tower: TowerShape, precision: Precision) -> int:
-    """Return the bytes of one patch at the widest point of a vision tower's pass without gradients."""
-    return (
-        precision.compute_bytes * 3 * tower.ffn
-        + (2 * precision.weight_bytes + precision.compute_bytes) * tower.hidden
-    )
+def tower_scoring_bytes(tower: TowerShape, image_tokens: int, precision: Precision) -> int:
+    """Return the bytes of images with this many features at the widest point of a pass without gradients."""
+    each = precision.compute_bytes * 3 * tower.ffn
+    each += (2 * precision.weight_bytes + precision.compute_bytes) * tower.hidden
+    return image_tokens * tower.patches_of_feature * each
 
 
 def attention_bytes(shape: ModelShape, precision: Precision) -> int:

@@ -145,7 +145,9 @@ def count(
     }
     model = adapter.wrap(model, 0)
     if frozen_tower:
-        model.base_model.visual.requires_grad_(False)
+        for key, parameter in model.named_parameters():
+            if ".visual." in key:
+                parameter.requires_grad_(False)
     trained = {key: p for key, p in model.named_parameters() if p.requires_grad}
     matrices = {
         key: p

@@ -1,4 +1,4 @@
-"""What image-text models of Transformers have in common: where their parts are, and how features are computed."""
+"""Parts that image-text models of Transformers have in common: where they are, and how features are computed."""
 
 from __future__ import annotations
 
