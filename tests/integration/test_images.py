@@ -169,17 +169,13 @@ def test_every_image_is_in_the_run_folder_once(workspace):
     assert len(files) == len(contents)
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["--backend", "deepspeed"], "'backend_reads_images'"),
-        (["--runtime", "ray"], "'runtime_passes_images'"),
-    ],
-)
-def test_what_reads_text_alone_is_refused_by_name(workspace, capsys, words, reason):
-    assert train("run", *PROMPTS, "--steps", "1", *words) == 2
+def test_an_executor_that_passes_text_alone_on_is_refused_by_name(workspace, capsys):
+    (workspace / "agent.py").write_text("async def play(agent):\n    return 1.0\n")
+    words = ["--executor", "endpoint", "--rollout.endpoint.agent", "agent.py:play"]
 
-    assert reason in capsys.readouterr().err
+    assert train("run", *PROMPTS, *words, "--rollout.max_length", "200", "--steps", "1") == 2
+
+    assert "'executor_passes_images'" in capsys.readouterr().err
 
 
 def test_a_text_model_is_refused_by_name(workspace, capsys):

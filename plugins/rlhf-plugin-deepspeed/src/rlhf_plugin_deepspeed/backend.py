@@ -51,6 +51,7 @@ from .files.offloading import Offloading
 from .files.state_files import load_training, save_training
 from .files.weights import served_weights
 from .parallel.group_batch import group_batch, group_rows
+from .parallel.images import PassImages, refuse_cut_images
 from .parallel.passes import Rows, agreed_passes, nothing
 from .parallel.rank_group import RankGroup, join_group
 from .parallel.ranks import Ranks, join, own_device
@@ -76,6 +77,7 @@ class DeepSpeedBackend(ScoringBackend):
         """Rank group whose ranks compute the same rows."""
         self._slices: RankGroup
         """Rank group whose ranks each compute a slice of the tokens of these rows."""
+        self._images: PassImages
         self._training: Training | None = None
         self._scoring: Training | WholeScoring | SharedScoring | None = None
         self._objective: BuiltObjective | None = None
@@ -90,10 +92,13 @@ class DeepSpeedBackend(ScoringBackend):
             PluginError: the backend cannot use the architecture, the adapter or the optimizer.
         """
         self._spec = spec
+        if spec.vision is not None:
+            refuse_cut_images(self._config)
         self._device = own_device(choose_device(self._config.device))
         self._ranks = join(self._device)
         model = load_role(spec, self._config, plugins, self._device)
         chunk = self._config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
+        self._images = PassImages(model.lm, self._ranks)
         self._open = OpenRole.of(model, spec, chunk, self._score)
         self._join_groups()
         if spec.objective is not None:
@@ -242,6 +247,7 @@ class DeepSpeedBackend(ScoringBackend):
             self._device,
             share_prompts=shares,
             at_actions=self._spec.head == "score",
+            images=self._images,
         )
 
     @property

@@ -14,6 +14,7 @@ from rlhf_torch.models.export import copy_tokenizer, export_scorer
 from rlhf_torch.models.quiet import no_progress_bars
 from rlhf_torch.models.role_model import VALUE_HEAD_FILE, RoleModel
 from rlhf_torch.models.score_head import SCORE_HEAD
+from rlhf_torch.models.vision_lm import VisionLM
 
 from ..parallel.ranks import Ranks
 from .weights import own_weights, whole
@@ -57,6 +58,8 @@ def export_role(
                 tensors = {name: t.float().contiguous() for name, t in head.state_dict().items()}
                 save_file(tensors, folder / VALUE_HEAD_FILE)
             copy_tokenizer(source, folder, trust_remote_code=spec.trust_remote_code)
+            if isinstance(role.lm, VisionLM):
+                role.lm.reader.family.save(folder)
     ranks.wait()
 
 

@@ -13,6 +13,7 @@ from rlhf_core.objective import ActionGrid, ActionScores, on_device
 from rlhf_torch.packed.packing import PackedLayout
 from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 
+from .images import PassImages
 from .passes import Rows, rows_or_stand_in
 from .rank_group import RankGroup
 from .sequence_attention import SlicedLayout
@@ -66,12 +67,14 @@ def lay_out(
     *,
     share_prompts: bool = False,
     at_actions: bool = False,
+    images: PassImages | None = None,
 ) -> GroupRows:
     """Return the rows of a pass over ``rows`` of the rank group's batch, or over a stand-in if ``rows`` is empty.
 
     Args:
         share_prompts: see ``pack_rows``; without effect in a rank group of several ranks.
         at_actions: read the hidden states at the actions, not before them.
+        images: reads the images of the rows, in a rank group of one rank; None: the model reads text alone.
     """
     part = rows_or_stand_in(batch, rows)
     if group.size == 1:
@@ -81,7 +84,10 @@ def lay_out(
             device,
             share_prompts=share_prompts,
             at_actions=at_actions,
+            reader=None if images is None else images.reader,
         )
+        if images is not None:
+            packed = images.completed(packed)
         return GroupRows(packed=packed, first=0, counts=(len(packed.targets),), group=group)
     num_tokens = len(part.token_ids)
     width = -(-num_tokens // group.size)

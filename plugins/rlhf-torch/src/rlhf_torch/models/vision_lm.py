@@ -34,6 +34,8 @@ class VisionLM(CausalLM):
     ) -> None:
         super().__init__(model, compute_dtype)
         self.reader = reader
+        self.reads_at_once = False
+        """Compute all pictures of a row in one call on a CPU too, as a trainer does whose ranks call together."""
         if self.logit_form.softcap is not None:
             raise PluginError(
                 f"{type(model).__name__} caps its logits, so that no token could have probability 0; expected a model "
@@ -81,10 +83,10 @@ class VisionLM(CausalLM):
     def features(self, pictures: Sequence[Picture]) -> Features:
         """Return the features of pictures, one picture's after the other's.
 
-        On a CPU each picture is computed alone, so that its bits do not depend on the others.
+        On a CPU each picture is computed alone, so that its bits do not depend on the others; not if ``reads_at_once``.
         """
         family = self.reader.family
-        if self.device.type != "cpu":
+        if self.reads_at_once or self.device.type != "cpu":
             return family.features(self.model, pictures)
         alone = [_parts(family.features(self.model, [picture])) for picture in pictures]
         first, *rest = (torch.cat(part) for part in zip(*alone, strict=True))

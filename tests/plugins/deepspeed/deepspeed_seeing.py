@@ -1,0 +1,130 @@
+"""One of several ranks that train a model with images: ``python deepspeed_seeing.py FAMILY FOLDER``.
+
+It writes ``rankN.json`` into the folder: for each stage the largest differences from one rank of torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from tests.plugins.vlm.vlm_material import (
+    OBJECTIVE,
+    SGD,
+    VLM,
+    Pictures,
+    Stage,
+    in_tower,
+    plan_for,
+    train_batch,
+)
+
+from rlhf_core.contracts import RoleSpec, TrainBatch, VisionSpec
+from rlhf_core.plugins import load
+from rlhf_plugin_deepspeed.backend import DeepSpeedBackend
+from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+CASES = {
+    "0": (0, False),
+    "1": (1, False),
+    "2": (2, False),
+    "3": (3, False),
+    "3 frozen": (3, True),
+    "2 frozen": (2, True),
+}
+
+
+class Sometimes(Pictures):
+    """``Pictures``, or its words alone for every third prompt."""
+
+    def _message(self, words: str, count: int) -> list[dict]:
+        if self.task.uid.prompt % 3 == 0:
+            return [{"role": "user", "content": f"{words} {self.played}"}]
+        return super()._message(words, count)
+
+
+def part_of(whole: TrainBatch, rows: np.ndarray) -> TrainBatch:
+    trajectories = whole.trajectories
+    actions = trajectories.action_index(rows)
+    columns = {name: column[actions] for name, column in whole.columns.items()}
+    return TrainBatch(trajectories=trajectories.select(rows), columns=columns)
+
+
+def dealt(whole: TrainBatch) -> tuple[TrainBatch, np.ndarray]:
+    """This rank's rows: the last rank has those without images alone, the first all others."""
+    blind = whole.trajectories.num_media == 0
+    rows = np.flatnonzero(blind if RANK == WORLD - 1 else ~blind)
+    return part_of(whole, rows), rows
+
+
+def differences(stage: Stage, whole: TrainBatch, zero: int, *, frozen: bool) -> dict[str, float]:
+    vision = replace(stage.spec.vision, frozen=frozen)
+    spec = replace(stage.spec, vision=vision, max_tokens_per_micro_batch=150)
+    torch_backend = stage.backend(vision=vision, max_tokens_per_micro_batch=150)
+    backend = DeepSpeedBackend(DeepSpeedConfig(zero_stage=zero, device="cpu"))
+    backend.setup(spec, stage.plugins)
+    mine, rows = dealt(whole)
+    actions = whole.trajectories.action_index(rows)
+    found = {}
+    wanted = torch_backend.logprobs(whole.trajectories)[actions]
+    found["before"] = float(np.abs(backend.logprobs(mine.trajectories) - wanted).max(initial=0))
+    start = {name: weight.clone() for name, weight in weights_of(torch_backend).items()}
+    plan = plan_for(whole.trajectories)
+    torch_backend.train_step(whole, plan)
+    backend.train_step(mine, plan)
+    ours, theirs = weights_of(backend), weights_of(torch_backend)
+    found["weights"] = max(float((ours[name] - theirs[name]).abs().max()) for name in theirs)
+    moved = {name: float((theirs[name] - start[name]).abs().max()) for name in theirs}
+    found["tower_moved"] = max(size for name, size in moved.items() if in_tower(name))
+    wanted = torch_backend.logprobs(whole.trajectories)[actions]
+    found["after"] = float(np.abs(backend.logprobs(mine.trajectories) - wanted).max(initial=0))
+    found["same_names"] = float(ours.keys() == theirs.keys())
+    backend.close()
+    return found
+
+
+def weights_of(backend) -> dict[str, torch.Tensor]:
+    return {
+        name: weight.detach().clone()
+        for bucket in backend.buckets()
+        for name, weight in bucket.items()
+    }
+
+
+def staged(family: str, folder: Path) -> Stage:
+    spec = RoleSpec(
+        role="policy",
+        model_path=str(folder / family),
+        objective=OBJECTIVE,
+        optimizer=replace(SGD, options={"lr": 0.1}),
+        max_grad_norm=None,
+        vision=VisionSpec(component=VLM, media_folder=str(folder / "media")),
+    )
+    return Stage(folder / family, folder / "media", load(), spec)
+
+
+def main(family: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    stage = staged(family, folder)
+    # Every rank plays the same episodes, of which two prompts of six have no images.
+    batch = stage.play(stage.backend(), prompts=6, samples=1, environment=Sometimes)
+    whole = train_batch(batch)
+    found = {
+        name: differences(stage, whole, zero, frozen=frozen)
+        for name, (zero, frozen) in CASES.items()
+    }
+    found["blind"] = int((batch.num_media == 0).sum())
+    found["seeing"] = int((batch.num_media > 0).sum())
+    (folder / f"rank{RANK}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main(sys.argv[1], Path(sys.argv[2]))
