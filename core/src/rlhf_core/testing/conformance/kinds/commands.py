@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from typing import Any, cast
 
 from ....errors import RLHFError
 from ..subject import Check, Subject
@@ -14,7 +15,8 @@ _UNKNOWN = "--no-option-of-any-command"
 
 def _command(subject: Subject) -> Callable[[Sequence[str]], object]:
     # The factory of a command is the command: it is called with words, not with a config.
-    return subject.make if subject.origin is None else subject.origin.load()
+    command: Any = subject.make if subject.origin is None else subject.origin.load()
+    return cast(Callable[[Sequence[str]], object], command)
 
 
 def _called(subject: Subject, words: list[str]) -> tuple[object, str]:
