@@ -53,7 +53,8 @@ def set_schedule(source: SourceOptions, out: Outcome, role: str, prefix: str) ->
     name = source.text(flag)
     if name not in _SCHEDULES:
         out.missing(
-            flag, f"there is no schedule {name}; actor.lr_schedule is constant, linear or cosine"
+            flag,
+            f"no schedule is known to be {name}; see actor.lr_schedule in docs/algorithms/README.md",
         )
     schedule, floor = _SCHEDULES.get(name, ("constant", None))
     out.set(f"{role}.lr_schedule", schedule, flag)

@@ -57,7 +57,7 @@ def _set_schedule(source: SourceOptions, out: Outcome) -> None:
     if name not in _SCHEDULES:
         out.missing(
             "lr_scheduler_type",
-            f"there is no schedule {name}: constant, linear and cosine are; constant is set",
+            f"no schedule is known to be {name}; constant is set, see actor.lr_schedule",
         )
     schedule, floor = _SCHEDULES.get(name, ("constant", 0.0))
     out.set("actor.lr_schedule", schedule, "lr_scheduler_type")

@@ -45,12 +45,12 @@ def check_draws_of_a_step_differ(subject: Subject) -> None:
 
 
 def check_same_input_same_output(subject: Subject) -> None:
-    """Two instances draw the same, whatever the state of global generators, which are left alone."""
-    before = _global_state()
-    first = Draws(subject.make()).rounds(*COUNTS)
-    assert _global_state() == before, "the state of a global generator was changed"
-    second = Draws(subject.make()).rounds(*COUNTS)
-    assert first == second, f"{first}, then {second}"
+    """Two instances draw the same, whatever the state of the global generators."""
+    with _global_generators(1):
+        first = Draws(subject.make()).rounds(*COUNTS)
+    with _global_generators(2):
+        second = Draws(subject.make()).rounds(*COUNTS)
+    assert first == second, f"{first}, and {second} with other states of random and numpy.random"
 
 
 def check_state_continues(subject: Subject) -> None:
@@ -119,8 +119,17 @@ def _after(
     return draws.rounds(*COUNTS)
 
 
-def _global_state() -> str:
-    return f"{random.getstate()} {np.random.get_state(legacy=False)['state']}"
+@contextmanager
+def _global_generators(seed: int) -> Iterator[None]:
+    """Seed the generators of the process, and put them back."""
+    state, state_of_numpy = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(state_of_numpy)
 
 
 def _with_reward(result: PromptResult, reward: float) -> PromptResult:
