@@ -107,6 +107,9 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "optim:adam": [{"weight_decay": 0.1}],
     "optim:sgd": [{"momentum": 0.9, "nesterov": True}],
     "optim:muon": [{"adjust_lr": "original", "adam_lr": 0.01}],
+    "optim:wsd": [{"form": "linear", "decay_share": 1.0}],
+    "optim:inverse_sqrt": [{"timescale": 7}],
+    "shaping:curriculum": [{"uniform": 1.0, "memory": 0.0}],
     "shaping:stop_properly": [{"coef": -0.5}],
     "shaping:length_bonus": [{"mode": "token"}],
     "shaping:overlong": [{"max_tokens": 12}],
@@ -132,7 +135,10 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
 }
 """Qualified name -> options that make it another component."""
 
-OPTIONS: dict[str, dict[str, object]] = {"rewards:regex": {"pattern": r"\d+"}}
+OPTIONS: dict[str, dict[str, object]] = {
+    "rewards:regex": {"pattern": r"\d+"},
+    "shaping:by_column": {"key": "level"},
+}
 """Of components with required options; those without an entry are tested by their own tests alone."""
 
 

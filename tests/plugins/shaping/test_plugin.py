@@ -11,6 +11,8 @@ from rlhf_plugin_shaping.clip import Clip, ClipConfig
 from rlhf_plugin_shaping.overlong import Overlong, OverlongConfig
 
 SHAPERS = {"overlong", "stop_properly", "clip", "normalize", "length_bonus"}
+SAMPLERS = {"by_column", "curriculum"}
+SOURCES = {"function", "hub_stream", "jsonl_stream"}
 FILTERS = {"dynamic_sampling", "zero_variance", "drop_stale", "drop_errors"}
 
 
@@ -20,7 +22,13 @@ def registries():
 
 
 @pytest.mark.parametrize(
-    ("hook", "names"), [("rlhf_reward_shapers", SHAPERS), ("rlhf_sample_filters", FILTERS)]
+    ("hook", "names"),
+    [
+        ("rlhf_data_sources", SOURCES),
+        ("rlhf_prompt_samplers", SAMPLERS),
+        ("rlhf_reward_shapers", SHAPERS),
+        ("rlhf_sample_filters", FILTERS),
+    ],
 )
 def test_all_components_are_registered_with_described_options(registries, hook, names):
     ours = {entry.name: entry for entry in registries[hook] if entry.plugin == "shaping"}
