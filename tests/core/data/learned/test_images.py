@@ -144,6 +144,13 @@ def test_a_bad_row_is_named(load, row, reason):
         load(columns, row)
 
 
+def test_images_have_no_place_in_a_plain_text(load):
+    row = {"text": "abc", "images": ["3.png"]}
+
+    with pytest.raises(DataError, match="images need a chat prompt"):
+        load(ConversationColumns(text_key="text"), row)
+
+
 def test_images_in_an_answer_are_refused(load):
     messages = [
         {"role": "user", "content": "draw"},

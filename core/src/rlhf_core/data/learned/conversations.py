@@ -183,7 +183,9 @@ class TextPieces:
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the text."""
-        return [plain_text(self._renderer.texts.text(text_of(row, self._key, "text_key")))]
+        text = text_of(row, self._key, "text_key")
+        images.prompt(row, text)  # refuses images, which have no place in a plain text
+        return [plain_text(self._renderer.texts.text(text))]
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
         """Return the pieces of the text."""

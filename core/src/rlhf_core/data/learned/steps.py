@@ -68,6 +68,7 @@ class StepLabels:
         names = self._columns
         if names.text_key is not None:
             text = text_of(row, names.text_key, "text_key")
+            images.prompt(row, text)  # refuses images, which have no place in a plain text
             made = plain_text(self._answers.policy_text(text))
             ends = _ends_of(text, names.separator)
         else:
