@@ -108,6 +108,18 @@ def test_an_exception_that_nobody_foresaw_is_an_object(folder, failing, monkeypa
     )
 
 
+def test_a_command_that_prints_why_it_failed_ends_with_an_object_too(folder, rlhf):
+    """Findings are no exception: rows that a run would leave out, promises that a component breaks."""
+    (folder / "rows.jsonl").write_text('{"prompt": 3}\n')
+
+    code, out, err = rlhf("--errors", "json", "data", "check", "rows.jsonl")
+
+    found = json.loads(err.splitlines()[-1])
+    assert out
+    assert code == found["exit_code"] != 0
+    assert found["kind"] == "CommandFailed"
+
+
 def test_the_variable_asks_for_objects_as_the_flag_does(folder, rlhf, monkeypatch):
     monkeypatch.setenv("RLHF_ERRORS", "json")
 
@@ -188,4 +200,10 @@ def test_the_page_lists_every_kind_with_its_exit_code():
         if isinstance(kind, type) and issubclass(kind, errors.RLHFError)
     }
 
-    assert listed == {**kinds, "UsageError": "2", "RunFailed": "1", "Interrupted": "130"}
+    assert listed == {
+        **kinds,
+        "UsageError": "2",
+        "RunFailed": "1",
+        "CommandFailed": "1",
+        "Interrupted": "130",
+    }

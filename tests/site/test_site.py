@@ -1,6 +1,6 @@
 """The built site has an entry for every public name, and its navigation every page of docs/.
 
-`make site` builds it and runs these with REQUIRE_SITE set; without that they are skipped where no site was built.
+`make site` builds it and runs these with REQUIRE_SITE set; without that they are skipped.
 """
 
 import os
@@ -28,9 +28,8 @@ OF_A_LIBRARY = {f"rlhf_core.lazy.{name}" for name in ("Bool", "Float", "Int", "S
 @pytest.fixture(scope="module")
 def entries() -> set[str]:
     """Names in the site's inventory, which other sites link by."""
-    if not INVENTORY.is_file():
-        assert "REQUIRE_SITE" not in os.environ, f"{INVENTORY} is missing; make site builds it"
-        pytest.skip("no site was built")
+    if "REQUIRE_SITE" not in os.environ:
+        pytest.skip("a site that lies here may be an older one; make site builds it and runs this")
     *_, packed = INVENTORY.read_bytes().split(b"\n", 4)
     lines = zlib.decompress(packed).decode().splitlines()
     return {line.split(" ", 1)[0] for line in lines}

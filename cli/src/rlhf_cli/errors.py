@@ -70,7 +70,8 @@ class ErrorReport:
 
     kind: str
     """Name of the error's class in ``rlhf_core.errors``; ``UsageError`` for words that a command does not take,
-    ``RunFailed`` and ``Interrupted`` for runs that ended so, or the name of an exception that nobody foresaw."""
+    ``RunFailed`` and ``Interrupted`` for runs that ended so, ``CommandFailed`` after findings, or the name of an
+    exception that nobody foresaw."""
     message: str
     """Text that a person would read, whole."""
     exit_code: int
@@ -85,6 +86,7 @@ class ErrorReport:
 
 
 _form: ContextVar[Form] = ContextVar("form", default=Form.TEXT)
+_told: ContextVar[bool] = ContextVar("told", default=False)
 
 
 def split_form(arguments: Sequence[str]) -> tuple[Form, list[str]]:
@@ -105,8 +107,9 @@ def split_form(arguments: Sequence[str]) -> tuple[Form, list[str]]:
 
 
 def write_as(form: Form) -> None:
-    """Write the errors of this context in ``form`` from now on."""
+    """Write the errors of this context in ``form`` from now on; none is written yet."""
     _form.set(form)
+    _told.set(False)
 
 
 def is_json() -> bool:
@@ -135,10 +138,22 @@ def report(kind: str, message: str, exit_code: int) -> ErrorReport:
     )
 
 
+def has_told() -> bool:
+    """True when an error was written in this context."""
+    return _told.get()
+
+
 def tell(text: str, as_object: ErrorReport) -> None:
     """Write an error on stderr: ``text``, or ``as_object`` where a program reads it.
 
     A terminal that is gone may be why a run ended, which its exit code and the run folder say too.
     """
+    _told.set(True)
     with suppress(OSError):
         print(json.dumps(asdict(as_object)) if is_json() else text, file=sys.stderr)
+
+
+def tell_program(kind: str, message: str, exit_code: int) -> None:
+    """Write the object of an error about which a person has read already; nothing where nobody asked for objects."""
+    if is_json():
+        tell("", report(kind, message, exit_code))

@@ -55,6 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str], form: errors.Form) -> int:
     errors.write_as(form)
+    code = _code_of(arguments)
+    if code != 0 and not errors.has_told():
+        errors.tell_program("CommandFailed", "what was printed before says why", code)
+    return code
+
+
+def _code_of(arguments: list[str]) -> int:
+    """Run the command and return its exit code, with errors written."""
     try:
         app = command_tree(plugin_loader.load(), arguments)
         # Typer writes mistakes of usage by itself, and ends the process, unless it is told not to. No words: the help.
@@ -78,11 +86,10 @@ def _run(arguments: list[str], form: errors.Form) -> int:
 def _tell_unforeseen(error: Exception) -> int:
     """Write the object of a mistake of usage, or of an exception that nobody foresaw, behind its traceback."""
     if isinstance(error, _USAGE_ERROR):
-        message = error.format_message()
-        errors.tell("", errors.report("UsageError", message, 2))
+        errors.tell_program("UsageError", error.format_message(), 2)
         return 2
     traceback.print_exception(error)
-    errors.tell("", errors.report_of(error, 1))
+    errors.tell_program(type(error).__name__, str(error), 1)
     return 1
 
 
