@@ -61,5 +61,5 @@ def test_tasks_without_end_are_refused_with_the_way_out():
     prompts = Levels(1, 2)
     prompts.returning = False
 
-    with pytest.raises(ConfigError, match=r"--data.max_samples 1000"):
+    with pytest.raises(ConfigError, match=r"Give rows with --data.train"):
         ByColumn(ByColumnConfig(key="level")).begin(prompts)

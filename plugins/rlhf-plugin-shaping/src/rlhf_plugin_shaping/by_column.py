@@ -38,8 +38,9 @@ class ByColumn:
         """
         if not prompts.returning:
             raise ConfigError(
-                "--data.sampler by_column: expected prompts that can all be put in order; an environment of this run "
-                "makes tasks without end. Set --data.max_samples 1000 to use the first ones."
+                "--data.sampler by_column: expected prompts that can all be put in order; tasks of this run have no "
+                "end. Give rows with --data.train; of an environment's tasks, --data.max_samples 1000 uses the first "
+                "ones."
             )
         self._prompts = prompts
         sign = -1.0 if self.config.descending else 1.0

@@ -64,8 +64,9 @@ class Curriculum:
         """
         if not prompts.returning:
             raise ConfigError(
-                "--data.sampler curriculum: expected prompts that come again, whose pass rates say something; an "
-                "environment of this run makes tasks without end. Set --data.max_samples 1000 to use the first ones."
+                "--data.sampler curriculum: expected prompts that come again, whose pass rates say something; tasks "
+                "of this run have no end. Give rows with --data.train; of an environment's tasks, --data.max_samples "
+                "1000 uses the first ones."
             )
         self._prompts = prompts
 
