@@ -1,19 +1,41 @@
 """Engine, trainer and Transformers agree on sequences with images, and nothing trains blind."""
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.plugins.vlm.vlm_material import in_tower, moved, turned
+from tests.plugins.vlm.vlm_material import VLM, in_tower, moved, turned
 
 from rlhf_core import PluginError
 from rlhf_core.batch.media_columns import media_rows, media_spans
-from rlhf_core.contracts import TokenColumns, TrajectoryColumns
-from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan, decode
+from rlhf_core.contracts import ImageReaderSpec, TokenColumns, TrajectoryColumns
+from rlhf_core.media import (
+    MediaDesk,
+    MediaLimits,
+    MediaOptions,
+    MediaProblem,
+    MediaSpan,
+    decode,
+)
+from rlhf_core.rollouts.images import open_image_reader
 from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.config import TorchBackendConfig
+
+
+class Apart:
+    """The trainer's weights without its module, as an engine in another process gets them."""
+
+    def __init__(self, backend) -> None:
+        self._backend = backend
+
+    def module(self) -> None:
+        return None
+
+    def buckets(self):
+        return self._backend.buckets()
 
 
 def with_image(batch: TrajectoryColumns, index: int, image) -> TrajectoryColumns:
@@ -121,6 +143,29 @@ def test_an_engine_with_weights_of_its_own_samples_the_same(stage, backend, batc
 
     assert again.token_ids.tolist() == batch.token_ids.tolist()
     np.testing.assert_allclose(again.rollout_logprobs, batch.rollout_logprobs, atol=1e-5)
+
+
+def test_an_engine_in_another_process_reads_model_and_images_itself(stage, backend, batch):
+    again = stage.play(Apart(backend), weights="copy")
+
+    assert again.token_ids.tolist() == batch.token_ids.tolist()
+    np.testing.assert_allclose(again.rollout_logprobs, batch.rollout_logprobs, atol=1e-5)
+
+
+def test_a_worker_takes_images_in_as_the_run_does(stage, all_plugins, tmp_path):
+    options = MediaOptions(folder=str(tmp_path / "media"), limits=MediaLimits(max_images=1))
+    told = ImageReaderSpec(component=VLM, model_path=str(stage.path), options=options, key="seen")
+    reader = open_image_reader(pickle.loads(pickle.dumps(told)), all_plugins)
+
+    taken = reader.desk.take(turned(1, (24, 16)), tmp_path)
+    marker = reader.tokens.marker_id
+
+    assert reader.key == "seen"
+    assert (tmp_path / "media" / taken.file_name).is_file()
+    assert reader.expand([5, marker], [taken]) == stage.images.expand([5, marker], [taken])
+    with pytest.raises(MediaProblem, match="max_images allows 1"):
+        reader.expand([marker, marker], [taken, taken])
+    assert open_image_reader(None, all_plugins) is None
 
 
 def test_tokens_do_not_depend_on_what_they_are_sampled_with(stage, backend, batch):

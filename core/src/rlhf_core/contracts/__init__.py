@@ -6,7 +6,7 @@ from ..batch.token_columns import Block, DeferredTokens, TokenColumns, Tokens
 from ..batch.trajectory import Stop, Trajectory, Turn
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..component import ComponentRef
-from ..media.vision import VisionModel, VisionSpec
+from ..media.vision import ImageReaderSpec, VisionModel, VisionSpec
 from ..observer import RolloutSample, RunInfo, RunResult
 from .advantage import AdvantageEstimator, Advantages, RewardBatch
 from .backend import (
@@ -133,6 +133,7 @@ __all__ = [
     "Generator",
     "GroupPlayer",
     "GroupSettings",
+    "ImageReaderSpec",
     "IsCorrection",
     "KnowsAnswers",
     "LearnOutcome",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..component import ComponentRef
+from ..media.vision import ImageReaderSpec
 from .backend import (
     RoleSpec,
     Statistic,
@@ -97,6 +98,8 @@ class RolloutSpec:
     """Use of control words in observations and messages."""
     rewards: tuple[RewardSpec, ...] = ()
     """Empty when the environment alone gives rewards."""
+    images: ImageReaderSpec | None = None
+    """Reading of the images of observations; None: the policy reads text alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

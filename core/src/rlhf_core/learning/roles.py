@@ -19,7 +19,7 @@ from ..contracts.runtime import RolloutSpec, RuntimeSpec
 from ..rewards.spec import spec_of
 from ..rng import seed_of
 from ..rollouts.environments import environment_spec
-from ..rollouts.images import vision_spec
+from ..rollouts.images import image_reader_spec, vision_spec
 from .demands import Demands
 from .rates.schedules import schedule_of
 
@@ -92,6 +92,7 @@ def _rollout_spec(resolved: Resolved) -> RolloutSpec:
         trust_remote_code=model.trust_remote_code,
         control_words=resolved.run.data.control_words,
         rewards=tuple(map(spec_of, resolved.selections["reward.use"])),
+        images=image_reader_spec(resolved),
     )
 
 

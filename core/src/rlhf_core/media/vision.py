@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..component import ComponentRef
+from .desk import MediaOptions
 from .spans import ImageTokens
 
 
@@ -18,6 +19,18 @@ class VisionSpec:
     """Folder of the run's images (``rlhf_core.media.store``), which each process reads by itself."""
     frozen: bool = False
     """The part of the model that reads pixels is not trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageReaderSpec:
+    """Names and plain values from which a process makes the run's ``ImageReader``."""
+
+    component: ComponentRef
+    model_path: str
+    options: MediaOptions
+    key: str | None = None
+    """Column of a row with its images."""
+    trust_remote_code: bool = False
 
 
 class VisionModel(Protocol):

@@ -10,7 +10,8 @@ from ..durable.run_folder import RunFolder
 from ..media.desk import MediaDesk, MediaOptions
 from ..media.inspecting import MediaLimits
 from ..media.reader import ImageReader
-from ..media.vision import VisionModel, VisionSpec
+from ..media.vision import ImageReaderSpec, VisionModel, VisionSpec
+from ..plugins import Plugins
 
 SLOT, HOOK = "model.vision", "rlhf_vision_models"
 
@@ -21,22 +22,42 @@ def image_reader(resolved: ResolvedOptions[Any]) -> ImageReader | None:
     Raises:
         ConfigError: the model does not fit what was chosen to read images for it.
     """
+    selection, spec = resolved.optional(SLOT), image_reader_spec(resolved)
+    if selection is None or spec is None:
+        return None
+    return _reader(spec, selection.registered.build(selection.options))
+
+
+def image_reader_spec(resolved: ResolvedOptions[Any]) -> ImageReaderSpec | None:
+    """Return what processes that play episodes are told of images; None: the run's model reads text alone."""
     selection = resolved.optional(SLOT)
     if selection is None:
         return None
     run = resolved.run
-    vision: VisionModel = selection.registered.build(selection.options)
-    tokens = vision.image_tokens(run.model.path, trust_remote_code=run.model.trust_remote_code)
     data = run.data
     limits = MediaLimits(
         max_images=data.max_images,
         max_pixels=data.max_image_pixels,
         max_bytes=data.max_image_bytes,
     )
-    options = MediaOptions(
-        folder=_folder(resolved), limits=limits, allow_urls=data.allow_image_urls
+    return ImageReaderSpec(
+        component=selection.ref(HOOK),
+        model_path=run.model.path,
+        options=MediaOptions(
+            folder=_folder(resolved), limits=limits, allow_urls=data.allow_image_urls
+        ),
+        key=data.image_key,
+        trust_remote_code=run.model.trust_remote_code,
     )
-    return ImageReader(MediaDesk(options), tokens, data.image_key)
+
+
+def open_image_reader(spec: ImageReaderSpec | None, plugins: Plugins) -> ImageReader | None:
+    """Return the reader that a process was told of; None: the run's model reads text alone.
+
+    Raises:
+        ConfigError: the model does not fit what was chosen to read images for it.
+    """
+    return None if spec is None else _reader(spec, plugins.build(spec.component))
 
 
 def vision_spec(resolved: ResolvedOptions[Any], *, frozen: bool = False) -> VisionSpec | None:
@@ -49,6 +70,11 @@ def vision_spec(resolved: ResolvedOptions[Any], *, frozen: bool = False) -> Visi
     if selection is None:
         return None
     return VisionSpec(component=selection.ref(HOOK), media_folder=_folder(resolved), frozen=frozen)
+
+
+def _reader(spec: ImageReaderSpec, vision: VisionModel) -> ImageReader:
+    tokens = vision.image_tokens(spec.model_path, trust_remote_code=spec.trust_remote_code)
+    return ImageReader(MediaDesk(spec.options), tokens, spec.key)
 
 
 def _folder(resolved: ResolvedOptions[Any]) -> str:

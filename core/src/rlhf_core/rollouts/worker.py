@@ -23,6 +23,7 @@ from ..contracts.executor import (
 )
 from ..contracts.reward import RewardRequest
 from ..contracts.runtime import RolloutSpec
+from ..media.reader import ImageReader
 from ..plugins import Plugins
 from .environments import Environments, label_of, open_environments
 
@@ -44,24 +45,28 @@ class RolloutParts:
     renderer: Renderer
     environment: Environments | None
     """Makes a fresh environment for a task; None when the run has none."""
+    images: ImageReader | None = None
+    """Takes images of observations in; None: the policy reads text alone."""
 
 
 def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
     """Build the executor and the renderer, and return them with a function that makes environments.
 
     Raises:
-        ConfigError: the tokenizer cannot be loaded here.
+        ConfigError: the tokenizer or what the model needs to read images cannot be loaded here.
         RLHFError: a component cannot be built.
     """
     # Imported here: the tokenizer's library is heavy, and not every process that imports this module needs it.
     from ..data.chat.renderer import TokenizerRenderer
     from ..data.tokenizer import load_tokenizer
+    from .images import open_image_reader
 
     tokenizer = load_tokenizer(spec.tokenizer_path, trust_remote_code=spec.trust_remote_code)
     return RolloutParts(
         executor=plugins.build(spec.executor),
         renderer=TokenizerRenderer(tokenizer, control_words=spec.control_words),
         environment=open_environments(spec.environments, plugins),
+        images=open_image_reader(spec.images, plugins),
     )
 
 
@@ -120,6 +125,7 @@ class GroupRunner:
                 seed=_no_seed,
                 environment=parts.environment,
                 environment_label=partial(label_of, parts.environment),
+                images=parts.images,
             ),
             seed_of=settings.seed_of,
             score=self._score if self._panel is not None else None,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.contracts import Stop, Trajectory, Turn, Uid
+from rlhf_core.media import MediaRef, MediaSpan
 from rlhf_plugin_ray.batches.packed_trajectories import pack, unpack
 
 
@@ -29,17 +30,24 @@ def trajectory(uid, spans, length, **more):
     )
 
 
+def span(start, length, digits):
+    image = MediaRef(sha256=32 * digits, num_bytes=999, format="webp", width=24, height=16)
+    return MediaSpan(start=start, length=length, image=image)
+
+
 ROWS = [
     trajectory(Uid(0, 7, 1), [(2, 5)], 5, metrics={"turns": 1.0, "odd": 1 / 3}),
     trajectory(Uid(0, 7, 0), [(1, 3), (5, 6), (6, 9)], 12, metrics={"turns": 3.0, "bad": math.nan}),
     trajectory(Uid(0, 3, 0, 2), [(4, 8)], 8, reward=0.0, rewards={"mine": 0.25}),
     trajectory(Uid(0, 3, 1), [(1, 3)], 4, reward=0.5, step_rewards=((0, 0.1), (1, 1 / 3))),
     trajectory(Uid(0, 3, 2), [(2, 3)], 4, reward=1.0, step_rewards=((0, 1.0),)),
+    trajectory(Uid(0, 4, 0), [(4, 6)], 9, media=(span(1, 3, "ab"), span(6, 2, "cd"))),
+    trajectory(Uid(0, 4, 1), [(4, 6)], 9, media=(span(1, 2, "ef"),)),
 ]
 
 
 def assert_equal(actual, expected):
-    for name in ("uid", "turns", "reward", "rewards", "step_rewards"):
+    for name in ("uid", "turns", "reward", "rewards", "step_rewards", "media"):
         assert getattr(actual, name) == getattr(expected, name), name
     for name in ("token_ids", "action_mask", "rollout_logprobs", "weight_version"):
         np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name), name)

@@ -6,12 +6,13 @@ import copy
 
 import torch
 
-from rlhf_core import CapabilityError, RolloutError
+from rlhf_core import CapabilityError, RolloutError, plugins
 from rlhf_core.contracts import EngineSpec, WeightSource
 from rlhf_core.weights import weights_digest
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.models.vision_lm import VisionLM
+from rlhf_torch.vision.pictures import PictureReader, open_reader
 
 from .config import EmbeddedEngineConfig
 from .precast import Precast
@@ -45,6 +46,7 @@ class ServedWeights:
                 dtype=spec.dtype,
                 compute_dtype=compute_dtype,
                 trust_remote_code=spec.trust_remote_code,
+                reader=_reader(spec),
             )
             self.lm = lm.to(_device(config))
             _copy_buckets(self.lm, source)
@@ -111,6 +113,15 @@ class ServedWeights:
         parameters = [parameter for parameter in every if parameter.requires_grad] or every
         self._probes = (parameters[0], parameters[-1])
         self._seen = [parameter._version for parameter in self._probes]
+
+
+def _reader(spec: EngineSpec) -> PictureReader | None:
+    """Return the reader of images of an engine apart from its trainer; None: its requests have none."""
+    if spec.vision is None:
+        return None
+    return open_reader(
+        spec.vision, spec.model_path, plugins.load(), trust_remote_code=spec.trust_remote_code
+    )
 
 
 def _no_factors(*, may_share: bool) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.contracts import Stop, Trajectory, Turn, Uid
+from rlhf_core.media import MediaSpan
 
 STOPS = tuple(Stop)
 """All reasons for which a turn ends, in the order in which ``turn_stops`` counts them."""
@@ -61,6 +62,10 @@ class PackedTrajectories:
     """(S,) index of the action on which each step reward stands."""
     step_rewards: NDArray[np.float64]
     """(S,) step rewards."""
+    num_media: NDArray[np.int64]
+    """(B,) number of images of each row."""
+    media: tuple[MediaSpan, ...]
+    """(I,) images of all rows with the places of their tokens: references, no pixels."""
     is_final: NDArray[np.bool_]
     """(B,) True for the segments in which their episodes ended."""
     reward: Reported
@@ -85,6 +90,8 @@ def pack(rows: Sequence[Trajectory]) -> PackedTrajectories:
         num_steps=np.array([len(row.step_rewards) for row in rows], dtype=np.int64),
         step_actions=np.array([action for action, _ in steps], dtype=np.int64),
         step_rewards=np.array([part for _, part in steps], dtype=np.float64),
+        num_media=np.array([len(row.media) for row in rows], dtype=np.int64),
+        media=tuple(span for row in rows for span in row.media),
         is_final=np.array([row.is_final for row in rows], dtype=bool),
         reward=_reported([row.reward for row in rows]),
         rewards=_named([row.rewards for row in rows]),
@@ -95,7 +102,7 @@ def pack(rows: Sequence[Trajectory]) -> PackedTrajectories:
 def unpack(packed: PackedTrajectories) -> list[Trajectory]:
     """Return the trajectories; their arrays are views of the flat arrays, and read-only where these are."""
     rows = []
-    token = action = turn = step = 0
+    token = action = turn = step = image = 0
     steps = tuple(zip(packed.step_actions.tolist(), packed.step_rewards.tolist(), strict=True))
     turns = [
         Turn(start=start, end=end, reward=reward, stop=STOPS[stop])
@@ -111,9 +118,10 @@ def unpack(packed: PackedTrajectories) -> list[Trajectory]:
         packed.num_tokens.tolist(),
         packed.num_turns.tolist(),
         packed.num_steps.tolist(),
+        packed.num_media.tolist(),
         strict=True,
     )
-    for index, (uid, num_tokens, num_turns, num_steps) in enumerate(sizes):
+    for index, (uid, num_tokens, num_turns, num_steps, num_media) in enumerate(sizes):
         own = tuple(turns[turn : turn + num_turns])
         num_actions = sum(part.end - part.start for part in own)
         rows.append(
@@ -127,12 +135,13 @@ def unpack(packed: PackedTrajectories) -> list[Trajectory]:
                 reward=_number(packed.reward, index),
                 rewards=_numbers(packed.rewards, index),
                 step_rewards=steps[step : step + num_steps],
+                media=packed.media[image : image + num_media],
                 is_final=bool(packed.is_final[index]),
                 metrics=_numbers(packed.metrics, index),
             )
         )
         token, action = token + num_tokens, action + num_actions
-        turn, step = turn + num_turns, step + num_steps
+        turn, step, image = turn + num_turns, step + num_steps, image + num_media
     return rows
 
 

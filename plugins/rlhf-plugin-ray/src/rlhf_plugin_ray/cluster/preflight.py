@@ -147,8 +147,8 @@ def _require(node: Node, report: NodeReport, driver: Driver) -> None:
         raise FingerprintMismatch(report.differing)
     if report.missing:
         raise ConfigError(
-            f"{where} does not see {', '.join(report.missing)}, which the driver does; put models on a file system "
-            "that all machines share, or copy them there under the same path"
+            f"{where} does not see {', '.join(report.missing)}, which the driver does; put models and, for "
+            "images, --output on a file system that all machines share, or copy models there under the same path"
         )
 
 
@@ -267,12 +267,18 @@ def _ranges(indices: Sequence[int]) -> str:
 
 
 def _local_paths(spec: RuntimeSpec, folder: Path) -> tuple[str, ...]:
-    """Return the models and tokenizers that exist as local paths; the others are names on a hub."""
+    """Return the models and tokenizers that exist as local paths, and the run's folder if images are kept in it.
+
+    Other models are names on a hub.
+    """
     named = [
         path for role in spec.roles.values() for path in (role.model_path, role.tokenizer_path)
     ]
     if spec.rollouts is not None:
         named.append(spec.rollouts.tokenizer_path)
+    named += [
+        str(Path(role.vision.media_folder).parent) for role in spec.roles.values() if role.vision
+    ]
     return tuple(sorted({path for path in named if path and (folder / path).exists()}))
 
 

@@ -132,6 +132,7 @@ class RolloutActor(Actor):
             seed=job.seed,
             environment=parts.environment,
             environment_label=partial(label_of, parts.environment),
+            images=parts.images,
         )
         return pack(await parts.executor.run(job.task, job.samples, context))
 
