@@ -171,13 +171,16 @@ class VllmEngine:
         """
         self._require(f"generate for {request.uid}", VllmState.SERVING, VllmState.PAUSED)
         limit = request.checked_limit(self._spec.max_length, self._vocab_size)
-        prompt = await self._prompt(request)
-        tasks = [
-            asyncio.create_task(self._complete(request, prompt, seed, limit))
-            for seed in request.seeds
-        ]
-        self._tasks.update(tasks)
+        tasks: list[asyncio.Task[Completion]] = []
         try:
+            prompt = await self._prompt(request)
+            if self._state is VllmState.CLOSED:
+                raise RolloutError(f"request {request.uid}: the engine was closed")
+            tasks += [
+                asyncio.create_task(self._complete(request, prompt, seed, limit))
+                for seed in request.seeds
+            ]
+            self._tasks.update(tasks)
             return list(await asyncio.gather(*tasks))
         except asyncio.CancelledError:
             if self._state is VllmState.CLOSED:
