@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
 from rlhf_plugin_vllm.requests import require_same_prompt
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+WAIT_S = 3600
+"""That of a hang: vLLM's processes start slowly on a machine that has other work."""
 TOLERANCE = 1e-4
 """Nats, float32: measured are 1e-6."""
 
@@ -39,7 +40,7 @@ def found(request, tmp_path_factory) -> dict:
         env={**os.environ, "PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=HANG_S,
+        timeout=WAIT_S,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
