@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("ray")
 
+from PIL import Image
 from tests.deadlines import PATIENT_S
 from tests.images import noisy, saved
 
@@ -101,7 +102,8 @@ def test_a_run_has_the_metrics_of_one_in_one_process(train, words, flags):
 @pytest.fixture
 def taken(tmp_path):
     """An image of some size, and its reference."""
-    content = saved(noisy(256, 256))
+    pixels = np.random.default_rng(0).bytes(128 * 128 * 3)  # which no format makes smaller
+    content = saved(Image.frombytes("RGB", (128, 128), pixels))
     assert len(content) > 20_000
     desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media")))
     return content, desk.take(content, tmp_path)
