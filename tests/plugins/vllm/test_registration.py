@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlhf_core import MissingDependency
-from rlhf_core.capabilities import SERVES_ADAPTERS, SERVES_FOUR_BITS
+from rlhf_core.capabilities import ENGINE_SEES, SERVES_ADAPTERS, SERVES_FOUR_BITS
 from rlhf_core.testing.checks import check_plugin
 from rlhf_plugin_vllm import compat
 from rlhf_plugin_vllm.config import OURS, VllmEngineConfig
@@ -17,7 +17,7 @@ def test_the_plugin_registers_one_engine_and_imports_nothing_heavy():
 
     (engine,) = plugins.registries["rlhf_engines"]
     assert engine.name == "vllm"
-    assert engine.component.provides == {SERVES_ADAPTERS, SERVES_FOUR_BITS}
+    assert engine.component.provides == {ENGINE_SEES, SERVES_ADAPTERS, SERVES_FOUR_BITS}
 
 
 def test_any_engine_argument_passes_through():
@@ -59,3 +59,10 @@ def test_a_version_that_is_too_old_is_refused(monkeypatch, found, is_refused):
 def test_there_is_no_option_for_a_sleep_that_no_run_asks_for():
     with pytest.raises(ValidationError, match=r"sleep\n.*Extra inputs"):
         VllmEngineConfig(sleep="offload")
+
+
+def test_without_torchvision_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(compat, "find_spec", lambda name: None)
+
+    with pytest.raises(MissingDependency, match="pip install torchvision"):
+        compat.require_torchvision()
