@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -230,7 +231,9 @@ def own_inputs(stage: Stage, batch: TrajectoryColumns, row: int) -> dict[str, to
     """A row as models of Transformers take it, with pixels by their own processor."""
     family = stage.vision.family(str(stage.path), trust_remote_code=False)
     tokens = torch.from_numpy(batch.tokens_of(row).astype(np.int64))[None]
-    kinds = "token_type_ids" if family.looks_ahead else "mm_token_type_ids"
+    # By the model's own config, so that a family that looks the wrong way is found out.
+    is_gemma = json.loads((stage.path / "config.json").read_text())["model_type"] == "gemma3"
+    kinds = "token_type_ids" if is_gemma else "mm_token_type_ids"
     inputs = {"input_ids": tokens, kinds: (tokens == family.feature_id).int()}
     store = MediaStore(stage.media)
     pictures = [decode(store.read(span.image)) for span in batch.media_of(row)]
