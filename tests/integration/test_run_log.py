@@ -56,7 +56,7 @@ def test_the_groups_are_on_the_console_before_the_first_step(workspace, capsys):
 
 
 def test_a_silent_run_still_has_its_log(train, workspace, capsys):
-    train("run")
+    train("run", "--log.summary", "false")
 
     assert capsys.readouterr().out == ""
     assert "group decay (" in (workspace / "run/run.log").read_text()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, PackageNotFoundError, version
 from typing import Any, Generic, TypeVar
@@ -17,12 +18,14 @@ from typing import Any, Generic, TypeVar
 from packaging.requirements import Requirement
 from pydantic import BaseModel, ConfigDict
 
-from .errors import MissingDependency, PluginError
+from .errors import MissingDependency, PluginError, RLHFError
 
 ProductT = TypeVar("ProductT")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_NOTE = "in plugin "
+"""Start of the note by which an exception names a plugin."""
 
 
 class Config(BaseModel):
@@ -163,7 +166,7 @@ class Registered(Generic[ProductT]):
         try:
             return self.load()(config if config is not None else self.component.config())
         except Exception as error:
-            error.add_note(f"in plugin {self.plugin} ({self.origin}), component {self.name}")
+            error.add_note(f"{_NOTE}{self.plugin} ({self.origin}), component {self.name}")
             raise
 
     def validate(self, options: Mapping[str, Any]) -> Config:
@@ -184,6 +187,50 @@ class Registered(Generic[ProductT]):
                 return None
         module, _, attribute = factory.partition(":")
         return _find_definition(module, attribute)
+
+
+def name_component(error: BaseException, components: Iterable[Registered[Any]]) -> str:
+    """Note on an exception which component's code raised it, and return the note.
+
+    Of the calls that led to it, the innermost one that belongs to a component decides: an environment that an executor
+    of another plugin calls is named, and not the executor.
+
+    Args:
+        components: the components that the run has chosen.
+
+    Returns:
+        The note; empty for the errors of this project, whose messages say it themselves, for interrupts, and where no
+        call belongs to a component.
+    """
+    if isinstance(error, RLHFError) or not isinstance(error, Exception):
+        return ""
+    noted = [note for note in getattr(error, "__notes__", ()) if note.startswith(_NOTE)]
+    if noted:
+        return str(noted[0])
+    owners: dict[str, list[Registered[Any]]] = {}
+    for entry in components:
+        owners.setdefault(_module_of(entry), []).append(entry)
+    for frame in reversed([frame for frame, _ in traceback.walk_tb(error.__traceback__)]):
+        if entries := owners.get(frame.f_globals.get("__name__", "")):
+            note = _note(entries)
+            error.add_note(note)
+            return note
+    return ""
+
+
+def _note(entries: Sequence[Registered[Any]]) -> str:
+    """Name the component, or only the plugin where a module has several components of it."""
+    first = entries[0]
+    note = f"{_NOTE}{first.plugin} ({first.origin})"
+    return note if len({entry.name for entry in entries}) > 1 else f"{note}, component {first.name}"
+
+
+def _module_of(entry: Registered[Any]) -> str:
+    """Return the name of the module in which a component's factory stands, without importing it."""
+    factory = entry.component.factory
+    if isinstance(factory, str):
+        return factory.partition(":")[0]
+    return str(getattr(factory, "__module__", ""))
 
 
 def missing_requirements(distribution: Distribution | None, extra: str | None) -> list[str]:

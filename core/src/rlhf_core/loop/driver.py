@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any, Generic
 
+from ..component import name_component
 from ..config import write_toml
 from ..config.common import RunOptions
 from ..config.resolved import ResolvedOptions, RunT
@@ -22,7 +23,6 @@ from ..durable.plugin_record import append_to_history, record_of, report_changes
 from ..durable.records import RecordFile
 from ..durable.run_folder import RunFolder, claim
 from ..durable.run_log import Notes, run_log
-from ..error_origin import name_component
 from ..observer import RolloutSample, RunInfo, RunResult
 from ..plugins import Plugins
 from ..rollouts.environments import versions_of

@@ -212,7 +212,7 @@ BAD = {
     "not text, in the prompt": (
         ConversationColumns(),
         {"prompt": [{"role": "user", "content": [{"type": "image"}]}], "response": "x"},
-        "message 1: expected text as content, got list",
+        "the messages have an image, and the run's model reads text alone",
     ),
     "a number": (
         MESSAGES,
