@@ -42,9 +42,10 @@ MERGE = 2
 """Patches of the side of what becomes one feature."""
 LLAVA_SIDE = 24
 """Pixels of the side of the images that the tiny LLaVA reads, as 9 tokens each."""
-GEMMA_SIDE, GEMMA_WINDOW = 32, 12
-"""Pixels of the side of the images that the tiny Gemma 3 reads, as 16 tokens each, and tokens that its first layer
-looks back: fewer than an image has."""
+GEMMA_SIDE = 32
+"""Pixels of the side of the images that the tiny Gemma 3 reads, as 16 tokens each."""
+GEMMA_WINDOW = 12
+"""Tokens that the first layer of the tiny Gemma 3 looks back: fewer than an image has."""
 TILE = 16
 """Pixels of the side of the tiles of the tiny InternVL, of which each is 4 tokens."""
 MARKERS = {
