@@ -4,6 +4,7 @@ A critic, a reference with an adaptive KL in the reward, two minibatches and two
 weights, evaluation, checkpoints and export.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -105,6 +106,8 @@ def run_in_a_fork(workspace: Path, name: str, words: list[str], *, fault: str = 
             os.dup2(log, 1)
             os.dup2(log, 2)
             sys.stdout = sys.stderr = os.fdopen(log, "w", buffering=1)
+            # What earlier tests left behind may own threads that a fork does not have; their destructors would crash.
+            gc.freeze()
             # A fork has no thread of the pool that its parent may have made, and would wait for them forever.
             torch.set_num_threads(1)
             from rlhf_cli.main import main
