@@ -1,7 +1,8 @@
 """``rlhf chat`` through a pipe and on a terminal (a pty)."""
 
-from __future__ import gc
+from __future__ import annotations
 
+import gc
 import json
 import os
 import pty
@@ -45,8 +46,6 @@ def through_a_pipe(base, text, *words):
     if child == 0:
         code = 70
         try:
-            # What earlier tests left behind may own threads that a fork does not have; their destructors would crash.
-            gc.freeze()
             os.lseek(files[0], 0, os.SEEK_SET)
             for number, file in enumerate(files):
                 os.dup2(file, number)
@@ -66,7 +65,9 @@ def through_a_pipe(base, text, *words):
 
 
 def _use_own_streams():
-    """Undo pytest's capture, which a fork inherits."""
+    """Undo pytest's capture, which a fork inherits, and never collect what earlier tests left: it may own threads that a
+    fork does not have, and crash in their destructors."""
+    gc.freeze()
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
 
