@@ -65,8 +65,10 @@ def through_a_pipe(base, text, *words):
 
 
 def _use_own_streams():
-    """Undo pytest's capture, which a fork inherits, and never collect what earlier tests left: it may own threads that a
-    fork does not have, and crash in their destructors."""
+    """Undo pytest's capture, which a fork inherits, and never collect what earlier tests left.
+
+    It may own threads that a fork does not have, and crash in its destructors.
+    """
     gc.freeze()
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
