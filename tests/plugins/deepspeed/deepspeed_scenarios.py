@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -194,10 +195,16 @@ def critic(place: Place, found: Found) -> None:
     backend.close()
 
 
+COSINE = (
+    *(1 / 3, 2 / 3),
+    *(0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * update / 6)) for update in range(7)),
+)
+"""Two updates of warm-up, then half a cosine from the peak to a tenth of it."""
+
 TRAINING = {
     "optimizer": ADAMW,
     "max_grad_norm": 0.3,
-    "schedule": ScheduleSpec(factors=(1 / 3, 2 / 3, 1.0, 0.94, 0.78, 0.55, 0.33, 0.16, 0.1)),
+    "schedule": ScheduleSpec(factors=COSINE),
     "ema_decay": 0.5,
 }
 
