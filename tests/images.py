@@ -6,6 +6,30 @@ import zlib
 
 from PIL import Image
 
+SHOWS = '''
+"""Shows an image, and another after each turn."""
+from rlhf_core.contracts import Observation, StepResult
+from PIL import Image
+
+def shown(number):
+    image = Image.new("RGB", (16 + 8 * (number % 3), 16), (40 * number % 256, 90, 17))
+    parts = [{"type": "image", "image": image}, {"type": "text", "text": "what?"}]
+    return Observation(messages=({"role": "user", "content": parts},))
+
+class Shows:
+    async def reset(self, task, seed):
+        self.turn = task.uid.prompt
+        return shown(self.turn)
+
+    async def step(self, action):
+        self.turn += 1
+        return StepResult(observation=shown(self.turn), reward=float(len(action.text) % 3))
+
+    async def close(self):
+        pass
+'''
+"""Source of an environment ``Shows``, for runs: the number of its images is the prompt's, and one more each turn."""
+
 
 def saved(image: Image.Image, format: str = "PNG", **options) -> bytes:
     buffer = io.BytesIO()

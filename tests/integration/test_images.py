@@ -7,35 +7,13 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
-from tests.images import noisy, saved
+from tests.images import SHOWS, noisy, saved
 from tests.integration.forked_runs import metrics_without_times, run_in_a_fork
 
 from rlhf_cli.main import main
 from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_core.testing.tiny_vision import write_tiny_vision_model
 
-ENVIRONMENT = '''
-"""Shows an image, and another after each turn."""
-from rlhf_core.contracts import Observation, StepResult
-from PIL import Image
-
-def shown(number):
-    image = Image.new("RGB", (16 + 8 * (number % 3), 16), (40 * number % 256, 90, 17))
-    parts = [{"type": "image", "image": image}, {"type": "text", "text": "what?"}]
-    return Observation(messages=({"role": "user", "content": parts},))
-
-class Shows:
-    async def reset(self, task, seed):
-        self.turn = task.uid.prompt
-        return shown(self.turn)
-
-    async def step(self, action):
-        self.turn += 1
-        return StepResult(observation=shown(self.turn), reward=float(len(action.text) % 3))
-
-    async def close(self):
-        pass
-'''
 SMALL = [
     *("--rollout.batch_size", "2", "--rollout.n_samples_per_prompt", "2"),
     *("--rollout.max_new_tokens", "4", "--data.max_prompt_tokens", "100"),
@@ -62,7 +40,7 @@ def workspace(tmp_path, monkeypatch) -> Path:
     (tmp_path / "reward.py").write_text(
         "def score(response):\n    return sum(map(ord, response)) % 7\n"
     )
-    (tmp_path / "shows.py").write_text(ENVIRONMENT)
+    (tmp_path / "shows.py").write_text(SHOWS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -166,7 +166,7 @@ class Registered(Generic[ProductT]):
         try:
             return self.load()(config if config is not None else self.component.config())
         except Exception as error:
-            error.add_note(f"{_NOTE}{self.plugin} ({self.origin}), component {self.name}")
+            error.add_note(_note([self]))
             raise
 
     def validate(self, options: Mapping[str, Any]) -> Config:

@@ -10,7 +10,7 @@ pytest.importorskip("ray")
 
 from PIL import Image
 from tests.deadlines import PATIENT_S
-from tests.images import noisy, saved
+from tests.images import SHOWS, noisy, saved
 
 from rlhf_core.contracts import Task, Trajectory, Turn, Uid
 from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan
@@ -20,27 +20,6 @@ from rlhf_plugin_ray.batches.packed_trajectories import pack
 scale = pytest.mark.scale
 slow = pytest.mark.slow
 
-SHOWS = """
-from PIL import Image
-from rlhf_core.contracts import Observation, StepResult
-
-def shown(number):
-    image = Image.new("RGB", (16 + 8 * (number % 3), 16), (40 * number % 256, 90, 17))
-    parts = [{"type": "image", "image": image}, {"type": "text", "text": "what?"}]
-    return Observation(messages=({"role": "user", "content": parts},))
-
-class Shows:
-    async def reset(self, task, seed):
-        self.turn = task.uid.prompt
-        return shown(self.turn)
-
-    async def step(self, action):
-        self.turn += 1
-        return StepResult(observation=shown(self.turn), reward=float(len(action.text) % 3))
-
-    async def close(self):
-        pass
-"""
 PROMPTS = [
     *("--data", "rows.jsonl", "--data.chat", "--data.image_key", "images"),
     *("--reward", "reward.py:score"),

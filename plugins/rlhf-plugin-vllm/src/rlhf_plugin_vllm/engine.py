@@ -289,6 +289,7 @@ class VllmEngine:
             self._images.close()
 
     def _launch(self, spec: EngineSpec) -> AsyncLLM:
+        sees = spec.vision is not None
         with environment(self._config), processes.deaf_to_the_terminal():
             from vllm.platforms import current_platform
             from vllm.usage.usage_lib import UsageContext
@@ -297,13 +298,12 @@ class VllmEngine:
             args = engine_args(spec, self._config, on_cpu=current_platform.is_cpu())
             try:
                 config = args.create_engine_config(UsageContext.ENGINE_CONTEXT)
-                if spec.vision is not None:
+                if sees:
                     compat.require_loadable(config.model_config.architectures, spec.model_path)
                 check_length(config.model_config.hf_text_config, spec.max_length, spec.model_path)
-                if self._config.portion > 1 or spec.vision is not None:
+                if self._config.portion > 1 or sees:
                     compat.choose_scheduler(config.scheduler_config)
-                seeing = spec.vision is not None
-                with images_measured(config.model_config) if seeing else nullcontext():
+                with images_measured(config.model_config) if sees else nullcontext():
                     return AsyncLLM.from_vllm_config(
                         config,
                         enable_log_requests=args.enable_log_requests,
