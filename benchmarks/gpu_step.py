@@ -4,6 +4,7 @@
     python benchmarks/gpu_step.py --shape 0.5b -- runtime=ray backend=deepspeed backend.deepspeed.zero_stage=2
     python benchmarks/gpu_step.py --shape 1.5b --peer trl --peer-gpu 1
     python benchmarks/gpu_step.py --shape 7b --adapter qlora --peer trl --peer-engine generate
+    python benchmarks/gpu_step.py --shape vl-3b --images 1 --prompts 8 --prompt-tokens 64 --response-tokens 512 --peer trl
 
 Random weights of a published shape, prompts of one length, forced response lengths, sampled at temperature 1, GRPO
 without a reference model. The step is the whole one of ``rlhf train``. Everything runs in processes of their own, one
@@ -29,6 +30,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shapes import image_tokens
+
 HERE = Path(__file__).parent
 ONE_GPU = {
     "engine": "vllm",
@@ -41,6 +44,18 @@ PHASES = ("generate_s", "reward_s", "score_s", "train_s", "hold_s", "sync_s", "c
 
 
 def main() -> None:
+    arguments = command_line().parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = measure(arguments, arguments.models or Path(folder))
+    print(table(report))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    if failed := report.get("peer_failed"):
+        raise SystemExit(failed)
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line; what it reads is what ``measure`` takes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -49,6 +64,8 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--prompt-tokens", type=int, default=256)
     parser.add_argument("--response-tokens", type=int, default=1024)
+    parser.add_argument("--images", type=int, default=0, help="of a prompt, beside its tokens")
+    parser.add_argument("--image-side", type=int, default=448, help="pixels; images are squares")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--peer", choices=["trl"], help="measure it too, in the same run")
     parser.add_argument("--peer-gpu", type=int, help="measure the peer there, at the same time")
@@ -65,14 +82,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="where models are kept; a temporary folder")
     parser.add_argument("--json", type=Path)
     parser.add_argument("options", nargs="*", help="NAME=VALUE: options of rlhf train")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        report = measure(arguments, arguments.models or Path(folder))
-    print(table(report))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
-    if failed := report.get("peer_failed"):
-        raise SystemExit(failed)
+    return parser
 
 
 def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
@@ -84,7 +94,7 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
         )
         code = f"import shapes, pathlib; shapes.write_model({words})"
         subprocess.run([sys.executable, "-c", code], check=True, cwd=HERE)
-    names = ("prompts", "samples", "prompt_tokens", "response_tokens")
+    names = ("prompts", "samples", "prompt_tokens", "response_tokens", "images", "image_side")
     workload = {name: getattr(arguments, name) for name in names}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in workload.items()]
     options: dict[str, str | None] = {**ONE_GPU, **_adapter_options(arguments)}
@@ -151,8 +161,9 @@ def table(report: dict[str, Any]) -> str:
         share = f"   {limit / seconds:5.0%} of the limit, {limit:.3f} s" if limit else ""
         lines.append(f"  {name:12} {seconds:8.3f} s{share}")
     rest = step - sum(median.get(name, 0.0) for name in PHASES)
+    of_images = report["images"] * image_tokens(report["image_side"])
     tokens = report["prompts"] * report["samples"]
-    tokens *= report["prompt_tokens"] + report["response_tokens"]
+    tokens *= report["prompt_tokens"] + of_images + report["response_tokens"]
     lines.append(f"  {'rest':12} {rest:8.3f} s")
     share = f"   {limits['step_s'] / step:5.0%} of the limit" if limits else ""
     lines.append(f"  {'step':12} {step:8.3f} s{share}   {tokens / step:8.0f} tokens/s")

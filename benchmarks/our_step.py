@@ -16,6 +16,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from pictures import write_pictures
+from shapes import image_tokens
+
 REWARD = "def score(token_ids):\n    return sum(token_ids) % 7 / 7\n"
 
 
@@ -27,6 +30,8 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, required=True)
     parser.add_argument("--response-tokens", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--images", type=int, default=0, help="of a prompt")
+    parser.add_argument("--image-side", type=int, default=448, help="pixels")
     parser.add_argument("options", nargs="*", help="NAME=VALUE: further options of rlhf train")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -81,8 +86,15 @@ def train_options(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]
         "".join(draw.choices(string.ascii_lowercase, k=arguments.prompt_tokens))
         for _ in range(arguments.prompts * arguments.steps)
     ]
-    rows = [json.dumps({"prompt": prompt}) + "\n" for prompt in prompts]
-    (folder / "data.jsonl").write_text("".join(rows))
+    rows: list[dict[str, Any]] = [{"prompt": prompt} for prompt in prompts]
+    prompt_tokens = arguments.prompt_tokens
+    if arguments.images:
+        files = write_pictures(folder, len(rows) * arguments.images, arguments.image_side)
+        for number, row in enumerate(rows):
+            chosen = files[number * arguments.images : (number + 1) * arguments.images]
+            row["images"] = [str(file) for file in chosen]
+        prompt_tokens += arguments.images * image_tokens(arguments.image_side)
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = {
         "model": arguments.model,
         "data": folder / "data.jsonl",
@@ -93,12 +105,14 @@ def train_options(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]
         "rollout.n_samples_per_prompt": arguments.samples,
         "rollout.min_new_tokens": arguments.response_tokens,
         "rollout.max_new_tokens": arguments.response_tokens,
-        "data.max_prompt_tokens": arguments.prompt_tokens,
+        "data.max_prompt_tokens": prompt_tokens,
         "actor.adam.lr": 1e-6,
         "steps": arguments.steps,
         "checkpoint.export": "false",
         "log.progress": "off",
     }
+    if arguments.images:
+        options |= {"model.vision": "vlm", "data.chat": "true", "data.image_key": "images"}
     return options | dict(option.split("=", 1) for option in arguments.options)
 
 
@@ -121,8 +135,11 @@ def planned(options: dict[str, Any], arguments: argparse.Namespace) -> dict[str,
     gpu = next((known for known in ("h200", "h100") if known in name), None)
     if gpu is None:
         return None
-    lengths = [f"--prompt-tokens={arguments.prompt_tokens}"]
+    of_images = arguments.images * image_tokens(arguments.image_side)
+    lengths = [f"--prompt-tokens={arguments.prompt_tokens + of_images}"]
     lengths += [f"--response-tokens={arguments.response_tokens}"]
+    if of_images:
+        lengths.append(f"--image-tokens={of_images}")
     command = [sys.executable, "-m", "rlhf_cli", "plan", *_words(options), *lengths]
     done = subprocess.run([*command, f"--gpu={gpu}", "--json"], stdout=subprocess.PIPE, text=True)
     plan: dict[str, Any] = json.loads(done.stdout)

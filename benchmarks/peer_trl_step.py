@@ -13,9 +13,11 @@ import random
 import string
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from peer_trl_adapter import adapter, loading
+from pictures import write_pictures
 
 
 def main() -> None:
@@ -26,6 +28,8 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, required=True)
     parser.add_argument("--response-tokens", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--images", type=int, default=0, help="of a prompt")
+    parser.add_argument("--image-side", type=int, default=448, help="pixels")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--micro-batch", type=int, help="sequences; all of a step if unset")
@@ -44,8 +48,7 @@ def main() -> None:
 def step_seconds(arguments: argparse.Namespace) -> list[float]:
     """Return the wall seconds of each training step: generation, scoring and update together."""
     import torch
-    from datasets import Dataset
-    from transformers import AutoTokenizer, TrainerCallback
+    from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     draw = random.Random(0)
@@ -53,7 +56,6 @@ def step_seconds(arguments: argparse.Namespace) -> list[float]:
         "".join(draw.choices(string.ascii_lowercase, k=arguments.prompt_tokens))
         for _ in range(arguments.prompts * arguments.steps)
     ]
-    rows = Dataset.from_list([{"prompt": prompt} for prompt in prompts])
     seconds: list[float] = []
 
     class Clock(TrainerCallback):
@@ -63,18 +65,45 @@ def step_seconds(arguments: argparse.Namespace) -> list[float]:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             seconds.append(_now(torch) - self.started)
 
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model, padding_side="left")
     trainer = GRPOTrainer(
         model=arguments.model,
         reward_funcs=lambda completion_ids, **_: [sum(ids) % 7 / 7 for ids in completion_ids],
         args=GRPOConfig(**_settings(arguments)),
         peft_config=adapter(arguments),
-        train_dataset=rows,
-        processing_class=tokenizer,
+        train_dataset=_rows(arguments, prompts),
+        processing_class=_reader(arguments),
         callbacks=[Clock()],
     )
     trainer.train()
     return seconds
+
+
+def _rows(arguments: argparse.Namespace, prompts: list[str]) -> Any:
+    from datasets import Dataset, Image, Sequence
+
+    if not arguments.images:
+        return Dataset.from_list([{"prompt": prompt} for prompt in prompts])
+    folder = Path(tempfile.mkdtemp())
+    files = write_pictures(folder, len(prompts) * arguments.images, arguments.image_side)
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": prompt}],
+            "images": [
+                str(file)
+                for file in files[number * arguments.images : (number + 1) * arguments.images]
+            ],
+        }
+        for number, prompt in enumerate(prompts)
+    ]
+    return Dataset.from_list(rows).cast_column("images", Sequence(Image()))
+
+
+def _reader(arguments: argparse.Namespace) -> Any:
+    """Return the tokenizer, or what reads text and images."""
+    from transformers import AutoProcessor, AutoTokenizer
+
+    kind = AutoProcessor if arguments.images else AutoTokenizer
+    return kind.from_pretrained(arguments.model, padding_side="left")
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -94,12 +94,9 @@ def measured(arguments: argparse.Namespace, mode: str, folder: Path) -> dict[str
     ]
     further = [option for option in arguments.options if not option.startswith(NOT_USED[mode])]
     names = ("shape", "prompts", "samples", "prompt_tokens", "response_tokens", "steps")
-    asked = argparse.Namespace(
-        **{name: getattr(arguments, name) for name in names},
-        peer=None,
-        peer_gpu=None,
-        options=[*words, *further],
-    )
+    asked = gpu_step.command_line().parse_args([])
+    vars(asked).update({name: getattr(arguments, name) for name in names})
+    asked.options = [*words, *further]
     row: dict[str, Any] = {"mode": mode, "gpus": 1 if mode == "one" else arguments.gpus}
     try:
         report = gpu_step.measure(asked, folder)

@@ -76,6 +76,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for round_ in range(arguments.rounds):
         seconds, memory["ours"] = run_ours(arguments, model, data, folder / f"run{round_}")
         ours += seconds
+        print(f"round {round_}, ours: {seconds}", flush=True)
         for size in arguments.peer_micro_batch if arguments.peer else ():
             words = [f"--{name}={getattr(arguments, name)}" for name in ("rows", "tokens", "steps")]
             command = [sys.executable, str(HERE / "peer_trl_sft.py"), f"--model={model}"]
@@ -84,6 +85,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 command += [f"--adapter={arguments.adapter}", f"--rank={arguments.rank}"]
             found = read(command, "TRL ")
             theirs[size] += found["step_s"][LEFT_OUT:]
+            print(f"round {round_}, TRL ({size}): {found['step_s'][LEFT_OUT:]}", flush=True)
             memory[f"TRL, {size} rows"] = found["peak_gib"]
     report = {"shape": arguments.shape, "gpu": gpu(), "memory_gib": memory}
     report["adapter"] = f"{arguments.adapter}, rank {arguments.rank}" if arguments.adapter else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,23 @@ from typing import Any
 VOCABULARY = 151936
 TINY = "tiny"
 """Of our own, a few million parameters: for a machine without a GPU."""
+SEEING_TINY = "vl-tiny"
+"""Of our own too, and it reads images."""
+TEXT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+SEEING_TEMPLATE = (
+    "{% for message in messages %}{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
+)
+VISION_WORDS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+PIXELS_OF_A_TOKEN = 28
+"""Of the side of the square that Qwen2.5-VL makes one token of: 14 of a patch, and two patches."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Dimensions of a Qwen2.5 model, as its ``config.json`` has them."""
+    """Dimensions of a Qwen2.5 or Qwen2.5-VL model, as its ``config.json`` has them."""
 
     hidden: int
     intermediate: int
@@ -21,6 +34,12 @@ class Shape:
     heads: int
     kv_heads: int
     tied: bool = True
+    vision_layers: int = 0
+    """Of Qwen2.5-VL's vision tower; 0 for a model of text."""
+
+    @property
+    def sees(self) -> bool:
+        return self.vision_layers > 0
 
 
 SHAPES = {
@@ -29,11 +48,14 @@ SHAPES = {
     "3b": Shape(2048, 11008, 36, 16, 2),
     "7b": Shape(3584, 18944, 28, 28, 4, tied=False),
     "32b": Shape(5120, 27648, 64, 40, 8, tied=False),
+    "vl-3b": Shape(2048, 11008, 36, 16, 2, vision_layers=32),
+    SEEING_TINY: Shape(256, 512, 2, 2, 1, vision_layers=2),
 }
 
 
 def write_model(name: str, folder: Path, *, four_bits: bool = False) -> None:
-    """Write config, tokenizer and seeded bfloat16 weights into ``folder``; made on the GPU if there is one.
+    """Write config, tokenizer and seeded bfloat16 weights into ``folder``; made on the GPU if there is one. A model that
+    reads images gets the settings of its image processor too.
 
     Each byte of a text is one token. The shape ``TINY`` has float32 weights and a tokenizer of its own.
 
@@ -47,30 +69,81 @@ def write_model(name: str, folder: Path, *, four_bits: bool = False) -> None:
         write_tiny_model(folder, hidden_size=256, num_layers=8)
         return
     import torch
-    from transformers import AutoModelForCausalLM, Qwen2Config
 
     shape = SHAPES[name]
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        max_position_embeddings=32768,
-        tie_word_embeddings=shape.tied,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-        dtype="bfloat16",
-    )
     torch.manual_seed(0)
     with torch.device("meta" if four_bits else _device()):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model = _seeing_model(shape) if shape.sees else _text_model(shape)
     if four_bits:
         _fill_in_four_bits(model)
     model.save_pretrained(folder)
-    _write_tokenizer(folder)
+    _write_tokenizer(folder, seeing=shape.sees)
+    if shape.sees:
+        _write_image_processor(folder)
+
+
+def image_tokens(side: int) -> int:
+    """Return the number of tokens of a square image of ``side`` pixels, the two around it included."""
+    return (side // PIXELS_OF_A_TOKEN) ** 2 + 2
+
+
+def _text_model(shape: Shape) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    config = Qwen2Config(
+        **_dimensions(shape), tie_word_embeddings=shape.tied, dtype="bfloat16", **_special_ids()
+    )
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+
+
+def _seeing_model(shape: Shape) -> Any:
+    """Return a Qwen2.5-VL with the published vision tower, which differs between shapes in its layers alone."""
+    import torch
+    from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig
+
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+    vision = {
+        "depth": shape.vision_layers,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "window_size": 112,
+        "fullatt_block_indexes": list(range(shape.vision_layers))[7::8] or [0],
+        "out_hidden_size": shape.hidden,
+        "tokens_per_second": 2,
+    }
+    first = VOCABULARY - len(VISION_WORDS)
+    config = Qwen2_5_VLConfig(
+        text_config={**_dimensions(shape), "rope_parameters": rope, **_special_ids()},
+        vision_config=vision,
+        tie_word_embeddings=shape.tied,
+        vision_start_token_id=first,
+        vision_end_token_id=first + 1,
+        image_token_id=first + 2,
+        video_token_id=first + 3,
+        dtype="bfloat16",
+    )
+    return AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
+
+
+def _dimensions(shape: Shape) -> dict[str, int]:
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "max_position_embeddings": 32768,
+    }
+
+
+def _special_ids() -> dict[str, int]:
+    return {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 
 def _device() -> str:
@@ -109,19 +182,38 @@ def _fill_in_four_bits(model: Any) -> None:
     model.config.quantization_config = config
 
 
-def _write_tokenizer(folder: Path) -> None:
+def _write_tokenizer(folder: Path, *, seeing: bool) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     special = ["<pad>", "<bos>", "<eos>", "<unk>"]
     tokens = special + sorted(pre_tokenizers.ByteLevel.alphabet())
+    last = list(VISION_WORDS) if seeing else []
     # As many tokens as the model has, so that whatever it samples can be decoded.
-    tokens += [f"<unused{number}>" for number in range(len(tokens), VOCABULARY)]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokens += [f"<unused{number}>" for number in range(len(tokens), VOCABULARY - len(last))]
+    vocabulary = {token: number for number, token in enumerate([*tokens, *last])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), special, strict=True))
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-    fast.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, additional_special_tokens=last, **names
+    )
+    fast.chat_template = SEEING_TEMPLATE if seeing else TEXT_TEMPLATE
     fast.save_pretrained(folder)
+
+
+def _write_image_processor(folder: Path) -> None:
+    """Write the settings that Qwen2.5-VL is published with."""
+    settings = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": "Qwen2_5_VLProcessor",
+        "patch_size": 14,
+        "merge_size": 2,
+        "temporal_patch_size": 2,
+        "min_pixels": 3136,
+        "max_pixels": 12845056,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073],
+        "image_std": [0.26862954, 0.26130258, 0.27577711],
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))

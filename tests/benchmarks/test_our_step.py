@@ -1,0 +1,36 @@
+"""The run that is measured has the prompts, images and lengths that were asked for."""
+
+import argparse
+import json
+from pathlib import Path
+
+from benchmarks import our_step, shapes
+
+WORKLOAD = {"model": "m", "prompts": 2, "samples": 3, "prompt_tokens": 5, "response_tokens": 7}
+
+
+def test_prompts_have_images_of_their_own_and_room_for_their_tokens(tmp_path):
+    arguments = argparse.Namespace(**WORKLOAD, steps=2, images=2, image_side=56, options=[])
+
+    options = our_step.train_options(arguments, tmp_path)
+
+    rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    files = [file for row in rows for file in row["images"]]
+    assert [len(row["images"]) for row in rows] == [2, 2, 2, 2]
+    assert len({Path(file).read_bytes() for file in files}) == 8
+    assert options["data.max_prompt_tokens"] == 5 + 2 * (2 * 2 + 2)
+    assert options["model.vision"] == "vlm"
+
+
+def test_without_images_nothing_is_said_of_them(tmp_path):
+    arguments = argparse.Namespace(**WORKLOAD, steps=1, images=0, image_side=448, options=["a=b"])
+
+    options = our_step.train_options(arguments, tmp_path)
+
+    assert options["data.max_prompt_tokens"] == 5
+    assert options["a"] == "b"
+    assert not {"model.vision", "data.image_key"} & set(options)
+
+
+def test_an_image_has_a_token_for_each_square_of_28_pixels_and_two_around():
+    assert shapes.image_tokens(448) == 16 * 16 + 2
