@@ -4,7 +4,7 @@
     python benchmarks/gpu_step.py --shape 0.5b -- runtime=ray backend=deepspeed backend.deepspeed.zero_stage=2
     python benchmarks/gpu_step.py --shape 1.5b --peer trl --peer-gpu 1
     python benchmarks/gpu_step.py --shape 7b --adapter qlora --peer trl --peer-engine generate
-    python benchmarks/gpu_step.py --shape vl-3b --images 1 --prompts 8 --prompt-tokens 64 --response-tokens 512 --peer trl
+    python benchmarks/gpu_step.py --shape vl-3b --images 1 --prompts 8 --prompt-tokens 64 --peer trl
 
 Random weights of a published shape, prompts of one length, forced response lengths, sampled at temperature 1, GRPO
 without a reference model. The step is the whole one of ``rlhf train``. Everything runs in processes of their own, one

@@ -54,8 +54,9 @@ SHAPES = {
 
 
 def write_model(name: str, folder: Path, *, four_bits: bool = False) -> None:
-    """Write config, tokenizer and seeded bfloat16 weights into ``folder``; made on the GPU if there is one. A model that
-    reads images gets the settings of its image processor too.
+    """Write config, tokenizer and seeded bfloat16 weights into ``folder``; made on the GPU if there is one.
+
+    A model that reads images gets the settings of its image processor too.
 
     Each byte of a text is one token. The shape ``TINY`` has float32 weights and a tokenizer of its own.
 
