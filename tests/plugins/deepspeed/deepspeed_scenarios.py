@@ -239,6 +239,19 @@ def mixed(place: Place, found: Found) -> None:
     training(place, found, dtype="bfloat16")
 
 
+SAVED_UPDATES = 4
+
+
+def saved_updates(place: Place, found: Found) -> None:
+    """Updates of bfloat16 parameters, each of which leaves a checkpoint with the float32 weights."""
+    backend = place.start(**TRAINING, dtype="bfloat16")
+    for update in range(SAVED_UPDATES):
+        steps(place, backend, (update,))
+        backend.save(place.folder / f"update{update}")
+        found.keep_weights(backend, f"update{update}")
+    backend.close()
+
+
 def longer(place: Place, found: Found) -> None:
     """The same for longer than DeepCompile takes to know what to fetch ahead."""
     training(place, found, updates=7)

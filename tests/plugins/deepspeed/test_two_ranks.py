@@ -1,9 +1,12 @@
 """Two ranks, with rows and micro-batches cut unevenly, against one rank of the torch backend, at every stage."""
 
+import json
+import math
 from functools import partial
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -124,14 +127,53 @@ def test_all_ranks_have_the_same_bits(found, stage, name):
     assert second.facts.get("checksum") == first.facts.get("checksum")
 
 
-def test_all_stages_give_the_same_bfloat16_weights(found):
-    """Gradients are summed in float32 whatever the stage, so a bfloat16 sum anywhere would show here."""
-    first = found(0, "mixed")[0]
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_stages_differ_by_the_rounding_of_float32_alone(two_ranks, found, scenarios, stage):
+    """Gradients are summed in float32 whatever the stage, so a bfloat16 sum anywhere would show here.
 
-    for stage in STAGES[1:]:
+    Float32 weights are compared, not the bfloat16 weights that come of them: stages add in different orders, so float32
+    weights differ in their last bits, and of so many one may lie on the border between two bfloat16 numbers. With a
+    schedule of 1/3, 2/3, 1, 0.94 one was -0.00278472900391 at stages 0 and 3, the border itself, and -0.00278472946957
+    at stages 1 and 2. The next update of these stages begins with another bfloat16 weight, which changes all bfloat16
+    activations a little, and so the comparison ends there.
+    """
+    first, other = found(0, "saved_updates")[0], found(stage, "saved_updates")[0]
+
+    for update in (f"update{number}" for number in range(scenarios.SAVED_UPDATES)):
+        folders = [two_ranks / f"stage{at}" / "saved_updates" / update for at in (0, stage)]
+        expected = load_file(folders[0] / "float32_copies.safetensors")
+        # The gains of norms are near 1, where float32 numbers are 1.2e-7 apart.
         torch.testing.assert_close(
-            found(stage, "mixed")[0].weights(), first.weights(), atol=0, rtol=0
+            float32_of_ranks(folders[1], expected), expected, atol=2e-7, rtol=0
         )
+        if not all(
+            map(torch.equal, other.weights(update).values(), first.weights(update).values())
+        ):
+            break
+
+
+@stages
+def test_bfloat16_weights_are_the_float32_weights_rounded(two_ranks, found, scenarios, stage):
+    ranks = found(stage, "saved_updates")
+
+    for update in (f"update{number}" for number in range(scenarios.SAVED_UPDATES)):
+        folder = two_ranks / f"stage{stage}" / "saved_updates" / update
+        one = load_file(two_ranks / f"stage0/saved_updates/{update}/float32_copies.safetensors")
+        masters = float32_of_ranks(folder, one) if stage else one
+        for rank in ranks:
+            weights = {name: rank.tensors[f"{update}/{name}"] for name in masters}
+            rounded = {name: master.bfloat16() for name, master in masters.items()}
+            torch.testing.assert_close(weights, rounded, atol=0, rtol=0)
+
+
+def float32_of_ranks(folder, like):
+    """The float32 weights of a checkpoint of ZeRO stage 1, 2 or 3, from the parts that ranks have written."""
+    whole = {name: torch.full_like(tensor, math.nan) for name, tensor in like.items()}
+    for path in folder.glob("part-*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            for name, (start, stop, _) in json.loads(file.metadata()["runs"]).items():
+                whole[name].view(-1)[start:stop] = file.get_tensor(f"{name}::float32")
+    return whole
 
 
 @stages
