@@ -10,6 +10,9 @@ METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproje
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
 
+# Hundreds of processes import this checkout; each would compile it anew where the environment forbids to keep bytecode.
+unexport PYTHONDONTWRITEBYTECODE
+
 # vLLM leaves a context of zmq to the interpreter's end, where pytest would make an error of it.
 LEAKS := -W "ignore:Unclosed context:ResourceWarning"
 PACKAGES := core/src cli/src $(wildcard plugins/*/src contrib/*/src examples/*/src)
