@@ -6,6 +6,7 @@ safetensors and JSON.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -176,6 +177,8 @@ def go_through_all(way: Way, models: Path, out: Path) -> None:
         )
 
     torch.set_num_threads(1)
+    # DeepSpeed collects garbage at every start, which takes a second where all that was imported is looked at.
+    gc.freeze()
     if way.in_one_graph:
         warnings.simplefilter("ignore")  # Inductor itself uses what torch has deprecated.
         if way.device == "cpu":

@@ -1,6 +1,7 @@
 """One process, at every stage: the contract, and state that two ranks have written."""
 
 import json
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -160,6 +161,18 @@ def test_rows_without_actions_change_nothing(place, material, scenarios, stage):
     for one, other in zip(found[0][:2], found[1][:2], strict=True):
         np.testing.assert_allclose(other, one, atol=1e-6)
     torch.testing.assert_close(found[1][2].tensors, found[0][2].tensors, atol=1e-6, rtol=0)
+
+
+def test_an_update_of_stage_3_starts_no_process(place, material, monkeypatch):
+    """DeepSpeed would ask numactl for the number of devices at every bucket of gradients."""
+    backend, batch = place.start(options={"zero_stage": 3}), material.make_batch()
+    started = []
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **_: started.append(words))
+
+    backend.train_step(batch, material.make_plan(batch))
+
+    assert started == []
+    backend.close()
 
 
 def test_a_process_that_a_single_rank_started_is_a_single_rank_too(monkeypatch):

@@ -27,6 +27,9 @@ def load_deepspeed(device: torch.device) -> ModuleType:
     if device.type == "cpu":
         # Without the variable DeepSpeed would take any GPU of the machine.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        # Without this one DeepSpeed starts numactl to count devices, at every bucket of gradients of stage 3. The count
+        # matters to all-to-all sums across nodes, which need GPUs.
+        os.environ.setdefault("LOCAL_SIZE", "1")
     with quietly():
         import deepspeed
         from deepspeed.accelerator import get_accelerator
