@@ -6,9 +6,10 @@ INSTALLED := $(VENV)/.installed
 PEERS := .peers/.installed
 METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproject.toml cli/pyproject.toml \
 	$(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml examples/*/pyproject.toml)
-# One thread for each of two test processes: torch would otherwise start one per core in both.
+# One thread for each of two test processes: torch would otherwise start one per core in both. Files are taken in the
+# order of tests/conftest.py, longest first, and not by their number of tests.
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
+PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
 
 # Hundreds of processes import this checkout; each would compile it anew where the environment forbids to keep bytecode.
 unexport PYTHONDONTWRITEBYTECODE

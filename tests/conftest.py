@@ -1,6 +1,7 @@
 """What tests of several rooms share."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cases import LONGEST, MARKERS, could_be_chosen, markers_named_in
 from tests.deadlines import HANG_S
 
 _FAILED = pytest.StashKey[bool]()
@@ -20,6 +22,39 @@ def _signals_of_a_terminal():
     for number, handler in usual.items():
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave files out that have none of the tests that ``-m`` asks for: slow tests are in one file of six."""
+    if not collection_path.match("test_*.py"):
+        return None
+    return not could_be_chosen(collection_path.read_text(), config.option.markexpr) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Look for garbage only in what tests make: modules and thousands of collected tests are none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Let the longest files come first, and refuse a marker that its file does not name."""
+    named = {}
+    for item in items:
+        if item.path not in named:
+            named[item.path] = markers_named_in(item.path.read_text())
+        if lacking := {mark.name for mark in item.iter_markers()} & MARKERS - named[item.path]:
+            raise pytest.UsageError(
+                f"{item.nodeid} has the marker {lacking.pop()}, but its file does not name it, by which it is found"
+            )
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONGEST)))
 
 
 @pytest.hookimpl(wrapper=True)

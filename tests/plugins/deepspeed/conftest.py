@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core.batch.metric import Metric, merge_metrics, metric_values
@@ -89,8 +90,14 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def two_ranks(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder into which two ranks with rows of their own have written what came of all scenarios,
-    ``stageN/SCENARIO/rankR``."""
-    return _run_ranks("rows", models, tmp_path_factory.mktemp("rows"))
+    ``stageN/SCENARIO/rankR``. Test processes that need it at the same time share it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return _run_ranks("rows", models, tmp_path_factory.mktemp("rows"))
+    out = tmp_path_factory.getbasetemp().parent / "rows"
+    with FileLock(out.with_suffix(".lock")):
+        if not out.exists():
+            _run_ranks("rows", models, tmp_path_factory.mktemp("rows")).rename(out)
+    return out
 
 
 @pytest.fixture(scope="session")
