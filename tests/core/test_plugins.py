@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_core import AmbiguousComponent, PluginError, UnknownComponent, plugins
 from rlhf_core.contracts import ComponentRef
-from rlhf_core.plugins import GROUP, load
+from rlhf_core.plugins import GROUP, empty, load
 
 LOSSES = "rlhf_policy_losses"
 
@@ -107,6 +107,29 @@ def test_a_good_plugin_is_found_by_its_metadata(install):
     assert entry.qualified == "acme:acme_loss"
     assert entry.origin == "rlhf-plugin-acme 1.2"
     assert loaded.loaded["acme"] == "rlhf-plugin-acme 1.2"
+
+
+def test_libraries_are_found_by_their_requirements_not_by_their_description(tmp_path, monkeypatch):
+    """No wheel is parsed in full for it: an environment has hundreds, and each run asks."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, end in (
+        ("acme-base", "Requires-Dist: rlhf_core<0.2,>=0.1\n\nA library.\n"),
+        ("acme-notes", "\nNotes.\n\nRequires-Dist: rlhf-core\n"),
+        ("acme-other", "Requires-Dist: rlhf-core2\n\nRequires-Dist: rlhf-core\n"),
+    ):
+        info = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        header = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+        (info / "METADATA").write_text(header + end)
+    parsed = []
+    monkeypatch.setattr(
+        "importlib.metadata.Distribution.requires", property(lambda self: parsed.append(self))
+    )
+
+    found = [logger.name for logger in empty().loggers()]
+
+    assert [name for name in found if name.startswith("acme")] == ["acme_base"]
+    assert parsed == []
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

@@ -12,6 +12,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, version
 from typing import Any, Generic, TypeVar
 
@@ -132,7 +133,7 @@ class Registered(Generic[ProductT]):
         """``distribution version``, for messages."""
         if self.distribution is None:
             return self.plugin
-        return f"{self.distribution.metadata['Name']} {self.distribution.version}"
+        return origin_of(self.distribution)
 
     def load(self) -> Callable[..., ProductT]:
         """Return the factory, imported if it is a string.
@@ -231,6 +232,13 @@ def _module_of(entry: Registered[Any]) -> str:
     if isinstance(factory, str):
         return factory.partition(":")[0]
     return str(getattr(factory, "__module__", ""))
+
+
+@lru_cache(maxsize=1024)
+def origin_of(distribution: Distribution) -> str:
+    """Return ``distribution version``. A distribution parses its metadata at every look, so one look does for all."""
+    found = distribution.metadata
+    return f"{found['Name']} {found['Version']}"
 
 
 def missing_requirements(distribution: Distribution | None, extra: str | None) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 import pluggy
 
 from . import capabilities, code_reference, hookspecs
-from .component import Component, ComponentRef, Config, Registered
+from .component import Component, ComponentRef, Config, Registered, origin_of
 from .errors import PluginError, UnknownComponent
 from .registry import AnyRegistry, Registry
 
@@ -28,8 +28,8 @@ GIVEN = "python"
 """Stands for a plugin in the names of components that a Python program gave as objects: ``python:my_reward``."""
 GROUP = FAMILY + API_VERSION
 
-_CORE = re.compile(r"rlhf[-_.]core\b")
-"""Beginning of a requirement of the core."""
+_CORE = re.compile(r"^Requires-Dist: *rlhf[-_.]core\b", re.MULTILINE)
+"""Beginning of a requirement of the core, as wheels write it."""
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Candidate:
     def origin(self) -> str:
         if self.distribution is None:
             return f"module {self.entry_point.value}"
-        return f"{self.distribution.metadata['Name']} {self.distribution.version}"
+        return origin_of(self.distribution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def find() -> list[Candidate]:
     for distribution in metadata.distributions():
         for entry_point in distribution.entry_points:
             if entry_point.group.startswith(FAMILY):
-                name = _plugin_name(distribution.metadata["Name"])
+                name = _plugin_name(origin_of(distribution).partition(" ")[0])
                 # An editable install can be listed twice.
                 key = (name, entry_point.group, entry_point.value)
                 found.setdefault(key, Candidate(name, entry_point, distribution))
@@ -224,10 +224,16 @@ def _libraries() -> list[str]:
         {
             distribution.metadata["Name"].replace("-", "_")
             for distribution in metadata.distributions()
-            if any(_CORE.match(text) for text in distribution.requires or ())
+            if _CORE.search(_header(distribution))
             and not any(point.group.startswith(FAMILY) for point in distribution.entry_points)
         }
     )
+
+
+def _header(distribution: metadata.Distribution) -> str:
+    """Return the metadata without the description, as text: parsing those of every distribution would take longer than
+    to load all plugins."""
+    return (distribution.read_text("METADATA") or "").partition("\n\n")[0]
 
 
 def _components_of(plugins: Plugins, candidate: Candidate) -> list[tuple[str, Registered[Any]]]:
