@@ -195,15 +195,26 @@ def test_a_failed_start_can_be_closed(plugins, tmp_path):
         asyncio.run(play())
 
 
-def test_threads_are_set(plugins, models):
+def test_threads_are_set(plugins, models, monkeypatch):
+    """By the option, else by the variable that other programs of the machine read, else by the cores at hand."""
+
     async def play(threads):
         runtime = LocalRuntime(LocalRuntimeConfig(threads=threads))
         await runtime.start(spec_for(models["qwen3"], engine="test:recording"), plugins)
         await runtime.close()
         return torch.get_num_threads()
 
-    assert asyncio.run(play(1)) == 1
-    assert asyncio.run(play(2)) == 2
+    before = torch.get_num_threads()
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 4, 5})
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    try:
+        assert asyncio.run(play(1)) == 1
+        assert asyncio.run(play(None)) == 2
+        for said in ("", "0", "two"):
+            monkeypatch.setenv("OMP_NUM_THREADS", said)
+            assert asyncio.run(play(None)) == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_registering_the_plugin_imports_no_torch():

@@ -103,7 +103,7 @@ class LocalRuntime:
 
     async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
         """Build everything; the engine serves version 0 of the policy's weights."""
-        torch.set_num_threads(self._config.threads or _available_cores())
+        torch.set_num_threads(self._config.threads or _default_threads())
         for name, role in spec.roles.items():
             backend: TrainBackend = plugins.build(spec.backend)
             others = tuple(self._backends.values())
@@ -144,8 +144,12 @@ class LocalRuntime:
             self._backends.clear()
 
 
-def _available_cores() -> int:
-    """Cores that this process may use, which in a container are fewer than the machine has."""
+def _default_threads() -> int:
+    """Return what OMP_NUM_THREADS says, as torch reads it, else the number of cores that this process may use, which in
+    a container are fewer than the machine has."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").strip()
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
