@@ -23,7 +23,9 @@ RUN = """
 import sys
 from pathlib import Path
 from tests.core.loop.small_run import SmallRun
-result = SmallRun(Path.cwd())({"log": {"to": [sys.argv[1]], "wait_s": 1.0}})
+waits = {"to": [sys.argv[1]], "wait_s": 1.0, "wandb": {"start_s": 2.0}}
+used = {name: option for name, option in waits.items() if name in ("to", "wait_s", *waits["to"])}
+result = SmallRun(Path.cwd())({"log": used})
 print("the run has", result.status)
 """
 

@@ -1,6 +1,7 @@
 """What is W&B's own: its x axis, its options, and where its key comes from."""
 
 import pytest
+from pydantic import ValidationError
 from tests.plugins.loggers.places import end, run_info
 from tests.plugins.loggers.read_back import wait_for_end, wandb_records
 
@@ -150,3 +151,8 @@ def test_a_login_elsewhere_is_no_key(monkeypatch, tmp_path, text, part):
 
     with pytest.raises(ConfigError, match=part):
         WandbLogger(ONLINE)
+
+
+def test_a_wait_for_a_server_that_is_not_asked_is_refused():
+    with pytest.raises(ValidationError, match="so start_s 5 would change nothing"):
+        WandbConfig(mode="offline", start_s=5.0)

@@ -25,6 +25,17 @@ class WandbConfig(Config):
         None,
         description="offline: write files into the run folder, for wandb sync; none: WANDB_MODE, else online",
     )
+    start_s: float = Field(
+        30.0, gt=0, description="seconds that the server has to answer at the start of the run"
+    )
+
+    @model_validator(mode="after")
+    def _waits_for_a_server(self) -> WandbConfig:
+        if self.mode == "offline" and self.start_s != type(self).model_fields["start_s"].default:
+            raise ValueError(
+                f"mode offline asks no server, so start_s {self.start_s:g} would change nothing; leave one of them out"
+            )
+        return self
 
 
 class TrackioConfig(Config):

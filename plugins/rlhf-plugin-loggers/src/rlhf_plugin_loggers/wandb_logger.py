@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 """Exit codes of ``rlhf train``. W&B shows a run with another one than 0 as failed; ``status`` has the word."""
-START_S = 30.0
-"""Time that W&B's servers have to answer at the start of a run."""
 
 
 class WandbLogger:
@@ -72,7 +70,7 @@ class WandbLogger:
             allow_val_change=True,
             dir=run.output,
             reinit="create_new",
-            settings=_settings(wandb, run),
+            settings=_settings(wandb, run, options.start_s),
         )
         if self._run.disabled and self._mode != "disabled":
             raise RuntimeError("wandb found no key for its server, and logs nothing")
@@ -117,7 +115,7 @@ def _has_entry(file: Path) -> bool:
         raise ConfigError(f"--log.to wandb: {file} cannot be read: {error}") from error
 
 
-def _settings(wandb: ModuleType, run: RunInfo) -> WandbSettings:
+def _settings(wandb: ModuleType, run: RunInfo, start_s: float) -> WandbSettings:
     settings: WandbSettings = wandb.Settings(
         # Progress and run.log are the run's own; wandb would write between them, and into stdout of all threads.
         silent=True,
@@ -125,7 +123,7 @@ def _settings(wandb: ModuleType, run: RunInfo) -> WandbSettings:
         # Should wandb ask the terminal for a key after all, the run is not to wait for an answer.
         login_timeout=1.0,
         # The interpreter's end waits for a server that does not answer as long as the start does.
-        init_timeout=START_S,
+        init_timeout=start_s,
         # Also at the interpreter's end, where wandb waits once more; 0 would mean for ever.
         finish_timeout=max(1.0, run.config["log"]["wait_s"]),
     )
