@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_core.plugins import Plugins
-from rlhf_core.testing.conformance import Check, CheckOutcome, Subject, run_checks, subject
+from rlhf_core.testing.conformance import Check, CheckOutcome, Subject, applying, subject
 from rlhf_core.testing.conformance.subject import outcome_of
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -37,17 +37,23 @@ class Mutant:
         """Return our component, as it is."""
         return subject(plugins.get(self.hook, self.component), **self.options)
 
-    def outcomes_of_right(self, plugins: Plugins) -> list[CheckOutcome]:
-        """Run the checks on our component, as it is."""
-        return self._run(self.checked(plugins))
-
-    def outcomes(self, plugins: Plugins) -> list[CheckOutcome]:
-        """Run the checks on the component with the bug in it."""
+    def catches(self, plugins: Plugins) -> Iterator[CheckOutcome]:
+        """Yield the outcome of each check that fails with the bug and passes without it, one check after the other."""
         right = self.checked(plugins)
-        if self.target:
-            with _replaced(self.target, self.wrap):
-                return self._run(right)
-        wrong = Subject(
+        tried = right if self.target else self._wrong(right)
+        for check in (*applying(self.hook, tried), *self.also):
+            with _replaced(self.target, self.wrap) if self.target else nullcontext():
+                outcome = outcome_of(check, tried, self.hook, {})
+            # A crash would be a bug in the mutant: only a promise that was seen to be broken counts.
+            if outcome.error == "AssertionError" and self._holds(check, right):
+                yield outcome
+
+    def _holds(self, check: Check, right: Subject) -> bool:
+        return outcome_of(check, right, self.hook, {}).status == "ok"
+
+    def _wrong(self, right: Subject) -> Subject:
+        """Return the component with the bug around it."""
+        return Subject(
             label=right.label,
             make=lambda: self.wrap(right.make()),
             needs=right.needs,
@@ -56,11 +62,6 @@ class Mutant:
             config=right.config,
             origin=None,
         )
-        return self._run(wrong)
-
-    def _run(self, tried: Subject) -> list[CheckOutcome]:
-        outcomes = run_checks(self.hook, tried)
-        return outcomes + [outcome_of(check, tried, self.hook, {}) for check in self.also]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.plugins import Plugins
@@ -46,21 +47,18 @@ class Verdict:
     """What the first of them says."""
 
 
-def judge(mutant: Mutant, plugins: Plugins) -> Verdict:
-    """Run the checks on our component, and on it with the bug."""
-    before = {
-        outcome.check for outcome in mutant.outcomes_of_right(plugins) if outcome.status == "ok"
-    }
-    failed = [
-        outcome
-        for outcome in mutant.outcomes(plugins)
-        # A crash would be a bug in the mutant: only a promise that was seen to be broken counts.
-        if outcome.error == "AssertionError" and outcome.check in before
-    ]
+def judge(mutant: Mutant, plugins: Plugins, *, all_checks: bool = True) -> Verdict:
+    """Run the checks on our component with the bug, and those that fail on it without the bug.
+
+    Args:
+        all_checks: go on after the first check that catches the bug.
+    """
+    catches = mutant.catches(plugins)
+    caught = list(catches if all_checks else islice(catches, 1))
     return Verdict(
         mutant=mutant,
-        caught_by=tuple(outcome.check for outcome in failed),
-        reason=failed[0].reason.partition("\n")[0] if failed else "",
+        caught_by=tuple(outcome.check for outcome in caught),
+        reason=caught[0].reason.partition("\n")[0] if caught else "",
     )
 
 

@@ -39,7 +39,7 @@ def plugins():
     "mutant", _parameters(MUTANTS, lambda mutant: mutant.hook, lambda mutant: mutant.bug)
 )
 def test_the_checks_catch_the_bug(mutant, plugins):
-    verdict = judge(mutant, plugins)
+    verdict = judge(mutant, plugins, all_checks=False)
 
     assert verdict.caught_by, f"{mutant.bug} ({mutant.source}) survives all checks"
     assert verdict.reason
