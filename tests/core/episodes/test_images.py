@@ -47,3 +47,18 @@ def test_the_same_tokens_with_another_image_are_another_path():
     assert [first.media, second.media] == [(span(1, 1),), (span(1, 2),)]
     assert second.token_ids.tolist() == [1, PAD, PAD, 2, 3, 5, 4]
     assert second.action_mask.tolist() == [False] * 6 + [True]
+
+
+def test_a_request_goes_on_with_the_path_of_its_own_images():
+    """Two paths of equal tokens, answers included, with different images: only those tell which one is gone on with."""
+    graph = EpisodeGraph(Uid(0, 0))
+    first = graph.add([1, PAD, PAD, 2], answer(3), media=[span(1, 1)])
+    graph.add([1, PAD, PAD, 2], answer(3), media=[span(1, 2)])
+    node = graph.add([1, PAD, PAD, 2, 3, 5], answer(4), media=[span(1, 1)])
+
+    one, other = graph.trajectories()
+
+    assert (node.parent, node.shared, node.forked_at) == (first, 5, None)
+    assert one.token_ids.tolist() == [1, PAD, PAD, 2, 3, 5, 4]
+    assert other.token_ids.tolist() == [1, PAD, PAD, 2, 3]
+    assert [one.media, other.media] == [(span(1, 1),), (span(1, 2),)]

@@ -25,7 +25,7 @@ from ..media.spans import MediaSpan
 from .drift import LaterInput
 from .node import RequestNode
 from .segments import trajectories_of
-from .strand import SharedPath, Strand, longest_shared, up_to_other_image
+from .strand import SharedPath, Strand, longest_shared
 
 
 class EpisodeGraph:
@@ -74,7 +74,7 @@ class EpisodeGraph:
         """
         token_ids = np.asarray(prompt_ids, dtype=np.int32)
         self._check(token_ids, completion)
-        shared = up_to_other_image(longest_shared(self._strands, token_ids), media)
+        shared = longest_shared(self._strands, token_ids, media)
         if shared is not None and shared.is_whole:
             strand, num_shared, fork = shared.strand, shared.length, None
             for node in strand.nodes:

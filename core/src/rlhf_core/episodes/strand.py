@@ -93,13 +93,16 @@ class SharedPath:
         return self.length == len(self.strand)
 
 
-def longest_shared(strands: Sequence[Strand], token_ids: NDArray[np.int32]) -> SharedPath | None:
-    """Return the strand that shares the longest prefix with ``token_ids``; None: no strand shares a token.
+def longest_shared(
+    strands: Sequence[Strand], token_ids: NDArray[np.int32], media: Sequence[MediaSpan] = ()
+) -> SharedPath | None:
+    """Return the strand that shares the longest prefix with an input; None: no strand shares a token.
 
     Of several the one that ends there is taken, then one whose last answer was not discarded, then the latest.
 
     Args:
         strands: each after its parent.
+        media: images of the input. Tokens of another image are other tokens.
     """
     shared: dict[int, int] = {}
     best: tuple[int, bool, bool] = (0, False, False)
@@ -109,27 +112,18 @@ def longest_shared(strands: Sequence[Strand], token_ids: NDArray[np.int32]) -> S
         if inherited < strand.start:
             shared[id(strand)] = inherited
             continue
-        own = strand.num_shared(token_ids)
-        length = shared[id(strand)] = strand.start + own
+        same_tokens = strand.start + strand.num_shared(token_ids)
+        length = shared[id(strand)] = _up_to_other_image(same_tokens, strand.nodes[-1].media, media)
         rank = (length, length == len(strand), not strand.nodes[-1].is_discarded)
-        if own and rank >= best:
+        if length > strand.start and rank >= best:
             best, found = rank, strand
     return None if found is None else SharedPath(strand=found, length=best[0])
 
 
-def up_to_other_image(shared: SharedPath | None, media: Sequence[MediaSpan]) -> SharedPath | None:
-    """Return a shared part without what stands behind the first place at which path and input have different images;
-    None if nothing is left.
-
-    Args:
-        media: images of the input.
-    """
-    if shared is None:
-        return None
-    known = shared.strand.nodes[-1].media
-    parts = ([span for span in spans if span.start < shared.length] for spans in (known, media))
+def _up_to_other_image(length: int, known: Sequence[MediaSpan], media: Sequence[MediaSpan]) -> int:
+    """Return how many of the first ``length`` tokens stand before the first image that differs."""
+    parts = ([span for span in spans if span.start < length] for spans in (known, media))
     for one, other in zip_longest(*parts):
         if one != other:
-            start = min(span.start for span in (one, other) if span is not None)
-            return SharedPath(strand=shared.strand, length=start) if start else None
-    return shared
+            return min(span.start for span in (one, other) if span is not None)
+    return length
