@@ -14,6 +14,7 @@ from rlhf_plugin_endpoint.conformance import CapturedRow, CapturedTrace, Sampled
 from rlhf_plugin_endpoint.conformance.checks import check_exact
 from rlhf_plugin_endpoint.dialects.openai_chat import ShownFields, chat_reply, read_chat
 from rlhf_plugin_endpoint.dialects.problems import RequestProblem
+from rlhf_plugin_endpoint.dialects.request_images import RequestImages
 from rlhf_plugin_endpoint.episode.identity import digest_of
 from rlhf_plugin_endpoint.episode.session import EpisodeSession
 from rlhf_plugin_endpoint.settings import session_limits
@@ -119,7 +120,9 @@ async def play(name, seed):
     for number in range(choice.randint(2, 6)):
         messages = choice.choice(conversations[-2:])
         body = {"model": "policy", "messages": messages, "tools": tools}
-        request = read_chat(json.loads(json.dumps(body)), max_n=4)
+        request = read_chat(
+            json.loads(json.dumps(body)), RequestImages(None, ignores_overrides=False), max_n=4
+        )
         keys = [f"{number}"] * (2 if choice.random() < 0.2 else 1)
         try:
             for key in keys:

@@ -18,6 +18,6 @@ def rlhf_rollout_executors() -> list[Component[Any]]:
             config=EndpointConfig,
             summary="an agent asks the policy over HTTP, as it would ask OpenAI or Anthropic; a base URL per episode",
             conflicts=frozenset({"environment"}),
-            provides=frozenset({"several_turns", "rewards_episodes"}),
+            provides=frozenset({"several_turns", "rewards_episodes", "executor_passes_images"}),
         )
     ]

@@ -24,6 +24,7 @@ from .agents.command import CommandAgent
 from .agents.context import AgentContext
 from .agents.function import FunctionAgent, load_function
 from .agents.outcome import AgentFailure, AgentOutcome
+from .agents.prompt import as_sent, text_in
 from .config import EndpointConfig
 from .episode.session import EpisodeSession
 from .host import EndpointHost, EpisodeAddress
@@ -146,7 +147,7 @@ class Endpoint:
         self, uid: Uid, task: Task, context: RolloutContext, address: EpisodeAddress
     ) -> AgentContext:
         if task.messages:
-            prompt = str(task.messages[-1].get("content") or "")
+            prompt = text_in(task.messages[-1])
         else:
             prompt = context.renderer.decode(task.prompt_ids, skip_special_tokens=True)
         return AgentContext(
@@ -155,7 +156,7 @@ class Endpoint:
             api_key=address.api_key,
             model=self._config.models[0],
             row=task.row,
-            messages=task.messages,
+            messages=as_sent(task.messages, context.images),
             prompt=prompt,
             seed=context.seed(0, -1),
             uid=str(uid),

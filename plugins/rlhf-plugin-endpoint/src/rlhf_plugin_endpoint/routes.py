@@ -33,6 +33,7 @@ from .dialects.openai_completions import (
 )
 from .dialects.openai_responses import read_response_request
 from .dialects.problems import RequestProblem, problem_body
+from .dialects.request_images import RequestImages
 from .dialects.response_replies import response_events, response_id, response_reply
 from .dialects.sampling import check_overrides
 from .episode.answering import message_of
@@ -59,7 +60,7 @@ class RouteOptions:
 class _Dialect:
     """One route: how its requests are read and its answers written."""
 
-    read: Callable[[Mapping[str, Any], EpisodeSession, RouteOptions], ModelRequest]
+    read: Callable[[Mapping[str, Any], RequestImages, EpisodeSession, RouteOptions], ModelRequest]
     shown: Callable[[Mapping[str, Any]], ShownFields]
     whole: Callable[[Sequence[ModelAnswer], str, ShownFields, Mapping[str, Any]], dict[str, Any]]
     events: Callable[[Sequence[ModelAnswer], str, ShownFields, Mapping[str, Any]], Iterable[bytes]]
@@ -100,7 +101,7 @@ class Routes:
         body = read_object(request.body)
         model = self._model(body)
         if counts:
-            read = read_anthropic(body, needs_limit=False)
+            read = read_anthropic(body, self._images(), needs_limit=False)
             return _json({"input_tokens": self._session.count_tokens(read)})
         return await self._sample(dialect, route, body, model, request)
 
@@ -118,7 +119,9 @@ class Routes:
         )
         shown = dialect.shown(body)
         agent = headers.get("x-rlhf-agent") or text_of(body.get("agent") or "", "agent")
-        wanted = dialect.read(body, session, self._options)
+        images = self._images()
+        wanted = dialect.read(body, images, session, self._options)
+        session.num_ignored += images.num_ignored
         logprobs = shown.logprobs or shown.token_ids
         if logprobs or agent:
             wanted = replace(wanted, logprobs=logprobs, agent=agent)
@@ -138,6 +141,11 @@ class Routes:
         answers = await answering
         self._keep(route, body, wanted, answers)
         return _json(dialect.whole(answers, model, shown, body))
+
+    def _images(self) -> RequestImages:
+        return RequestImages(
+            self._session.images, ignores_overrides=self._options.ignores_overrides
+        )
 
     def _keep(
         self,
@@ -236,7 +244,7 @@ def _only_token_ids(body: Mapping[str, Any]) -> ShownFields:
 
 _DIALECTS: Mapping[str, _Dialect] = {
     "/v1/chat/completions": _Dialect(
-        read=lambda body, session, options: read_chat(body, max_n=options.max_n),
+        read=lambda body, images, session, options: read_chat(body, images, max_n=options.max_n),
         shown=read_shown,
         whole=lambda answers, model, shown, body: chat_reply(answers, model, shown),
         events=lambda answers, model, shown, body: [
@@ -245,7 +253,7 @@ _DIALECTS: Mapping[str, _Dialect] = {
         ],
     ),
     "/v1/completions": _Dialect(
-        read=lambda body, session, options: read_completion(body, max_n=options.max_n),
+        read=lambda body, images, session, options: read_completion(body, max_n=options.max_n),
         shown=read_shown_text,
         whole=lambda answers, model, shown, body: completion_reply(answers, model, shown),
         events=lambda answers, model, shown, body: [
@@ -254,7 +262,9 @@ _DIALECTS: Mapping[str, _Dialect] = {
         ],
     ),
     "/v1/responses": _Dialect(
-        read=lambda body, session, options: read_response_request(body, session.responses),
+        read=lambda body, images, session, options: read_response_request(
+            body, session.responses, images
+        ),
         shown=_only_token_ids,
         whole=lambda answers, model, shown, body: response_reply(answers[0], model, shown, body),
         events=lambda answers, model, shown, body: [
@@ -262,7 +272,7 @@ _DIALECTS: Mapping[str, _Dialect] = {
         ],
     ),
     "/v1/messages": _Dialect(
-        read=lambda body, session, options: read_anthropic(body),
+        read=lambda body, images, session, options: read_anthropic(body, images),
         shown=_only_token_ids,
         whole=lambda answers, model, shown, body: anthropic_reply(answers[0], model, shown),
         events=lambda answers, model, shown, body: [

@@ -24,9 +24,10 @@ class AgentContext:
     row: Mapping[str, Any]
     """The task's row of data, by its column names."""
     messages: tuple[Message, ...]
-    """The task's prompt as chat messages; empty if it is no chat."""
+    """The task's prompt as chat messages, as a client of OpenAI sends them: an image is an ``image_url`` part with a
+    data URL. Empty if it is no chat."""
     prompt: str
-    """The task's prompt as text: the last message's content, or the whole prompt where it is no chat."""
+    """The task's prompt as text: the last message's text, or the whole prompt where it is no chat."""
     seed: int
     """Seed of the agent's own randomness; all episodes of a group have the same."""
     uid: str

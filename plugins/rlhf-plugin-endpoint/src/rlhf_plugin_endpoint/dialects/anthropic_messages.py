@@ -14,16 +14,19 @@ from .fields import array_of, integer, kind_of, object_of, strings, text_of
 from .model_request import ModelRequest
 from .openai_chat import MAX_STOPS
 from .problems import RequestProblem
+from .request_images import RequestImages, joined, refuse_kind
 
 
-def read_anthropic(body: Mapping[str, Any], *, needs_limit: bool = True) -> ModelRequest:
+def read_anthropic(
+    body: Mapping[str, Any], images: RequestImages, *, needs_limit: bool = True
+) -> ModelRequest:
     """Return what a body asks for.
 
     Args:
         needs_limit: ``max_tokens`` is mandatory, as it is where an answer is asked for.
 
     Raises:
-        RequestProblem: a field is missing or wrong, or a block is no text.
+        RequestProblem: a field is missing or wrong, or a block is neither text nor an image that can be used.
     """
     limit = integer(body, "max_tokens", low=1)
     if limit is None and needs_limit:
@@ -36,7 +39,7 @@ def read_anthropic(body: Mapping[str, Any], *, needs_limit: bool = True) -> Mode
         raise RequestProblem("messages is empty; expected at least one", parameter="messages")
     for index, each in enumerate(found):
         where = f"messages[{index}]"
-        messages += _messages(object_of(each, where), where)
+        messages += _messages(object_of(each, where), where, images)
     return ModelRequest(
         messages=in_order_of_calls(messages),
         tools=_tools(body.get("tools"), body.get("tool_choice")),
@@ -45,8 +48,8 @@ def read_anthropic(body: Mapping[str, Any], *, needs_limit: bool = True) -> Mode
     )
 
 
-def _messages(message: Mapping[str, Any], where: str) -> list[Message]:
-    """Return the messages that one of Anthropic's is: tool results are messages of their own, before a user's text."""
+def _messages(message: Mapping[str, Any], where: str, images: RequestImages) -> list[Message]:
+    """Return the messages that one of Anthropic's is: tool results are messages of their own, before what is said."""
     role = message.get("role")
     if role not in ("user", "assistant", "system"):
         raise RequestProblem(
@@ -64,14 +67,14 @@ def _messages(message: Mapping[str, Any], where: str) -> list[Message]:
     if role == "assistant":
         return [_assistant(blocks, f"{where}.content")]
     results: list[Message] = []
-    texts: list[str] = []
+    parts: list[str | Mapping[str, Any]] = []
     for index, block in enumerate(blocks):
         place = f"{where}.content[{index}]"
         if block.get("type") == "tool_result":
-            results.append(_result(block, place))
+            results.append(_result(block, place, images))
         else:
-            texts.append(_block_text(block, place))
-    said: list[Message] = [{"role": role, "content": "".join(texts)}] if texts else []
+            parts.append(_block(block, place, images if role == "user" else None))
+    said: list[Message] = [{"role": role, "content": joined(parts)}] if parts else []
     return [*results, *said] or [{"role": role, "content": ""}]
 
 
@@ -102,12 +105,25 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Message:
     return message
 
 
-def _result(block: Mapping[str, Any], where: str) -> Message:
+def _result(block: Mapping[str, Any], where: str, images: RequestImages) -> Message:
     content = block.get("content")
+    if isinstance(content, list):
+        content = joined(
+            [
+                _block(
+                    object_of(each, f"{where}.content[{index}]"),
+                    f"{where}.content[{index}]",
+                    images,
+                )
+                for index, each in enumerate(content)
+            ]
+        )
+    else:
+        content = "" if content is None else _text(content, f"{where}.content")
     return {
         "role": "tool",
         "tool_call_id": text_of(block.get("tool_use_id"), f"{where}.tool_use_id"),
-        "content": "" if content is None else _text(content, f"{where}.content"),
+        "content": content,
     }
 
 
@@ -127,13 +143,17 @@ def _text(value: object, where: str) -> str:
     )
 
 
+def _block(
+    block: Mapping[str, Any], where: str, images: RequestImages | None
+) -> str | Mapping[str, Any]:
+    if images is not None and block.get("type") == "image":
+        return images.part(block, where)
+    return _block_text(block, where)
+
+
 def _block_text(block: Mapping[str, Any], where: str) -> str:
     if block.get("type") != "text":
-        raise RequestProblem(
-            f"{where} is of type {block.get('type')!r}; expected text, which is all that the policy reads",
-            code="unsupported_content",
-            parameter=f"{where}.type",
-        )
+        raise refuse_kind(block.get("type"), where)
     return text_of(block.get("text"), f"{where}.text")
 
 

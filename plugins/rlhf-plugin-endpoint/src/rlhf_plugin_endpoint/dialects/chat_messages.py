@@ -1,7 +1,8 @@
 """Messages and tools as OpenAI's chat has them, in the form that templates read.
 
-Contents become texts, arguments of tool calls become objects where they are JSON, the role ``developer`` is ``system``,
-and the results of one answer's tool calls stand in the order of the calls, in whatever order they came.
+Contents become texts, or parts whose images are references. Arguments of tool calls become objects where they are JSON,
+the role ``developer`` is ``system``, and the results of one answer's tool calls stand in the order of the calls, in
+whatever order they came.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from rlhf_core.contracts import Message
 
 from .fields import array_of, kind_of, object_of, text_of
 from .problems import RequestProblem
+from .request_images import IMAGE_KINDS, RequestImages, joined, refuse_kind
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 MAX_MESSAGES = 100_000
 
 
-def read_messages(value: object, where: str = "messages") -> tuple[Message, ...]:
+def read_messages(
+    value: object, images: RequestImages, where: str = "messages"
+) -> tuple[Message, ...]:
     """Return a chat's messages.
 
     Raises:
-        RequestProblem: one is malformed, or holds something that is no text.
+        RequestProblem: one is malformed, or holds something that is neither text nor an image that can be used.
     """
     found = array_of(value, where)
     if not found:
@@ -36,19 +40,19 @@ def read_messages(value: object, where: str = "messages") -> tuple[Message, ...]
             f"{where} has {len(found)} messages; expected at most {MAX_MESSAGES}", parameter=where
         )
     messages = [
-        _message(object_of(each, f"{where}[{index}]"), f"{where}[{index}]")
+        _message(object_of(each, f"{where}[{index}]"), f"{where}[{index}]", images)
         for index, each in enumerate(found)
     ]
     return in_order_of_calls(messages)
 
 
-def _message(message: Mapping[str, Any], where: str) -> Message:
+def _message(message: Mapping[str, Any], where: str, images: RequestImages) -> Message:
     role = text_of(message.get("role"), f"{where}.role")
     if role == "tool":
         return {
             "role": "tool",
             "tool_call_id": text_of(message.get("tool_call_id") or "", f"{where}.tool_call_id"),
-            "content": content_text(message.get("content"), f"{where}.content"),
+            "content": read_content(message.get("content"), f"{where}.content", images),
             **({"name": message["name"]} if isinstance(message.get("name"), str) else {}),
         }
     if role not in ROLES:
@@ -57,9 +61,10 @@ def _message(message: Mapping[str, Any], where: str) -> Message:
             code="unknown_role",
             parameter=f"{where}.role",
         )
+    content = message.get("content")
     read: dict[str, Any] = {
         "role": ROLES[role],
-        "content": content_text(message.get("content"), f"{where}.content"),
+        "content": read_content(content, f"{where}.content", images if role == "user" else None),
     }
     if role == "assistant":
         thought = message.get("reasoning_content") or message.get("reasoning")
@@ -99,11 +104,16 @@ def written_call(name_of_call: str, function: str, arguments: object) -> dict[st
     }
 
 
-def content_text(value: object, where: str) -> str:
-    """Return a content as text: null is empty, and parts are joined.
+def read_content(
+    value: object, where: str, images: RequestImages | None
+) -> str | list[Mapping[str, Any]]:
+    """Return a content: null is an empty text, texts are joined, and images stand between texts as references.
+
+    Args:
+        images: takes images in; None: this message may have none.
 
     Raises:
-        RequestProblem: a part is an image, a sound or a file, which no policy here reads.
+        RequestProblem: a part is a sound, a file, or an image that cannot be used here.
     """
     if value is None:
         return ""
@@ -115,19 +125,20 @@ def content_text(value: object, where: str) -> str:
             code="invalid_type",
             parameter=where,
         )
-    texts = []
+    parts: list[str | Mapping[str, Any]] = []
     for index, each in enumerate(value):
-        part = object_of(each, f"{where}[{index}]")
+        place = f"{where}[{index}]"
+        part = object_of(each, place)
         kind = part.get("type")
-        if kind not in ("text", "input_text", "output_text", "refusal"):
-            raise RequestProblem(
-                f"{where}[{index}] is of type {kind!r}; expected text, which is all that the policy reads",
-                code="unsupported_content",
-                parameter=f"{where}[{index}].type",
-            )
-        text = part.get("refusal") if kind == "refusal" else part.get("text")
-        texts.append(text_of(text, f"{where}[{index}].text"))
-    return "".join(texts)
+        if kind in ("text", "input_text", "output_text"):
+            parts.append(text_of(part.get("text"), f"{place}.text"))
+        elif kind == "refusal":
+            parts.append(text_of(part.get("refusal"), f"{place}.text"))
+        elif images is not None and kind in IMAGE_KINDS:
+            parts.append(images.part(part, place))
+        else:
+            raise refuse_kind(kind, place)
+    return joined(parts)
 
 
 def in_order_of_calls(messages: Sequence[Message]) -> tuple[Message, ...]:

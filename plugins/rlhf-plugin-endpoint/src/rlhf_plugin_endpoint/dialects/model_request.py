@@ -18,7 +18,8 @@ class ModelRequest:
 
     messages: tuple[Message, ...] = ()
     """The conversation, in the form of chat templates: roles ``system``, ``user``, ``assistant`` and ``tool``; contents
-    are texts; an assistant's ``tool_calls`` are OpenAI's, its ``reasoning_content`` what it thought."""
+    are texts, or with images parts, whose images are references to the run's store; an assistant's ``tool_calls`` are
+    OpenAI's, its ``reasoning_content`` what it thought."""
     prompt: str | tuple[int, ...] | None = None
     """Text or tokens to go on with, instead of messages."""
     tools: tuple[Mapping[str, Any], ...] = ()

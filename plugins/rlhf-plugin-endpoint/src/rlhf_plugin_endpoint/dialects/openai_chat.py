@@ -13,6 +13,7 @@ from .chat_messages import read_messages, read_tools
 from .fields import flag, integer, object_of, strings
 from .model_request import ModelAnswer, ModelRequest
 from .problems import RequestProblem
+from .request_images import RequestImages
 
 MAX_STOPS = 16
 PIECE = 256
@@ -30,7 +31,7 @@ class ShownFields:
     """Usage at the end of a stream."""
 
 
-def read_chat(body: Mapping[str, Any], *, max_n: int) -> ModelRequest:
+def read_chat(body: Mapping[str, Any], images: RequestImages, *, max_n: int) -> ModelRequest:
     """Return what a body asks for.
 
     Raises:
@@ -38,7 +39,7 @@ def read_chat(body: Mapping[str, Any], *, max_n: int) -> ModelRequest:
     """
     limit = integer(body, "max_completion_tokens", low=1)
     return ModelRequest(
-        messages=read_messages(body.get("messages")),
+        messages=read_messages(body.get("messages"), images),
         tools=read_tools(body.get("tools"), body.get("tool_choice")),
         max_new_tokens=limit if limit is not None else integer(body, "max_tokens", low=1),
         stop=strings(body, "stop", most=MAX_STOPS),

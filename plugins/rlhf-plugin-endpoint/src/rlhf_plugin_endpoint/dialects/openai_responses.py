@@ -10,14 +10,15 @@ from typing import Any
 
 from rlhf_core.contracts import Message
 
-from .chat_messages import ROLES, as_function, content_text, in_order_of_calls, written_call
+from .chat_messages import ROLES, as_function, in_order_of_calls, read_content, written_call
 from .fields import array_of, integer, object_of, text_of
 from .model_request import ModelRequest
 from .problems import RequestProblem
+from .request_images import RequestImages
 
 
 def read_response_request(
-    body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]
+    body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]], images: RequestImages
 ) -> ModelRequest:
     """Return what a body asks for.
 
@@ -39,7 +40,7 @@ def read_response_request(
         text = text_of(body["instructions"], "instructions")
         messages.append({"role": "system", "content": text})
     messages += _earlier(body.get("previous_response_id"), earlier)
-    messages += _input(body.get("input"))
+    messages += _input(body.get("input"), images)
     return ModelRequest(
         messages=in_order_of_calls(messages),
         tools=_tools(body.get("tools"), body.get("tool_choice")),
@@ -60,7 +61,7 @@ def _earlier(name: object, earlier: Mapping[str, Sequence[Message]]) -> Sequence
     return earlier[name]
 
 
-def _input(value: object) -> list[Message]:
+def _input(value: object, images: RequestImages) -> list[Message]:
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     messages: list[Message] = []
@@ -68,11 +69,13 @@ def _input(value: object) -> list[Message]:
     if not found:
         raise RequestProblem("input is empty", code="empty", parameter="input")
     for index, each in enumerate(found):
-        _add_item(messages, object_of(each, f"input[{index}]"), f"input[{index}]")
+        _add_item(messages, object_of(each, f"input[{index}]"), f"input[{index}]", images)
     return messages
 
 
-def _add_item(messages: list[Message], item: Mapping[str, Any], where: str) -> None:
+def _add_item(
+    messages: list[Message], item: Mapping[str, Any], where: str, images: RequestImages
+) -> None:
     """Append an item to the conversation. What the assistant thought, said and called in one answer is one message."""
     kind = item.get("type") or "message"
     if kind == "message":
@@ -83,7 +86,9 @@ def _add_item(messages: list[Message], item: Mapping[str, Any], where: str) -> N
                 code="unknown_role",
                 parameter=f"{where}.role",
             )
-        content = content_text(item.get("content"), f"{where}.content")
+        content = read_content(
+            item.get("content"), f"{where}.content", images if role == "user" else None
+        )
         if role != "assistant":
             messages.append({"role": ROLES[role], "content": content})
             return
@@ -102,7 +107,7 @@ def _add_item(messages: list[Message], item: Mapping[str, Any], where: str) -> N
             {
                 "role": "tool",
                 "tool_call_id": text_of(item.get("call_id"), f"{where}.call_id"),
-                "content": content_text(item.get("output"), f"{where}.output"),
+                "content": read_content(item.get("output"), f"{where}.output", images),
             }
         )
     elif kind == "reasoning":

@@ -9,8 +9,7 @@ from rlhf_core.contracts import Completion, Message, Renderer, Stop, ToolCall
 
 from ..dialects.chat_messages import written_call
 from ..dialects.model_request import ModelAnswer, ModelRequest
-from .calls import call_id
-from .rendering import ModelInput
+from .calls import ModelInput, call_id
 
 
 def answer_of(

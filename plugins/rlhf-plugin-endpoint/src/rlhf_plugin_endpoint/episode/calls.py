@@ -15,8 +15,30 @@ from numpy.typing import NDArray
 
 from rlhf_core.contracts import Completion, Message, Stop, Uid
 from rlhf_core.episodes import EpisodeGraph
+from rlhf_core.media import MediaRef, MediaSpan
 
 from .identity import digest_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ModelInput:
+    """Input of a request: the tokens and images that the engine reads before it answers."""
+
+    token_ids: NDArray[np.int32]
+    """(T,) with all tokens of images."""
+    marked_ids: NDArray[np.int32]
+    """(M,) the same with one marker for each image, as the chat template writes them; without images ``token_ids``."""
+    media: tuple[MediaSpan, ...] = ()
+    """Images among ``token_ids``."""
+    parent: SampledCall | None
+    """The call whose tokens it goes on with; None: it was rendered anew."""
+    showed_all: bool = False
+    """The template had to show the whole conversation to tell what follows that call's answer."""
+
+    @property
+    def images(self) -> tuple[MediaRef, ...]:
+        """Images in the order of their markers."""
+        return tuple(span.image for span in self.media)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -24,10 +46,8 @@ class SampledCall:
     """One answer of the policy, with all that the engine read before it."""
 
     place: bytes
-    parent: SampledCall | None
-    """The call whose tokens its input goes on with; None: its input was rendered anew."""
-    prompt_ids: NDArray[np.int32]
-    """(T,)"""
+    read: ModelInput
+    """Input of the request."""
     completion: Completion
     num_messages: int
     """Messages of the request."""
@@ -39,9 +59,14 @@ class SampledCall:
     """False: its client went away before it came, and nobody asked again."""
 
     @property
-    def path_ids(self) -> NDArray[np.int32]:
-        """(T + A,) all tokens through the answer's last one."""
-        return np.concatenate([self.prompt_ids, self.completion.token_ids])
+    def parent(self) -> SampledCall | None:
+        """The call whose tokens its input goes on with; None: its input was rendered anew."""
+        return self.read.parent
+
+    @property
+    def marked_path_ids(self) -> NDArray[np.int32]:
+        """(M + A,) all tokens through the answer's last one, with one marker for each image."""
+        return np.concatenate([self.read.marked_ids, self.completion.token_ids])
 
 
 class PlaceCounter:
@@ -50,9 +75,10 @@ class PlaceCounter:
     def __init__(self) -> None:
         self._num_taken: dict[bytes, int] = {}
 
-    def take(self, prompt_ids: NDArray[np.int32], agent: str, count: int) -> list[bytes]:
-        """Return the places of ``count`` further calls with this input."""
-        same = digest_of(prompt_ids.tobytes(), agent.encode("utf-8", "surrogatepass"))
+    def take(self, read: ModelInput, agent: str, count: int) -> list[bytes]:
+        """Return the places of ``count`` further calls with this input. Other images are another input."""
+        images = [span.image.sha256.encode() for span in read.media]
+        same = digest_of(read.token_ids.tobytes(), agent.encode("utf-8", "surrogatepass"), *images)
         first = self._num_taken.get(same, 0)
         self._num_taken[same] = first + count
         return [
@@ -80,7 +106,7 @@ def graph_of(uid: Uid, calls: Sequence[SampledCall]) -> EpisodeGraph:
     waiting = _in_order(below.get(id(None), ()))
     while waiting:
         call = waiting.pop()
-        node = graph.add(call.prompt_ids, call.completion, call.agent)
+        node = graph.add(call.read.token_ids, call.completion, call.agent, call.read.media)
         if not call.is_wanted:
             graph.discard(node)
         waiting += _in_order(below.get(id(call), ()))

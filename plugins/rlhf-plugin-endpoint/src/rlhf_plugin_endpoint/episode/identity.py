@@ -2,7 +2,8 @@
 
 Clients rewrite what they got: null contents become empty ones, keys change places, JSON is written with other spaces,
 1.0 becomes 1, white space at the ends of an answer goes. None of this is another message. Ids of tool calls belong to
-the identity, since equal calls of parallel branches differ in nothing else.
+the identity, since equal calls of parallel branches differ in nothing else. An image is its bytes, wherever they came
+from.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Any
 import orjson
 
 from rlhf_core.contracts import Message
+from rlhf_core.media import references_in
 
 from ..dialects.anthropic_messages import call_input
+from ..dialects.request_images import joined
 
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 
@@ -59,7 +62,7 @@ def chain_of(tools: Sequence[Mapping[str, Any]], messages: Sequence[Message]) ->
 def _identity(message: Message, reasoning: bool) -> bytes:
     role, content = message["role"], message["content"]
     if role != "assistant":
-        plain = (role, content, message.get("tool_call_id", ""))
+        plain = (role, _plain_content(content), message.get("tool_call_id", ""))
         return orjson.dumps(plain)
     if len(message) == 2:  # neither calls nor a thought
         return orjson.dumps((role, content.strip(), (), ""))
@@ -69,6 +72,25 @@ def _identity(message: Message, reasoning: bool) -> bytes:
     ]
     thought = (message.get("reasoning_content") or "").strip() if reasoning else ""
     return orjson.dumps((role, content.strip(), calls, thought), option=_OPTIONS)
+
+
+def _plain_content(content: Any) -> Any:
+    """Return a content in which texts side by side are one, and images are their digests."""
+    if not isinstance(content, list | tuple):
+        return content
+    return joined(
+        [
+            part["text"]
+            if part.get("type") == "text"
+            else {"type": "image", "image": _digest(part)}
+            for part in content
+        ]
+    )
+
+
+def _digest(part: Mapping[str, Any]) -> str:
+    (image,) = references_in([{"content": [part]}])
+    return image.sha256
 
 
 def _arguments(arguments: object) -> object:

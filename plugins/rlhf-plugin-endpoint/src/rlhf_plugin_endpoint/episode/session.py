@@ -31,8 +31,8 @@ from ..dialects.model_request import ModelAnswer, ModelRequest
 from ..dialects.problems import RequestProblem
 from .answering import answer_of, message_of
 from .attempts import Attempts
-from .calls import PlaceCounter, SampledCall, graph_of, turn_of
-from .rendering import ModelInput, Rendering
+from .calls import ModelInput, PlaceCounter, SampledCall, graph_of, turn_of
+from .rendering import Rendering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,11 @@ class EpisodeSession:
         self.broken: asyncio.Future[EpisodeEnd] = asyncio.get_running_loop().create_future()
         """Done when no further request can be answered: the engine aborted one, or, as its exception, failed."""
         self._context, self._limits = context, limits
-        self._rendering = Rendering(task, context.renderer, keeps_thoughts=limits.keeps_thoughts)
+        self.images = context.images
+        """Takes images of requests in; None: the policy reads text alone."""
+        self._rendering = Rendering(
+            task, context.renderer, context.images, keeps_thoughts=limits.keeps_thoughts
+        )
         self._places = PlaceCounter()
         self._turns = asyncio.Semaphore(limits.max_concurrency)
         self._calls: list[SampledCall] = []
@@ -148,7 +152,7 @@ class EpisodeSession:
         self._admit(request)
         read = self._rendering.input_of(request)
         sampling = self._sampling(request, len(read.token_ids))
-        places = self._places.take(read.token_ids, request.agent, request.n)
+        places = self._places.take(read, request.agent, request.n)
         self._num_fresh += read.parent is None
         self._num_shown_whole += read.showed_all
         completions = await self._generate(request, read, places, sampling)
@@ -214,6 +218,7 @@ class EpisodeSession:
             uid=self.uid,
             turn=self._num_requests - 1,
             prompt_ids=tuple(read.token_ids.tolist()),
+            media=read.media,
             seeds=tuple(self._context.seed(sample, turn_of(place)) for place in places),
             sampling=sampling,
         )
@@ -252,6 +257,21 @@ class EpisodeSession:
                     )
                 )
             raise RequestProblem("the engine gave the request up", status=500, code="engine")
+        self._check_sampled(completions)
+
+    def _check_sampled(self, completions: Sequence[Completion]) -> None:
+        """Refuse an answer with a token that stands for images: nobody could tell it from an image's own."""
+        if self.images is None:
+            return
+        never = self.images.tokens.never_sampled
+        sampled = set().union(*(each.token_ids.tolist() for each in completions))
+        if wrong := sampled.intersection(never):
+            error = RolloutError(
+                f"{self.uid}: the engine sampled token {min(wrong)}, which stands for an image; expected an engine "
+                "that never samples it"
+            )
+            self._break(error)
+            raise RequestProblem(f"the engine failed: {error}", status=500, code="engine")
 
     def _break(self, error: Exception | None) -> None:
         if self.broken.done():
@@ -272,8 +292,7 @@ class EpisodeSession:
             completion = replace(completion, logprobs=unmeasured)
         call = SampledCall(
             place=place,
-            parent=read.parent,
-            prompt_ids=read.token_ids,
+            read=read,
             completion=completion,
             num_messages=len(request.messages),
             agent=request.agent,

@@ -1,7 +1,7 @@
 """From episodes to traces and back.
 
-What a trace has no field for stands in ``metadata``: the agent, the turn's stop and reward, and the version of the
-weights where all tokens have one.
+What a trace has no field for stands in ``metadata``: the agent, the turn's stop and reward, the version of the weights
+where all tokens have one, and the images of the input, as references with their first token and length.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from rlhf_core import DataError
 from rlhf_core.contracts import Completion, Stop, Trajectory, Uid
 from rlhf_core.episodes import EpisodeGraph
+from rlhf_core.media import MediaProblem, MediaRef, MediaSpan
 
 from .training_trace import TrainingTrace, TrainingTurn
 
@@ -30,6 +31,7 @@ def trace_from_graph(graph: EpisodeGraph) -> TrainingTrace:
                 node.input_ids.tolist(),
                 node.completion,
                 {"agent": node.agent, "stop": str(node.stop), "reward": node.reward},
+                node.media,
             )
             for node in graph.nodes
         )
@@ -56,7 +58,8 @@ def trace_from_trajectories(segments: Sequence[Trajectory]) -> TrainingTrace:
             used += count
             read = segment.token_ids[: turn.start].tolist()
             metadata = {"stop": str(turn.stop), "reward": turn.reward}
-            turns.append(_turn(f"{segment.uid}/{turn.start}", read, completion, metadata))
+            media = [span for span in segment.media if span.end <= turn.start]
+            turns.append(_turn(f"{segment.uid}/{turn.start}", read, completion, metadata, media))
     return TrainingTrace(turns=tuple(turns))
 
 
@@ -64,7 +67,8 @@ def graph_from_trace(trace: TrainingTrace, uid: Uid) -> EpisodeGraph:
     """Return the graph of a trace's turns.
 
     Raises:
-        DataError: a completion is empty, or only some of its tokens train, which no graph can say.
+        DataError: a completion is empty, only some of its tokens train, which no graph can say, or an image is no
+            reference.
     """
     graph = EpisodeGraph(uid)
     for turn in trace.turns:
@@ -83,17 +87,45 @@ def graph_from_trace(trace: TrainingTrace, uid: Uid) -> EpisodeGraph:
             weight_version=np.full(count, int(metadata.get("weight_version", 0)), dtype=np.int32),
             stop=Stop(metadata.get("stop", Stop.EOS)),
         )
-        node = graph.add(turn.prompt_token_ids, completion, str(metadata.get("agent") or ""))
+        agent, media = str(metadata.get("agent") or ""), _media(turn)
+        node = graph.add(turn.prompt_token_ids, completion, agent, media)
         graph.reward(node, float(metadata.get("reward", 0.0)))
         if marks == {0}:
             graph.discard(node)
     return graph
 
 
+def _media(turn: TrainingTurn) -> tuple[MediaSpan, ...]:
+    try:
+        return tuple(
+            MediaSpan(
+                start=int(each["start"]),
+                length=int(each["length"]),
+                image=MediaRef.of(each["image"]),
+            )
+            for each in turn.metadata.get("images") or ()
+        )
+    except (MediaProblem, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"training trace, turn {turn.node_id!r}: metadata.images: expected start, length and image of each, as "
+            f"this package writes them ({type(error).__name__}: {error})"
+        ) from error
+
+
 def _turn(
-    name: str, read: Sequence[int], completion: Completion, metadata: dict[str, object]
+    name: str,
+    read: Sequence[int],
+    completion: Completion,
+    metadata: dict[str, object],
+    media: Sequence[MediaSpan],
 ) -> TrainingTurn:
     count = len(completion.token_ids)
+    if media:
+        images = [
+            {"start": span.start, "length": span.length, "image": span.image.fields()}
+            for span in media
+        ]
+        metadata = {**metadata, "images": images}
     versions = set(completion.weight_version.tolist())
     if len(versions) == 1:
         metadata = {**metadata, "weight_version": versions.pop()}
