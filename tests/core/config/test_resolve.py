@@ -215,6 +215,16 @@ def test_an_unknown_option_gets_the_nearest_one(resolved, word, near):
     assert str(caught.value) == f"{word}: there is no such option. Did you mean {near}?"
 
 
+def test_an_option_that_was_renamed_is_refused_with_its_name(resolved):
+    with pytest.raises(ConfigError) as typed:
+        resolved("--log.tensorboard_images", "2")
+    with pytest.raises(ConfigError) as written:
+        resolved(files=[Layer.of({"log": {"tensorboard_images": 2}}, "run.toml")])
+
+    assert str(typed.value) == "--log.tensorboard_images: that option is now --log.images"
+    assert str(written.value) == "run.toml: log.tensorboard_images: that option is now log.images"
+
+
 @pytest.mark.parametrize("words", [(), ("0.9",), ("0.9", "0.9", "0.9"), ("none",)])
 def test_a_pair_takes_two_values(resolved, words):
     with pytest.raises(ConfigError, match=r"^--actor\.momentum\.betas: expected"):

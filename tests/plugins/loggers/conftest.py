@@ -40,7 +40,7 @@ def run_info(tmp_path):
             "progress": "plain",
             "summary": True,
             "tensorboard": False,
-            "tensorboard_images": 4,
+            "images": 4,
             "curve": False,
             "samples": 4,
             "samples_every": 10,

@@ -96,7 +96,7 @@ class Place:
 def run_info(output: Path, start_step: int = 0, **config: Any) -> RunInfo:
     """What a logger is told of a run in the folder ``output``, which is made."""
     output.mkdir(exist_ok=True)
-    config = {"log": {"wait_s": HANG_S}, **config}
+    config = {"log": {"wait_s": HANG_S, "images": 2}, **config}
     return RunInfo(output=output, config=config, total_steps=9, start_step=start_step)
 
 

@@ -29,6 +29,8 @@ class Logged:
     """Of the latest start."""
     tables: dict[int, list[list[Any]]] = field(default_factory=dict)
     """Step -> rows of its samples."""
+    images: dict[tuple[int, str], Path] = field(default_factory=dict)
+    """Step and name -> the file of an image of samples."""
     status: str = ""
     """The library's own word, of the latest end."""
     message: str = ""
@@ -78,6 +80,10 @@ def _read_wandb_file(file: Path, found: Logged) -> None:
             if ("samples", "path") in items:
                 table = json.loads((file.parent / "files" / items["samples", "path"]).read_text())
                 found.tables[step] = table["data"]
+            for key in [
+                key for key in items if key[0].startswith("samples/image") and key[-1] == "path"
+            ]:
+                found.images[step, key[0]] = file.parent / "files" / items[key]
             metrics = {
                 key[0]: float(value)
                 for key, value in items.items()
@@ -126,6 +132,9 @@ def read_trackio(folder: Path, project: str) -> Logged:
             if "samples" in values:
                 table = values.pop("samples")["_value"]
                 found.tables[step] = [list(row.values()) for row in table]
+            for name in [name for name in values if name.startswith("samples/image")]:
+                picture = values.pop(name)
+                found.images[step, name] = folder / "media" / picture["file_path"]
             if values:
                 found.rows.append((step, {name: float(value) for name, value in values.items()}))
         for (text,) in database.execute("select config from configs"):
@@ -157,6 +166,9 @@ def read_mlflow(uri: str) -> Logged:
         found.rows += [(step, metrics) for (_, step), metrics in rows.items()]
         artifacts = Path(run.info.artifact_uri.removeprefix("file://"))
         found.config = json.loads((artifacts / "config.json").read_text())
+        for file in artifacts.glob("images/*.png"):
+            name, _, step, *_ = file.stem.split("+")
+            found.images[int(step), name.replace("~", "/")] = file
         for file in sorted(artifacts.glob("samples/step_*.json")):
             found.tables[int(file.stem.removeprefix("step_"))] = json.loads(file.read_text())[
                 "data"

@@ -8,7 +8,9 @@ from math import inf, nan
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from tests.deadlines import HANG_S
+from tests.images import noisy, saved
 from tests.plugins.loggers import places
 from tests.plugins.loggers.places import end, run_info
 from tests.plugins.loggers.read_back import same
@@ -206,6 +208,34 @@ def test_texts_of_samples_come_back_as_they_are(place, tmp_path):
 
     (table,) = place.read(tmp_path / "run").tables.values()
     assert [row[2:4] for row in table] == [[text, text[::-1]] for text in texts]
+
+
+def test_the_first_images_of_a_few_samples_come_back(place, tmp_path):
+    """As many as ``log.images`` says, which is 2 here; samples without an image are passed over."""
+    files = [tmp_path / f"{number}.png" for number in range(4)]
+    for number, file in enumerate(files):
+        file.write_bytes(saved(noisy(8 + number, 6)))
+    images = [(files[0], files[3]), (), (files[1],), (files[2],)]
+    samples = [
+        RolloutSample(
+            uid=f"0.{n}.0.0", prompt="", response="", reward=0.5, truncated=False, images=own
+        )
+        for n, own in enumerate(images)
+    ]
+    logger = place.made()
+    logger.start(run_info(tmp_path / "run"))
+    logger.log_samples(5, samples)
+    logger.log_metrics(5, {"reward/mean": 0.5})
+    logger.log_samples(10, samples[1:2])
+    logger.finish(end())
+
+    found = place.read(tmp_path / "run")
+    assert sorted(found.images) == [(5, "samples/image_0"), (5, "samples/image_1")]
+    for (_, name), file in found.images.items():
+        with Image.open(file) as logged, Image.open(files[int(name[-1])]) as given:
+            assert logged.convert("RGB").tobytes() == given.convert("RGB").tobytes()
+    assert sorted(found.tables) == [5, 10]
+    assert found.values("reward/mean") == [(5, 0.5)]
 
 
 SECRET = "0123456789abcdef0123456789abcdef01234567"

@@ -162,14 +162,16 @@ class LogConfig(Config):
     )
     summary: bool = Field(True, description="print the run's results and files at its end")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
-    tensorboard_images: NotNegative = Field(
-        4, description="images of samples that TensorBoard gets every samples_every steps; 0: none"
-    )
     curve: bool = Field(True, description="draw learning_curve.png at the end")
     samples: NotNegative = Field(4, description="sample rollouts to keep per step, for rlhf show")
     to: tuple[str, ...] = Field((), description="loggers, which copy the run to other places")
     samples_every: NotNegative = Field(
-        10, description="steps between the tables of samples that loggers get; 0: none"
+        10,
+        description="steps between the samples that loggers get as tables, and TensorBoard as images; 0: none",
+    )
+    images: NotNegative = Field(
+        4,
+        description="images of samples that TensorBoard and each logger get every samples_every steps; 0: none",
     )
     wait_s: float = Field(
         60.0, ge=0.0, description="wait at the end of the run for loggers that are still sending"

@@ -10,6 +10,8 @@ from typing import Any
 from ..errors import ConfigError
 from .layers import MAX_DEPTH, Layer, Origin, Words, insert
 
+FORMER_NAMES = {"log.tensorboard_images": "log.images"}
+"""Option as it was called -> its name now. The old name is refused, with the new one."""
 SHORT_NAMES = {
     "estimator": "algo.advantage.estimator",
     "loss": "algo.loss.policy",

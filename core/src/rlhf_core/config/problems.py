@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from .flags import SHORT_NAMES
+from .flags import FORMER_NAMES, SHORT_NAMES
 from .layers import Layer
 
 _SHORT = {path: short for short, path in SHORT_NAMES.items()}
@@ -130,6 +130,8 @@ def unknown_option(label: str, path: str, known: Iterable[str]) -> str:
     candidates = sorted(known)
     wanted = path.replace("-", "_")
     leaf = wanted.rpartition(".")[2]
+    if now := FORMER_NAMES.get(wanted):
+        return f"that option is now {flag(now) if label.startswith('--') else now}"
     near = difflib.get_close_matches(wanted, candidates, n=1, cutoff=0.8)
     near = near or [option for option in candidates if option.rpartition(".")[2] == leaf][:3]
     near = near or difflib.get_close_matches(wanted, [*candidates, *SHORT_NAMES], n=1, cutoff=0.7)

@@ -1,4 +1,4 @@
-"""MLflow: metrics by step, samples as files, the configuration as parameters and as a file, and the run's status.
+"""MLflow: metrics by step, samples and images as files, the configuration as parameters and as a file, and the status.
 
 MLflow keeps every value that it gets: of a step that was done twice, because its process was killed, both. Parameters
 cannot change, so they are those of the first start; ``config.json`` is that of the latest.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config import MlflowConfig
 from .remembered import remember, remembered
+from .sample_images import shown_images
 from .sample_table import COLUMNS, rows
 
 if TYPE_CHECKING:
@@ -40,10 +41,12 @@ class MlflowLogger:
         self.config = config
         self._client: MlflowClient | None = None
         self._run_id = ""
+        self._num_images = 0
 
     def start(self, run: RunInfo) -> None:
         from mlflow import MlflowClient
 
+        self._num_images = run.config["log"]["images"]
         client = self._client = MlflowClient(tracking_uri=self.config.tracking_uri)
         identity = remembered(run.output, "mlflow")
         if identity is not None:
@@ -74,6 +77,15 @@ class MlflowLogger:
         assert self._client is not None
         table = {"columns": list(COLUMNS), "data": rows(step, samples)}
         self._client.log_dict(self._run_id, table, f"samples/step_{step:08d}.json")
+        pictures = shown_images(samples, self._num_images)
+        if pictures:
+            # Without Pillow no sample has an image.
+            from PIL import Image
+        for shown in pictures:
+            with Image.open(shown.file) as image:
+                self._client.log_image(
+                    self._run_id, image, key=shown.name, step=step, synchronous=True
+                )
 
     def finish(self, result: RunResult) -> None:
         assert self._client is not None

@@ -23,7 +23,7 @@ def observers_of(run: RunInfo) -> list[object]:
         events = TensorBoardEvents(
             run.output / "tensorboard",
             run.start_step,
-            num_images=log["tensorboard_images"],
+            num_images=log["images"],
             images_every=log["samples_every"],
         )
         observers.append(events)

@@ -16,6 +16,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from .sample_images import shown_images
+
 if TYPE_CHECKING:
     from rlhf_core.contracts import RolloutSample, RunResult
 
@@ -50,10 +52,9 @@ class TensorBoardEvents:
         """Write the first image of each of a few samples, as the file has it."""
         if not self._num_images or not self._images_every or step % self._images_every:
             return
-        seeing = [sample for sample in samples if sample.images][: self._num_images]
         values = [
-            Summary.Value(tag=f"samples/image_{number}", image=_image_of(sample.images[0]))
-            for number, sample in enumerate(seeing)
+            Summary.Value(tag=shown.name, image=_image_of(shown.file))
+            for shown in shown_images(samples, self._num_images)
         ]
         if values:
             self._write(Event(step=step, summary=Summary(value=values)))

@@ -1,4 +1,4 @@
-"""trackio: metrics by step, tables of samples, the configuration, and an alert that says how the run ended.
+"""trackio: metrics by step, tables and images of samples, the configuration, and an alert that says how the run ended.
 
 trackio finds a run again by its name, which is therefore unique by default. It keeps all rows that it gets: of a step
 that was done twice, because its process was killed, both.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from .config import TrackioConfig
 from .remembered import remember, remembered
+from .sample_images import shown_images
 from .sample_table import COLUMNS, rows
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ class TrackioLogger:
     def __init__(self, config: TrackioConfig) -> None:
         self.config = config
         self._run: TrackioRun | None = None
+        self._num_images = 0
 
     def start(self, run: RunInfo) -> None:
         import trackio
 
         options = self.config
+        self._num_images = run.config["log"]["images"]
         name = remembered(run.output, "trackio")
         resume = "never" if name is None else "allow"
         if name is None:
@@ -60,7 +63,11 @@ class TrackioLogger:
 
         assert self._run is not None
         table = trackio.Table(columns=list(COLUMNS), data=rows(step, samples))
-        self._run.log({"samples": table}, step=step)
+        pictures = {
+            shown.name: trackio.Image(shown.file, caption=shown.uid)
+            for shown in shown_images(samples, self._num_images)
+        }
+        self._run.log({"samples": table, **pictures}, step=step)
 
     def finish(self, result: RunResult) -> None:
         import trackio

@@ -1,4 +1,4 @@
-"""Weights & Biases: metrics over the run's own steps, tables of samples, the configuration, and how the run ended.
+"""Weights & Biases: metrics over the run's own steps, samples and images, the configuration, and how the run ended.
 
 W&B's own step only rises, so that a resumed run, which does some steps again, would lose these. Rows are therefore
 logged without it and carry ``step``, which is the x axis of every chart. A step that was done twice has two rows.
@@ -19,6 +19,7 @@ from rlhf_core import ConfigError
 
 from .config import WandbConfig
 from .remembered import remember, remembered
+from .sample_images import shown_images
 from .sample_table import COLUMNS, rows
 
 if TYPE_CHECKING:
@@ -48,10 +49,12 @@ class WandbLogger:
                 "login, or write files alone with --log.wandb.mode offline."
             )
         self._run: WandbRun | None = None
+        self._num_images = 0
 
     def start(self, run: RunInfo) -> None:
         import wandb
 
+        self._num_images = run.config["log"]["images"]
         identity = remembered(run.output, "wandb")
         if identity is None:
             identity = secrets.token_hex(4)
@@ -87,7 +90,11 @@ class WandbLogger:
 
         assert self._run is not None
         table = wandb.Table(columns=list(COLUMNS), data=rows(step, samples))
-        self._run.log({"step": step, "samples": table})
+        pictures = {
+            shown.name: wandb.Image(str(shown.file), caption=shown.uid)
+            for shown in shown_images(samples, self._num_images)
+        }
+        self._run.log({"step": step, "samples": table, **pictures})
 
     def finish(self, result: RunResult) -> None:
         assert self._run is not None

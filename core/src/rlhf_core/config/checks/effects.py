@@ -51,10 +51,13 @@ def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[t
             yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
     if not selections["log.to"]:
         yield "log.wait_s", "the run has no logger. Add --log.to NAME."
-        if not (run.log.tensorboard and run.log.tensorboard_images and selections["model.vision"]):
+        if not (run.log.tensorboard and run.log.images and selections["model.vision"]):
             yield "log.samples_every", "the run has no logger. Add --log.to NAME."
-    if not run.log.tensorboard:
-        yield "log.tensorboard_images", "TensorBoard is off. Leave that option out."
+        if not run.log.tensorboard:
+            yield (
+                "log.images",
+                "TensorBoard is off, and the run has no logger. Leave that option out.",
+            )
 
 
 def schedule_without_effect(role: str, selections: Selections) -> Iterator[tuple[str, str]]:
@@ -155,7 +158,7 @@ def images_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
     """Yield the options on images if the model reads none, and the reason."""
     if not selections["model.vision"]:
         names = ("max_images", "max_image_pixels", "max_image_bytes", "allow_image_urls")
-        others = ("actor.freeze_visual_encoder", "log.tensorboard_images")
+        others = ("actor.freeze_visual_encoder", "log.images")
         for name in (*(f"data.{name}" for name in names), *others):
             yield name, "the model reads text alone. Set --model.vision too."
 

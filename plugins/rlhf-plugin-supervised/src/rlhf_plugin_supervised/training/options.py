@@ -161,7 +161,7 @@ def _check_images(run: ExampleOptions, selections: Selections, labels: Labels) -
 
 
 def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tuple[str, str]]:
-    for name in ("samples", "samples_every", "tensorboard_images"):
+    for name in ("samples", "samples_every", "images"):
         yield f"log.{name}", "there are no rollouts. Leave that option out."
     if not run.eval.data:
         for name in ("every", "at_start", "batch_size"):
