@@ -1,7 +1,10 @@
 """Images on Ray: each process reads them from the run's folder, and between processes go references."""
 
 import json
+import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,8 +12,10 @@ import pytest
 pytest.importorskip("ray")
 
 from PIL import Image
+from safetensors.numpy import load_file
 from tests.deadlines import PATIENT_S
 from tests.images import SHOWS, noisy, saved
+from tests.plugins.vllm.torchvision_path import search_path
 
 from rlhf_core.contracts import Task, Trajectory, Turn, Uid
 from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan
@@ -33,10 +38,8 @@ PATIENT = ["--runtime.ray.start_timeout_s", str(PATIENT_S)]
 
 
 @pytest.fixture
-def train(tmp_path, monkeypatch, cluster):
-    """Runs ``rlhf train`` with a model that sees; returns the metrics of its steps."""
-    from rlhf_cli.main import main
-
+def workspace(tmp_path, monkeypatch):
+    """A folder with a model that sees, prompts with images, a reward and an environment."""
     write_tiny_vision_model(
         tmp_path / "model", hidden_size=16, num_heads=2, num_layers=1, vision_layers=1
     )
@@ -51,17 +54,46 @@ def train(tmp_path, monkeypatch, cluster):
     )
     (tmp_path / "shows.py").write_text(SHOWS)
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def words_of(output, *flags):
+    """Words of ``rlhf`` for a run of two small steps."""
+    small = ["--rollout.batch_size", "2", "--rollout.n_samples_per_prompt", "2"]
+    small += ["--rollout.max_new_tokens", "4", "--data.max_prompt_tokens", "100"]
+    small += ["--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"]
+    words = ["--model", "model", "--model.vision", "vlm", "--output", output, "--steps", "2"]
+    return ["train", *words, *small, *flags]
+
+
+def metrics_of(run):
+    """The metrics of a run's steps."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [line["metrics"] for line in map(json.loads, lines) if "metrics" in line]
+
+
+@pytest.fixture
+def train(workspace, cluster):
+    """Runs ``rlhf train`` with a model that sees; returns the metrics of its steps."""
+    from rlhf_cli.main import main
 
     def run(output, *flags):
-        small = ["--rollout.batch_size", "2", "--rollout.n_samples_per_prompt", "2"]
-        small += ["--rollout.max_new_tokens", "4", "--data.max_prompt_tokens", "100"]
-        small += ["--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"]
-        words = ["--model", "model", "--model.vision", "vlm", "--output", output, "--steps", "2"]
-        assert main(["train", *words, *small, *flags]) == 0
-        lines = (tmp_path / output / "metrics.jsonl").read_text().splitlines()
-        return [line["metrics"] for line in map(json.loads, lines) if "metrics" in line]
+        assert main(words_of(output, *flags)) == 0
+        return metrics_of(workspace / output)
 
     return run
+
+
+def train_apart(output, *flags):
+    """Run ``rlhf train`` in a process of its own, which finds torchvision for vLLM's processes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rlhf_cli", *words_of(output, *flags)],
+        env={**os.environ, "PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENT_S,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 @scale
@@ -76,6 +108,33 @@ def test_a_run_has_the_metrics_of_one_in_one_process(train, words, flags):
 
     assert here
     assert there == here
+
+
+@scale
+@slow
+def test_vllm_and_deepspeed_on_ray_train_what_one_process_trains(workspace):
+    """With vLLM in both, whose tokens a seed decides: two steps end with the same weights."""
+    pytest.importorskip("vllm")
+    pytest.importorskip("deepspeed")
+    vllm = ["--engine", "vllm", "--engine.vllm.kv_cache_gib", "0.25", "--engine.vllm.threads", "1"]
+    both = [*PROMPTS, *vllm, "--rollout.compared_share", "1", "--actor.adam.lr", "1e-3"]
+    spread = ["--runtime", "ray", "--backend", "deepspeed", *PATIENT]
+
+    train_apart("local", *both, "--runtime.local.threads", "1")
+    train_apart("ray", *both, *spread)
+
+    here, there = (metrics_of(workspace / name) for name in ("local", "ray"))
+    for step, expected in zip(there, here, strict=True):
+        assert step["mismatch/logprob_diff_max"] < 1e-4
+        assert step["policy/grad_norm"] > 0
+        assert step["reward/mean"] == expected["reward/mean"]
+    before, alone, spread_out = (
+        load_file(workspace / folder / "model.safetensors")
+        for folder in ("model", "local/model", "ray/model")
+    )
+    assert max(np.abs(alone[name] - before[name]).max() for name in before) > 1e-3
+    for name, weight in alone.items():
+        np.testing.assert_allclose(spread_out[name], weight, atol=1e-5, err_msg=name)
 
 
 @pytest.fixture

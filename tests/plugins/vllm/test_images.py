@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
+from tests.images import noisy, saved
+from tests.plugins.vllm.torchvision_path import search_path
+from tests.plugins.vlm.vlm_material import VLM
 
-from rlhf_core import RolloutError
+from rlhf_core import ConfigError, RolloutError
+from rlhf_core.contracts import EngineSpec, VisionSpec
+from rlhf_core.testing.tiny_vision import write_tiny_vision_model
+from rlhf_plugin_vllm.images.prompts import ImagePrompts
 from rlhf_plugin_vllm.requests import require_same_prompt
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
 WAIT_S = 3600
 """That of a hang: vLLM's processes start slowly on a machine that has other work."""
 TOLERANCE = 1e-4
 """Nats, float32: measured are 1e-6."""
 
 
-def search_path() -> str:
-    """The repository, and a torchvision: PyPI's for this torch is built for CUDA, and cannot be imported on a CPU."""
-    stand_ins = [] if importlib.util.find_spec("torchvision") else [str(HERE / "stand_ins")]
-    return os.pathsep.join([str(ROOT), *stand_ins])
-
-
 @pytest.fixture(
     scope="module",
-    params=["qwen2_5_vl", pytest.param("qwen3_vl", marks=pytest.mark.matrix)],
+    params=[
+        "qwen2_5_vl",
+        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("qwen3_vl", "internvl")),
+    ],
 )
 def found(request, tmp_path_factory) -> dict:
     """What one process of vLLM and a trainer found; it takes half a minute."""
@@ -76,6 +79,57 @@ def test_features_are_those_of_the_newest_weights(found):
 def test_new_weights_read_the_images_of_running_answers_again(found):
     assert found["versions"] == [1, 2]
     assert found["later"] < TOLERANCE
+
+
+@pytest.mark.scale
+@pytest.mark.slow
+@pytest.mark.matrix
+def test_an_adapter_with_factors_in_the_tower_is_served_merged(tmp_path):
+    write_tiny_vision_model(tmp_path / "model", num_layers=1, vision_layers=1)
+    (tmp_path / "a.png").write_bytes(saved(noisy(24, 16)))
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "<image>what?", "images": ["a.png"]}\n' * 4)
+    (tmp_path / "reward.py").write_text("def score(response):\n    return len(response) % 3\n")
+    words = ["train", "--model", "model", "--model.vision", "vlm", "--output", "run"]
+    words += ["--data", "rows.jsonl", "--data.chat", "--data.image_key", "images", "--steps", "2"]
+    words += ["--rollout.batch_size", "2", "--rollout.n_samples_per_prompt", "4"]
+    words += ["--rollout.max_new_tokens", "6", "--rollout.compared_share", "1"]
+    words += ["--data.max_prompt_tokens", "60", "--reward", "reward.py:score"]
+    words += ["--actor.adapter", "lora", "--actor.lora.serve", "merged", "--actor.adam.lr", "1e-2"]
+    words += ["--engine", "vllm", "--engine.vllm.kv_cache_gib", "0.25", "--log.progress", "off"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "rlhf_cli", *words],
+        env={**os.environ, "PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    lines = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
+    gaps = [line["metrics"]["mismatch/logprob_diff_max"] for line in lines if "metrics" in line]
+    assert len(gaps) == 2
+    assert max(gaps) < TOLERANCE
+    factors = load_file(tmp_path / "run/model/adapter_model.safetensors")
+    moved = [np.abs(factor).max() for name, factor in factors.items() if _is_moved(name)]
+    assert max(moved) > 1e-3
+
+
+def _is_moved(name: str) -> bool:
+    """Whether a factor is of the tower, and zero before it is trained."""
+    return ".visual." in name and "lora_B" in name
+
+
+def test_a_family_whose_tokens_of_images_look_ahead_is_refused(tmp_path):
+    path = write_tiny_vision_model(tmp_path / "gemma", "gemma3")
+    vision = VisionSpec(component=VLM, media_folder=str(tmp_path / "media"))
+    spec = EngineSpec(
+        model_path=str(path), dtype="float32", max_length=64, max_concurrency=1, eos_token_ids=(2,)
+    )
+
+    with pytest.raises(ConfigError, match=r"gemma: .* see each other in both directions.*embedded"):
+        ImagePrompts(spec, vision)
 
 
 def test_an_answer_to_other_tokens_is_refused(make_request):
