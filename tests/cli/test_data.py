@@ -245,6 +245,49 @@ def test_control_words_are_counted_with_a_model(write, capsys, tmp_path):
     assert (code, "warning" in output) == (0, False)
 
 
+def test_check_reads_images_of_conversations(write, tmp_path, capsys):
+    (tmp_path / "a.png").write_bytes(saved(noisy()))
+    (tmp_path / "b.png").write_bytes(saved(noisy(64, 64))[:300])
+
+    def row(*parts, answer="three"):
+        asked = [*({"type": "image", "image": name} for name in parts), text("how many?")]
+        return {
+            "talk": [
+                {"role": "user", "content": asked},
+                {"role": "assistant", "content": answer},
+            ]
+        }
+
+    def text(words):
+        return {"type": "text", "text": words}
+
+    rows = [row("a.png"), row("b.png"), row("a.png", "gone.png"), row("a.png", answer=[text("3")])]
+    rows += [row("a.png", answer=" "), row(*["a.png"] * 3), {"prompt": "x"}]
+    rows.append({"talk": [{"role": "user", "content": "no answer"}]})
+    rows.append({"talk": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})
+    file = write("rows.jsonl", *rows)
+
+    code, out = check(capsys, file, "--messages-key", "talk", "--max-images", "2")
+
+    assert code == 1
+    assert "rows.jsonl:1:" not in out
+    assert "rows.jsonl:2: the image's pixels cannot be decoded" in out
+    assert "rows.jsonl:3: there is no image file" in out
+    assert "rows.jsonl:4:" not in out
+    assert "rows.jsonl:5: message 2" in out
+    assert "rows.jsonl:6: there are 3 images in one sequence" in out
+    assert "rows.jsonl:7: expected a column 'talk'" in out
+    assert "rows.jsonl:8: expected a message of the assistant" in out
+    assert "rows.jsonl:9:" not in out
+
+
+def test_conversations_are_checked_without_a_model(write, capsys):
+    file = write("rows.jsonl", {"talk": []})
+
+    assert main(["data", "check", file, "--messages-key", "talk", "--model", "m"]) == 2
+    assert "Leave --model and --template" in capsys.readouterr().err
+
+
 def test_check_reads_images(write, tmp_path, capsys):
     (tmp_path / "a.png").write_bytes(saved(noisy()))
     (tmp_path / "b.png").write_bytes(saved(noisy())[:100])

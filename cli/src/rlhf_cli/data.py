@@ -32,6 +32,12 @@ Template = Annotated[
     str | None, typer.Option(help="format string over the row's columns, as --data.template")
 ]
 SystemPrompt = Annotated[str | None, typer.Option(help="as --data.system_prompt")]
+MessagesKey = Annotated[
+    str | None,
+    typer.Option(
+        help="column with whole conversations to learn from, as --data.messages_key of rlhf sft; without a model"
+    ),
+]
 Chat = Annotated[bool, typer.Option("--chat", help="as --data.chat")]
 ImageKey = Annotated[str | None, typer.Option(help="column with images, as --data.image_key")]
 Model = Annotated[
@@ -50,6 +56,7 @@ def check(
     template: Template = None,
     system_prompt: SystemPrompt = None,
     chat: Chat = False,
+    messages_key: MessagesKey = None,
     model: Model = None,
     max_prompt_tokens: Annotated[
         int | None, typer.Option(min=1, help="longer prompts are bad; needs --model")
@@ -89,7 +96,13 @@ def check(
         raise ConfigError(
             "--max-prompt-tokens needs --model to count tokens. Add --model, or use --max-prompt-characters."
         )
+    if messages_key is not None and (model is not None or template is not None):
+        raise ConfigError(
+            "--messages-key checks conversations without a model and without a template. Leave --model and --template "
+            "out; rlhf sft counts the tokens of conversations before it trains."
+        )
     expected = Expectations(
+        messages_key=messages_key,
         format=_format(prompt_key, template, system_prompt, chat, image_key),
         desk=MediaDesk(MediaOptions(limits=limits, allow_urls=allow_image_urls)),
         label_key=label_key,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..media.desk import MediaDesk
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
+from .learned.messages import answers_in, conversation_of, value_of, with_system_prompt
 from .prompts import length_problem, read_prompt, tokenize_rows
 from .row_images import RowImages
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
@@ -30,6 +31,9 @@ class Expectations:
 
     format: PromptFormat
     """Format of the prompts."""
+    messages_key: str | None = None
+    """Column with whole conversations to learn from, instead of prompts: each has an answer. Needs no renderer, since
+    what is learned of a conversation is tokenized where it is learned."""
     label_key: str | None = None
     """Name of a column that every row must have, for its reward."""
     id_key: str | None = None
@@ -120,6 +124,10 @@ def _measured(
     batch: list[tuple[int, Row | Unreadable]], expected: Expectations, images: RowImages
 ) -> Iterator[_Measured]:
     """Yield prompts with their lengths; a chat that the template refuses is a problem."""
+    if expected.messages_key is not None:
+        conversations = [_conversation(row, expected, images) for _, row in batch]
+        yield from (_Measured(chat, _characters(chat)) for chat in conversations)
+        return
     prompts = [read_prompt(row, expected.format, images) for _, row in batch]
     if expected.renderer is None:
         yield from (_Measured(prompt, _characters(prompt)) for prompt in prompts)
@@ -130,6 +138,23 @@ def _measured(
             yield _Measured(tokens, 0)
         else:
             yield _Measured(prompt, tokens.length, tokens.inert)
+
+
+def _conversation(
+    row: Row | Unreadable, expected: Expectations, images: RowImages
+) -> Prompt | RowProblem:
+    """Return the conversation of a row, or the row's problem."""
+    if isinstance(row, Unreadable):
+        return RowProblem("unreadable", row.reason)
+    key, system_prompt = expected.messages_key, expected.format.system_prompt
+    assert key is not None
+    try:
+        given = conversation_of(value_of(row, key, "messages_key"), key, parts=images.sees)
+        messages = images.chat(row, with_system_prompt(given, system_prompt))
+        answers_in(messages)
+    except RowProblem as problem:
+        return problem
+    return messages
 
 
 def _prompt_problems(
