@@ -103,8 +103,8 @@ FLAGS = {
     "share above one": ("--rollout.top_p 1.5", "--rollout.top_p: expected at most 1, got '1.5'"),
     "word for a switch": ("--data.chat maybe", "--data.chat: expected true or false, got 'maybe'"),
     "unknown choice": (
-        "--algo.kl.estimator k4",
-        "--algo.kl.estimator: expected 'k1', 'k2' or 'k3', got 'k4'",
+        "--algo.kl.tail k4",
+        "--algo.kl.tail: expected 'linear' or 'clamp', got 'k4'",
     ),
     "misspelled choice": ("--algo.loss.aggregation token_mean", "Did you mean 'token-mean'?"),
     "number without a value": ("--seed --steps 3", "--seed: expected a value"),

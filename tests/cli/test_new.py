@@ -82,7 +82,7 @@ def test_the_line_that_uses_a_component_is_printed_and_in_its_readme(rlhf, tmp_p
 @pytest.mark.parametrize(
     ("word", "kind"),
     [
-        ("estimator", "advantage_estimator"),
+        ("correction", "is_correction"),
         ("executor", "rollout_executor"),
         ("filter", "sample_filter"),
     ],
@@ -94,11 +94,18 @@ def test_the_last_word_of_a_kind_will_do(rlhf, tmp_path, word, kind):
     assert f"a plugin with a working {kind}" in out
 
 
-def test_a_last_word_of_two_kinds_names_both(rlhf, tmp_path):
-    code, _, err = rlhf("new", "plugin", "mine", "--kind", "loss", "--output", tmp_path)
+@pytest.mark.parametrize(
+    ("word", "kinds"),
+    [
+        ("loss", "policy_loss, preference_loss"),
+        ("estimator", "advantage_estimator, kl_estimator"),
+    ],
+)
+def test_a_last_word_of_two_kinds_names_both(rlhf, tmp_path, word, kinds):
+    code, _, err = rlhf("new", "plugin", "mine", "--kind", word, "--output", tmp_path)
 
     assert code == 2
-    assert "--kind loss: expected one of policy_loss, preference_loss" in err
+    assert f"--kind {word}: expected one of {kinds}" in err
 
 
 def test_a_new_environment_says_how_to_play_and_check_it(rlhf, tmp_path):

@@ -10,6 +10,7 @@ from rlhf_core.capabilities import (
     ENDS_AT_FLOOR,
     ENGINE_SEES,
     EXECUTOR_SEES,
+    NO_PULL,
     RUNTIME_SEES,
     SERVES_ADAPTERS,
 )
@@ -136,6 +137,11 @@ COMPONENTS = {
             "cut", config=Bounds, conflicts={"renormalized_sampling"}, needs={"rollout_logprobs"}
         )
     ],
+    "rlhf_kl_estimators": [
+        component("k1", factory=lambda config: lambda log_ratio: log_ratio, provides={NO_PULL}),
+        component("k2", factory=lambda config: lambda log_ratio: log_ratio.square() / 2),
+        component("k3", factory=lambda config: lambda log_ratio: log_ratio.abs()),
+    ],
     "rlhf_optimizers": [
         component("momentum", config=Momentum),
         component("plain", config=Inner, aliases=("simple",)),
@@ -161,7 +167,11 @@ DEFAULTS = {
     "engine": {"name": "fake_engine"},
     "backend": {"name": "table"},
     "rollout": {"executor": "one_turn"},
-    "algo": {"advantage": {"estimator": "mean_baseline"}, "loss": {"policy": "clip"}},
+    "algo": {
+        "advantage": {"estimator": "mean_baseline"},
+        "loss": {"policy": "clip"},
+        "kl": {"estimator": "k1"},
+    },
     "actor": {"optim": "plain"},
     "critic": {"optim": "plain"},
 }

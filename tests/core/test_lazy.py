@@ -117,10 +117,11 @@ def test_the_formulas_of_the_core_compile_into_one_graph():
     code = """
 import torch
 from rlhf_core.math import kl_estimate, token_log_ratios
+from rlhf_plugin_shaping.kl_estimators.k3 import k3
 
 def loss(policy, old, mask):
     ratio = token_log_ratios(policy, old, mask).exp()
-    return ratio + kl_estimate(policy, old, "k3", action_mask=mask)
+    return ratio + kl_estimate(policy, old, k3, action_mask=mask)
 
 policy, old = torch.randn(2, 3), torch.randn(2, 3)
 mask = torch.tensor([[True, True, False], [True, True, True]])

@@ -1,4 +1,5 @@
-"""A package outside of this repository decides prompts, rows and learning rates: it trains, is killed, and resumes."""
+"""A package outside of this repository decides prompts, rows, learning rates and the KL: it trains, is killed, and
+resumes."""
 
 import os
 import signal
@@ -28,7 +29,7 @@ packages = ["src/rlhf_plugin_outside"]
 """
 
 MODULE = '''
-"""A curriculum, rows without an end, and a learning rate in stairs."""
+"""A curriculum, rows without an end, a learning rate in stairs, and a KL that forgives what is near."""
 
 from itertools import count
 
@@ -91,6 +92,27 @@ class Stairs:
         return 1.0 - int(point.progress * self.config.steps) / (self.config.steps + 1)
 
 
+class ForgivingConfig(Config):
+    nats: float = Field(0.5, gt=0.0, description="a log-ratio that costs half of its square no more")
+
+
+class Forgiving:
+    """Half the square for near tokens, and a line for far ones: Huber's loss."""
+
+    def __init__(self, config: ForgivingConfig):
+        self.config = config
+
+    def __call__(self, log_ratio):
+        size, edge = log_ratio.abs(), self.config.nats
+        inside = size.clamp(max=edge)
+        return inside * (size - inside / 2)
+
+
+@hookimpl
+def rlhf_kl_estimators():
+    return [Component(name="forgiving", factory=Forgiving, config=ForgivingConfig, summary="Huber's")]
+
+
 @hookimpl
 def rlhf_prompt_samplers():
     return [Component(name="half_solved", factory=HalfSolved, summary="half-solved ones")]
@@ -126,6 +148,11 @@ lr_schedule = "stairs"
 warmup_ratio = 0.2
 [actor.stairs]
 steps = 2
+[algo.kl]
+mode = "loss"
+coef = 0.05
+estimator = "forgiving"
+forgiving.nats = 0.25
 [actor.adam]
 lr = 1e-3
 [train]
@@ -186,7 +213,7 @@ def python(*words, cwd=None, code=0, **environment):
 def test_its_components_keep_the_promises_of_their_kinds(package):
     shown = python("-m", "rlhf_cli.main", "check", "rlhf-plugin-outside", PYTHONPATH=package)
 
-    for component in ("half_solved", "numbers", "stairs"):
+    for component in ("half_solved", "numbers", "stairs", "forgiving"):
         assert component in shown
     assert "FAILED" not in shown
 
@@ -215,6 +242,12 @@ def test_a_run_with_its_components_is_killed_and_resumes_to_the_same_weights(pac
     # Six prompts are an epoch, so 24 draws in order would be four of each; the sampler prefers some.
     numbers = [sum(prompt == index for _, prompt in drawn) for index in range(6)]
     assert max(numbers) > 4
+    first, *later = [
+        line["metrics"]["kl/ref"] for line in metrics_without_times(whole) if "metrics" in line
+    ]
+    # The policy begins as its own reference, and then leaves it.
+    assert first == 0.0
+    assert later[-1] > 0.0
     rates = [
         line["metrics"]["policy/lr"] for line in metrics_without_times(whole) if "metrics" in line
     ]

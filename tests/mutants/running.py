@@ -11,6 +11,7 @@ from rlhf_core.plugins import Plugins
 from . import (
     adapter_bugs,
     estimator_bugs,
+    kl_bugs,
     loss_bugs,
     off_policy_bugs,
     preference_bugs,
@@ -33,6 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *adapter_bugs.MUTANTS,
     *sampler_bugs.MUTANTS,
     *schedule_bugs.MUTANTS,
+    *kl_bugs.MUTANTS,
 )
 
 

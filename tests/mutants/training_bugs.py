@@ -123,7 +123,7 @@ def rows_weigh_alike(right: Function) -> Function:
 
 
 def kl_upside_down(right: Function) -> Function:
-    def wrong(policy: Any, reference: Any, estimator: str, **options: Any) -> Any:
+    def wrong(policy: Any, reference: Any, estimator: Any, **options: Any) -> Any:
         return right(reference, policy, estimator, **options)
 
     return wrong

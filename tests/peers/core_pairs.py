@@ -23,12 +23,16 @@ from rlhf_core.math import (
     value_loss,
     whiten,
 )
+from rlhf_plugin_shaping.kl_estimators.k1 import k1
+from rlhf_plugin_shaping.kl_estimators.k2 import k2
+from rlhf_plugin_shaping.kl_estimators.k3 import k3
 
 from .batches import Batch
 from .pairs import Both, pair
 from .released import load
 from .stand_ins import trl_step
 
+KL_ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 THEIRS_IS_FLOAT32 = "it casts its inputs to float32"
 
 
@@ -111,7 +115,7 @@ def _clamped(batch: Batch, estimator: str) -> Tensor:
     return kl_estimate(
         batch.policy_logprobs,
         batch.ref_logprobs,
-        estimator,
+        KL_ESTIMATORS[estimator],
         tail="clamp",
         action_mask=batch.mask,
     )
@@ -169,7 +173,11 @@ def _openrlhf_unbiased_kl(estimator: str) -> None:
             unbiased_gradient=True,
         )
         ours = unbiased_kl(
-            batch.policy_logprobs, batch.old_logprobs, batch.ref_logprobs, estimator, batch.mask
+            batch.policy_logprobs,
+            batch.old_logprobs,
+            batch.ref_logprobs,
+            KL_ESTIMATORS[estimator],
+            batch.mask,
         )
         return Both(ours=ours[batch.mask], theirs=theirs[batch.mask].double())
 
@@ -188,11 +196,13 @@ def _verl_straight_through_kl(estimator: str) -> None:
         theirs = load("verl.trainer.ppo.core_algos").kl_penalty(
             policy, batch.ref_logprobs, f"{estimator}+"
         )
-        ours = unbiased_kl(policy, policy.detach(), batch.ref_logprobs, estimator, batch.mask)
+        ours = unbiased_kl(
+            policy, policy.detach(), batch.ref_logprobs, KL_ESTIMATORS[estimator], batch.mask
+        )
         return Both(ours=ours[batch.mask], theirs=theirs[batch.mask])
 
 
-for _estimator in ("k1", "k2", "k3"):
+for _estimator in KL_ESTIMATORS:
     _openrlhf_kl(_estimator)
     _verl_kl(_estimator)
     _openrlhf_unbiased_kl(_estimator)

@@ -13,10 +13,12 @@ from rlhf_plugin_covariance.covariance import KlCovConfig, KlCovLoss, kl_cov_los
 from rlhf_plugin_grpo.gspo import gspo_loss
 from rlhf_plugin_ppo.ppo import clipped_policy_loss
 from rlhf_plugin_sequence_losses.luspo import luspo_loss
+from rlhf_plugin_shaping.kl_estimators.k1 import k1
+from rlhf_plugin_shaping.kl_estimators.k3 import k3
 from rlhf_plugin_supervised.distill import top_k_kl
 
 from .batches import VOCABULARY, ragged, rows_of
-from .core_pairs import step_mean
+from .core_pairs import KL_ESTIMATORS, step_mean
 from .correction_pairs import kept_weights, ours
 from .differences import difference
 from .distillation_pairs import top_logprobs
@@ -62,7 +64,9 @@ def _unbounded_kl(estimator: str) -> None:
     def compute(agreeing: bool) -> Both:
         policy, ref = _far_apart(3.0 if agreeing else 30.0)
         theirs = load("verl.trainer.ppo.core_algos").kl_penalty(policy, ref, estimator)
-        return Both(ours=kl_estimate(policy, ref, estimator, tail="clamp"), theirs=theirs)
+        return Both(
+            ours=kl_estimate(policy, ref, KL_ESTIMATORS[estimator], tail="clamp"), theirs=theirs
+        )
 
 
 def _tangent_of_k3(
@@ -79,7 +83,7 @@ def _tangent_of_k3(
     )
     def compute(agreeing: bool) -> Both:
         policy, ref = _far_apart(-2.5 if agreeing else -5.0)
-        return Both(ours=kl_estimate(policy, ref, "k3"), theirs=estimate(policy, ref).double())
+        return Both(ours=kl_estimate(policy, ref, k3), theirs=estimate(policy, ref).double())
 
 
 def _verl_k3(policy: Tensor, ref: Tensor) -> Tensor:
@@ -120,7 +124,7 @@ def trl_unbounded_k3(agreeing: bool) -> Both:
     far = torch.where(batch.last, 2.0 if agreeing else 30.0, 0.0)
     with torch.no_grad():
         batch.ref_logprobs.copy_(torch.where(batch.mask, batch.policy_logprobs + far, 0.0))
-    kl = kl_estimate(batch.policy_logprobs, batch.ref_logprobs, "k3", action_mask=batch.mask)
+    kl = kl_estimate(batch.policy_logprobs, batch.ref_logprobs, k3, action_mask=batch.mask)
     ours = ours_clipped(batch, by_row=True, high=0.2) + 0.1 * step_mean(batch, kl)
     return Both(ours=ours, theirs=trl_loss(batch, "dapo", beta=0.1))
 
@@ -256,7 +260,7 @@ def kept_dtype(agreeing: bool) -> Both:
     policy, ref = _far_apart(0.5 if agreeing else 1e-9)
     scale = 1.0 if agreeing else 1e9
     theirs = load("openrlhf.models.utils").compute_approx_kl(policy, ref)
-    return Both(ours=kl_estimate(policy, ref, "k1") * scale, theirs=theirs.double() * scale)
+    return Both(ours=kl_estimate(policy, ref, k1) * scale, theirs=theirs.double() * scale)
 
 
 def _number(value: float) -> Tensor:

@@ -20,6 +20,7 @@ from rlhf_plugin_ppo.ppo import clipped_policy_loss
 from rlhf_plugin_sequence_losses.gmpo import gmpo_loss
 from rlhf_plugin_sequence_losses.luspo import luspo_loss
 from rlhf_plugin_sequence_losses.vespo import vespo_loss
+from rlhf_plugin_shaping.kl_estimators.k3 import k3
 from rlhf_plugin_soft_losses.gpg import gpg_loss
 from rlhf_plugin_soft_losses.sapo import sapo_loss
 
@@ -135,7 +136,7 @@ for _type, _mode in (
 
 @pair("trl", TRL_LOSS, "math.kl_estimate", case="dapo, KL in the loss", gradient=TO_POLICY)
 def trl_kl_in_loss(batch: Batch) -> Both:
-    kl = kl_estimate(batch.policy_logprobs, batch.ref_logprobs, "k3", action_mask=batch.mask)
+    kl = kl_estimate(batch.policy_logprobs, batch.ref_logprobs, k3, action_mask=batch.mask)
     ours = ours_clipped(batch, by_row=True, high=0.2) + 0.3 * step_mean(batch, kl)
     return Both(ours=ours, theirs=trl_loss(batch, "dapo", beta=0.3))
 

@@ -156,7 +156,7 @@ def write_package(name: str, kind: str, output: Path) -> Path:
 def _package(name: str, kind: str) -> Package:
     wanted = kind.replace("-", "_")
     if wanted not in KINDS:
-        # The last word of a kind will do where it is that of one kind: estimator, executor, correction.
+        # The last word of a kind will do where it is that of one kind: executor, correction, filter.
         meant = [known for known in KINDS if known.endswith(f"_{wanted}")]
         if len(meant) != 1:
             raise ConfigError(f"--kind {kind}: expected one of {', '.join(meant or KINDS)}")

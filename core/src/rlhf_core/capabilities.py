@@ -33,6 +33,11 @@ CREDITS_TOKENS = "credits_tokens"
 those before it. Rewards with ``RewardResult.step_rewards`` need it."""
 UNPAIRED_ANSWERS = "unpaired_answers"
 """Word of a preference loss that takes chosen and rejected answers which need not be of the same prompts."""
+UNBIASED_KL = "unbiased_kl"
+"""Word of a KL estimator whose mean over the policy's samples is KL(policy || reference)."""
+NO_PULL = "no_pull"
+"""Word of a KL estimator whose gradient as a term of the loss is zero on average, so that it holds the policy back in
+rewards alone. Runs with it in the loss are refused, but for ``algo.kl.unbiased_gradient``."""
 ENDS_AT_FLOOR = "ends_at_floor"
 """Word of a learning-rate schedule that ends at ``SchedulePoint.min_lr_ratio``."""
 ONE_PROCESS = "one_process"
@@ -133,6 +138,8 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     APPLIES_IS_WEIGHTS: "the policy loss multiplies itself by the correction's weights",
     PREPARES_STEP: "the policy loss looks at the whole optimizer step first (PreparingLoss)",
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
+    UNBIASED_KL: "the KL estimator's mean over samples is the KL",
+    NO_PULL: "the KL estimator's gradient as a loss is zero on average",
     ENDS_AT_FLOOR: "the learning-rate schedule ends at the role's min_lr_ratio",
     ONE_PROCESS: "the reward holds something of which there should be only one, such as a model",
     SEVERAL_RANKS: "the training backend works with several ranks",

@@ -32,6 +32,7 @@ CALLED_KINDS = frozenset(
         "rlhf_policy_losses",
         "rlhf_preference_losses",
         "rlhf_is_corrections",
+        "rlhf_kl_estimators",
         "rlhf_lr_schedules",
     }
 )

@@ -30,6 +30,7 @@ COMPONENT_HOOKS: Mapping[str, str] = {
     "rlhf_policy_losses": "policy loss",
     "rlhf_preference_losses": "preference loss",
     "rlhf_is_corrections": "IS correction",
+    "rlhf_kl_estimators": "KL estimator",
     "rlhf_sample_filters": "sample filter",
     "rlhf_optimizers": "optimizer",
     "rlhf_lr_schedules": "learning-rate schedule",
@@ -101,6 +102,11 @@ def rlhf_preference_losses() -> Components:
 @hookspec
 def rlhf_is_corrections() -> Components:
     """Return IS corrections (``contracts.IsCorrection``), chosen with ``--algo.correction.kind``."""
+
+
+@hookspec
+def rlhf_kl_estimators() -> Components:
+    """Return KL estimators (``contracts.KlEstimator``), chosen with ``--algo.kl.estimator``."""
 
 
 @hookspec

@@ -33,6 +33,11 @@ ALLOWED = {
             "testing/conformance/kinds/backends.py",
         )
     },
+    **{
+        (path, name): "an estimate between sampler and trainer"
+        for path in ("math/mismatch.py", "math/importance.py")
+        for name in ("k1", "k2", "k3")
+    },
     ("loop/describe.py", "constant"): "a rate without a schedule",
     ("math/importance.py", "clip"): "a mode of importance weights",
     ("data/learned/chat_spans.py", "function"): "a key of tool calls",
@@ -107,6 +112,7 @@ def test_every_required_selector_has_a_default():
         "rollout.executor",
         "algo.advantage.estimator",
         "algo.loss.policy",
+        "algo.kl.estimator",
         "actor.optim",
         "critic.optim",
     ]

@@ -49,6 +49,9 @@ estimator = "discounted"
 discounted.gamma = 0.5
 [algo.loss]
 policy = "clip"
+[algo.kl]
+estimator = "k2"
+coef = 0.1
 [actor]
 optim = "momentum"
 max_norm = "none"
@@ -73,6 +76,8 @@ AS_FLAGS = """
 --estimator discounted
 --algo.advantage.discounted.gamma 0.5
 --loss clip
+--algo.kl.estimator k2
+--algo.kl.coef 0.1
 --optim momentum
 --actor.max_norm none
 --actor.momentum.betas 0.5 0.6

@@ -41,7 +41,11 @@ def run_config() -> Callable[..., RunConfig]:
                 "data": data,
                 "eval": eval or {},
                 "rollout": {"executor": "x", "batch_size": batch_size},
-                "algo": {"advantage": {"estimator": "x"}, "loss": {"policy": "x"}},
+                "algo": {
+                    "advantage": {"estimator": "x"},
+                    "loss": {"policy": "x"},
+                    "kl": {"estimator": "x"},
+                },
                 "actor": {"optim": "x"},
                 "critic": {"optim": "x"},
                 "engine": {"name": "x"},

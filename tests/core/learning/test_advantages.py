@@ -9,6 +9,7 @@ from rlhf_core.errors import NonFiniteError, PluginError
 from rlhf_core.learning.advantages import advantages
 from rlhf_core.learning.model_outputs import ModelOutputs
 from rlhf_core.learning.reward_batch import KlPenalty
+from rlhf_plugin_shaping.kl_estimators.k1 import k1
 
 NOTHING = ModelOutputs(columns={})
 
@@ -23,7 +24,7 @@ def test_the_measured_kl_does_not_depend_on_the_coefficient(batch):
             batch,
             ModelOutputs(columns=columns),
             constant(1.0),
-            KlPenalty(coef=coef, estimator="k1"),
+            KlPenalty(coef=coef, estimator=k1),
         )
         assert metrics["kl/ref"].value() == pytest.approx((0.5 - 1 + 0 + 0 + 2) / 5)
 

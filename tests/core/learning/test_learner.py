@@ -25,7 +25,11 @@ OPTIONS = {
         "max_new_tokens": 8,
     },
     "reward": {"use": ["exact_match"]},
-    "algo": {"advantage": {"estimator": "reinforce_baseline"}, "loss": {"policy": "ppo"}},
+    "algo": {
+        "advantage": {"estimator": "reinforce_baseline"},
+        "loss": {"policy": "ppo"},
+        "kl": {"estimator": "k1"},
+    },
     "actor": {"optim": "adam"},
     "critic": {"optim": "adam"},
     "runtime": {"name": "local"},
@@ -85,7 +89,12 @@ class Learning:
         }
         chosen = self.resolved.one("algo.advantage.estimator")
         estimator = chosen.registered.build(chosen.options)
-        parts = LearningParts(estimator=estimator)
+        kl, options = self.resolved.one("algo.kl.estimator"), self.resolved.run.algo.kl
+        in_reward = options.coef > 0 and options.mode == "reward"
+        parts = LearningParts(
+            estimator=estimator,
+            kl_estimator=kl.registered.build(kl.options) if in_reward else None,
+        )
         self.learner = BatchLearner(self.resolved, demands_of(self.resolved), self.roles, parts)
         self.batch = batch
 

@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
+from rlhf_core import NonFiniteError
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid, metric_values
 from rlhf_core.learning.model_outputs import ModelOutputs
 from rlhf_core.learning.reward_batch import KlPenalty, group_metrics, make_reward_batch
+from rlhf_plugin_shaping.kl_estimators.k1 import k1
 
 NOTHING = ModelOutputs(columns={})
 
@@ -81,7 +84,7 @@ def test_a_kl_in_the_reward_acts_on_every_action(batch):
         "ref_logprobs": np.float32([-1.5, -1.0, -0.5, -1.0, -3.0]),
     }
     made = make_reward_batch(
-        batch, ModelOutputs(columns=columns), KlPenalty(coef=0.1, estimator="k1")
+        batch, ModelOutputs(columns=columns), KlPenalty(coef=0.1, estimator=k1)
     )
 
     # k1 = old - ref = .5, -1, 0 | 0, 2; times -0.1
@@ -135,7 +138,26 @@ def test_token_rewards_are_openrlhfs_after_clipping():
     batch = replace(batch, reward=batch.reward.clip(-10.0, 10.0))
     outputs = ModelOutputs(columns={"old_logprobs": k, "ref_logprobs": np.zeros(6, np.float32)})
 
-    made = make_reward_batch(batch, outputs, KlPenalty(coef=0.5, estimator="k1"))
+    made = make_reward_batch(batch, outputs, KlPenalty(coef=0.5, estimator=k1))
 
     expected = torch.tensor([[-0.05, 0.9, 0, 0], [-0.05, -0.05, -0.05, -10.05]])
     torch.testing.assert_close(made.token_rewards, expected)
+
+
+def test_an_estimate_that_is_not_finite_names_the_estimator_and_the_log_ratio(batch):
+    columns = {
+        "old_logprobs": np.array([-1.0, -2.0, -3.0, -1.0, -1.0], np.float32),
+        "ref_logprobs": np.array([-1.0, -4.0, -3.0, -1.0, -1.0], np.float32),
+    }
+    kl = KlPenalty(
+        coef=0.1,
+        estimator=lambda log_ratio: torch.where(log_ratio > 1, torch.nan, log_ratio),
+        label="--algo.kl.estimator mine (my-plugin 3.1)",
+    )
+
+    with pytest.raises(NonFiniteError) as caught:
+        make_reward_batch(batch, ModelOutputs(columns=columns), kl)
+
+    assert str(caught.value).startswith(
+        "--algo.kl.estimator mine (my-plugin 3.1): it gave nan for the log-ratio 2; expected a finite"
+    )

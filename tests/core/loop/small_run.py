@@ -41,7 +41,11 @@ OPTIONS = {
         "max_new_tokens": 8,
     },
     "reward": {"use": ["letters"], "letters": {"isolate": False}, "shapers": ["counting"]},
-    "algo": {"advantage": {"estimator": "reinforce_baseline"}, "loss": {"policy": "ppo"}},
+    "algo": {
+        "advantage": {"estimator": "reinforce_baseline"},
+        "loss": {"policy": "ppo"},
+        "kl": {"estimator": "k1"},
+    },
     "actor": {"optim": "adam"},
     "critic": {"optim": "adam"},
     "train": {"steps": 3},

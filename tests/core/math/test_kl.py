@@ -6,18 +6,21 @@ import math
 import pytest
 import torch
 
-from rlhf_core.errors import NonFiniteError
+from rlhf_core.errors import NonFiniteError, PluginError
 from rlhf_core.math import adapted_kl_coef, kl_estimate
+from rlhf_plugin_shaping.kl_estimators.k1 import k1
+from rlhf_plugin_shaping.kl_estimators.k2 import k2
+from rlhf_plugin_shaping.kl_estimators.k3 import k3
 
-ESTIMATORS = ["k1", "k2", "k3"]
+ESTIMATORS = [k1, k2, k3]
 
 
 @pytest.mark.parametrize(
     ("estimator", "expected"),
     [
-        ("k1", [0.5, -1.0, 0.0]),
-        ("k2", [0.125, 0.5, 0.0]),  # 0.25 / 2, 1 / 2
-        ("k3", [0.106531, 0.718282, 0.0]),  # e^-0.5 - 1 + 0.5, e^1 - 1 - 1
+        (k1, [0.5, -1.0, 0.0]),
+        (k2, [0.125, 0.5, 0.0]),  # 0.25 / 2, 1 / 2
+        (k3, [0.106531, 0.718282, 0.0]),  # e^-0.5 - 1 + 0.5, e^1 - 1 - 1
     ],
 )
 def test_each_estimator_by_hand(estimator, expected):
@@ -35,7 +38,7 @@ def test_k1_and_k3_have_the_kl_as_expectation():
     q = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     exact = (p * (p.log() - q.log())).sum().item()
 
-    for estimator in ("k1", "k3"):
+    for estimator in (k1, k3):
         mean = (p * kl_estimate(p.log(), q.log(), estimator)).sum().item()
         assert mean == pytest.approx(exact, rel=1e-12)
 
@@ -44,7 +47,7 @@ def test_the_gradient_of_k2_is_that_of_the_kl():
     """E_p[grad k2] = grad KL(p || q) with respect to the logits, while E_p[grad k1] = 0."""
     q = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64).log()
 
-    def gradient(estimator: str | None) -> torch.Tensor:
+    def gradient(estimator) -> torch.Tensor:
         logits = torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64, requires_grad=True)
         logprobs = logits.log_softmax(0)
         if estimator is None:
@@ -54,11 +57,11 @@ def test_the_gradient_of_k2_is_that_of_the_kl():
         (grad,) = torch.autograd.grad(loss, logits)
         return grad
 
-    torch.testing.assert_close(gradient("k2"), gradient(None))
-    torch.testing.assert_close(gradient("k1"), torch.zeros(3, dtype=torch.float64))
+    torch.testing.assert_close(gradient(k2), gradient(None))
+    torch.testing.assert_close(gradient(k1), torch.zeros(3, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("estimator", ["k2", "k3"])
+@pytest.mark.parametrize("estimator", [k2, k3])
 def test_k2_and_k3_are_never_negative(estimator):
     # In float32, where k3 written as exp(-l) - 1 + l is negative for tiny l.
     log_ratio = torch.cat([torch.logspace(-8, 1, 200), -torch.logspace(-8, 1, 200)])
@@ -106,15 +109,18 @@ def test_gradients_are_right(estimator):
 def test_half_precision_log_probs_are_compared_in_single():
     policy = torch.tensor([-1.0], dtype=torch.bfloat16)
 
-    assert kl_estimate(policy, policy, "k3").dtype == torch.float32
+    assert kl_estimate(policy, policy, k3).dtype == torch.float32
 
 
-def test_an_unknown_estimator_is_refused():
-    with pytest.raises(ValueError, match=r"'k4': expected 'k1', 'k2' or 'k3'"):
-        kl_estimate(torch.zeros(1), torch.zeros(1), "k4")
+def test_an_estimator_that_adds_tokens_up_is_refused():
+    with pytest.raises(PluginError, match=r"returned shape \(\); expected \(3,\)"):
+        kl_estimate(torch.zeros(3), torch.zeros(3), torch.sum)
+
+
+def test_an_unknown_tail_is_refused():
     with pytest.raises(ValueError, match=r"'flat'.* expected 'linear' or 'clamp'"):
         # Without the check of types at run time, which is of the tests alone.
-        inspect.unwrap(kl_estimate)(torch.zeros(1), torch.zeros(1), "k3", tail="flat")
+        inspect.unwrap(kl_estimate)(torch.zeros(1), torch.zeros(1), k3, tail="flat")
 
 
 def slopes(log_ratio, estimator, tail):
@@ -132,7 +138,7 @@ def test_a_token_farther_away_is_pulled_no_less(estimator):
     slope = slopes(log_ratio, estimator, "linear")
 
     assert (slope.diff() >= 0).all()
-    if estimator != "k1":
+    if estimator is not k1:
         assert (slope[log_ratio < -1e-3] < 0).all()
         assert (slope[log_ratio > 1e-3] > 0).all()
 
@@ -141,19 +147,19 @@ def test_the_clamp_lets_go_of_the_tokens_that_are_farthest_away():
     """The slope of k3 is 1 - e^2.5 = -11.18 at -2.5, and 0 at -2.7; that of its tangent is 1 - e^2.61 = -12.61."""
     log_ratio = torch.tensor([-2.5, -2.7, -5.0, -20.0])
 
-    clamped, linear = slopes(log_ratio, "k3", "clamp"), slopes(log_ratio, "k3", "linear")
+    clamped, linear = slopes(log_ratio, k3, "clamp"), slopes(log_ratio, k3, "linear")
 
     assert clamped.tolist() == pytest.approx([-11.1825, 0.0, 0.0, 0.0], abs=1e-4)
     assert linear.tolist() == pytest.approx([-11.1825, -12.6109, -12.6109, -12.6109], abs=1e-4)
 
 
-@pytest.mark.parametrize(("estimator", "low", "high"), [("k2", -4.47, 4.47), ("k3", -2.61, 10.99)])
+@pytest.mark.parametrize(("estimator", "low", "high"), [(k2, -4.47, 4.47), (k3, -2.61, 10.99)])
 @pytest.mark.parametrize("tail", ["linear", "clamp"])
 def test_below_10_nats_both_tails_are_the_formula(estimator, low, high, tail):
     log_ratio = torch.linspace(low, high, 501, dtype=torch.float64)
     exact = {
-        "k2": log_ratio.square() / 2,
-        "k3": (-log_ratio).exp() - 1 + log_ratio,
+        k2: log_ratio.square() / 2,
+        k3: (-log_ratio).exp() - 1 + log_ratio,
     }[estimator]
 
     actual = kl_estimate(log_ratio, torch.zeros_like(log_ratio), estimator, tail=tail)
@@ -165,11 +171,11 @@ def test_the_tangents_by_hand():
     """k2 is 10 at sqrt(20) = 4.472136 with that slope; k3 is 10 at -2.610869 with the slope 1 - e^2.610869."""
     far = torch.tensor([-6.0, 6.0], dtype=torch.float64)
 
-    k2, k3 = (kl_estimate(far, torch.zeros(2), estimator) for estimator in ("k2", "k3"))
+    half, exponential = (kl_estimate(far, torch.zeros(2), estimator) for estimator in (k2, k3))
 
     # 4.472136 * 6 - 10; 10 + 12.610869 * (6 - 2.610869), and e^-6 - 1 + 6.
-    assert k2.tolist() == pytest.approx([16.832816, 16.832816], abs=1e-6)
-    assert k3.tolist() == pytest.approx([52.739896, 5.002479], abs=1e-5)
+    assert half.tolist() == pytest.approx([16.832816, 16.832816], abs=1e-6)
+    assert exponential.tolist() == pytest.approx([52.739896, 5.002479], abs=1e-5)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -207,7 +213,7 @@ def test_a_policy_five_nats_away_is_pulled_back(tail, returns):
     optimizer = torch.optim.SGD([logits], lr=0.05)
     for _ in range(200):
         logprobs = logits.log_softmax(0)
-        loss = kl_estimate(logprobs[:1], reference[:1], "k3", tail=tail).sum()
+        loss = kl_estimate(logprobs[:1], reference[:1], k3, tail=tail).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

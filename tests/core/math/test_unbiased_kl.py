@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from rlhf_core.math import kl_estimate, unbiased_kl
+from rlhf_plugin_shaping.kl_estimators.k1 import k1
+from rlhf_plugin_shaping.kl_estimators.k2 import k2
+from rlhf_plugin_shaping.kl_estimators.k3 import k3
 
-ESTIMATORS = ["k1", "k2", "k3"]
+ESTIMATORS = [k1, k2, k3]
 POLICY = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
 REFERENCE = torch.tensor([-1.5, -1.0, -0.5], dtype=torch.float64)
 OLD = torch.tensor([-1.2, -1.0, -0.5], dtype=torch.float64)
@@ -33,7 +36,7 @@ def test_the_gradient_is_the_weighted_log_ratio_for_every_estimator(estimator):
 
 @pytest.mark.parametrize(
     ("estimator", "expected"),
-    [("k1", [1.0, 1.0, 1.0]), ("k2", [0.5, -1.0, 0.0]), ("k3", [0.393469, -1.718282, 0.0])],
+    [(k1, [1.0, 1.0, 1.0]), (k2, [0.5, -1.0, 0.0]), (k3, [0.393469, -1.718282, 0.0])],
 )
 def test_the_plain_estimators_have_other_gradients(estimator, expected):
     """The numbers are also those of OpenRLHF 0.11.2: what the unbiased gradient replaces."""
@@ -55,9 +58,9 @@ def test_the_value_is_the_estimators(estimator):
 
 def test_on_policy_the_gradient_is_that_of_k2():
     policy = POLICY.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(kl_estimate(policy, REFERENCE, "k2").sum(), policy)
+    (expected,) = torch.autograd.grad(kl_estimate(policy, REFERENCE, k2).sum(), policy)
 
-    torch.testing.assert_close(gradient_of(POLICY, POLICY, REFERENCE, "k3"), expected)
+    torch.testing.assert_close(gradient_of(POLICY, POLICY, REFERENCE, k3), expected)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -78,14 +81,14 @@ def test_in_expectation_it_is_the_gradient_of_the_exact_kl_off_policy(estimator)
 
 def test_the_weight_is_at_most_ten():
     """e^5 = 148 becomes 10; times l = 0.5."""
-    actual = gradient_of(torch.tensor([-1.0]), torch.tensor([-6.0]), torch.tensor([-1.5]), "k3")
+    actual = gradient_of(torch.tensor([-1.0]), torch.tensor([-6.0]), torch.tensor([-1.5]), k3)
 
     torch.testing.assert_close(actual, torch.tensor([5.0]))
 
 
 def test_beyond_the_clamp_a_token_is_still_pulled_back():
     """l = -20 counts as -10, and so does the gradient, where the plain estimators have none."""
-    actual = gradient_of(torch.tensor([-21.0]), torch.tensor([-21.0]), torch.tensor([-1.0]), "k3")
+    actual = gradient_of(torch.tensor([-21.0]), torch.tensor([-21.0]), torch.tensor([-1.0]), k3)
 
     torch.testing.assert_close(actual, torch.tensor([-10.0]))
 
@@ -94,7 +97,7 @@ def test_neither_old_nor_reference_gets_a_gradient():
     old, reference = OLD.clone().requires_grad_(), REFERENCE.clone().requires_grad_()
     policy = POLICY.clone().requires_grad_()
 
-    unbiased_kl(policy, old, reference, "k1").sum().backward()
+    unbiased_kl(policy, old, reference, k1).sum().backward()
 
     assert old.grad is None
     assert reference.grad is None
@@ -122,13 +125,13 @@ def test_extremes_are_finite(difference):
     policy = torch.tensor([-2e4])
 
     for old, reference in ((policy + difference, policy), (policy, policy + difference)):
-        value = unbiased_kl(policy, old, reference, "k3")
+        value = unbiased_kl(policy, old, reference, k3)
         assert torch.isfinite(value).all(), value
-        gradient = gradient_of(policy, old, reference, "k3")
+        gradient = gradient_of(policy, old, reference, k3)
         assert torch.isfinite(gradient).all(), gradient
 
 
 def test_half_precision_is_computed_in_float32():
     halves = [column.bfloat16() for column in (POLICY, OLD, REFERENCE)]
 
-    assert unbiased_kl(*halves, "k3").dtype == torch.float32
+    assert unbiased_kl(*halves, k3).dtype == torch.float32

@@ -76,6 +76,9 @@ def refs():
         reads_entropy=ref("rlhf_policy_losses", "reads_entropy"),
         square=ref("rlhf_policy_losses", "square"),
         correction=ref("rlhf_is_corrections", "far_tokens"),
+        k1=ref("rlhf_kl_estimators", "k1"),
+        k2=ref("rlhf_kl_estimators", "k2"),
+        k3=ref("rlhf_kl_estimators", "k3"),
     )
 
 
@@ -88,6 +91,9 @@ def plugins(refs):
         (refs.reads_entropy, PolicyGradient, (), ("entropy",)),
         (refs.square, Square, (), ()),
         (refs.correction, FarTokens, (), ()),
+        (refs.k1, lambda config: lambda log_ratio: log_ratio, (), ()),
+        (refs.k2, lambda config: lambda log_ratio: log_ratio**2 / 2, (), ()),
+        (refs.k3, lambda config: lambda log_ratio: torch.expm1(-log_ratio) + log_ratio, (), ()),
     ):
         component = Component(
             name=named.name.partition(":")[2],

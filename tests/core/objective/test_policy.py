@@ -79,7 +79,7 @@ def test_it_is_the_sum_over_tokens(
         loss=refs.own_weights if correction == "left_to_the_loss" else refs.loss,
         aggregation=aggregation,
         correction=None if correction == "none" else refs.correction,
-        kl_estimator="k2" if kl == "unbiased" else kl,
+        kl_estimator=kl and getattr(refs, "k2" if kl == "unbiased" else kl),
         kl_unbiased_gradient=kl == "unbiased",
         entropy_bonus=rest,
         terms=tuple(term(weight=weight, aggregation=other) for weight, other in others),
@@ -114,7 +114,7 @@ def test_it_does_not_depend_on_the_micro_batches(
     objective = built(
         aggregation=aggregation,
         correction=refs.correction,
-        kl_estimator="k3",
+        kl_estimator=refs.k3,
         entropy_bonus=True,
         terms=(term(),),
     )
@@ -139,7 +139,7 @@ def test_it_does_not_depend_on_the_micro_batches(
 
 def test_padding_gets_no_gradient_and_has_no_effect(built, batch, plan, leaves, refs):
     """A grid with two columns more than the longest row gives the same loss, to the bit."""
-    objective = built(correction=refs.correction, kl_estimator="k3", entropy_bonus=True)
+    objective = built(correction=refs.correction, kl_estimator=refs.k3, entropy_bonus=True)
     logprobs, entropies = leaves()
     scores = ActionScores(logprobs=logprobs, entropies=entropies)
     narrow = ActionGrid.of(np.array(LENGTHS), torch.device("cpu"))

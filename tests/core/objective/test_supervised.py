@@ -14,7 +14,7 @@ GRID = ActionGrid.of(np.array([2, 1, 3]), torch.device("cpu"))
 def test_the_terms_on_supervised_rows_alone_count(built, leaves, term, refs):
     objective = built(
         entropy_bonus=True,
-        kl_estimator="k3",
+        kl_estimator=refs.k3,
         terms=(term(rows="supervised", weight=0.5), term(rows="rollouts", weight=7.0)),
     )
     logprobs, entropies = leaves()

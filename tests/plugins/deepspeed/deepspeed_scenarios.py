@@ -14,6 +14,7 @@ import torch
 from deepspeed_material import (
     ADAMW,
     DISTILLING,
+    EXPONENTIAL,
     KINDS,
     LAMB,
     LOSS,
@@ -135,7 +136,7 @@ def gradient(place: Place, found: Found) -> None:
         objective = PolicyObjective(
             loss=LOSS,
             aggregation=mode,
-            kl_estimator="k3",
+            kl_estimator=EXPONENTIAL,
             entropy_bonus=True,
             terms=(LossTerm(loss=LOSS, weight=0.3, aggregation=mode, rows="supervised"),),
         )

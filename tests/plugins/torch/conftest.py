@@ -106,6 +106,9 @@ LOSS = ComponentRef(kind="rlhf_policy_losses", name="test:policy_gradient")
 OWN_WEIGHTS = ComponentRef(kind="rlhf_policy_losses", name="test:own_weights")
 HALF = ComponentRef(kind="rlhf_is_corrections", name="test:half")
 ADAMW = ComponentRef(kind="rlhf_optimizers", name="test:adamw")
+K1, K2, K3 = (
+    ComponentRef(kind="rlhf_kl_estimators", name=f"test:{name}") for name in ("k1", "k2", "k3")
+)
 SGD = ComponentRef(kind="rlhf_optimizers", name="test:sgd")
 FAST_ADAM = ComponentRef(kind="rlhf_optimizers", name="test:fast_adam")
 FLOAT32_NORMS = ComponentRef(kind="rlhf_model_adapters", name="test:float32_norms")
@@ -120,6 +123,9 @@ def plugins() -> Plugins:
         (HALF, HalfWeights, ()),
         (ADAMW, PlainAdamW, ()),
         (SGD, Sgd, ()),
+        (K1, lambda config: lambda log_ratio: log_ratio, ()),
+        (K2, lambda config: lambda log_ratio: log_ratio**2 / 2, ()),
+        (K3, lambda config: lambda log_ratio: torch.expm1(-log_ratio) + log_ratio, ()),
         (FAST_ADAM, FastAdam, ()),
         (FLOAT32_NORMS, Float32Norms, ()),
     ):
@@ -210,6 +216,9 @@ def _refs() -> SimpleNamespace:
         half=HALF,
         adamw=ADAMW,
         sgd=SGD,
+        k1=K1,
+        k2=K2,
+        k3=K3,
         fast_adam=FAST_ADAM,
         float32_norms=FLOAT32_NORMS,
     )

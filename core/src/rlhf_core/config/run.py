@@ -174,8 +174,9 @@ class KlSection(Config):
     coef: float = Field(
         0.0, ge=0.0, le=100.0, description="0: no KL, and no reference model for it"
     )
-    estimator: Literal["k1", "k2", "k3"] = Field(
-        "k1", description="per-token estimator of KL(policy || reference)"
+    estimator: str = Field(
+        description="per-token estimator of KL(policy || reference); its options, if any, are in the section named "
+        "after it"
     )
     tail: Literal["linear", "clamp"] = Field(
         "linear",
@@ -214,9 +215,9 @@ class TeacherSection(Config):
 class AlgoConfig(Config):
     advantage: AdvantageSection
     loss: LossSection
+    kl: KlSection
     terms: TermsSection = TermsSection()
     correction: CorrectionSection = CorrectionSection()
-    kl: KlSection = KlSection()
     teacher: TeacherSection = TeacherSection()
 
 

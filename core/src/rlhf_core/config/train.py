@@ -30,6 +30,7 @@ SLOTS = (
     Selector("algo.loss.policy", "rlhf_policy_losses"),
     Selector("algo.terms.use", "rlhf_policy_losses", many=True),
     Selector("algo.correction.kind", "rlhf_is_corrections"),
+    Selector("algo.kl.estimator", "rlhf_kl_estimators"),
     Selector("actor.optim", "rlhf_optimizers"),
     Selector("actor.lr_schedule", "rlhf_lr_schedules"),
     Selector("actor.adapter", "rlhf_model_adapters"),

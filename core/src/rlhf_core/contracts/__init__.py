@@ -72,6 +72,7 @@ from .executor import (
     RolloutContext,
     RolloutExecutor,
 )
+from .functions.kl import KlEstimator
 from .functions.schedule import LrSchedule, SchedulePoint
 from .layout import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
 from .learner import Learner, LearnOutcome, LearnRequest
@@ -135,6 +136,7 @@ __all__ = [
     "GroupSettings",
     "ImageReaderSpec",
     "IsCorrection",
+    "KlEstimator",
     "KnowsAnswers",
     "LearnOutcome",
     "LearnRequest",

@@ -52,7 +52,7 @@ class PolicyObjective:
     loss: ComponentRef
     aggregation: Aggregation
     correction: ComponentRef | None = None
-    kl_estimator: Literal["k1", "k2", "k3"] | None = None
+    kl_estimator: ComponentRef | None = None
     """None: no KL term in the loss."""
     kl_tail: Literal["linear", "clamp"] = "linear"
     """Form of the KL term beyond 10 nats: see ``math.kl_estimate``. Has no effect on the unbiased gradient."""

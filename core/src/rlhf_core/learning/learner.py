@@ -62,6 +62,8 @@ class BatchLearner:
         # Log-probs of older weights, or of a truncated distribution, rightly differ from the trainer's.
         is_comparable = run.rollout.max_staleness == 0 and not renormalizes(run)
         self._max_mismatch = run.rollout.max_mismatch if is_comparable else None
+        kl = resolved.one("algo.kl.estimator").registered
+        self._kl_label = f"--algo.kl.estimator {kl.name} ({kl.origin})"
         self._reward_weights = {
             selection.section.rpartition(".")[2]: selection.reward.weight
             for selection in resolved.selections["reward.use"]
@@ -190,7 +192,8 @@ class BatchLearner:
         return outcome
 
     def _kl_penalty(self, request: LearnRequest) -> KlPenalty | None:
-        kl = self._run.algo.kl
-        if kl.coef == 0 or kl.mode != "reward":
+        if self._parts.kl_estimator is None:
             return None
-        return KlPenalty(coef=request.kl_coef, estimator=kl.estimator)
+        return KlPenalty(
+            coef=request.kl_coef, estimator=self._parts.kl_estimator, label=self._kl_label
+        )

@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..config.resolved import Resolved
 from ..contracts.advantage import AdvantageEstimator
+from ..contracts.functions.kl import KlEstimator
 from ..contracts.loss import PreparingLoss
 from ..data.chat.renderer import TokenizerRenderer
 from ..data.responses import load_responses
@@ -22,6 +23,8 @@ class LearningParts:
     """Components and data that a learner needs beside the roles."""
 
     estimator: AdvantageEstimator
+    kl_estimator: KlEstimator | None = None
+    """The estimate of the KL penalty in the reward, if the run has one."""
     preparing_loss: PreparingLoss | None = None
     """The policy loss, if it looks at the whole optimizer step first."""
     supervised: SupervisedRows | None = None
@@ -39,6 +42,7 @@ def learning_parts(
     loss = resolved.one("algo.loss.policy")
     return LearningParts(
         estimator=_estimator(resolved),
+        kl_estimator=_kl_estimator(resolved),
         preparing_loss=loss.registered.build(loss.options) if demands.prepares_step else None,
         supervised=_supervised_rows(resolved, tokenizer) if demands.supervised else None,
     )
@@ -54,6 +58,14 @@ def _estimator(resolved: Resolved) -> AdvantageEstimator:
     if kl.mode == "loss" or kl.coef == 0:
         return make()
     return PenaltyChecked(make, f"--estimator {chosen.registered.name}")
+
+
+def _kl_estimator(resolved: Resolved) -> KlEstimator | None:
+    chosen, kl = resolved.one("algo.kl.estimator"), resolved.run.algo.kl
+    if kl.mode != "reward" or kl.coef == 0:
+        return None
+    estimator: KlEstimator = chosen.registered.build(chosen.options)
+    return estimator
 
 
 def _supervised_rows(resolved: Resolved, tokenizer: PreTrainedTokenizerBase) -> SupervisedRows:

@@ -14,6 +14,8 @@ from torch import Tensor
 from ..batch.metric import Metric, Metrics
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.advantage import RewardBatch
+from ..contracts.functions.kl import KlEstimator
+from ..errors import NonFiniteError
 from ..math import group_size, group_std, kl_estimate, pad_columns
 from ..rollouts.episodes import GREEDY_REWARD
 from .model_outputs import ModelOutputs
@@ -25,7 +27,9 @@ class KlPenalty:
     """The KL in the reward, as it is in force at this step."""
 
     coef: float
-    estimator: str
+    estimator: KlEstimator
+    label: str = "--algo.kl.estimator"
+    """Name of the estimator in errors: the option, the component, its plugin and version."""
 
 
 def make_reward_batch(
@@ -54,12 +58,9 @@ def make_reward_batch(
     penalty = None
     if kl is not None:
         # Clamped: here it is a number beside rewards, and no gradient is lost.
-        estimate = kl_estimate(
-            padded(columns["old_logprobs"]),
-            padded(columns["ref_logprobs"]),
-            kl.estimator,
-            tail="clamp",
-        )
+        policy, reference = padded(columns["old_logprobs"]), padded(columns["ref_logprobs"])
+        estimate = kl_estimate(policy, reference, kl.estimator, tail="clamp")
+        _require_finite_kl(estimate, policy - reference, mask, kl.label)
         penalty = torch.where(mask, -kl.coef * estimate, 0.0)
         token_rewards = token_rewards + penalty
     greedy = batch.metrics.get(GREEDY_REWARD)
@@ -82,6 +83,17 @@ def make_reward_batch(
         greedy_rewards=None if greedy is None else torch.from_numpy(greedy),
         observation=padded(observations(batch)) if with_observations else None,
     )
+
+
+def _require_finite_kl(estimate: Tensor, log_ratio: Tensor, mask: Tensor, label: str) -> None:
+    """Raise NonFiniteError where a finite log-ratio has an estimate that is not; models are blamed elsewhere."""
+    wrong = mask & torch.isfinite(log_ratio) & ~torch.isfinite(estimate)
+    if wrong.any():
+        given, found = float(log_ratio[wrong][0]), float(estimate[wrong][0])
+        raise NonFiniteError(
+            f"{label}: it gave {found} for the log-ratio {given:.6g}; expected a finite estimate in nats. "
+            "Choose another estimator, or have it grow no faster than a line there."
+        )
 
 
 def group_metrics(batch: RewardBatch) -> Metrics:

@@ -111,7 +111,9 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
                 [resolved.one("algo.loss.policy"), resolved.one("algo.advantage.estimator")],
             ),
             correction=correction.ref("rlhf_is_corrections") if correction else None,
-            kl_estimator=algo.kl.estimator if kl_in_loss else None,
+            kl_estimator=_ref(resolved, "algo.kl.estimator", "rlhf_kl_estimators")
+            if kl_in_loss
+            else None,
             kl_tail=algo.kl.tail,
             kl_unbiased_gradient=algo.kl.unbiased_gradient,
             entropy_bonus=has_entropy_bonus(run),

@@ -14,7 +14,7 @@ from .groups import (
     leave_one_out_mean,
 )
 from .importance import ImportanceWeights, importance_metrics, importance_weights
-from .kl import adapted_kl_coef, kl_estimate, unbiased_kl
+from .kl import MAX_KL_ESTIMATE, adapted_kl_coef, kl_estimate, unbiased_kl
 from .masked import masked_mean, masked_sum, masked_var, whiten
 from .mismatch import mismatch_metrics
 from .padding import pad_columns, unpad
@@ -27,6 +27,7 @@ from .turns import advantages_at_tokens, remaining_rewards, rewards_by_turn, tok
 from .value import value_loss
 
 __all__ = [
+    "MAX_KL_ESTIMATE",
     "MAX_LOG_RATIO",
     "ImportanceWeights",
     "adapted_entropy_coef",

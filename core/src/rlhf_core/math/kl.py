@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from ..errors import NonFiniteError
+from ..contracts.functions.kl import KlEstimator
+from ..errors import NonFiniteError, PluginError
 from ..lazy import Bool, Float, torch
 
 Tail = Literal["linear", "clamp"]
 """Form of an estimate beyond 10 nats."""
 
-MAX_ESTIMATE = 10.0
+MAX_KL_ESTIMATE = 10.0
 """Nats per token from which on an estimate no longer follows its formula: one token to which the reference gives almost
 no probability must not outweigh the rewards of a whole batch."""
-
-K2_EDGE = math.sqrt(2 * MAX_ESTIMATE)
-"""Size of the log-ratio at which ``k2`` is 10, on either side."""
-
-K3_EDGE = 2.610868638149876
-"""Root of ``exp(x) - 1 - x = 10``: ``k3`` is 10 at the log-ratio ``-K3_EDGE``."""
 
 MAX_WEIGHT = 10.0
 """Largest importance weight of a token in the unbiased gradient."""
@@ -28,86 +23,59 @@ MAX_WEIGHT = 10.0
 def kl_estimate(
     policy_logprobs: Float[torch.Tensor, "*n"],
     ref_logprobs: Float[torch.Tensor, "*n"],
-    estimator: str,
+    estimator: KlEstimator,
     *,
     tail: Tail = "linear",
     action_mask: Bool[torch.Tensor, "*n"] | None = None,
 ) -> Float[torch.Tensor, "*n"]:
     """Return a per-token estimate of KL(policy || reference) for tokens sampled from the policy.
 
-    With ``l = policy - reference`` (log-probs, nats):
+    ``estimator(policy - reference)``, in nats. Beyond 10 nats the tail decides:
 
-    - ``k1``: ``l``. Unbiased, any sign; its gradient as a loss does not depend on the reference.
-    - ``k2``: ``l^2 / 2``. Biased, small variance; its gradient as a loss is that of the KL.
-    - ``k3``: ``exp(-l) - 1 + l``. Unbiased and never negative.
-
-    All are 0 for equal log-probs. Up to 10 nats these formulas hold; beyond, the tail does:
-
-    - ``linear``: the formula's tangent where it reaches 10 takes over. Value and slope are continuous, so the farther a
-      token is from the reference, the more it is pulled back, by at most 4.5 (``k2``) or 12.6 (``k3``). ``k1`` is its
-      own tangent, and so is ``k3`` where the policy is above the reference: there its slope comes near 1.
+    - ``linear``: the estimator's own. Ours go on along their tangents, so that the farther a token is from the
+      reference, the more it is pulled back.
     - ``clamp``: the estimate stays in [-10, 10] and has *no* gradient beyond. As a loss it no longer pulls back the
-      tokens that are farthest away: the slope of ``k3`` is -11.2 at l = -2.5 and 0 at -2.7. In a reward, where the
-      estimate has no gradient, the clamp keeps one token from outweighing a batch.
+      tokens that are farthest away. In a reward, where the estimate has no gradient, the clamp keeps one token from
+      outweighing a batch.
 
     The result is at least float32.
 
     Args:
-        estimator: ``k1``, ``k2`` or ``k3``.
+        estimator: a function of the log-ratio, such as a component of the hook ``rlhf_kl_estimators``.
         tail: ``linear`` or ``clamp``.
-        action_mask: True at action tokens; elsewhere the result is 0 without a gradient, also for nan. Without a mask,
-            nan gives nan.
+        action_mask: True at action tokens; elsewhere the log-ratio is 0 without a gradient, also for nan. Without a
+            mask, nan gives nan.
 
     Raises:
-        ValueError: the estimator or the tail is unknown.
+        PluginError: the estimator returned another shape.
+        ValueError: the tail is unknown.
 
-    Source: Schulman 2020, "Approximating KL Divergence", http://joschu.net/blog/kl-approx.html. The tails are not his:
-    ``clamp`` is that of OpenRLHF and verl, ``linear`` is ours, after Huber's loss.
+    The clamp is that of OpenRLHF and verl.
     """
     dtype = torch.promote_types(policy_logprobs.dtype, torch.float32)
     log_ratio = policy_logprobs.to(dtype) - ref_logprobs.to(dtype)
     if action_mask is not None:
         log_ratio = torch.where(action_mask, log_ratio, 0.0)
-    match estimator:
-        case "k1":
-            estimate = log_ratio
-        case "k2":
-            estimate = _k2(log_ratio)
-        case "k3":
-            estimate = _k3(log_ratio)
-        case _:
-            raise ValueError(f"KL estimator {estimator!r}: expected 'k1', 'k2' or 'k3'")
+    estimate = estimator(log_ratio)
+    if estimate.shape != log_ratio.shape:
+        raise PluginError(
+            f"the KL estimator returned shape {tuple(estimate.shape)}; expected {tuple(log_ratio.shape)}, an estimate "
+            "for each token"
+        )
     match tail:
         case "linear":
             return estimate
         case "clamp":
-            return estimate.clamp(-MAX_ESTIMATE, MAX_ESTIMATE)
+            return estimate.clamp(-MAX_KL_ESTIMATE, MAX_KL_ESTIMATE)
         case _:
             raise ValueError(f"tail {tail!r} of a KL estimate: expected 'linear' or 'clamp'")
-
-
-def _k2(log_ratio: torch.Tensor) -> torch.Tensor:
-    """Return ``l^2 / 2`` up to 10, and its tangents beyond."""
-    # Bounded before the square: an infinite square would come back in the backward pass as 0 * inf.
-    inner = log_ratio.clamp(-K2_EDGE, K2_EDGE).square() / 2
-    tangent = MAX_ESTIMATE + K2_EDGE * (log_ratio.abs() - K2_EDGE)
-    return torch.where(log_ratio.abs() > K2_EDGE, tangent, inner)
-
-
-def _k3(log_ratio: torch.Tensor) -> torch.Tensor:
-    """Return ``exp(-l) - 1 + l``, and its tangent where l < 0 and the formula exceeds 10."""
-    floored = log_ratio.clamp(min=-K3_EDGE)
-    # expm1 keeps digits near 0, where k3 is a difference of nearly equal numbers.
-    inner = torch.expm1(-floored) + floored
-    tangent = MAX_ESTIMATE - math.expm1(K3_EDGE) * (log_ratio + K3_EDGE)
-    return torch.where(log_ratio < -K3_EDGE, tangent, inner)
 
 
 def unbiased_kl(
     policy_logprobs: Float[torch.Tensor, "*n"],
     old_logprobs: Float[torch.Tensor, "*n"],
     ref_logprobs: Float[torch.Tensor, "*n"],
-    estimator: str,
+    estimator: KlEstimator,
     action_mask: Bool[torch.Tensor, "*n"] | None = None,
 ) -> Float[torch.Tensor, "*n"]:
     """Return an estimate whose value is that of ``kl_estimate`` (tail ``clamp``) and whose gradient is the KL's own.
@@ -115,13 +83,13 @@ def unbiased_kl(
     The gradient with respect to a token's log-prob is ``w * l`` for every estimator, with ``l = policy - reference``
     and ``w = min(exp(policy - old), 10)``: the expectation of ``l * grad log policy`` under the policy is the gradient
     of the KL, and w corrects for tokens that the older policy sampled. With ``old == policy`` it is the gradient of
-    ``k2``. ``l`` is clamped to [-10, 10] here too, but beyond the clamp a token is still pulled back. The result is at
-    least float32.
+    ``l^2 / 2``. ``l`` is clamped to [-10, 10] here too, but beyond the clamp a token is still pulled back. The result
+    is at least float32.
 
     Args:
         old_logprobs: log-probs of the policy that the tokens are taken to be sampled from; no gradient.
         ref_logprobs: log-probs of the reference; no gradient.
-        estimator: ``k1``, ``k2`` or ``k3``; of the value alone.
+        estimator: of the value alone.
         action_mask: True at action tokens; elsewhere the result is 0 without a gradient, also for nan.
 
     Source: Tang and Munos 2025, "On a few pitfalls in KL divergence gradient estimation for RL", arXiv:2506.09477,
@@ -137,7 +105,7 @@ def unbiased_kl(
     ).detach()
     detached = policy_logprobs.detach()
     weight = (detached - old_logprobs).clamp(max=math.log(MAX_WEIGHT)).exp()
-    log_ratio = (detached - ref_logprobs).clamp(-MAX_ESTIMATE, MAX_ESTIMATE)
+    log_ratio = (detached - ref_logprobs).clamp(-MAX_KL_ESTIMATE, MAX_KL_ESTIMATE)
     # The second summand is 0 in value, and its gradient is w * l.
     return value + weight * log_ratio * (policy_logprobs - detached)
 

@@ -10,6 +10,7 @@ from ..capabilities import APPLIES_IS_WEIGHTS
 from ..component import ComponentRef
 from ..contracts.backend import LossTerm, PolicyObjective
 from ..contracts.correction import IsCorrection
+from ..contracts.functions.kl import KlEstimator
 from ..contracts.loss import PolicyLoss
 from ..plugins import Plugins
 
@@ -26,7 +27,7 @@ class BuiltTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyComponents:
-    """A ``PolicyObjective`` with its policy loss, its correction and the losses of its terms."""
+    """A ``PolicyObjective`` with its policy loss, its correction, its KL estimator and the losses of its terms."""
 
     objective: PolicyObjective
     loss: PolicyLoss
@@ -36,6 +37,8 @@ class PolicyComponents:
     """True: the policy loss multiplies itself by the correction's weights."""
     wants_entropy: bool
     """True: some loss reads the entropy."""
+    kl_estimator: KlEstimator | None = None
+    """None: no KL term in the loss."""
     terms: tuple[BuiltTerm, ...] = ()
 
     @classmethod
@@ -48,6 +51,7 @@ class PolicyComponents:
         """
         component = plugins.get(objective.loss.kind, objective.loss.name).component
         correction = plugins.build(objective.correction) if objective.correction else None
+        kl = plugins.build(objective.kl_estimator) if objective.kl_estimator else None
         losses = [objective.loss, *(term.loss for term in objective.terms)]
         return cls(
             objective=objective,
@@ -55,6 +59,7 @@ class PolicyComponents:
             correction=correction,
             applies_is_weights=APPLIES_IS_WEIGHTS in component.provides,
             wants_entropy=any("entropy" in _needs(loss, plugins) for loss in losses),
+            kl_estimator=kl,
             terms=tuple(
                 BuiltTerm(
                     term=term,

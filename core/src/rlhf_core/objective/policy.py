@@ -59,7 +59,7 @@ def policy_objective(
     first = reduced(token_loss, mask, objective.aggregation, totals, weights)
     parts = LossParts(first, {"loss/policy": loss_metric(first)})
     metrics = dict(correction.metrics) if correction is not None else {}
-    if objective.kl_estimator is not None:
+    if components.kl_estimator is not None:
         kl = _kl_to_reference(components, policy, old, columns)
         part = reduced(kl, mask, objective.aggregation, totals, weights)
         parts.add("loss/kl", part, plan.kl_coef)
@@ -145,18 +145,12 @@ def _kl_to_reference(
     columns: ActionColumns,
 ) -> Float[Tensor, "b a"]:
     """Return KL(policy || reference) per token, by the estimator that the objective names."""
-    objective = components.objective
-    assert objective.kl_estimator is not None
+    objective, estimator = components.objective, components.kl_estimator
+    assert estimator is not None
     reference, mask = columns.padded("ref_logprobs"), columns.grid.mask  # (B, A)
     kl: Float[Tensor, "b a"]
     if objective.kl_unbiased_gradient:
-        kl = unbiased_kl(policy, old, reference, objective.kl_estimator, mask)
+        kl = unbiased_kl(policy, old, reference, estimator, mask)
     else:
-        kl = kl_estimate(
-            policy,
-            reference,
-            objective.kl_estimator,
-            tail=objective.kl_tail,
-            action_mask=mask,
-        )
+        kl = kl_estimate(policy, reference, estimator, tail=objective.kl_tail, action_mask=mask)
     return kl

@@ -1,4 +1,4 @@
-"""Data sources, prompt samplers, reward shapers and sample filters. One file each."""
+"""Data sources, prompt samplers, reward shapers, KL estimators and sample filters. One file each."""
 
 from typing import Any
 
@@ -17,6 +17,7 @@ from . import (
     stop_properly,
     zero_variance,
 )
+from .kl_estimators import k1, k2, k3
 from .sources import function, hub_stream, jsonl_stream
 
 
@@ -39,6 +40,11 @@ def rlhf_reward_shapers() -> list[Component[Any]]:
         normalize.COMPONENT,
         length_bonus.COMPONENT,
     ]
+
+
+@hookimpl
+def rlhf_kl_estimators() -> list[Component[Any]]:
+    return [k1.COMPONENT, k2.COMPONENT, k3.COMPONENT]
 
 
 @hookimpl

@@ -124,7 +124,11 @@ class DistillLoss:
         assert inputs.teacher_logprobs is not None, "divergence=sampled needs 'teacher_logprobs'"
         mask = inputs.action_mask
         loss = unbiased_kl(
-            inputs.policy_logprobs, inputs.old_logprobs, inputs.teacher_logprobs, "k1", mask
+            inputs.policy_logprobs,
+            inputs.old_logprobs,
+            inputs.teacher_logprobs,
+            lambda log_ratio: log_ratio,
+            mask,
         )
         return TokenLoss(
             loss=loss, metrics={"distill/kl": Metric(masked_sum(loss.detach(), mask), mask.sum())}

@@ -142,9 +142,9 @@ def seen_tokens(backend):
 @pytest.mark.parametrize("max_tokens", [16384, 45])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_and_metrics_stay_the_same(
-    start, sgd_spec, models, batch, plan, family, max_tokens
+    start, sgd_spec, models, batch, plan, refs, family, max_tokens
 ):
-    spec = sgd_spec(models[family], max_tokens=max_tokens, kl_estimator="k3", entropy_bonus=True)
+    spec = sgd_spec(models[family], max_tokens=max_tokens, kl_estimator=refs.k3, entropy_bonus=True)
     runs, tokens = [], []
     for share in (False, True):
         backend = start(spec, compute_dtype="float32", share_prompts=share)

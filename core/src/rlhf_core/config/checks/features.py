@@ -22,6 +22,7 @@ from ..run import RolloutConfig, RunConfig
 
 _CRITIC = "critic."
 _VISION = "model.vision"
+_KL = "algo.kl.estimator"
 _OF_ENGINES = frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS})
 """Needs of adapters that concern the engine, which never gets a critic's."""
 _AGGREGATIONS: Mapping[str, Aggregation] = {
@@ -151,6 +152,8 @@ def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
     Raises:
         CapabilityError: see ``capabilities.check``.
     """
+    if not run.algo.kl.coef:
+        selections = {path: found for path, found in selections.items() if path != _KL}
     chosen = _chosen(selections, labels)
     if "values" not in capabilities.needs_of(chosen):
         # No critic is built, so what its selectors pick takes no part in the run.

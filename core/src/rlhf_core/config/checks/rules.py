@@ -6,7 +6,7 @@ import math
 import string
 from collections.abc import Iterator
 
-from ...capabilities import PREPARES_STEP, REWARDS_EPISODES, SEVERAL_TURNS
+from ...capabilities import NO_PULL, PREPARES_STEP, REWARDS_EPISODES, SEVERAL_TURNS
 from ...environments.external import ExternalConfig
 from ...errors import ConfigError
 from ...plugins import GIVEN, Plugins
@@ -37,7 +37,7 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
         *_training_rules(run, labels),
         *_old_logprobs_rules(run, selections, labels),
         *_staleness_rules(run, selections, labels),
-        *_kl_rules(run, labels),
+        *_kl_rules(run, selections, labels, plugins),
         *_teacher_rules(run, selections, labels),
         *_term_rules(selections, labels),
         *_reward_rules(selections, labels),
@@ -295,17 +295,26 @@ def _staleness_rules(run: RunConfig, selections: Selections, labels: Labels) -> 
         )
 
 
-def _kl_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
-    kl = run.algo.kl
+def _kl_rules(
+    run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins
+) -> Iterator[str]:
+    kl, (estimator,) = run.algo.kl, selections["algo.kl.estimator"]
     if kl.target is not None and kl.coef == 0:
         yield (
             f"{labels('algo.kl.target')} adapts {flag('algo.kl.coef')}, which is 0 and would stay 0. "
             "Set --algo.kl.coef 0.01 to start from."
         )
-    if kl.mode == "loss" and kl.coef > 0 and kl.estimator == "k1" and not kl.unbiased_gradient:
+    is_loss = kl.mode == "loss" and kl.coef > 0 and not kl.unbiased_gradient
+    if is_loss and NO_PULL in estimator.registered.component.provides:
+        able = [
+            entry.name
+            for entry in plugins.registries["rlhf_kl_estimators"]
+            if NO_PULL not in entry.component.provides
+        ]
+        others = f"--algo.kl.estimator {' or '.join(able)}, " if able else ""
         yield (
-            f"{labels('algo.kl.mode')} loss with {flag('algo.kl.estimator')} k1: its gradient is zero on average, "
-            "so it would not hold the policy back.\n  Set --algo.kl.estimator k3 or k2, --algo.kl.mode reward, or "
+            f"{labels('algo.kl.mode')} loss with {flag('algo.kl.estimator')} {estimator.registered.name}: its gradient "
+            f"is zero on average, so it would not hold the policy back.\n  Set {others}--algo.kl.mode reward, or "
             "--algo.kl.unbiased_gradient."
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from ...batch.trajectory_columns import TrajectoryColumns
 from ...component import Component, ComponentRef, Config, Registered
 from ...contracts.backend import Normalizers, StepPlan, TrainBatch
 from ...contracts.correction import Correction
+from ...contracts.functions.kl import KlEstimator
 from ...contracts.loss import LossInputs, TokenLoss
 from ...contracts.optimizer import ParameterGroup
 from ...plugins import Plugins, empty
@@ -137,6 +138,24 @@ class HalfWeights:
         return Correction(weights=torch.full_like(old_logprobs, 0.5), keep=keep)
 
 
+def log_ratio_kl(log_ratio: Tensor) -> Tensor:
+    """KL estimator ``l``."""
+    return log_ratio
+
+
+def half_square_kl(log_ratio: Tensor) -> Tensor:
+    """KL estimator ``l^2 / 2``, with the tangents at 10 as numbers."""
+    tangent = 4.472136 * log_ratio.abs() - 10.0
+    return torch.where(log_ratio.abs() > 4.472136, tangent, log_ratio.square() / 2)
+
+
+def exponential_kl(log_ratio: Tensor) -> Tensor:
+    """KL estimator ``exp(-l) - 1 + l``, with the tangent at 10 as a number."""
+    tangent = 10.0 - 12.610869 * (log_ratio + 2.610869)
+    inner = (-log_ratio).exp() - 1 + log_ratio
+    return torch.where(log_ratio < -2.610869, tangent, inner)
+
+
 class PlainSgd:
     """Optimizer whose update is minus the learning rate times the gradient."""
 
@@ -163,6 +182,14 @@ def _parameters(groups: Any) -> list[Any]:
 
 LOSS = ComponentRef(kind="rlhf_policy_losses", name="plain:policy_gradient")
 CORRECTION = ComponentRef(kind="rlhf_is_corrections", name="plain:half_weights")
+LOG_RATIO = ComponentRef(kind="rlhf_kl_estimators", name="plain:log_ratio")
+HALF_SQUARE = ComponentRef(kind="rlhf_kl_estimators", name="plain:half_square")
+EXPONENTIAL = ComponentRef(kind="rlhf_kl_estimators", name="plain:exponential")
+KL_ESTIMATORS: tuple[tuple[ComponentRef, KlEstimator], ...] = (
+    (LOG_RATIO, log_ratio_kl),
+    (HALF_SQUARE, half_square_kl),
+    (EXPONENTIAL, exponential_kl),
+)
 SGD = ComponentRef(kind="rlhf_optimizers", name="plain:sgd")
 ADAMW = ComponentRef(kind="rlhf_optimizers", name="plain:adamw")
 
@@ -174,12 +201,17 @@ def plain_plugins(loss: PolicyGradient | None = None) -> Plugins:
     for ref, factory in (
         (LOSS, lambda config: held),
         (CORRECTION, HalfWeights),
+        *((ref, _giving(estimator)) for ref, estimator in KL_ESTIMATORS),
         (SGD, PlainSgd),
         (ADAMW, PlainAdamW),
     ):
         component: Component[Any] = Component(name=ref.name.partition(":")[2], factory=factory)
         plugins.registries[ref.kind].add(Registered(component, "plain"))
     return plugins
+
+
+def _giving(estimator: KlEstimator) -> Callable[[Config], KlEstimator]:
+    return lambda config: estimator
 
 
 def rollouts() -> TrajectoryColumns:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ...contracts.backend import PolicyObjective, StepPlan
-from .tiny_policy import MAX_ACTIONS, PlainModel, train_batch
+from .tiny_policy import KL_ESTIMATORS, MAX_ACTIONS, PlainModel, train_batch
 
 MAX_KL = 10.0
-"""Estimates have a tail from here on, see ``rlhf_core.math.kl_estimate``."""
+"""Estimates are clamped from here on, see ``rlhf_core.math.kl_estimate``."""
 
 
 def written_out(
@@ -42,21 +42,11 @@ def written_out(
 
 
 def _written_out_kl(log_ratio: Tensor, objective: PolicyObjective) -> Tensor:
-    """The KL term, with the tangents at 10 as numbers."""
-    match objective.kl_estimator:
-        case "k2":
-            estimate = log_ratio.square() / 2
-            tangent = 4.472136 * log_ratio.abs() - 10.0
-            beyond = log_ratio.abs() > 4.472136
-        case "k3":
-            estimate = (-log_ratio).exp() - 1 + log_ratio
-            tangent = 10.0 - 12.610869 * (log_ratio + 2.610869)
-            beyond = log_ratio < -2.610869
-        case _:
-            estimate, tangent, beyond = log_ratio, log_ratio, log_ratio > torch.inf
-    if objective.kl_tail == "clamp":
-        return estimate.clamp(-MAX_KL, MAX_KL)
-    return torch.where(beyond, tangent, estimate)
+    """The KL term, with the objective's tail."""
+    (estimate,) = [
+        estimator(log_ratio) for ref, estimator in KL_ESTIMATORS if ref == objective.kl_estimator
+    ]
+    return estimate.clamp(-MAX_KL, MAX_KL) if objective.kl_tail == "clamp" else estimate
 
 
 def _aggregated(loss: Tensor, mode: str, lengths: Tensor) -> Tensor:

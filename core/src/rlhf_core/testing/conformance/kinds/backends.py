@@ -28,6 +28,9 @@ from ..subject import Check, Subject
 from ..tiny_policy import (
     ADAMW,
     CORRECTION,
+    EXPONENTIAL,
+    HALF_SQUARE,
+    LOG_RATIO,
     LOSS,
     PlainModel,
     PolicyGradient,
@@ -41,13 +44,15 @@ from ..tiny_policy import (
 from ..written_out import written_out
 
 _OBJECTIVES = (
-    PolicyObjective(loss=LOSS, aggregation="token-mean", kl_estimator="k3", kl_tail="linear"),
-    PolicyObjective(loss=LOSS, aggregation="token-mean", kl_estimator="k3", kl_tail="clamp"),
     PolicyObjective(
-        loss=LOSS, aggregation="seq-mean-token-mean", kl_estimator="k2", kl_tail="linear"
+        loss=LOSS, aggregation="token-mean", kl_estimator=EXPONENTIAL, kl_tail="linear"
+    ),
+    PolicyObjective(loss=LOSS, aggregation="token-mean", kl_estimator=EXPONENTIAL, kl_tail="clamp"),
+    PolicyObjective(
+        loss=LOSS, aggregation="seq-mean-token-mean", kl_estimator=HALF_SQUARE, kl_tail="linear"
     ),
     PolicyObjective(
-        loss=LOSS, aggregation="seq-mean-token-sum-norm", kl_estimator="k1", kl_tail="clamp"
+        loss=LOSS, aggregation="seq-mean-token-sum-norm", kl_estimator=LOG_RATIO, kl_tail="clamp"
     ),
 )
 SMALL = 12
@@ -114,7 +119,7 @@ def check_a_step_is_the_plain_gradient(subject: Subject) -> None:
                 assert_same_weights(
                     backend,
                     plain.state(),
-                    f"after a step with {objective.aggregation}, {objective.kl_estimator} and "
+                    f"after a step with {objective.aggregation}, {terms.kl_estimator and terms.kl_estimator.name} and "
                     f"tail {objective.kl_tail}",
                 )
 
