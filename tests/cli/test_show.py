@@ -194,3 +194,26 @@ def test_images_can_be_copied(run_of, tmp_path):
     (tmp_path / "media/ab/abc.png").unlink()
     with pytest.raises(ConfigError, match=r"--images .*cannot be copied: No such file"):
         show(run, images=tmp_path / "out")
+
+
+def test_rollouts_of_the_latest_evaluation_are_shown_with_their_set(run_of, capsys, tmp_path):
+    run = run_of(sample(1, 0))
+    played = [
+        {**sample(step, number), "eval": f"held_out/T{number}"}
+        for step in (0, 4)
+        for number in (0, 1)
+    ]
+    (run / "eval_samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in played))
+
+    show(run, evaluation=True)
+
+    text = capsys.readouterr().out
+    assert "step 4: 2 samples" in text
+    assert "held_out/T1  0.1.0.0  reward 0.75" in text
+    show(run, step=0, evaluation=True)
+    assert "step 0: 2 samples" in capsys.readouterr().out
+
+
+def test_a_run_without_rollouts_of_evaluations_says_how_to_get_some(run_of):
+    with pytest.raises(ConfigError, match=r"keeps no rollouts of evaluations.*--eval\.data"):
+        read_samples(run_of(sample(1, 0)), None, evaluation=True)

@@ -70,6 +70,10 @@ class TrainingResult:
         """Return the recorded episodes, a few of each step: ``step``, ``prompt``, ``response``, ``reward`` and more."""
         return list(_records(self.output / "samples.jsonl"))
 
+    def eval_samples(self) -> list[dict[str, Any]]:
+        """Return the recorded episodes of evaluations; each has its set and temperature as ``eval``."""
+        return list(_records(self.output / "eval_samples.jsonl"))
+
     def _repr_html_(self) -> str:
         text = f"{self.status} after {self.steps} steps, {self.seconds:.1f} s. {self.message}"
         model = f"<br>model: <code>{html.escape(str(self.model))}</code>" if self.model else ""

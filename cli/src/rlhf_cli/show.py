@@ -1,4 +1,5 @@
-"""The command ``rlhf show``, which prints the samples of a step from the run folder's ``samples.jsonl``."""
+"""The command ``rlhf show``, which prints the samples of a step from the run folder's ``samples.jsonl``, or those of an
+evaluation from ``eval_samples.jsonl``."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from rlhf_core.errors import ConfigError
 
-SAMPLES = "samples.jsonl"
+SAMPLES, EVAL_SAMPLES = "samples.jsonl", "eval_samples.jsonl"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 Sample = Mapping[str, Any]
@@ -24,8 +25,11 @@ Sample = Mapping[str, Any]
 def show(
     run: Annotated[Path, typer.Argument(help="run folder (a run's --output)")],
     step: Annotated[
-        int | None, typer.Option("--step", min=1, help="number of the step; unset: the latest")
+        int | None, typer.Option("--step", min=0, help="number of the step; unset: the latest")
     ] = None,
+    evaluation: Annotated[
+        bool, typer.Option("--eval", help="rollouts of the evaluation at that step, by data set")
+    ] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="number of samples; unset: all")
     ] = None,
@@ -38,7 +42,7 @@ def show(
     ] = None,
 ) -> None:
     """Show sample rollouts of a step: prompt, response, each reward, and where images are."""
-    chosen, samples = read_samples(run, step)
+    chosen, samples = read_samples(run, step, evaluation=evaluation)
     samples = samples[:limit]
     if images is not None:
         copy_images(run, samples, images)
@@ -71,8 +75,13 @@ def copy_images(run: Path, samples: Sequence[Sample], folder: Path) -> None:
         ) from error
 
 
-def read_samples(run: Path, step: int | None) -> tuple[int, list[Sample]]:
+def read_samples(
+    run: Path, step: int | None, *, evaluation: bool = False
+) -> tuple[int, list[Sample]]:
     """Return the number and the samples of a step; None means the latest step.
+
+    Args:
+        evaluation: True: samples of the evaluation at that step, not of training.
 
     The file of a long run is large, so it is read line by line, and only the samples of one step are kept.
 
@@ -80,7 +89,7 @@ def read_samples(run: Path, step: int | None) -> tuple[int, list[Sample]]:
         ConfigError: the folder is no run folder, the run keeps no samples, or the step has none; the message then
             lists the steps with samples.
     """
-    path = _samples_file(run)
+    path = _eval_samples_file(run) if evaluation else _samples_file(run)
     chosen: int | None = None
     kept: list[Sample] = []
     steps: dict[int, None] = {}
@@ -92,7 +101,8 @@ def read_samples(run: Path, step: int | None) -> tuple[int, list[Sample]]:
         if found == (chosen if step is None else step):
             kept.append(sample)
     if not steps:
-        raise ConfigError(f"{path} is empty: the run has not finished its first step yet")
+        what = "been evaluated" if evaluation else "finished its first step"
+        raise ConfigError(f"{path} is empty: the run has not {what} yet")
     if not kept:
         raise ConfigError(
             f"--step {step}: {run} has samples of {_ranges(list(steps))}. "
@@ -113,6 +123,17 @@ def _samples_file(run: Path) -> Path:
         raise ConfigError(f"{run}: no such folder; expected a run's --output, such as runs/run")
     raise ConfigError(
         f"{run} is not a run folder: it has no {SAMPLES}. Expected a run's --output, such as runs/run"
+    )
+
+
+def _eval_samples_file(run: Path) -> Path:
+    path = run / EVAL_SAMPLES
+    if path.is_file():
+        return path
+    _samples_file(run)  # says what is wrong with a folder that is no run's
+    raise ConfigError(
+        f"{run}: it keeps no rollouts of evaluations; runs of rlhf train do, with --eval.data FILE, --eval.fraction "
+        "0.05 or an environment's own tasks."
     )
 
 
@@ -149,6 +170,8 @@ def _ranges(steps: list[int]) -> str:
 
 def _print_sample(console: Console, sample: Sample, run: Path) -> None:
     title = f"{sample['uid']}  {_scores(sample)}"
+    if "eval" in sample:
+        title = f"{sample['eval']}  {title}"
     console.print(Text(f"\n{_printable(title, console)}", style="bold"), soft_wrap=True)
     for label, text in _texts(sample):
         console.print(Text(f"{label}:", style="dim"))

@@ -61,6 +61,7 @@ OTHER_KINDS = {
     [
         "metrics.jsonl",
         "samples.jsonl",
+        "eval_samples.jsonl",
         "ledger.jsonl",
         "run.log",
         "plugins.json",

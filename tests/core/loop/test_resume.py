@@ -51,7 +51,7 @@ def test_the_newest_checkpoint_comes_with_the_beginnings_of_all_records(find, ru
     assert (point.path, point.state.step) == (step(run, 3), 3)
     sizes = {name: (run / name).stat().st_size for name in point.records}
     assert {name: record.num_bytes for name, record in point.records.items()} == sizes
-    assert sorted(sizes) == ["ledger.jsonl", "metrics.jsonl", "samples.jsonl"]
+    assert sorted(sizes) == ["eval_samples.jsonl", "ledger.jsonl", "metrics.jsonl", "samples.jsonl"]
     assert point.damaged == ()
 
 
@@ -152,7 +152,7 @@ def test_damaged_records_can_be_set_aside(find, run):
     point = find("auto", {"resume": {"damaged_records": "set-aside"}})
 
     assert point.damaged == ("samples.jsonl",)
-    assert sorted(point.records) == ["ledger.jsonl", "metrics.jsonl"]
+    assert sorted(point.records) == ["eval_samples.jsonl", "ledger.jsonl", "metrics.jsonl"]
 
 
 def test_books_that_do_not_balance_are_refused_with_the_group(find, run):

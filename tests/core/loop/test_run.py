@@ -67,6 +67,10 @@ def test_the_records_have_each_step_and_each_evaluation_in_their_order(small_run
     kinds = [(line["step"], "eval" if "eval" in line else "step") for line in small_run.lines()]
     assert kinds == [(0, "eval"), (1, "step"), (2, "step"), (2, "eval"), (3, "step"), (3, "eval")]
     assert [line["step"] for line in small_run.lines("samples.jsonl")] == [1, 2, 3]
+    played = small_run.lines("eval_samples.jsonl")
+    assert sorted({line["step"] for line in played}) == [0, 2, 3]
+    assert {line["eval"] for line in played} == {"rows/T0"}
+    assert {"prompt", "response", "reward", "rewards"} <= played[0].keys()
     assert replay(small_run.folder / "run" / "ledger.jsonl").unsettled() == []
 
 
@@ -179,7 +183,8 @@ def test_an_interrupted_run_goes_on_to_the_same_records(small_run):
 
     assert (interrupted.steps, resumed.steps, resumed.status) == (2, 3, "finished")
     assert numbers(small_run.lines()) == numbers(small_run.lines(output="whole"))
-    assert small_run.lines("samples.jsonl") == small_run.lines("samples.jsonl", output="whole")
+    for name in ("samples.jsonl", "eval_samples.jsonl"):
+        assert small_run.lines(name) == small_run.lines(name, output="whole")
     assert remembered(small_run) == remembered(small_run, output="whole")
 
 

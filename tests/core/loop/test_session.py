@@ -106,14 +106,14 @@ def test_without_held_out_rows_there_is_no_evaluator(opened):
     assert opened(lambda session: session.evaluator) is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "count"), [({"eval": {"every": 2}}, 1), (EVAL, 0), ({"eval": {"every": 0}}, 0)]
-)
-def test_evaluations_without_anything_to_evaluate_on_are_said_once(opened, caplog, changes, count):
+@pytest.mark.parametrize("changes", [EVAL, {"eval": {"every": 0}}])
+def test_runs_that_are_evaluated_have_something_to_evaluate_on_or_no_interval(opened, changes):
     opened(lambda session: None, changes)
 
-    said = [text for text in caplog.messages if "there is nothing to evaluate on" in text]
-    assert len(said) == count
+
+def test_an_interval_of_evaluations_without_anything_to_evaluate_on_is_refused_in_files_too(opened):
+    with pytest.raises(ConfigError, match=r"every.* is 2, but there is nothing .* --eval.fraction"):
+        opened(lambda session: None, {"eval": {"every": 2}})
 
 
 def test_the_runtime_is_told_of_the_roles_the_engine_and_who_plays(opened, small_run):

@@ -163,7 +163,9 @@ class LogConfig(Config):
     summary: bool = Field(True, description="print the run's results and files at its end")
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
     curve: bool = Field(True, description="draw learning_curve.png at the end")
-    samples: NotNegative = Field(4, description="sample rollouts to keep per step, for rlhf show")
+    samples: NotNegative = Field(
+        4, description="sample rollouts to keep per step and evaluation, for rlhf show"
+    )
     to: tuple[str, ...] = Field((), description="loggers, which copy the run to other places")
     samples_every: NotNegative = Field(
         10,

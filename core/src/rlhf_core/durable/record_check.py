@@ -28,11 +28,13 @@ def check_records(
     Args:
         own: names of the records that this kind of run has beside its metrics and samples.
     """
+    # A checkpoint of a version that did not have the record yet.
+    nothing = RunningDigest().extent()
     whole: dict[str, RunningDigest] = {}
     damaged: dict[str, str] = {}
     for path in (folder.metrics, folder.samples, *(folder.root / name for name in own)):
         digest = RunningDigest()
-        if problem := _problem(path, extents[path.name], digest):
+        if problem := _problem(path, extents.get(path.name, nothing), digest):
             damaged[path.name] = problem
         else:
             whole[path.name] = digest

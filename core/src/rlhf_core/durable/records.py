@@ -1,4 +1,4 @@
-"""The run's readable records: ``metrics.jsonl`` and ``samples.jsonl``, one JSON object per line.
+"""The run's readable records: ``metrics.jsonl``, ``samples.jsonl``, ``eval_samples.jsonl``: one JSON object per line.
 
 Apart from ``time_s`` and ``timing``, a line is a function of configuration and seed: a run that was killed and
 resumed leaves the same lines as one that was not.

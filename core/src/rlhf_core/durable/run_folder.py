@@ -50,13 +50,17 @@ class RunFolder:
         return self.root / "samples.jsonl"
 
     @property
+    def eval_samples(self) -> Path:
+        return self.root / "eval_samples.jsonl"
+
+    @property
     def ledger(self) -> Path:
         return self.root / "ledger.jsonl"
 
     @property
     def records(self) -> tuple[Path, ...]:
         """The files whose extent every checkpoint stores."""
-        return self.metrics, self.samples, self.ledger
+        return self.metrics, self.samples, self.eval_samples, self.ledger
 
     @property
     def log(self) -> Path:

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..batch.metric import metric_values
 from ..batch.trajectory_columns import TrajectoryColumns
-from ..contracts.executor import GroupPlayer, RolloutContext, RolloutExecutor
+from ..contracts.executor import FinishedGroup, GroupPlayer, RolloutContext, RolloutExecutor
 from ..rng import eval_seed
 from ..rollouts.batch_metrics import named_metrics
 from ..rollouts.drawing.prompt_set import Tasks
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.players import player_for
 from ..rollouts.pool import play_all
+from ..rollouts.samples import sample_texts
 
 EPOCH = -1
 """The epoch in the uids of evaluation samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Results of one evaluation."""
+
+    metrics: Mapping[str, float]
+    samples: Sequence[Mapping[str, Any]] = ()
+    """A few of its episodes as text, each with set and temperature as ``eval``, such as ``held_out/T0``."""
 
 
 class Evaluator:
@@ -30,6 +41,7 @@ class Evaluator:
 
     Args:
         groups: player of groups in other processes; None: this process plays them, with ``executor`` and ``score``.
+        num_texts: episodes of each set and temperature that are returned as text.
     """
 
     def __init__(
@@ -44,6 +56,7 @@ class Evaluator:
         temperatures: Sequence[float],
         num_samples: int,
         pass_threshold: float,
+        num_texts: int = 0,
     ) -> None:
         self.sets = sets
         self._executor = executor
@@ -54,20 +67,33 @@ class Evaluator:
         self._temperatures = temperatures
         self._num_samples = num_samples
         self._pass_threshold = pass_threshold
+        self._num_texts = num_texts
 
-    async def run(self, step: int) -> dict[str, float]:
-        """Return ``eval/<set>/T<temperature>/<metric>`` for all sets and temperatures."""
-        results: dict[str, float] = {}
+    async def run(self, step: int) -> Evaluation:
+        """Return ``eval/<set>/T<temperature>/<metric>`` for all sets and temperatures, and a few episodes of each."""
+        metrics: dict[str, float] = {}
+        samples: list[dict[str, Any]] = []
         for name, tasks in self.sets.items():
             for index, temperature in enumerate(self._temperatures):
-                values = await self._run_set(tasks, index, temperature, step)
+                groups = await self._play(tasks, index, temperature, step)
+                batches = [group.batch for group in groups if group.batch is not None]
+                values = summarize(batches, self._pass_threshold) | _losses(groups)
                 for metric, value in values.items():
-                    results[_full_name(name, temperature, metric)] = value
-        return results
+                    metrics[_full_name(name, temperature, metric)] = value
+                samples += self._texts(batches, f"{name}/T{temperature:g}")
+        return Evaluation(metrics=metrics, samples=samples)
 
-    async def _run_set(
+    def _texts(self, batches: Sequence[TrajectoryColumns], label: str) -> list[dict[str, Any]]:
+        if not batches or not self._num_texts:
+            return []
+        batch = TrajectoryColumns.concatenate(batches)
+        texts = sample_texts(batch, self._num_texts, self._context.renderer)
+        return [{"eval": label, **text} for text in texts]
+
+    async def _play(
         self, tasks: Tasks, temperature_index: int, temperature: float, step: int
-    ) -> dict[str, float]:
+    ) -> Sequence[FinishedGroup]:
+        """Return the groups of all tasks of a set, played with the present weights."""
         draws = self._context.environment is not None
         episodes = EpisodeRunner(
             executor=self._executor,
@@ -80,13 +106,15 @@ class Evaluator:
             compared_share=0.0,
         )
         all_tasks = [tasks.task(index, EPOCH) for index in range(len(tasks))]
-        groups = await play_all(player_for(episodes, self._groups), all_tasks, step)
-        lost = sum(group.dropped is not None for group in groups)
-        batches = [group.batch for group in groups if group.batch is not None]
-        values = summarize(batches, self._pass_threshold)
-        left_out = sum(sum(group.lost.values()) for group in groups)
-        values |= {"dropped_prompts": float(lost)} if lost else {}
-        return values | ({"dropped_episodes": float(left_out)} if left_out else {})
+        return await play_all(player_for(episodes, self._groups), all_tasks, step)
+
+
+def _losses(groups: Sequence[FinishedGroup]) -> dict[str, float]:
+    """Return the numbers of prompts and of episodes that could not be scored, where there are any."""
+    prompts = sum(group.dropped is not None for group in groups)
+    episodes = sum(sum(group.lost.values()) for group in groups)
+    lost = {"dropped_prompts": float(prompts), "dropped_episodes": float(episodes)}
+    return {name: count for name, count in lost.items() if count}
 
 
 def metric_names(

@@ -185,11 +185,11 @@ def _check_evaluations(run: RunConfig, eval_sets: Collection[str]) -> None:
         )
 
     if run.eval.every and not eval_sets:
-        log.warning(
-            "--eval.every %d: there is nothing to evaluate on, so nothing is evaluated. Add --eval.data FILE or "
-            "--eval.fraction 0.05, or an environment that makes tasks of the split %s",
-            run.eval.every,
-            run.eval.environment_split,
+        raise ConfigError(
+            f"eval.every is {run.eval.every}, but there is nothing to evaluate on: {' and '.join(run.env.use)} makes "
+            f"no tasks of the split {run.eval.environment_split!r}.\n"
+            "  Set --eval.data FILE, --eval.fraction 0.05, or --eval.environment_split to a split that it has; or "
+            "--eval.every 0."
         )
 
 
@@ -233,6 +233,7 @@ def _evaluator(
         temperatures=run.eval.temperatures,
         num_samples=run.eval.n_samples,
         pass_threshold=run.eval.pass_threshold,
+        num_texts=run.log.samples,
     )
 
 

@@ -10,12 +10,13 @@ from ..config.resolved import Resolved
 from ..contracts.runtime import RoleHandle
 from ..durable.appending import Extent, RunningDigest
 from ..durable.ledger import Ledger, replay
+from ..durable.records import RecordFile
 from ..durable.run_folder import RunFolder
 from ..errors import CheckpointError
 from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..plugins import Plugins
 from ..rollouts.cursor import Cursor
-from .course import Export, FinishedStep, RunKind
+from .course import Export, FinishedStep, OwnRecord, RunKind
 from .restore import restore_roles, restore_rows, restore_sampler, restore_shapers
 from .resume import ResumePoint, ResumeRules
 from .session import Session, open_session
@@ -57,8 +58,11 @@ class TrainingCourse:
         return {name: role for name, role in roles if name not in (REFERENCE, TEACHER)}
 
     @property
-    def records(self) -> Mapping[str, Ledger]:
-        return {self._folder.ledger.name: self._ledger}
+    def records(self) -> Mapping[str, OwnRecord]:
+        return {
+            self._folder.ledger.name: self._ledger,
+            self._folder.eval_samples.name: self._eval_samples,
+        }
 
     @property
     def exports(self) -> Sequence[Export]:
@@ -77,6 +81,10 @@ class TrainingCourse:
         session, config = self._session, self._config
         name = self._folder.ledger.name
         self._ledger = stack.enter_context(closing(Ledger(self._folder.ledger, begun.get(name))))
+        played = self._folder.eval_samples
+        self._eval_samples = stack.enter_context(
+            closing(RecordFile(played, begun.get(played.name)))
+        )
         if config.resume.checkpoint is not None or self._ledger.extent.num_bytes:
             self._ledger.resumed(self.state.step)
         if point is not None:
@@ -120,7 +128,12 @@ class TrainingCourse:
 
     async def evaluate(self) -> Mapping[str, float] | None:
         evaluator = self._session.evaluator
-        return None if evaluator is None else await evaluator.run(self.state.step)
+        if evaluator is None:
+            return None
+        evaluation = await evaluator.run(self.state.step)
+        for sample in evaluation.samples:
+            self._eval_samples.write({"step": self.state.step, **sample})
+        return evaluation.metrics
 
 
 def check_books(folder: RunFolder, state: LoopState, records: Mapping[str, Extent]) -> None:
@@ -159,7 +172,10 @@ async def _open(
 TRAINING = RunKind(
     initial_state=initial_state,
     resuming=ResumeRules(
-        state=LoopState, binding=BINDING, records=("ledger.jsonl",), check_books=check_books
+        state=LoopState,
+        binding=BINDING,
+        records=("ledger.jsonl", "eval_samples.jsonl"),
+        check_books=check_books,
     ),
     open=_open,
 )

@@ -94,7 +94,7 @@ def test_a_typed_option_that_changes_nothing_is_refused(resolved, words, part):
 
 
 def test_what_changes_nothing_may_stand_in_a_file(resolved):
-    waiting = {"algo": {"kl": {"mode": "loss"}}, "eval": {"every": 5}, "ref": {"path": "x"}}
+    waiting = {"algo": {"kl": {"mode": "loss"}}, "data": {"shuffle": False}, "ref": {"path": "x"}}
 
     resolved(files=[Layer.of(waiting, "run.toml")])
 

@@ -366,6 +366,12 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
             f"{labels('data.source')} and {labels('env.use')}: rows of a source go to one environment; expected at "
             "most one"
         )
+    held_out = evaluation.data or evaluation.fraction
+    if evaluation.every and not held_out and not (run.env.use and evaluation.environment_split):
+        yield (
+            f"{labels('eval.every')} is {evaluation.every}, but there is nothing to evaluate on. Set --eval.data FILE, "
+            "or --eval.fraction 0.05 to hold rows out of --data; or --eval.every 0."
+        )
     if evaluation.fraction and not run.data.train:
         yield f"{labels('eval.fraction')}: there is no training data to hold a share out of; add --data FILE"
     names = [
