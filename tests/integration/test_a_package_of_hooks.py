@@ -1,6 +1,7 @@
-"""A package outside of this repository decides prompts, rows, learning rates and the KL: it trains, is killed, and
-resumes."""
+"""A package outside of this repository decides prompts, rows, learning rates, the KL and a metric: it trains, is killed,
+and resumes."""
 
+import json
 import os
 import signal
 import subprocess
@@ -108,6 +109,21 @@ class Forgiving:
         return inside * (size - inside / 2)
 
 
+class Ones:
+    """Share of answers with a 1."""
+
+    def __init__(self, config):
+        pass
+
+    def __call__(self, episodes):
+        return {"ones": sum("1" in text for text in episodes.responses) / len(episodes.responses)}
+
+
+@hookimpl
+def rlhf_eval_metrics():
+    return [Component(name="ones", factory=Ones, summary="answers with a 1")]
+
+
 @hookimpl
 def rlhf_kl_estimators():
     return [Component(name="forgiving", factory=Forgiving, config=ForgivingConfig, summary="Huber's")]
@@ -148,6 +164,11 @@ lr_schedule = "stairs"
 warmup_ratio = 0.2
 [actor.stairs]
 steps = 2
+[eval]
+data = ["held=held.jsonl"]
+every = 3
+metrics = ["ones"]
+temperatures = [1.0]
 [algo.kl]
 mode = "loss"
 coef = 0.05
@@ -193,6 +214,8 @@ def workspace(tmp_path_factory):
     write_tiny_model(folder / "model", hidden_size=16, num_layers=1, num_heads=2)
     (folder / "reward.py").write_text(REWARD)
     (folder / "run.toml").write_text(CONFIG)
+    held_out = [{"prompt": f"{n:04d}=", "answer": f"{n:04d}"[::-1]} for n in (7, 123, 4561)]
+    (folder / "held.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held_out))
     return folder
 
 
@@ -213,7 +236,7 @@ def python(*words, cwd=None, code=0, **environment):
 def test_its_components_keep_the_promises_of_their_kinds(package):
     shown = python("-m", "rlhf_cli.main", "check", "rlhf-plugin-outside", PYTHONPATH=package)
 
-    for component in ("half_solved", "numbers", "stairs", "forgiving"):
+    for component in ("half_solved", "numbers", "stairs", "forgiving", "ones"):
         assert component in shown
     assert "FAILED" not in shown
 
@@ -235,6 +258,10 @@ def test_a_run_with_its_components_is_killed_and_resumes_to_the_same_weights(pac
     whole, killed = workspace / "whole", workspace / "killed"
     assert metrics_without_times(killed) == metrics_without_times(whole)
     assert weights_digest(killed) == weights_digest(whole)
+    played = [(run / "eval_samples.jsonl").read_text() for run in (whole, killed)]
+    assert played[0] == played[1]
+    ones = [line["eval"] for line in metrics_without_times(whole) if "eval" in line]
+    assert [0.0 <= values["eval/held/T1/ones"] <= 1.0 for values in ones] == [True] * 3
     balance = replay(killed / "ledger.jsonl")
     assert balance.unsettled() == []
     drawn = [tuple(map(int, group.split("."))) for group in balance.planned]

@@ -11,6 +11,7 @@ from rlhf_core.plugins import Plugins
 from . import (
     adapter_bugs,
     estimator_bugs,
+    eval_metric_bugs,
     kl_bugs,
     loss_bugs,
     off_policy_bugs,
@@ -35,6 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *sampler_bugs.MUTANTS,
     *schedule_bugs.MUTANTS,
     *kl_bugs.MUTANTS,
+    *eval_metric_bugs.MUTANTS,
 )
 
 

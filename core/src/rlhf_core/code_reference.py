@@ -33,6 +33,7 @@ CALLED_KINDS = frozenset(
         "rlhf_preference_losses",
         "rlhf_is_corrections",
         "rlhf_kl_estimators",
+        "rlhf_eval_metrics",
         "rlhf_lr_schedules",
     }
 )

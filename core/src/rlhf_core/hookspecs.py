@@ -34,6 +34,7 @@ COMPONENT_HOOKS: Mapping[str, str] = {
     "rlhf_sample_filters": "sample filter",
     "rlhf_optimizers": "optimizer",
     "rlhf_lr_schedules": "learning-rate schedule",
+    "rlhf_eval_metrics": "evaluation metric",
     "rlhf_model_adapters": "model adapter",
     "rlhf_vision_models": "vision model",
     "rlhf_engines": "engine",
@@ -122,6 +123,11 @@ def rlhf_optimizers() -> Components:
 @hookspec
 def rlhf_lr_schedules() -> Components:
     """Return learning-rate schedules (``contracts.LrSchedule``), chosen per role with ``--actor.lr_schedule``."""
+
+
+@hookspec
+def rlhf_eval_metrics() -> Components:
+    """Return evaluation metrics (``contracts.EvalMetric``), chosen with ``--eval.metrics``, several at once."""
 
 
 @hookspec

@@ -302,6 +302,9 @@ class EvalConfig(EvalSchedule):
         (0.0,), min_length=1, description="evaluate at each of these; 0 is greedy"
     )
     max_samples: Positive | None = Field(None, description="use only the first rows of each set")
+    metrics: tuple[str, ...] = Field(
+        (), description="further metrics of the episodes, each with its own section of options"
+    )
     pass_threshold: float = Field(1.0, description="a sample passes if its reward is at least this")
 
 

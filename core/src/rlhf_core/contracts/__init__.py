@@ -72,6 +72,7 @@ from .executor import (
     RolloutContext,
     RolloutExecutor,
 )
+from .functions.eval_metric import EvalEpisodes, EvalMetric
 from .functions.kl import KlEstimator
 from .functions.schedule import LrSchedule, SchedulePoint
 from .layout import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
@@ -129,6 +130,8 @@ __all__ = [
     "EnvironmentManifest",
     "EnvironmentSpec",
     "EpisodeEnd",
+    "EvalEpisodes",
+    "EvalMetric",
     "FinishedGroup",
     "GenerationRequest",
     "Generator",

@@ -1,4 +1,4 @@
-"""Evaluation on held-out sets: pass@k and mean reward per set and temperature."""
+"""Evaluation on held-out sets: pass@k, mean reward and metrics of plugins per set and temperature."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.players import player_for
 from ..rollouts.pool import play_all
 from ..rollouts.samples import sample_texts
+from .eval_metrics import NamedMetric, episodes_of, measured
 
 EPOCH = -1
 """The epoch in the uids of evaluation samples."""
@@ -42,6 +43,7 @@ class Evaluator:
     Args:
         groups: player of groups in other processes; None: this process plays them, with ``executor`` and ``score``.
         num_texts: episodes of each set and temperature that are returned as text.
+        metrics: of plugins, asked for each set and temperature.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Evaluator:
         num_samples: int,
         pass_threshold: float,
         num_texts: int = 0,
+        metrics: Sequence[NamedMetric] = (),
     ) -> None:
         self.sets = sets
         self._executor = executor
@@ -68,6 +71,7 @@ class Evaluator:
         self._num_samples = num_samples
         self._pass_threshold = pass_threshold
         self._num_texts = num_texts
+        self._metrics = metrics
 
     async def run(self, step: int) -> Evaluation:
         """Return ``eval/<set>/T<temperature>/<metric>`` for all sets and temperatures, and a few episodes of each."""
@@ -78,10 +82,29 @@ class Evaluator:
                 groups = await self._play(tasks, index, temperature, step)
                 batches = [group.batch for group in groups if group.batch is not None]
                 values = summarize(batches, self._pass_threshold) | _losses(groups)
+                values |= self._measured(batches, name, temperature, values)
                 for metric, value in values.items():
                     metrics[_full_name(name, temperature, metric)] = value
                 samples += self._texts(batches, f"{name}/T{temperature:g}")
         return Evaluation(metrics=metrics, samples=samples)
+
+    def _measured(
+        self,
+        batches: Sequence[TrajectoryColumns],
+        name: str,
+        temperature: float,
+        taken: Mapping[str, float],
+    ) -> dict[str, float]:
+        if not batches or not self._metrics:
+            return {}
+        episodes = episodes_of(
+            TrajectoryColumns.concatenate(batches),
+            self._context.renderer.decode,
+            set_name=name,
+            temperature=temperature,
+            pass_threshold=self._pass_threshold,
+        )
+        return measured(self._metrics, episodes, taken)
 
     def _texts(self, batches: Sequence[TrajectoryColumns], label: str) -> list[dict[str, Any]]:
         if not batches or not self._num_texts:

@@ -40,6 +40,7 @@ from ..rollouts.environments import Environments, TaskMakers, environments_of, l
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.images import image_reader
 from ..rollouts.source import Ahead, RolloutSource
+from .eval_metrics import NamedMetric, metrics_of
 from .evaluation import Evaluator, metric_names
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,8 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     else:
         tasks = load_task_set(run, renderer, players, makers, images)
     eval_sets = load_eval_sets(run, renderer, players, makers, images)
-    _check_evaluations(run, eval_sets)
+    eval_metrics = metrics_of(resolved.selections["eval.metrics"])
+    _check_evaluations(run, eval_sets, others=bool(eval_metrics))
     total_steps = total_steps_of(resolved, tasks)
     sampler = _sampler(resolved, tasks)
 
@@ -121,7 +123,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         with_greedy=demands.greedy_rewards,
         compared_share=1.0 if demands.rollout_logprobs else run.rollout.compared_share,
     )
-    evaluator = _evaluator(run, eval_sets, executor, placement.groups, context, score)
+    evaluator = _evaluator(run, eval_sets, executor, placement.groups, context, score, eval_metrics)
     source = RolloutSource(
         episodes,
         groups=placement.groups,
@@ -171,7 +173,12 @@ def _sampler(resolved: Resolved, tasks: Tasks) -> PromptSampler | None:
     return sampler
 
 
-def _check_evaluations(run: RunConfig, eval_sets: Collection[str]) -> None:
+def _check_evaluations(run: RunConfig, eval_sets: Collection[str], *, others: bool) -> None:
+    """Refuse a best metric, or an interval, that no evaluation gives.
+
+    Args:
+        others: there are metrics of plugins, whose names are known once they are asked.
+    """
     wanted = run.checkpoint.best_metric
     names = metric_names(
         eval_sets,
@@ -179,7 +186,11 @@ def _check_evaluations(run: RunConfig, eval_sets: Collection[str]) -> None:
         run.eval.n_samples,
         draws=bool(run.env.use),
     )
-    if wanted is not None and wanted not in names:
+    folders = {name.rpartition("/")[0] for name in names}
+    may_come = (
+        others and wanted is not None and any(wanted.startswith(f"{one}/") for one in folders)
+    )
+    if wanted is not None and wanted not in names and not may_come:
         raise ConfigError(
             f"--checkpoint.best_metric {wanted}: expected a metric that this run evaluates: {', '.join(names)}"
         )
@@ -220,6 +231,7 @@ def _evaluator(
     groups: GroupPlayer | None,
     context: RolloutContext,
     score: ScoreRequests | None,
+    metrics: Sequence[NamedMetric],
 ) -> Evaluator | None:
     if not sets:
         return None
@@ -234,6 +246,7 @@ def _evaluator(
         num_samples=run.eval.n_samples,
         pass_threshold=run.eval.pass_threshold,
         num_texts=run.log.samples,
+        metrics=metrics,
     )
 
 

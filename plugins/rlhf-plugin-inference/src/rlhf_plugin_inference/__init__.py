@@ -1,10 +1,18 @@
-"""Registration of the commands that use a trained model: ``rlhf generate``, ``eval``, ``chat`` and ``merge``."""
+"""Registration of the commands that use a trained model (``rlhf generate``, ``eval``, ``chat``, ``merge``), and of
+metrics of evaluations."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from rlhf_core import Component, hookimpl
+
+from .eval_metrics import distinct, majority
+
+
+@hookimpl
+def rlhf_eval_metrics() -> list[Component[Any]]:
+    return [majority.COMPONENT, distinct.COMPONENT]
 
 
 @hookimpl

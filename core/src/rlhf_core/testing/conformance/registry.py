@@ -21,6 +21,7 @@ _MODULES: Mapping[str, str] = MappingProxyType(
         "rlhf_preference_losses": "preference_losses",
         "rlhf_is_corrections": "corrections",
         "rlhf_kl_estimators": "functions.kl",
+        "rlhf_eval_metrics": "functions.eval_metrics",
         "rlhf_reward_shapers": "shapers",
         "rlhf_sample_filters": "filters",
         "rlhf_optimizers": "optimizers",

@@ -1,0 +1,1 @@
+"""Metrics of evaluations during training, beside reward and pass@k. One file each."""
