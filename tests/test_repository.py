@@ -67,6 +67,11 @@ WORDS_OF_THE_LANGUAGE = {
 } | {
     ("core/src/rlhf_core/lazy.py", "torch"),  # the library
     *(
+        (f"core/src/rlhf_core/math/{module}.py", name)  # estimates between sampler and trainer
+        for module in ("mismatch", "importance")
+        for name in ("k1", "k2", "k3")
+    ),
+    *(
         (f"core/src/rlhf_core/{path}.py", "linear")  # a form of the KL's tail
         for path in (
             "math/kl",

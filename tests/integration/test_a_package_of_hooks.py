@@ -1,4 +1,4 @@
-"""A package outside of this repository decides prompts, rows, learning rates, the KL and a metric: it trains, is killed,
+"""A package outside of this repository decides prompts, rows, learning rates, the KL and a metric: it trains, dies
 and resumes."""
 
 import json

@@ -28,6 +28,9 @@ APPLIES_IS_WEIGHTS = "applies_is_weights"
 """Word of a policy loss that multiplies itself by ``LossInputs.is_weights``; the core then does not."""
 PREPARES_STEP = "prepares_step"
 """Word of a policy loss that looks at the whole optimizer step first (``PreparingLoss``)."""
+NO_ADVANTAGES = "no_advantages"
+"""Word of a policy loss that is not weighted with advantages, such as one that imitates: it teaches the same whatever
+the rewards are."""
 CREDITS_TOKENS = "credits_tokens"
 """Word of an advantage estimator that credits a reward at a token (``RewardBatch.token_rewards``) to that token and
 those before it. Rewards with ``RewardResult.step_rewards`` need it."""
@@ -137,6 +140,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     CREDITS_TOKENS: "the estimator credits a reward at a token to that token and those before it",
     APPLIES_IS_WEIGHTS: "the policy loss multiplies itself by the correction's weights",
     PREPARES_STEP: "the policy loss looks at the whole optimizer step first (PreparingLoss)",
+    NO_ADVANTAGES: "the policy loss is not weighted with advantages",
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
     UNBIASED_KL: "the KL estimator's mean over samples is the KL",
     NO_PULL: "the KL estimator's gradient as a loss is zero on average",

@@ -21,14 +21,14 @@ from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.players import player_for
 from ..rollouts.pool import play_all
 from ..rollouts.samples import sample_texts
-from .eval_metrics import NamedMetric, episodes_of, measured
+from .measuring.eval_metrics import NamedMetric, episodes_of, measured
 
 EPOCH = -1
 """The epoch in the uids of evaluation samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class Evaluated:
     """Results of one evaluation."""
 
     metrics: Mapping[str, float]
@@ -73,7 +73,7 @@ class Evaluator:
         self._num_texts = num_texts
         self._metrics = metrics
 
-    async def run(self, step: int) -> Evaluation:
+    async def run(self, step: int) -> Evaluated:
         """Return ``eval/<set>/T<temperature>/<metric>`` for all sets and temperatures, and a few episodes of each."""
         metrics: dict[str, float] = {}
         samples: list[dict[str, Any]] = []
@@ -86,7 +86,7 @@ class Evaluator:
                 for metric, value in values.items():
                     metrics[_full_name(name, temperature, metric)] = value
                 samples += self._texts(batches, f"{name}/T{temperature:g}")
-        return Evaluation(metrics=metrics, samples=samples)
+        return Evaluated(metrics=metrics, samples=samples)
 
     def _measured(
         self,

@@ -40,8 +40,8 @@ from ..rollouts.environments import Environments, TaskMakers, environments_of, l
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.images import image_reader
 from ..rollouts.source import Ahead, RolloutSource
-from .eval_metrics import NamedMetric, metrics_of
 from .evaluation import Evaluator, metric_names
+from .measuring.eval_metrics import NamedMetric, metrics_of
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +93,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     else:
         tasks = load_task_set(run, renderer, players, makers, images)
     eval_sets = load_eval_sets(run, renderer, players, makers, images)
-    eval_metrics = metrics_of(resolved.selections["eval.metrics"])
-    _check_evaluations(run, eval_sets, others=bool(eval_metrics))
+    eval_metrics = _eval_metrics(resolved, eval_sets)
     total_steps = total_steps_of(resolved, tasks)
     sampler = _sampler(resolved, tasks)
 
@@ -171,6 +170,13 @@ def _sampler(resolved: Resolved, tasks: Tasks) -> PromptSampler | None:
     sampler = CheckedSampler(registered.build(selection.options), who)
     sampler.begin(PromptsOfTasks(tasks, resolved.run.seed))
     return sampler
+
+
+def _eval_metrics(resolved: Resolved, eval_sets: Collection[str]) -> list[NamedMetric]:
+    """Build the metrics of evaluations, and refuse what no evaluation gives."""
+    metrics = metrics_of(resolved.selections["eval.metrics"])
+    _check_evaluations(resolved.run, eval_sets, others=bool(metrics))
+    return metrics
 
 
 def _check_evaluations(run: RunConfig, eval_sets: Collection[str], *, others: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config
+from rlhf_core.capabilities import NO_ADVANTAGES
 from rlhf_core.contracts import LossInputs, Metric, TokenLoss
 from rlhf_core.lazy import Bool, Float, torch
 from rlhf_core.math import masked_sum, unbiased_kl
@@ -155,5 +156,5 @@ COMPONENT = Component(
     factory=DistillLoss,
     config=DistillConfig,
     summary="KL to a teacher on the policy's own samples (on-policy distillation)",
-    provides=frozenset({"aggregation:token-mean", "off_policy"}),
+    provides=frozenset({"aggregation:token-mean", "off_policy", NO_ADVANTAGES}),
 )

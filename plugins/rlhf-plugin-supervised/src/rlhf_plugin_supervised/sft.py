@@ -6,6 +6,7 @@ Usually a further loss beside a policy loss (``--algo.terms.use sft``), on rows 
 from __future__ import annotations
 
 from rlhf_core import Component, Config
+from rlhf_core.capabilities import NO_ADVANTAGES
 from rlhf_core.contracts import LossInputs, Metric, TokenLoss
 from rlhf_core.lazy import torch
 from rlhf_core.math import masked_sum
@@ -35,5 +36,5 @@ COMPONENT = Component(
     config=SftConfig,
     summary="negative log-likelihood of given responses; as a further loss, with --algo.terms.use",
     needs=frozenset({"supervised_data"}),
-    provides=frozenset({"aggregation:token-mean", "off_policy"}),
+    provides=frozenset({"aggregation:token-mean", "off_policy", NO_ADVANTAGES}),
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ....batch.metric import merge_metrics
-from ....capabilities import OFF_POLICY
+from ....capabilities import NO_ADVANTAGES, OFF_POLICY
 from ....contracts.loss import LossInputs, TokenLoss
 from ..comparing import (
     assert_equal,
@@ -242,11 +242,21 @@ def _depends_on_the_writer(subject: Subject) -> bool:
     return any(float((grad - grads[0]).abs().max()) > 1e-5 for grad in grads[1:])
 
 
-_NOT_OF_ADVANTAGES = frozenset({"teacher_logprobs", "teacher_top_k", "supervised_data"})
+def check_advantages_have_no_effect(subject: Subject) -> None:
+    """With ``no_advantages``, loss and gradient are the same whatever the advantages are, nan included."""
+    case = loss_case()
+    expected, grad, _ = _gradients(subject, _prepared(subject, case))
+    for factor in (0.0, -3.0, float("nan")):
+        other = case.with_columns(advantages=case.columns["advantages"] * factor)
+        found, other_grad, _ = _gradients(subject, _prepared(subject, other))
+        what = f"with {factor} times the advantages"
+        mask = case.action_mask
+        assert_equal(found.loss[mask], expected.loss[mask], f"loss {what}")
+        assert_equal(other_grad[mask], grad[mask], f"gradient {what}")
 
 
 def _weighted_with_advantages(subject: Subject) -> bool:
-    return not subject.needs & _NOT_OF_ADVANTAGES
+    return NO_ADVANTAGES not in subject.provides
 
 
 CHECKS = (
@@ -255,6 +265,7 @@ CHECKS = (
     Check(check_zero_advantages_give_no_gradient, _weighted_with_advantages, usual=True),
     Check(check_at_ratio_one_it_is_reinforce, _weighted_with_advantages, usual=True),
     Check(check_good_actions_become_likelier, _weighted_with_advantages),
+    Check(check_advantages_have_no_effect, lambda subject: not _weighted_with_advantages(subject)),
     Check(check_padding_has_no_effect),
     Check(check_rows_are_independent),
     Check(check_finite_on_extremes),

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..batch.ragged import offsets_of
-from ..batch.trajectory_columns import TrajectoryColumns
-from ..config.resolved import Selection
-from ..contracts.functions.eval_metric import EvalEpisodes, EvalMetric
-from ..errors import PluginError, RLHFError
+from ...batch.ragged import offsets_of
+from ...batch.trajectory_columns import TrajectoryColumns
+from ...config.resolved import Selection
+from ...contracts.functions.eval_metric import EvalEpisodes, EvalMetric
+from ...errors import PluginError, RLHFError
 
 _NAME = re.compile(r"[A-Za-z0-9_.@/-]+")
 

@@ -1,0 +1,1 @@
+"""Metrics of plugins in evaluations, asked and checked."""
