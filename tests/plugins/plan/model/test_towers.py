@@ -48,6 +48,31 @@ def test_parameters_are_those_of_transformers(published):
     assert shape.parameters == sum(p.numel() for p in model.parameters())
 
 
+def test_parameters_of_qwen3_vl_are_those_of_transformers():
+    """Of a whole configuration with all of its parts: early mergers, a table of positions, layer norms."""
+    import torch
+    from transformers import AutoModelForImageTextToText, Qwen3VLConfig
+
+    for tied in (False, True):
+        config = Qwen3VLConfig(tie_word_embeddings=tied)
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(config)
+        shape = shape_of(json.loads(json.dumps(config.to_dict())), "4b")
+
+        assert shape.tower.parameters == sum(p.numel() for p in model.model.visual.parameters())
+        assert shape.parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_operations_and_bytes_of_a_tower_without_a_gate_by_hand():
+    tower = replace(TOWER, gated=False, full_layers=3, early_mergers=1)
+
+    # As below, with 3 (4 x 4 + 2 x 2 x 5) = 108 weights of layers, two mergers, and all layers over the whole image.
+    assert tower.flops(2) == 2 * (108 + 12) * 8 + 2 * 2 * 96 * 2 + 4 * 2 * 3 * 8 * 8
+    # A layer: as below, but feed-forward 2 x 2 x 5. Two mergers.
+    assert tower_bytes(tower, 1, BF16) == 4 * (3 * (32 + 16 + 20 + 12) + 2 * 28)
+    assert tower_scoring_bytes(tower, 1, BF16) == 4 * (20 + 12)
+
+
 def test_a_saved_config_has_the_same_shape(published):
     """Transformers writes the text model into ``text_config``, the hub's files have it beside the tower."""
     from transformers import AutoConfig

@@ -128,8 +128,8 @@ def tower_bytes(tower: TowerShape | None, image_tokens: int, precision: Precisio
     """Return the bytes that a trained vision tower keeps of images with this many features for its backward pass.
 
     Its layers keep what those of a decoder keep whose keys have as many heads as its queries, or up to two casts of a
-    norm's output less; the merger keeps its normalized input and what its two matmuls and GELU read. It is not
-    recomputed. Not measured.
+    norm's output less, and without a gate two arrays of the feed-forward part less; a merger keeps its normalized input
+    and what its two matmuls and GELU read. It is not recomputed. Not measured.
     """
     if tower is None:
         return 0
@@ -143,14 +143,16 @@ def tower_bytes(tower: TowerShape | None, image_tokens: int, precision: Precisio
         vocab=1,
         tied=True,
     )
-    merger = (8 + 3 * precision.compute_bytes) * tower.hidden
-    each = tower.layers * layer_bytes(layer, precision) + merger
+    mergers = (1 + tower.early_mergers) * (8 + 3 * precision.compute_bytes) * tower.hidden
+    # Without a gate GELU's input and output are kept, in the place of gate, silu(gate), up and their product.
+    ungated = 0 if tower.gated else 2 * precision.compute_bytes * tower.ffn
+    each = tower.layers * (layer_bytes(layer, precision) - ungated) + mergers
     return image_tokens * tower.patches_of_feature * each
 
 
 def tower_scoring_bytes(tower: TowerShape, image_tokens: int, precision: Precision) -> int:
     """Return the bytes of images with this many features at the widest point of a pass without gradients."""
-    each = precision.compute_bytes * 3 * tower.ffn
+    each = precision.compute_bytes * tower.ffn_matrices * tower.ffn
     each += (2 * precision.weight_bytes + precision.compute_bytes) * tower.hidden
     return image_tokens * tower.patches_of_feature * each
 

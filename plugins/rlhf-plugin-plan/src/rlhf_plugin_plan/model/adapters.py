@@ -178,7 +178,7 @@ def _plain_model(config: Path, dtype: str) -> Any:
     file = config / "config.json" if config.is_dir() else config
     values = json.loads(file.read_text(encoding="utf-8"))
     family = values.pop("model_type")
-    kind = AutoModelForImageTextToText if family == SEEING else AutoModelForCausalLM
+    kind = AutoModelForImageTextToText if family in SEEING else AutoModelForCausalLM
     with torch.device("meta"):
         return kind.from_config(AutoConfig.for_model(family, **values), dtype=getattr(torch, dtype))
 

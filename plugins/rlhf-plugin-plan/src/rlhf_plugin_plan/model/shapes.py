@@ -12,9 +12,9 @@ from rlhf_core import ConfigError
 
 from .towers import TowerShape, tower_of
 
-SEEING = "qwen2_5_vl"
-"""Value of ``model_type`` of image-text models that are modeled: a Qwen2 behind a vision tower."""
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", SEEING)
+SEEING = {"qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
+"""``model_type`` of an image-text model that is modeled -> that of its text model, which is behind a vision tower."""
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", *SEEING)
 """Values of ``model_type`` that are modeled: dense decoders with attention, a gated feed-forward part and two norms."""
 
 
@@ -157,7 +157,7 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
             "may work all the same."
         )
 
-    if family == SEEING:
+    if family in SEEING:
         return _seeing_shape(config, source)
 
     def number(key: str) -> int:
@@ -191,10 +191,18 @@ def _seeing_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         raise ConfigError(f"{source}: vision_config is {vision!r}; expected an object")
-    text = {**config, **(config.get("text_config") or {}), "model_type": "qwen2"}
+    text = {
+        **config,
+        **(config.get("text_config") or {}),
+        "model_type": SEEING[config["model_type"]],
+    }
     # The text model has an entry of its own, which does not count: the output head belongs to the whole.
     text["tie_word_embeddings"] = config.get("tie_word_embeddings", False)
-    tower = tower_of(vision, lambda key: _number(vision, key, f"{source}: vision_config"))
+    tower = tower_of(
+        vision,
+        lambda key: _number(vision, key, f"{source}: vision_config"),
+        gated=config["model_type"] == "qwen2_5_vl",
+    )
     return replace(shape_of(text, source), tower=tower)
 
 

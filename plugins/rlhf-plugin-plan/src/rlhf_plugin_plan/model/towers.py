@@ -14,8 +14,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TowerShape:
-    """Shape of the tower of Qwen2.5-VL: RMS norms, one matrix for queries, keys and values, a gated feed-forward part,
-    and a merger behind the last layer. All matrices but the first have biases."""
+    """Shape of the towers of Qwen2.5-VL and Qwen3-VL: one matrix for queries, keys and values, and a merger behind the
+    last layer.
+
+    The first has RMS norms, a gated feed-forward part, and biases of all matrices but the first. The second has layer
+    norms, a feed-forward part of two matrices, biases of all matrices, a table of positions, and mergers behind earlier
+    layers, whose features the first layers of the text model read.
+    """
 
     hidden: int
     """Width of the hidden states, D."""
@@ -37,6 +42,17 @@ class TowerShape:
     """Number of layers that attend over the whole image."""
     window: int
     """Number of patches of a window."""
+    gated: bool = True
+    """Qwen2.5-VL: RMS norms and a gated feed-forward part; False: Qwen3-VL."""
+    positions: int = 0
+    """Number of rows of the table of positions."""
+    early_mergers: int = 0
+    """Number of mergers behind earlier layers."""
+
+    @property
+    def ffn_matrices(self) -> int:
+        """Number of matrices of a feed-forward part."""
+        return 3 if self.gated else 2
 
     @property
     def patches_of_feature(self) -> int:
@@ -50,21 +66,25 @@ class TowerShape:
 
     @property
     def layer_weights(self) -> int:
-        """Number of the layers' weights that multiply every patch: ``L (4 D^2 + 3 D F)``."""
-        return self.layers * (4 * self.hidden**2 + 3 * self.hidden * self.ffn)
+        """Number of the layers' weights that multiply every patch: ``L (4 D^2 + 3 D F)``, not gated ``2 D F``."""
+        return self.layers * (4 * self.hidden**2 + self.ffn_matrices * self.hidden * self.ffn)
 
     @property
     def merger_weights(self) -> int:
-        """Number of weights that multiply every feature."""
-        return self.merged * (self.merged + self.out)
+        """Number of weights of all mergers, which multiply every feature."""
+        return (1 + self.early_mergers) * self.merged * (self.merged + self.out)
 
     @property
     def parameters(self) -> int:
         """Number of all parameters."""
-        biases = 4 * self.hidden + 2 * self.ffn + self.hidden
-        small = self.layers * (2 * self.hidden + biases) + self.hidden + self.merged + self.out
-        first = self.patch_inputs * self.hidden
-        return first + self.layer_weights + self.merger_weights + small
+        norm = 1 if self.gated else 2  # vectors of a norm: a scale, and with layer norms a bias
+        biases = 4 * self.hidden + (self.ffn_matrices - 1) * self.ffn + self.hidden
+        small = self.layers * (2 * norm * self.hidden + biases)
+        small += norm * self.hidden + self.merged + self.out
+        small += self.early_mergers * (norm * self.merged + self.merged + self.out)
+        first = self.patch_inputs * self.hidden + (0 if self.gated else self.hidden)
+        tables = self.positions * self.hidden
+        return first + tables + self.layer_weights + self.merger_weights + small
 
     def flops(self, image_tokens: int) -> int:
         """Return the operations of a forward pass over one image.
@@ -87,10 +107,13 @@ class TowerShape:
         return max(1, pixels // (self.patch_side * self.merge) ** 2)
 
 
-def tower_of(config: Mapping[str, Any], number: Callable[[str], int]) -> TowerShape:
-    """Return the shape in the ``vision_config`` of a Qwen2.5-VL's config.json.
+def tower_of(
+    config: Mapping[str, Any], number: Callable[[str], int], *, gated: bool = True
+) -> TowerShape:
+    """Return the shape in the ``vision_config`` of a config.json.
 
     Args:
+        gated: the tower is Qwen2.5-VL's; else Qwen3-VL's, whose layers all attend over the whole image.
         number: returns an entry of ``vision_config`` that is a positive integer.
     """
     patch, merge = number("patch_size"), number("spatial_merge_size")
@@ -104,6 +127,9 @@ def tower_of(config: Mapping[str, Any], number: Callable[[str], int]) -> TowerSh
         patch_side=patch,
         merge=merge,
         out=number("out_hidden_size"),
-        full_layers=len(config.get("fullatt_block_indexes") or ()),
-        window=(number("window_size") // patch) ** 2,
+        full_layers=len(config.get("fullatt_block_indexes") or ()) if gated else number("depth"),
+        window=(number("window_size") // patch) ** 2 if gated else 0,
+        gated=gated,
+        positions=0 if gated else number("num_position_embeddings"),
+        early_mergers=0 if gated else len(config.get("deepstack_visual_indexes") or ()),
     )
