@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config import MlflowConfig
 from .remembered import remember, remembered
-from .sample_images import shown_images
-from .sample_table import COLUMNS, rows
+from .sample_table import COLUMNS, rows, shown_images
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -16,7 +16,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from .sample_images import shown_images
+from .sample_table import shown_images
 
 if TYPE_CHECKING:
     from rlhf_core.contracts import RolloutSample, RunResult

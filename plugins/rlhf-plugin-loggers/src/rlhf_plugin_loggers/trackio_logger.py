@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from .config import TrackioConfig
 from .remembered import remember, remembered
-from .sample_images import shown_images
-from .sample_table import COLUMNS, rows
+from .sample_table import COLUMNS, rows, shown_images
 
 if TYPE_CHECKING:
     from trackio.run import Run as TrackioRun

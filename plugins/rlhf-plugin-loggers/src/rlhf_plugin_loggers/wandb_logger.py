@@ -19,8 +19,7 @@ from rlhf_core import ConfigError
 
 from .config import WandbConfig
 from .remembered import remember, remembered
-from .sample_images import shown_images
-from .sample_table import COLUMNS, rows
+from .sample_table import COLUMNS, rows, shown_images
 
 if TYPE_CHECKING:
     from types import ModuleType
