@@ -397,7 +397,9 @@ def test_an_estimator_that_ignores_the_kl_penalty_ends_the_run(small_run, folder
 
     (fix,) = re.findall(r"Set (--algo.kl.mode .*), or let", capfd.readouterr().err)
     in_loss = ["--algo.kl.coef", "0.5", *fix.split(), "--output", "loss"]
-    assert main([*words, *in_loss]) == 0, capfd.readouterr().err
+    assert main([*words, *in_loss]) == 2  # the default estimator has no gradient as a loss
+    (further,) = re.findall(r"Set (--algo.kl.estimator \w+)", capfd.readouterr().err)
+    assert main([*words, *in_loss, *further.split()]) == 0, capfd.readouterr().err
 
 
 def test_the_examples_of_the_page_on_python_run(small_run, folder):

@@ -65,8 +65,7 @@ def has_penalty_counted(
     raise CapabilityError(
         f"{label}: its advantages are the same with and without the KL penalty, which --algo.kl.mode reward puts "
         "into the rewards of tokens; the run would train without it.\n"
-        "  Set --algo.kl.mode loss and an --algo.kl.estimator for it, or let the estimator add the penalty, as "
-        "rlhf_core.math.advantages_at_tokens does."
+        "  Set --algo.kl.mode loss, or let the estimator add the penalty, as rlhf_core.math.advantages_at_tokens does."
     )
 
 
