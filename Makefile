@@ -13,6 +13,8 @@ PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reor
 
 # Hundreds of processes import this checkout; each would compile it anew where the environment forbids to keep bytecode.
 unexport PYTHONDONTWRITEBYTECODE
+# Of what pip installs a hundredth is ever imported, and compiled then; to compile all of it takes pip a minute.
+export PIP_NO_COMPILE := 1
 
 # vLLM leaves a context of zmq to the interpreter's end, where pytest would make an error of it.
 LEAKS := -W "ignore:Unclosed context:ResourceWarning"
