@@ -272,14 +272,14 @@ def _import(path: Path, source: bytes) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, resolved)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if str(resolved.parent) not in sys.path:
         # At the end, so that a helper beside the file can be imported, but can shadow nothing that is installed.
         sys.path.append(str(resolved.parent))
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader: it would take the bytecode of an earlier version that was as long and of the same second.
+        exec(compile(source, resolved, "exec"), vars(module))
     except BaseException as error:
         del sys.modules[name]
         if not isinstance(error, Exception):

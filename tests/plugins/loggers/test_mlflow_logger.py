@@ -68,7 +68,7 @@ def test_more_than_one_request_takes_is_sent_in_several(place, tmp_path):
 
     _, run = only_run(place)
     assert run.data.metrics == metrics
-    assert len(run.data.params) == 131
+    assert len(run.data.params) == 132
 
 
 def test_experiment_and_run_have_the_names_of_their_options(place, tmp_path):

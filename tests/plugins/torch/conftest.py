@@ -34,6 +34,9 @@ from rlhf_core.plugins import Plugins, empty
 from rlhf_core.testing.fakes import WholeModel
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_plugin_shaping.kl_estimators.k1 import k1
+from rlhf_plugin_shaping.kl_estimators.k2 import k2
+from rlhf_plugin_shaping.kl_estimators.k3 import k3
 
 VOCAB = 100
 
@@ -123,9 +126,9 @@ def plugins() -> Plugins:
         (HALF, HalfWeights, ()),
         (ADAMW, PlainAdamW, ()),
         (SGD, Sgd, ()),
-        (K1, lambda config: lambda log_ratio: log_ratio, ()),
-        (K2, lambda config: lambda log_ratio: log_ratio**2 / 2, ()),
-        (K3, lambda config: lambda log_ratio: torch.expm1(-log_ratio) + log_ratio, ()),
+        (K1, lambda config: k1, ()),
+        (K2, lambda config: k2, ()),
+        (K3, lambda config: k3, ()),
         (FAST_ADAM, FastAdam, ()),
         (FLOAT32_NORMS, Float32Norms, ()),
     ):

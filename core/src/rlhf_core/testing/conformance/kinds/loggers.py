@@ -21,7 +21,7 @@ _CONFIG: Mapping[str, Any] = {
     "output": "runs/checked",
     "model": {"path": "org/model", "tokenizer": None},
     "data": {"train": ["rows.jsonl"], "weights": {}},
-    "log": {"to": ["checked"], "samples": 4, "samples_every": 1, "wait_s": 60.0},
+    "log": {"to": ["checked"], "samples": 4, "samples_every": 1, "images": 4, "wait_s": 60.0},
 }
 
 _STEP: Mapping[str, float] = {
