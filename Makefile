@@ -48,7 +48,7 @@ quickstart: $(INSTALLED)  ## install, then train the example: a model learns to 
 test: $(INSTALLED)  ## install, then run all tests but the slow ones
 	$(PARALLEL) -m "not slow and not gpu and not scale"
 
-test-slow: $(INSTALLED)  ## only the slow tests: pairs of algorithms, learning, a kill at every point
+test-slow: $(INSTALLED)  ## only the slow tests: whole runs of most commands, pairs of algorithms, learning, a kill at every point
 	$(PARALLEL) -m "slow and not gpu and not scale and not learning and not matrix"
 
 test-learning: $(INSTALLED)  ## every algorithm learns the quickstart's task; more than an hour on two cores

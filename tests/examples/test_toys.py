@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 REVERSE = ROOT / "examples" / "reverse_digits"
 TWO_TURN = ROOT / "examples" / "two_turn"

@@ -25,6 +25,8 @@ from .forked_runs import (
 )
 from .test_dpo import PAIRS, naive_loss
 
+pytestmark = pytest.mark.slow
+
 ADAPTED = (
     *("--actor.adapter", "lora", "--actor.lora.rank", "4", "--actor.lora.dropout", "0.1"),
     *("--critic.adapter", "lora", "--critic.lora.rank", "2"),

@@ -14,6 +14,8 @@ from tests.cases import one_in
 from rlhf_core.durable.faults import ENVIRONMENT_VARIABLE
 from rlhf_core.durable.ledger import replay
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "reverse_digits"
 

@@ -8,6 +8,8 @@ import pytest
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.testing.conformance import has_required_options
 
+pytestmark = pytest.mark.slow
+
 PLUGINS = Path(__file__).parents[2] / "plugins"
 FLAGS_FOR_NEED = {
     "environment": ["--env", "echo_after_hint", "--rollout.max_length", "32"],

@@ -12,6 +12,8 @@ from rlhf_core.durable.ledger import replay
 
 from .forked_runs import metrics_without_times, train_in_a_fork, weights_digest, write_workspace
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["--train.steps", "6", "--checkpoint.every", "2"]
 QUICK_SEEDS = 2
 SLOW_SEEDS = 30

@@ -17,6 +17,8 @@ from .forked_runs import (
     records,
 )
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"prompt": f"{a}+{b}=", "response": f"{a + b:02d}"} for a in range(4) for b in range(3)]
 VOCABULARY = len(tiny_tokenizer())
 

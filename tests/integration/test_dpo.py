@@ -17,6 +17,8 @@ from .forked_runs import (
     records,
 )
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [
     {"prompt": f"{a}+{b}=", "chosen": f"{a + b:02d}", "rejected": f"{a + b + 1}?"}
     for a in range(4)

@@ -14,6 +14,8 @@ from rlhf_cli.main import main
 from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_core.testing.tiny_vision import write_tiny_vision_model
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     *("--rollout.batch_size", "2", "--rollout.n_samples_per_prompt", "2"),
     *("--rollout.max_new_tokens", "4", "--data.max_prompt_tokens", "100"),

@@ -17,6 +17,8 @@ from .forked_runs import (
     records,
 )
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = [
     {"prompt": f"{a}+{b}=", "completion": answer, "label": label}
     for a in range(3)

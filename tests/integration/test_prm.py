@@ -21,6 +21,8 @@ from .forked_runs import (
     records,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def solution(a, b):
     """Steps that count up from ``a``; the one at ``b`` is wrong, and every later one too."""

@@ -25,6 +25,8 @@ from .forked_runs import (
     records,
 )
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [
     {"prompt": f"{a}?", "chosen": str(max(b, c)) * 2, "rejected": str(min(b, c)), "by": (b - c) / 4}
     for a in range(3)

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 STILL = ["--actor.adam.lr", "1e-12", "--steps", "1"]
 """Weights that do not move, so that all updates of the step see the same model."""
 

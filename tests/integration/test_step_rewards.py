@@ -12,6 +12,8 @@ from .forked_runs import (
     write_workspace,
 )
 
+pytestmark = pytest.mark.slow
+
 REWARD = """
 def in_steps(token_ids, action_mask):
     written = [token for token, is_action in zip(token_ids, action_mask) if is_action]

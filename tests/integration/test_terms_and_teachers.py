@@ -5,6 +5,8 @@ import math
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def responses(workspace):
