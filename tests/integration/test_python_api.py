@@ -7,12 +7,14 @@ import logging
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from tests.deadlines import HANG_S
 
 import rlhf
+from rlhf.callbacks import StepRecorder
 from rlhf_core import CapabilityError, ConfigError, DataError, RewardError, RLHFError
 
 ROWS = [{"prompt": f"{n:03d}=", "answer": f"{n:03d}"} for n in range(0, 999, 37)]
@@ -175,6 +177,28 @@ def test_an_interrupt_lets_the_step_end_and_saves(workspace):
     assert 1 <= result.steps < 50
     assert Path(f"run/checkpoints/step-{result.steps:08d}").exists()
     assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_an_interrupt_between_two_steps_counts_too(workspace, monkeypatch):
+    """Drawing a step takes a while, and no step is under way then."""
+    take = StepRecorder.take
+
+    def press_and_take(recorder):
+        step = take(recorder)
+        if step is not None and step.number == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)  # Python hands the signal over between two of its instructions
+        return step
+
+    monkeypatch.setattr(StepRecorder, "take", press_and_take)
+
+    async def cell():
+        return rlhf.train(**small("run", steps=50))
+
+    result = asyncio.run(cell())
+
+    assert (result.status, result.steps) == ("interrupted", 2)
+    assert "SIGINT" in result.message
 
 
 def test_two_runs_at_once_are_refused(workspace):

@@ -55,8 +55,7 @@ def train(
     if not _has_running_loop() and prepared.view is None:
         return TrainingResult.of(prepared.work(None), prepared.output)
     with prepared.run() as run:
-        for _ in run:
-            pass
+        run.finish()
     return run.result
 
 

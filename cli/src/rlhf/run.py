@@ -123,17 +123,21 @@ class Run:
         Raises:
             RLHFError: the run failed; ``resume="auto"`` goes on from the newest checkpoint.
         """
-        self._begin()
-        self._gate.open()
-        self._wait()
-        if self._error is not None:
-            self._raise()
-        step = self._recorder.take()
+        with Interrupts() as interrupts:
+            step = self._next(interrupts)
         if step is None:
             raise StopIteration
-        if self._view is not None:
-            self._view.show(step, self.total_steps)
         return step
+
+    def finish(self) -> None:
+        """Do all steps that are left. A first Ctrl-C counts whenever it comes, also between two steps.
+
+        Raises:
+            RLHFError: as a step does.
+        """
+        with Interrupts() as interrupts:
+            while self._next(interrupts) is not None:
+                pass
 
     def __enter__(self) -> Run:
         return self
@@ -152,9 +156,9 @@ class Run:
             self._closed = True
             return
         self._closed = True
-        self._gate.stop(reason)
-        self._gate.open()
-        self._wait()
+        with Interrupts() as interrupts:
+            self._gate.stop(reason)
+            self._pass(interrupts)
         self._thread.join()
         if self._error is not None:
             error, self._error = self._error, None
@@ -162,11 +166,19 @@ class Run:
         if self._view is not None and self._ended is not None:
             self._view.end(self.result)
 
-    def _begin(self) -> None:
+    def _next(self, interrupts: Interrupts) -> DoneStep | None:
+        """Do a step; None: the run has ended."""
         if self._closed:
-            raise StopIteration
+            return None
         if self._thread.ident is None:
             self._thread.start()
+        self._pass(interrupts)
+        if self._error is not None:
+            self._raise()
+        step = self._recorder.take()
+        if step is not None and self._view is not None:
+            self._view.show(step, self.total_steps)
+        return step
 
     def _do(self, work: Callable[[Control], RunResult]) -> None:
         try:
@@ -176,21 +188,24 @@ class Run:
         finally:
             self._gate.finish()
 
-    def _wait(self) -> None:
-        """Wait until the loop stands before a step, or has ended. Signals are heard meanwhile, on the main thread."""
-        with Interrupts() as interrupts:
-            try:
-                while not self._gate.arrived(POLL_S):
-                    if interrupts.requested is not None:
-                        self._gate.stop(interrupts.requested)
-            except KeyboardInterrupt:
-                self._gate.abort()
-                self._thread.join(ABORT_S)
-                self._closed = True
-                raise
-            # The signal may have come while the loop arrived.
-            if interrupts.requested is not None:
+    def _pass(self, interrupts: Interrupts) -> None:
+        """Let the loop through the gate, and wait until it stands there again, or has ended. Signals are heard
+        meanwhile, on the main thread."""
+        try:
+            if interrupts.requested is not None:  # it came since the loop stood at the gate
                 self._gate.stop(interrupts.requested)
+            self._gate.open()
+            while not self._gate.arrived(POLL_S):
+                if interrupts.requested is not None:
+                    self._gate.stop(interrupts.requested)
+        except KeyboardInterrupt:
+            self._gate.abort()
+            self._thread.join(ABORT_S)
+            self._closed = True
+            raise
+        # The signal may have come while the loop arrived.
+        if interrupts.requested is not None:
+            self._gate.stop(interrupts.requested)
 
     def _raise(self) -> None:
         assert self._error is not None
