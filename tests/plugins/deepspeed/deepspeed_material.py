@@ -33,7 +33,7 @@ from rlhf_core.testing.fakes import WholeModel
 from rlhf_plugin_lora import rlhf_model_adapters
 from rlhf_plugin_optim.config import MuonConfig
 from rlhf_plugin_optim.muon import Muon
-from rlhf_plugin_shaping.kl_estimators.k3 import K3
+from rlhf_plugin_shaping.kl_estimators.k3 import k3
 
 
 class PolicyGradient:
@@ -269,7 +269,7 @@ def plain_plugins() -> Plugins:
     losses = ((LOSS, PolicyGradient), (DISTILLING, Distilling))
     optimizers = ((_ref("rlhf_optimizers", name), kind) for name, kind in OPTIMIZERS.items())
     adapters = ((SEPARATED, Separated), (FLOAT32_NORMS, Float32Norms))
-    for ref, factory in (*losses, *optimizers, *adapters, (EXPONENTIAL, K3)):
+    for ref, factory in (*losses, *optimizers, *adapters, (EXPONENTIAL, lambda config: k3)):
         component: Component[Any] = Component(name=ref.name.partition(":")[2], factory=factory)
         loaded.registries[ref.kind].add(Registered(component, "test"))
     for component in rlhf_model_adapters():
