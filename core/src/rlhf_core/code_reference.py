@@ -19,6 +19,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.abc import SourceLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -264,22 +265,38 @@ def _is_untyped(made: Callable[..., Any], name: str) -> bool:
     return inspect.signature(made).parameters[name].annotation is inspect.Parameter.empty
 
 
+class _SourceOnly(SourceLoader):
+    """Loads a module from the bytes of its source. Python's own loader would take the bytecode of an earlier version
+    that was as long and of the same second."""
+
+    def __init__(self, path: Path, source: bytes) -> None:
+        self._path, self._source = path, source
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self._path)
+
+    def get_data(self, path: str | bytes) -> bytes:
+        return self._source
+
+
 def _import(path: Path, source: bytes) -> ModuleType:
     resolved = path.resolve()
     digest = hashlib.sha256(str(resolved).encode() + b"\0" + source).hexdigest()[:16]
     name = f"rlhf_code_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, resolved)
+    spec = importlib.util.spec_from_file_location(
+        name, resolved, loader=_SourceOnly(resolved, source)
+    )
     assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if str(resolved.parent) not in sys.path:
         # At the end, so that a helper beside the file can be imported, but can shadow nothing that is installed.
         sys.path.append(str(resolved.parent))
     sys.modules[name] = module
     try:
-        # Not by the loader: it would take the bytecode of an earlier version that was as long and of the same second.
-        exec(compile(source, resolved, "exec"), vars(module))
+        spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
         if not isinstance(error, Exception):
