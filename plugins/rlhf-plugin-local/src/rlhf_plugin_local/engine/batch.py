@@ -7,23 +7,22 @@ vocabulary. Active rows are the first R: the last one moves into a row that beco
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_core import RolloutError
-from rlhf_core.contracts import Completion, SamplingParams, Stop
+from rlhf_core.contracts import SamplingParams
 from rlhf_torch.models.vision_lm import VisionLM
 
-from . import sampling
 from .cache import KVCache, round_up, storage_dtype
-from .counter import signed_seed, uniforms
+from .counter import signed_seed
 from .decode import DecodeLayout
-from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout
-from .sequence import Finished, Prompt, Sequence
+from .drawing import DrawKind, draw_rows
+from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
+from .sequence import Finished, Sequence
 
 if TYPE_CHECKING:
     from rlhf_torch.models.modeling import CausalLM
@@ -101,7 +100,7 @@ class Batch:
     def admit(self, sequences: list[Sequence]) -> list[Finished]:
         """Compute the prompts, sample every sequence's first token, and return those that are finished already."""
         first = len(self.active)
-        prompts, owner = _distinct([s.prompt for s in sequences], share=self._share_prefixes)
+        prompts, owner = distinct([s.prompt for s in sequences], share=self._share_prefixes)
         lengths = [len(sequence.prompt_ids) for sequence in sequences]
         self._cache.reserve(max(lengths) + 1)
         packed = PackedPrompts.pack(prompts, self._device, self._reader)
@@ -211,28 +210,8 @@ class Batch:
 
     def _draw(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Tokens (R,) and their log-probabilities (R,)."""
-        column = self._column
-        index = column["index"][rows]
-        if any(kind.min_new_tokens for kind in self._kinds):
-            early = (index < column["min_new"][rows])[:, None]  # (R, 1)
-            logits = logits.masked_fill(early & self._is_eos, -torch.inf)
-        greedy = [kind.temperature == 0 for kind in self._kinds]
-        if all(greedy):
-            return sampling.argmax(logits)
-        temperature = column["temperature"][rows]
-        is_greedy = temperature == 0
-        scaled = logits
-        if any(kind.temperature not in (0, 1) for kind in self._kinds):
-            scaled = logits / torch.where(is_greedy, 1.0, temperature)[:, None]
-        if any(kind.truncates for kind in self._kinds):
-            limits = (column[name][rows] for name in ("top_k", "top_p", "min_p"))
-            scaled = sampling.truncate(scaled, *limits)
-        tokens, logprobs = sampling.draw(scaled, uniforms(column["seed"][rows], index))
-        if any(greedy):
-            best, best_logprobs = sampling.argmax(logits)
-            tokens = torch.where(is_greedy, best, tokens)
-            logprobs = torch.where(is_greedy, best_logprobs, logprobs)
-        return tokens, logprobs
+        columns = {name: column[rows] for name, column in self._column.items()}
+        return draw_rows(logits, columns, DrawKind.of(self._kinds), self._is_eos)
 
     def _watch(self, first: int, done: Tensor) -> None:
         """Set ``done`` for the rows whose text contains one of their stop strings."""
@@ -253,20 +232,7 @@ class Batch:
         logprobs = self._logprobs[row, :count].cpu().numpy().copy()
         if not np.isfinite(logprobs[-1]):
             self._cache.erase(row)
-            return Finished(sequence, _not_finite(sequence, count))
-        if int(tokens[-1]) in self._eos_token_ids:
-            stop = Stop.EOS
-        elif sequence.watcher is not None and sequence.watcher.found:
-            stop = Stop.STRING
-        else:
-            stop = Stop.LENGTH
-        completion = Completion(
-            token_ids=tokens,
-            logprobs=logprobs,
-            weight_version=sequence.weight_version(count),
-            stop=stop,
-        )
-        return Finished(sequence, completion)
+        return Finished.of(sequence, tokens, logprobs, self._eos_token_ids)
 
     def _release(self, rows: list[int]) -> None:
         """Free rows, closing the gaps with the last active ones."""
@@ -296,20 +262,3 @@ class Batch:
         for kept in (self._integers, self._floats, self._tokens, self._logprobs):
             kept[to_rows] = kept[from_rows]
         self._cache.move(from_rows, to_rows, self._longest)
-
-
-def _distinct(prompts: Iterable[Prompt], *, share: bool) -> tuple[list[Prompt], list[int]]:
-    """Return the prompts to compute, and for each given prompt which of them it is."""
-    prompts = list(prompts)
-    if not share:
-        return prompts, list(range(len(prompts)))
-    number: dict[Prompt, int] = {}
-    owner = [number.setdefault(prompt, len(number)) for prompt in prompts]
-    return list(number), owner
-
-
-def _not_finite(sequence: Sequence, count: int) -> RolloutError:
-    return RolloutError(
-        f"request {sequence.request.uid}: the log-probability of token {count} is not a finite number, so the model's "
-        "logits are not either. Check the weights: a step with too large a learning rate may have destroyed them."
-    )

@@ -5,10 +5,10 @@ Axes: ``P`` distinct prompts, ``N`` tokens of the packed row, ``M`` tokens copie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,13 +16,25 @@ from torch import Tensor
 from rlhf_torch.packed.packing import PackedLayout
 from rlhf_torch.vision.pictures import PackedImages, PictureReader, packed_images
 
-from .cache import KVCache, round_up
+from .cache import round_up
 from .sequence import Prompt
 
 ROW_MULTIPLE = 8
 """Rows of a matrix product come in multiples of this. With it the CPU kernels give each row the same bits whatever
 the other rows are (measured for float32 and bfloat16, 1 to 16 threads); with fewer than 4 rows, or some odd numbers
 of them, they do not."""
+
+
+class KeyValueStore(Protocol):
+    """A cache as far as a prefill sees it."""
+
+    def index(self, num_heads: int, rows: Tensor, positions: Tensor) -> Tensor:
+        """Return the places (M * num_heads,) of the given positions (M,) of rows (M,)."""
+        ...
+
+    def write(self, layer: int, key: Tensor, value: Tensor, index: Tensor) -> None:
+        """Store keys and values (M, H_kv, K) at ``index``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +160,20 @@ class CacheTargets:
         return cls(source=source.to(device), rows=rows.to(device), positions=positions.to(device))
 
 
+def distinct(prompts: Iterable[Prompt], *, share: bool) -> tuple[list[Prompt], list[int]]:
+    """Return the prompts to compute, and for each given prompt which of them it is.
+
+    Args:
+        share: compute equal prompts once.
+    """
+    prompts = list(prompts)
+    if not share:
+        return prompts, list(range(len(prompts)))
+    number: dict[Prompt, int] = {}
+    owner = [number.setdefault(prompt, len(number)) for prompt in prompts]
+    return list(number), owner
+
+
 class PrefillLayout:
     """Causal attention within each packed prompt; keys and values also go to the cache.
 
@@ -159,7 +185,7 @@ class PrefillLayout:
         self,
         prompts: PackedPrompts,
         targets: CacheTargets,
-        cache: KVCache,
+        cache: KeyValueStore,
         compute_dtype: torch.dtype,
     ) -> None:
         self.cache = cache

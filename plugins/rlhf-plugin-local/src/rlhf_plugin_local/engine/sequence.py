@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core import RolloutError
-from rlhf_core.contracts import Completion, GenerationRequest, SamplingParams
+from rlhf_core.contracts import Completion, GenerationRequest, SamplingParams, Stop
 from rlhf_core.media import MediaSpan
 
 from .stop import StopWatcher
@@ -64,3 +65,35 @@ class Finished:
 
     sequence: Sequence
     outcome: Completion | RolloutError
+
+    @classmethod
+    def of(
+        cls,
+        sequence: Sequence,
+        tokens: NDArray[np.int32],
+        logprobs: NDArray[np.float32],
+        eos_token_ids: Collection[int],
+    ) -> Finished:
+        """Return the completion of these tokens (A,), or the error of one whose last log-prob (A,) is not a number."""
+        if not np.isfinite(logprobs[-1]):
+            return cls(sequence, _not_finite(sequence, len(tokens)))
+        if int(tokens[-1]) in eos_token_ids:
+            stop = Stop.EOS
+        elif sequence.watcher is not None and sequence.watcher.found:
+            stop = Stop.STRING
+        else:
+            stop = Stop.LENGTH
+        completion = Completion(
+            token_ids=tokens,
+            logprobs=logprobs,
+            weight_version=sequence.weight_version(len(tokens)),
+            stop=stop,
+        )
+        return cls(sequence, completion)
+
+
+def _not_finite(sequence: Sequence, count: int) -> RolloutError:
+    return RolloutError(
+        f"request {sequence.request.uid}: the log-probability of token {count} is not a finite number, so the model's "
+        "logits are not either. Check the weights: a step with too large a learning rate may have destroyed them."
+    )
