@@ -15,6 +15,7 @@ from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, Sampl
 from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_plugin_local.engine.resident import bursts
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed.packing import PackedLayout
@@ -84,8 +85,21 @@ def source_of() -> type[Source]:
     return Source
 
 
+@pytest.fixture(params=["stepwise", "resident"])
+def decode(request: pytest.FixtureRequest) -> str:
+    """Both ways of decoding: the contract is one."""
+    return str(request.param)
+
+
 @pytest.fixture
-def start(model_folder: Callable[[str], Path]) -> Callable[..., EmbeddedEngine]:
+def one_token_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let other coroutines run after every token, for tests that count their turns."""
+    monkeypatch.setattr(bursts, "FEWEST", 1)
+    monkeypatch.setattr(bursts, "MOST", 1)
+
+
+@pytest.fixture
+def start(model_folder: Callable[[str], Path], decode: str) -> Callable[..., EmbeddedEngine]:
     """Coroutine function: start an engine on a model."""
 
     async def start_engine(
@@ -98,7 +112,7 @@ def start(model_folder: Callable[[str], Path]) -> Callable[..., EmbeddedEngine]:
         max_concurrency: int = 256,
         **options: object,
     ) -> EmbeddedEngine:
-        engine = EmbeddedEngine(EmbeddedEngineConfig(**options))
+        engine = EmbeddedEngine(EmbeddedEngineConfig(**{"decode": decode, **options}))
         spec = EngineSpec(
             model_path=str(model_folder(family)),
             dtype="float32",

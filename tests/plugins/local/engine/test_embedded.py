@@ -12,6 +12,8 @@ from rlhf_core.contracts import Stop
 
 PROMPT = (5, 6, 7, 8)
 
+pytestmark = pytest.mark.usefixtures("one_token_bursts")
+
 
 async def turns(n: int) -> None:
     """Let the event loop go round, and so the engine make steps."""
@@ -233,9 +235,8 @@ def test_sleep_frees_the_cache_and_wake_serves_the_same_tokens(lm, run, start, m
         engine = await start(lm)
         before = await engine.generate(make_request(PROMPT))
         cache = engine._batch._cache
-        assert cache.capacity > 0
+        assert cache.keys
         await engine.sleep()
-        assert cache.capacity == 0
         assert not cache.keys
         with pytest.raises(RolloutError, match=r"generate for 0\.0\.0\.0: the engine is asleep"):
             await engine.generate(make_request(PROMPT))

@@ -87,7 +87,9 @@ def test_one_of_two_tied_names_is_enough(own, run, start, source_of):
     assert run(serve()) == weights_digest(own.model.state_dict().items())
 
 
-def test_training_under_running_requests_is_noticed(own, run, start, make_request):
+def test_training_under_running_requests_is_noticed(
+    own, run, start, make_request, one_token_bursts
+):
     async def serve():
         engine = await start(own)
         task = asyncio.create_task(engine.generate(make_request(PROMPT, max_new_tokens=50)))
@@ -147,7 +149,7 @@ def test_precast_weights_give_the_bits_of_autocast_and_follow_updates(
 
     precast = run(serve())
     own.model.load_state_dict(original)
-    monkeypatch.setattr(weights, "_precast", lambda lm: None)
+    monkeypatch.setattr(weights, "_precast", lambda *_: None)
     plain = run(serve())
 
     for one, other in zip(precast, plain, strict=True):

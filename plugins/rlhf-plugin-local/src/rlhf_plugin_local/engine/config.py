@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from rlhf_core import Config
+
+if TYPE_CHECKING:
+    import torch
 
 
 class EmbeddedEngineConfig(Config):
@@ -26,6 +29,21 @@ class EmbeddedEngineConfig(Config):
     share_prefixes: bool = Field(
         True, description="compute equal prompts that are admitted together once"
     )
+    decode: Literal["auto", "resident", "stepwise"] = Field(
+        "auto",
+        description="resident: the state of sequences stays on the device, which samples several tokens between two "
+        "looks of the host, on a GPU by captured graphs; stepwise: the host looks at each; auto: resident on GPUs",
+    )
+    kv_cache_gib: float | None = Field(
+        None,
+        gt=0,
+        description="memory of keys and values when decoding is resident; sequences wait where it does not hold "
+        "`slots` of them [default: what they need, at most 0.3 of the GPU's]",
+    )
+    compile: bool = Field(
+        True,
+        description="torch.compile the layers that a GPU decodes with, when decoding is resident",
+    )
     weights: Literal["shared", "copy"] = Field(
         "shared",
         description="use the trainer's own tensors where it lives in this process, or keep a copy, "
@@ -34,3 +52,7 @@ class EmbeddedEngineConfig(Config):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="where a copy of the weights lives; shared weights stay where they are"
     )
+
+    def is_resident(self, device: torch.device) -> bool:
+        """Return whether sequences stay on ``device`` between tokens."""
+        return self.decode == "resident" or (self.decode == "auto" and device.type == "cuda")

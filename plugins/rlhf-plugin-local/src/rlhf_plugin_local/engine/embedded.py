@@ -14,11 +14,14 @@ from enum import StrEnum
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource
+from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.models.vision_lm import VisionLM
 
 from .batch import Batch
 from .config import EmbeddedEngineConfig
 from .memory import keep_freed_memory
+from .resident.batch import ResidentBatch
+from .resident.sizing import cache_pages
 from .sequence import Finished, Prompt, Sequence
 from .stop import Decode, StopWatcher, decoder_of
 from .weights import ServedWeights
@@ -62,7 +65,7 @@ class EmbeddedEngine:
         self._state = EmbeddedState.NEW
         self._spec: EngineSpec
         self._weights: ServedWeights
-        self._batch: Batch
+        self._batch: Batch | ResidentBatch
         self._decode: Decode | None = None
         self._calls: dict[int, _Call] = {}
         """In flight, by number, in order of arrival."""
@@ -90,14 +93,29 @@ class EmbeddedEngine:
                 f"of {spec.model_path} does not belong to its weights"
             )
         lm.ropes.require_constant(spec.max_length, spec.model_path)
-        self._batch = Batch(
+        self._batch = self._new_batch(lm)
+        self._state = EmbeddedState.SERVING
+
+    def _new_batch(self, lm: CausalLM) -> Batch | ResidentBatch:
+        config, spec = self._config, self._spec
+        num_slots = max(1, min(config.slots, spec.max_concurrency))
+        if not config.is_resident(lm.device):
+            return Batch(
+                lm,
+                spec.eos_token_ids,
+                num_slots=num_slots,
+                block=config.block,
+                share_prefixes=config.share_prefixes,
+            )
+        return ResidentBatch(
             lm,
             spec.eos_token_ids,
-            num_slots=max(1, min(self._config.slots, spec.max_concurrency)),
-            block=self._config.block,
-            share_prefixes=self._config.share_prefixes,
+            num_slots=num_slots,
+            max_length=spec.max_length,
+            num_pages=cache_pages(lm, num_slots, spec.max_length, config.kv_cache_gib),
+            share_prefixes=config.share_prefixes,
+            compile=config.compile,
         )
-        self._state = EmbeddedState.SERVING
 
     @property
     def shares_weights(self) -> bool:
@@ -261,6 +279,8 @@ class EmbeddedEngine:
                 if wave and num_tokens > self._config.prefill_tokens:
                     break
                 prompts.add(prompt)
+            if not self._batch.has_room([*wave, self._queue[0]]):
+                break
             wave.append(self._queue.popleft())
         return wave
 

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from rlhf_torch.models.modeling import CausalLM
 
+from .resident.fused_linears import join_linears
+
 
 class Precast:
     """A model with all tensors of another, except that its linear layers hold theirs in the compute dtype.
@@ -16,14 +18,21 @@ class Precast:
     Autocast converts a float32 weight each time it multiplies. A training step uses each weight a few times; decoding
     would convert the whole model for every token. Results are those of autocast, to the bit. It costs memory: half
     of the linear layers' float32 weights again in bfloat16. Quantized weights stay as they are.
+
+    Args:
+        join: multiply layers with the same input in one product, which costs a copy of their weights; see
+            ``join_linears``.
     """
 
-    def __init__(self, original: CausalLM) -> None:
+    def __init__(self, original: CausalLM, *, join: bool = False) -> None:
         self.original = original
         shared = [*original.parameters(), *original.buffers()]
         # deepcopy takes what is in its memo as copied already: new modules, the same tensors.
         self.lm = copy.deepcopy(original, {id(tensor): tensor for tensor in shared})
         self._pairs: list[tuple[Tensor, Tensor]] = []
+        """(cast weight, the original's weight that it follows)"""
+        if join:
+            self._pairs += join_linears(self.lm, original, original.compute_dtype)
         kept = {part for module in self.lm.modules() if _reads(module) for part in module.modules()}
         for module in self.lm.modules():
             if isinstance(module, nn.Linear) and module not in kept:
@@ -39,8 +48,9 @@ class Precast:
 
     def _cast(self, module: nn.Linear, name: str) -> None:
         source = getattr(module, name)
-        if source is not None and source.is_floating_point():
-            cast = source.detach().to(self.lm.compute_dtype)
+        dtype = self.lm.compute_dtype
+        if source is not None and source.is_floating_point() and source.dtype != dtype:
+            cast = source.detach().to(dtype)
             setattr(module, name, nn.Parameter(cast, requires_grad=False))
             self._pairs.append((cast, source))
 

@@ -51,7 +51,7 @@ class ServedWeights:
             self.lm = lm.to(_device(config))
             _copy_buckets(self.lm, source)
         self._source = source
-        self._precast = _precast(self.lm)
+        self._precast = _precast(self.lm, config)
         self._note()
 
     @property
@@ -162,7 +162,11 @@ def _copy_buckets(lm: CausalLM, source: WeightSource) -> None:
         raise RolloutError(f"the trainer sent no {lacking[0]} ({len(lacking)} weights are missing)")
 
 
-def _precast(lm: CausalLM) -> Precast | None:
+def _precast(lm: CausalLM, config: EmbeddedEngineConfig) -> Precast | None:
+    # Decoding compiles layers of its own: those of the trainer may be compiled otherwise, or recomputed.
+    has_own_layers = lm.device.type == "cuda" and config.is_resident(lm.device)
+    if has_own_layers:
+        return Precast(lm, join=True)
     return None if lm.compute_dtype == lm.dtype else Precast(lm)
 
 

@@ -1,0 +1,282 @@
+"""The rows that are decoded together, seen from the host: admission, bursts of tokens, release.
+
+Axes: ``R`` active rows, ``P`` distinct prompts, ``A`` tokens of a completion. Active rows are the first R: the last one
+moves into a row that becomes free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlhf_core import RolloutError
+from rlhf_core.contracts import SamplingParams
+from rlhf_torch.models.vision_lm import VisionLM
+
+from ..cache import round_up, storage_dtype
+from ..drawing import DrawKind
+from ..prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
+from ..sequence import Finished, Sequence
+from .bursts import BurstLength
+from .graphs import GraphedSteps, Steps, graph_sizes
+from .paged_cache import PagedCache
+from .pages import PAGE, PagePool, pages_of
+from .rows import DeviceRows, Look
+from .step import TokenStep
+
+if TYPE_CHECKING:
+    from rlhf_torch.models.modeling import CausalLM
+
+
+@dataclass(slots=True, eq=False)
+class _Seat:
+    """A row of the batch as the host knows it."""
+
+    sequence: Sequence
+    pages: list[int]
+    count: int = 0
+    """Tokens that it had at the latest look."""
+    is_broken: bool = False
+    """True if its pages may hold what is not a number."""
+
+
+class ResidentBatch:
+    """Sequences in rows whose state lives on the device.
+
+    Tokens are those of ``Batch``, whatever the length of a burst: a stop string ends a sequence at its token, and what
+    the device wrote behind it is not read.
+
+    Args:
+        num_slots: sequences decoded together at most.
+        max_length: prompt and response tokens of the longest sequence.
+        num_pages: pages of the cache. A sequence is admitted when the pages of its longest possible form are free, so
+            none has to be thrown out.
+        share_prefixes: compute equal prompts that are admitted together once, and keep their full pages once.
+        compile: compile the model's layers, on a GPU.
+    """
+
+    def __init__(
+        self,
+        lm: CausalLM,
+        eos_token_ids: tuple[int, ...],
+        *,
+        num_slots: int,
+        max_length: int,
+        num_pages: int,
+        share_prefixes: bool,
+        compile: bool,
+    ) -> None:
+        self.lm = lm
+        self.num_slots = num_slots
+        self.version = 0
+        self._share_prefixes = share_prefixes
+        device = lm.device
+        num_rows = round_up(num_slots, ROW_MULTIPLE)
+        dtype = storage_dtype(lm.compute_dtype, device)
+        self._cache = PagedCache(num_rows, pages_of(max_length), num_pages, dtype, device)
+        self._pool = PagePool(num_pages)
+        self._rows = DeviceRows(num_rows, max_length, device)
+        self._eos_token_ids = frozenset(eos_token_ids)
+        is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
+        is_eos[list(eos_token_ids)] = True
+        self._step = TokenStep(lm, self._rows, self._cache, is_eos)
+        self._steps = (
+            GraphedSteps(self._step, graph_sizes(num_rows), compile=compile)
+            if device.type == "cuda"
+            else Steps(self._step)
+        )
+        self._reader = lm.reader if isinstance(lm, VisionLM) else None
+        self._seats: list[_Seat] = []
+        """(R,) by row."""
+        self._kinds: Counter[SamplingParams] = Counter()
+        self._bursts = BurstLength()
+
+    @property
+    def active(self) -> list[Sequence]:
+        """(R,) sequences by row."""
+        return [seat.sequence for seat in self._seats]
+
+    @property
+    def num_free(self) -> int:
+        return self.num_slots - len(self._seats)
+
+    def has_room(self, sequences: list[Sequence]) -> bool:
+        """Return whether the free pages hold these sequences, whatever they share."""
+        needed = sum(map(_most_pages, sequences))
+        return needed <= self._pool.num_free
+
+    def set_version(self, version: int) -> None:
+        """Label the tokens from here on."""
+        self.version = version
+        for seat in self._seats:
+            seat.sequence.versions.append((seat.count, version))
+
+    @torch.no_grad()
+    def admit(self, sequences: list[Sequence]) -> list[Finished]:
+        """Compute the prompts, sample every sequence's first token, and return those that are finished already."""
+        if not self._seats:
+            self._steps.check_weights()
+        first = len(self._seats)
+        prompts, owner = distinct([s.prompt for s in sequences], share=self._share_prefixes)
+        packed = PackedPrompts.pack(prompts, self.lm.device, self._reader)
+        seats, firsts = self._seat(sequences, owner)
+        self._cache.seat(first, [seat.pages for seat in seats])
+        self._rows.seat(first, sequences, [packed.shifts[prompt] for prompt in owner])
+        targets = _targets(seats, firsts, [packed.starts[p] for p in owner], first, self.lm.device)
+        layout = PrefillLayout(packed, targets, self._cache, self.lm.compute_dtype)
+        hidden = self.lm.hidden(
+            packed.tokens, packed.rope_positions, layout, packed.images
+        )  # (N, D)
+        last = [packed.starts[p] + len(prompts[p].token_ids) - 1 for p in owner]
+        last += last[-1:] * (-len(last) % ROW_MULTIPLE)
+        ends = hidden[torch.tensor(last, device=self.lm.device)]
+        self._seats += seats
+        self._kinds.update(sequence.sampling for sequence in sequences)
+        rows = slice(first, len(self._seats))
+        self._step.draw(ends, rows, DrawKind.of(self._kinds))
+        return self._collect()
+
+    @torch.no_grad()
+    def step(self) -> list[Finished]:
+        """Sample a burst of tokens for every active row and return the sequences that this finished."""
+        rows = round_up(len(self._seats), ROW_MULTIPLE)
+        longest = max(seat.sequence.limit - seat.count for seat in self._seats)
+        self._steps.run(rows, DrawKind.of(self._kinds), self._bursts.next(longest))
+        finished = self._collect()
+        self._bursts.seen(len(finished), rows)
+        return finished
+
+    @torch.no_grad()
+    def drop(self, unwanted: Callable[[Sequence], bool]) -> None:
+        """Free the rows of the sequences for which ``unwanted`` holds."""
+        self._release([row for row, seat in enumerate(self._seats) if unwanted(seat.sequence)])
+
+    @torch.no_grad()
+    def clear(self) -> None:
+        """Forget all sequences and free cache and graphs."""
+        self._release(list(range(len(self._seats))))
+        self._steps.forget()
+        self._cache.clear()
+
+    def _seat(self, sequences: list[Sequence], owner: list[int]) -> tuple[list[_Seat], list[int]]:
+        """Return seats with pages for each sequence, and of each the first position whose key it has to get: those
+        before stand in pages that another sequence of the prompt fills."""
+        filled: dict[int, list[int]] = {}
+        seats, firsts = [], []
+        for sequence, prompt in zip(sequences, owner, strict=True):
+            shared = filled.get(prompt, [])
+            self._pool.hold(shared)
+            pages = shared + self._pool.take(_most_pages(sequence) - len(shared))
+            filled[prompt] = pages[: len(sequence.prompt_ids) // PAGE]
+            sequence.versions.append((0, self.version))
+            seats.append(_Seat(sequence, pages))
+            firsts.append(len(shared) * PAGE)
+        return seats, firsts
+
+    def _collect(self) -> list[Finished]:
+        """Look at the rows, and release those that have finished."""
+        look = self._rows.look(len(self._seats))
+        stops = self._stops(look)
+        rows = [row for row, alive in enumerate(look.alive) if not alive or row in stops]
+        counts = [stops.get(row, int(look.counts[row])) for row in rows]
+        finished = self._finished(rows, counts) if rows else []
+        for seat, count in zip(self._seats, look.counts, strict=True):
+            seat.count = int(count)
+        self._release(rows)
+        return finished
+
+    def _stops(self, look: Look) -> dict[int, int]:
+        """Return the rows in whose new tokens a stop string appeared, and how many tokens they have up to there."""
+        watched = [row for row, seat in enumerate(self._seats) if seat.sequence.watcher is not None]
+        if not watched:
+            return {}
+        counts = [int(look.counts[row]) for row in watched]
+        tokens, _ = self._rows.tokens(watched, max(counts))
+        stops = {}
+        for row, count, own in zip(watched, counts, tokens, strict=True):
+            if (stop := _stop(self._seats[row], own[:count].tolist())) is not None:
+                stops[row] = stop
+        return stops
+
+    def _finished(self, rows: list[int], counts: list[int]) -> list[Finished]:
+        """Return what became of rows, each with so many tokens."""
+        tokens, logprobs = self._rows.tokens(rows, max(counts))
+        finished = []
+        for row, count, *written in zip(rows, counts, tokens, logprobs, strict=True):
+            seat = self._seats[row]
+            own_tokens, own_logprobs = (part[:count].copy() for part in written)
+            item = Finished.of(seat.sequence, own_tokens, own_logprobs, self._eos_token_ids)
+            seat.is_broken = isinstance(item.outcome, RolloutError)
+            finished.append(item)
+        return finished
+
+    def _release(self, rows: list[int]) -> None:
+        """Free rows, closing the gaps with the last active ones."""
+        if not rows:
+            return
+        gone = set(rows)
+        for row in rows:
+            seat = self._seats[row]
+            freed = self._pool.release(seat.pages)
+            if seat.is_broken and freed:
+                self._cache.erase(freed)
+            self._kinds[seat.sequence.sampling] -= 1
+        self._kinds += Counter()  # drops the kinds that no row has any more
+        kept = len(self._seats) - len(rows)
+        target = [row for row in rows if row < kept]
+        source = [row for row in range(kept, len(self._seats)) if row not in gone]
+        for gap, last in zip(target, source, strict=True):
+            self._seats[gap] = self._seats[last]
+        del self._seats[kept:]
+        if target:
+            places = [torch.tensor(part, device=self.lm.device) for part in (source, target)]
+            self._rows.move(*places)
+            self._cache.move(*places)
+        self._rows.leave(kept)
+        self._cache.leave(kept)
+
+
+def _stop(seat: _Seat, tokens: list[int]) -> int | None:
+    """Return how many tokens a sequence has with the one that completes a stop string; None: it goes on.
+
+    Args:
+        tokens: all so far; the host has seen ``seat.count`` of them.
+    """
+    sequence = seat.sequence
+    assert sequence.watcher is not None
+    for place in range(seat.count, len(tokens)):
+        has_stop = sequence.watcher.push(tokens[place])
+        if has_stop and place + 1 >= sequence.sampling.min_new_tokens:
+            return place + 1
+    return None
+
+
+def _most_pages(sequence: Sequence) -> int:
+    """Return the pages of a sequence that writes all that it may."""
+    return pages_of(len(sequence.prompt_ids) + sequence.limit)
+
+
+def _targets(
+    seats: list[_Seat],
+    firsts: list[int],
+    starts: list[int],
+    first_row: int,
+    device: torch.device,
+) -> CacheTargets:
+    """Send the tokens of each prompt from its ``firsts`` on to the row of its sequence.
+
+    Args:
+        starts: of each sequence, where its prompt begins in the packed row.
+    """
+    source, rows, positions = [], [], []
+    for number, (seat, first, start) in enumerate(zip(seats, firsts, starts, strict=True)):
+        own = torch.arange(first, len(seat.sequence.prompt_ids))
+        source.append(start + own)
+        rows.append(torch.full_like(own, first_row + number))
+        positions.append(own)
+    joined = [torch.cat(part).to(device) for part in (source, rows, positions)]
+    return CacheTargets(source=joined[0], rows=joined[1], positions=joined[2])
