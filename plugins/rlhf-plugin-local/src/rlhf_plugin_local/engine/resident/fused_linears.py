@@ -6,7 +6,7 @@ value it costs about as much as the largest of them. The joined weights are a co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -86,5 +86,5 @@ def _followed(joined: _Joined, own: list[nn.Linear]) -> Iterator[tuple[Tensor, T
         yield from zip(joined.bias.split(joined.sizes), (layer.bias for layer in own), strict=True)
 
 
-def _stacked(parts: list[Tensor], dtype: torch.dtype) -> nn.Parameter:
+def _stacked(parts: Sequence[Tensor], dtype: torch.dtype) -> nn.Parameter:
     return nn.Parameter(torch.cat([part.detach().to(dtype) for part in parts]), requires_grad=False)

@@ -7,6 +7,7 @@ the trainer's, and ``still_valid`` says whether they have moved.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,7 +54,8 @@ class GraphedSteps(Steps):
         super().__init__(step)
         self._sizes = sizes
         self._graphs: dict[tuple[int, DrawKind], torch.cuda.CUDAGraph] = {}
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
+        """Memory of intermediate results, which the graphs share: one runs at a time."""
         self._addresses: list[int] = []
         self._captures = True
         if compile:

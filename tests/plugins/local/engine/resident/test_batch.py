@@ -1,0 +1,137 @@
+"""However rarely the host looks, no sample is lost, doubled or changed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rlhf_core.testing.tiny import tiny_tokenizer
+from rlhf_plugin_local.engine.resident import bursts
+from rlhf_plugin_local.engine.resident.pages import PAGE
+
+EOS = 2
+PROMPTS = [(5, 6, 7), (9, 8), tuple(range(4, 4 + PAGE)), tuple(range(4, 70)), (5,) * (2 * PAGE + 3)]
+MAX_LENGTH = 3 * PAGE
+
+requests = st.fixed_dictionaries(
+    {
+        "prompt": st.sampled_from(PROMPTS),
+        "seeds": st.integers(1, 6).map(lambda n: tuple(range(n))),
+        "max_new_tokens": st.sampled_from([1, 2, 5, 30, 100]),
+        "stop": st.sampled_from([(), ("a",), ("3",)]),
+        "min_new_tokens": st.sampled_from([0, 0, 3]),
+        "temperature": st.sampled_from([1.0, 1.0, 0.0, 0.7]),
+    }
+)
+events = st.one_of(
+    requests,
+    st.sampled_from(["cancel", "pause", "update"]),
+    st.integers(1, 4),  # turns of the event loop
+)
+
+
+async def turns(n: int) -> None:
+    for _ in range(n):
+        await asyncio.sleep(0)
+
+
+class Life:
+    """What happens to an engine: requests, canceled ones, pauses and updates of weights."""
+
+    def __init__(self, engine, lm, source_of, make_request) -> None:
+        self.engine = engine
+        self.source = source_of(lm)
+        self.make_request = make_request
+        self.tasks: list[tuple[object, asyncio.Task]] = []
+        self.canceled: set[int] = set()
+        self.version = 0
+
+    async def happen(self, event: object) -> None:
+        if isinstance(event, dict):
+            request = self.make_request(number=len(self.tasks), **event)
+            self.tasks.append((request, asyncio.create_task(self.engine.generate(request))))
+        elif isinstance(event, int):
+            await turns(event)
+        elif event == "cancel" and self.tasks:
+            self.canceled.add(len(self.tasks) // 2)
+            self.tasks[len(self.tasks) // 2][1].cancel()
+        elif event in ("pause", "update"):
+            await self.engine.pause()
+            await turns(3)
+            if event == "update":
+                self.version += 1
+                await self.engine.update_weights(self.version, self.source)
+            await self.engine.resume()
+
+
+@pytest.mark.parametrize(("fewest", "most"), [(1, 1), (4, 32), (50, 50)])
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(script=st.lists(events, min_size=3, max_size=12))
+def test_every_sample_comes_once_with_the_tokens_it_has_alone(
+    fewest, most, script, lm, run, start, make_request, source_of, monkeypatch
+):
+    monkeypatch.setattr(bursts, "FEWEST", fewest)
+    monkeypatch.setattr(bursts, "MOST", most)
+
+    async def live():
+        engine = await start(lm, eos=(EOS,), slots=8, max_length=MAX_LENGTH, prefill_tokens=200)
+        alone = await start(lm, eos=(EOS,), decode="stepwise", max_length=MAX_LENGTH)
+        life = Life(engine, lm, source_of, make_request)
+        for event in script:
+            await life.happen(event)
+        outcomes = await asyncio.gather(*(task for _, task in life.tasks), return_exceptions=True)
+        expected = [await alone.generate(request) for request, _ in life.tasks]
+        assert engine._batch.num_free == 8
+        assert engine._batch._pool.num_free == engine._batch._pool.num_pages - 1
+        return life, outcomes, expected
+
+    life, outcomes, expected = run(live())
+
+    for number, (outcome, wanted) in enumerate(zip(outcomes, expected, strict=True)):
+        if isinstance(outcome, asyncio.CancelledError):
+            assert number in life.canceled
+            continue
+        assert [c.token_ids.tolist() for c in outcome] == [c.token_ids.tolist() for c in wanted]
+        assert [c.stop for c in outcome] == [c.stop for c in wanted]
+        for completion in outcome:
+            versions = completion.weight_version.tolist()
+            assert versions == sorted(versions)
+
+
+def test_samples_of_a_prompt_share_its_full_pages(lm, run, start, make_request):
+    async def pages():
+        engine = await start(lm, max_length=MAX_LENGTH)
+        prompt = (5,) * (PAGE + 3)
+        request = make_request(prompt, seeds=tuple(range(4)), max_new_tokens=40)
+        task = asyncio.create_task(engine.generate(request))
+        await turns(2)
+        table = engine._batch._cache.table[:4, :2].tolist()
+        await task
+        return table
+
+    table = run(pages())
+
+    assert len({first for first, _ in table}) == 1
+    assert len({second for _, second in table}) == 4
+
+
+def test_a_stop_string_cuts_a_burst_at_its_token(lm, run, start, make_request, monkeypatch):
+    monkeypatch.setattr(bursts, "FEWEST", 50)
+    monkeypatch.setattr(bursts, "MOST", 50)
+    tokenizer = tiny_tokenizer()
+
+    async def cut():
+        engine = await start(lm)
+        (free,) = await engine.generate(make_request(PROMPTS[0], max_new_tokens=40))
+        stop = tokenizer.decode(free.token_ids)[7:9]
+        (cut,) = await engine.generate(make_request(PROMPTS[0], max_new_tokens=40, stop=(stop,)))
+        return free, stop, cut
+
+    free, stop, completion = run(cut())
+    text = tokenizer.decode(free.token_ids)
+    assert tokenizer.decode(completion.token_ids) == text[: text.find(stop) + 2]

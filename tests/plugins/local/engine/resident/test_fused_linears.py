@@ -1,0 +1,60 @@
+"""Joined linear layers give what the layers give, and follow their weights."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from rlhf_plugin_local.engine.precast import Precast
+from rlhf_plugin_local.engine.resident.fused_linears import join_linears
+from rlhf_torch.packed.packing import PackedLayout
+
+
+class Attention(nn.Module):
+    def __init__(self, *, bias: tuple[bool, bool, bool]) -> None:
+        super().__init__()
+        for name, out, has in zip(("q_proj", "k_proj", "v_proj"), (8, 4, 4), bias, strict=True):
+            setattr(self, name, nn.Linear(8, out, bias=has))
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gemma3", "qwen3_moe"])
+def test_a_model_with_joined_layers_is_the_model(family, lm_of):
+    lm = copy.deepcopy(lm_of(family))
+    joined = Precast(lm, join=True)
+    tokens = torch.arange(4, 40)
+    layout = PackedLayout([0, 36], torch.device("cpu"))
+
+    @torch.no_grad()
+    def difference():
+        hidden = (part.hidden(tokens, torch.arange(36), layout) for part in (lm, joined.lm))
+        own, other = hidden
+        return (own - other).abs().max() / own.abs().max()
+
+    assert difference() < 1e-6
+    with torch.no_grad():
+        for parameter in lm.parameters():
+            parameter.mul_(1.01)
+    assert difference() > 1e-4
+    joined.refresh()
+    assert difference() < 1e-6
+
+
+def test_biases_are_joined_too():
+    attention = Attention(bias=(True, True, True))
+    fused = copy.deepcopy(attention)
+    pairs = join_linears(fused, attention, torch.float32)
+    x = torch.randn(3, 8)
+
+    assert len(pairs) == 6
+    for name in ("q_proj", "k_proj", "v_proj"):
+        torch.testing.assert_close(getattr(fused, name)(x), getattr(attention, name)(x))
+
+
+def test_layers_that_are_not_alike_stay():
+    attention = Attention(bias=(True, False, False))
+
+    assert join_linears(attention, copy.deepcopy(attention), torch.float32) == []
+    assert type(attention.q_proj) is nn.Linear

@@ -1,0 +1,51 @@
+"""Pages of the cache: as many as the slots need, or as the memory holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_core import ConfigError
+from rlhf_plugin_local.engine.resident.pages import PAGE
+from rlhf_plugin_local.engine.resident.sizing import GIB, cache_pages, page_bytes
+
+
+def test_a_page_has_the_bytes_that_layers_allocate(lm, run, start, make_request):
+    async def cache():
+        engine = await start(lm)
+        await engine.generate(make_request((5, 6, 7)))
+        return engine._batch._cache
+
+    paged = run(cache())
+    stores = [*paged.keys.values(), *paged.values.values()]
+
+    assert page_bytes(lm) * paged.num_pages == sum(
+        store.numel() * store.element_size() for store in stores
+    )
+
+
+def test_enough_pages_for_all_slots_and_one_that_belongs_to_nobody(lm):
+    assert cache_pages(lm, 3, 2 * PAGE + 1, None) == 1 + 3 * 3
+
+
+def test_less_memory_gives_fewer_pages_and_too_little_is_refused_with_what_suffices(lm):
+    page = page_bytes(lm)
+
+    assert cache_pages(lm, 100, PAGE, 7.5 * page / GIB) == 7
+    with pytest.raises(ConfigError, match=r"one sequence of 64 tokens .*kv_cache_gib to at least"):
+        cache_pages(lm, 100, PAGE, 1.5 * page / GIB)
+
+
+def test_sequences_wait_for_pages_and_none_is_lost(lm, run, start, make_request):
+    gib = 4 * page_bytes(lm) / GIB  # three sequences at a time, for eight slots
+
+    async def many():
+        engine = await start(lm, kv_cache_gib=gib, max_length=PAGE, slots=8)
+        request = make_request((5, 6, 7), seeds=tuple(range(9)), max_new_tokens=20)
+        tight = await engine.generate(request)
+        wide = await (await start(lm, decode="stepwise")).generate(request)
+        return tight, wide, engine._batch
+
+    tight, wide, batch = run(many())
+
+    assert [c.token_ids.tolist() for c in tight] == [c.token_ids.tolist() for c in wide]
+    assert batch._pool.num_free == 3
