@@ -61,7 +61,8 @@ def test_parts_give_every_processor_work_and_are_a_power_of_two():
 
 
 @pytest.mark.parametrize("form", [LogitForm(), LogitForm(0.5, 5.0)])
-def test_the_draw_takes_the_tokens_of_the_plain_one(form, monkeypatch):
+@pytest.mark.parametrize("delayed", [False, True])
+def test_the_draw_takes_the_tokens_of_the_plain_one(form, delayed, monkeypatch):
     monkeypatch.setattr(draw_kernel, "CHUNK", 64)
     draw = torch.Generator().manual_seed(0)
     raw = (4 * torch.randn(200, 211, generator=draw)).to(DEVICE)
@@ -69,21 +70,31 @@ def test_the_draw_takes_the_tokens_of_the_plain_one(form, monkeypatch):
     index = torch.arange(200, device=DEVICE)
     temperature = (torch.rand(200, generator=draw) + 0.3).to(DEVICE)
 
-    tokens, logprobs = draw_kernel.draw(raw, form, temperature, seed, index)
+    early = index % 2 == 0 if delayed else None
+    is_eos = torch.arange(211, device=DEVICE) % 3 == 0
+
+    tokens, logprobs = draw_kernel.draw(
+        raw, form, temperature, seed, index, early=early, is_eos=is_eos
+    )
 
     logits = form.apply(raw) / temperature[:, None]
+    if early is not None:
+        logits = logits.masked_fill(early[:, None] & is_eos, -torch.inf)
     expected, expected_logprobs = sampling.draw(logits, uniforms(seed, index))
     assert tokens.tolist() == expected.tolist()
     torch.testing.assert_close(logprobs, expected_logprobs, atol=5e-6, rtol=5e-6)
 
 
 # The interpreter computes with numpy, which warns; a GPU does not.
-@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-def test_logits_that_are_not_numbers_are_seen_in_the_log_prob():
-    raw = torch.full((2, 211), torch.nan, device=DEVICE)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("place", [0, 100, 210])
+def test_a_logit_that_is_not_a_number_is_seen_in_the_log_prob(place, monkeypatch):
+    monkeypatch.setattr(draw_kernel, "CHUNK", 64)
+    raw = torch.zeros(2, 211, device=DEVICE)
+    raw[1, place] = torch.nan
     ones, numbers = torch.ones(2, device=DEVICE), torch.arange(2, device=DEVICE)
 
     tokens, logprobs = draw_kernel.draw(raw, LogitForm(), ones, numbers, numbers)
 
-    assert logprobs.isnan().all()
+    assert logprobs.isnan().tolist() == [False, True]
     assert ((tokens >= 0) & (tokens < 211)).all()

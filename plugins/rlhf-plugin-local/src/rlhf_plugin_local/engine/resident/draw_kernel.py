@@ -2,7 +2,7 @@
 
 The first sums the weights exp(s - max) over chunks of the vocabulary. The second works out each row's uniform number
 (``counter.uniforms``), finds the chunk in which the number falls, and in that chunk the token; it sums in float64.
-Whatever truncates or masks logits is done without these kernels, by plain operations.
+Truncation and greedy rows are not its business: they go the plain way.
 
 Axes: ``R`` rows, ``V`` vocabulary, ``C`` chunks of it.
 """
@@ -31,26 +31,62 @@ def _scaled(raw, scale, softcap, temperature, capped: tl.constexpr):
 
 
 @triton.jit
+def _chunk_logits(
+    raw_ptr,
+    temperature_ptr,
+    early_ptr,
+    is_eos_ptr,
+    row,
+    columns,
+    scale,
+    softcap,
+    V,
+    capped: tl.constexpr,
+    delayed: tl.constexpr,
+):
+    """Return the logits of some columns of a row, -inf for those that it cannot sample."""
+    inside = columns < V
+    raw = tl.load(raw_ptr + row * V + columns, mask=inside, other=0.0)
+    logits = _scaled(raw, scale, softcap, tl.load(temperature_ptr + row), capped)
+    if delayed:
+        is_early = tl.load(early_ptr + row) != 0
+        ends = tl.load(is_eos_ptr + columns, mask=inside & is_early, other=0) != 0
+        inside = inside & ~ends
+    return tl.where(inside, logits, -float("inf"))
+
+
+@triton.jit
 def _chunks_kernel(
     raw_ptr,
     temperature_ptr,
+    early_ptr,
+    is_eos_ptr,
     maxima_ptr,
     sums_ptr,
-    temperature_stride,
     scale,
     softcap,
     V,
     C,
     capped: tl.constexpr,
+    delayed: tl.constexpr,
     chunk: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     number = tl.program_id(1)
     columns = number * chunk + tl.arange(0, chunk)
-    inside = columns < V
-    raw = tl.load(raw_ptr + row * V + columns, mask=inside, other=0.0)
-    temperature = tl.load(temperature_ptr + row * temperature_stride)
-    logits = tl.where(inside, _scaled(raw, scale, softcap, temperature, capped), -float("inf"))
+    logits = _chunk_logits(
+        raw_ptr,
+        temperature_ptr,
+        early_ptr,
+        is_eos_ptr,
+        row,
+        columns,
+        scale,
+        softcap,
+        V,
+        capped,
+        delayed,
+    )
     top = tl.max(logits, axis=0)
     tl.store(maxima_ptr + row * C + number, top)
     tl.store(sums_ptr + row * C + number, tl.sum(tl.exp(logits - top), axis=0))
@@ -75,19 +111,20 @@ def _uniform(seed, index):
 def _pick_kernel(
     raw_ptr,
     temperature_ptr,
-    seed_ptr,
-    index_ptr,
+    early_ptr,
+    is_eos_ptr,
     maxima_ptr,
     sums_ptr,
+    seed_ptr,
+    index_ptr,
     tokens_ptr,
     logprobs_ptr,
-    temperature_stride,
-    integer_stride,
     scale,
     softcap,
     V,
     C,
     capped: tl.constexpr,
+    delayed: tl.constexpr,
     chunk: tl.constexpr,
     C_block: tl.constexpr,
 ):
@@ -96,21 +133,30 @@ def _pick_kernel(
     maxima = tl.load(maxima_ptr + row * C + c, mask=c < C, other=-float("inf"))
     sums = tl.load(sums_ptr + row * C + c, mask=c < C, other=0.0)
     top = tl.max(maxima, axis=0)
-    cumulative = tl.cumsum(sums.to(tl.float64) * tl.exp(maxima - top).to(tl.float64), axis=0)
-    total = tl.max(cumulative, axis=0)
-    seed = tl.load(seed_ptr + row * integer_stride)
-    index = tl.load(index_ptr + row * integer_stride)
-    target = _uniform(seed, index) * total
+    summed = sums.to(tl.float64) * tl.exp(maxima - top).to(tl.float64)
+    cumulative = tl.cumsum(summed, axis=0)
+    # Not the last of these: a maximum passes over what is not a number, and the log-prob has to show it.
+    total = tl.sum(summed, axis=0)
+    target = _uniform(tl.load(seed_ptr + row), tl.load(index_ptr + row)) * total
     before_it = (cumulative <= target) & (c < C)
     # Rounding, or logits that are not numbers, may lead past the end.
     number = tl.minimum(tl.sum(before_it.to(tl.int32), axis=0), C - 1)
     left = target - tl.max(tl.where(c < number, cumulative, 0.0), axis=0)
 
     columns = number * chunk + tl.arange(0, chunk)
-    inside = columns < V
-    raw = tl.load(raw_ptr + row * V + columns, mask=inside, other=0.0)
-    temperature = tl.load(temperature_ptr + row * temperature_stride)
-    logits = tl.where(inside, _scaled(raw, scale, softcap, temperature, capped), -float("inf"))
+    logits = _chunk_logits(
+        raw_ptr,
+        temperature_ptr,
+        early_ptr,
+        is_eos_ptr,
+        row,
+        columns,
+        scale,
+        softcap,
+        V,
+        capped,
+        delayed,
+    )
     weights = tl.exp(logits - top).to(tl.float64)
     running = tl.cumsum(weights, axis=0)
     places = tl.arange(0, chunk)
@@ -123,16 +169,25 @@ def _pick_kernel(
 
 
 def draw(
-    raw: Tensor, form: LogitForm, temperature: Tensor, seed: Tensor, index: Tensor
+    raw: Tensor,
+    form: LogitForm,
+    temperature: Tensor,
+    seed: Tensor,
+    index: Tensor,
+    *,
+    early: Tensor | None = None,
+    is_eos: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the tokens (R,) that ``sampling.draw`` takes from ``form.apply(raw) / temperature`` at the uniform numbers
-    of (seed, index), and their log-probabilities (R,) in float32.
+    of (seed, index), and their log-probabilities (R,) in float32. All arguments are contiguous.
 
     Args:
-        raw: (R, V) products of the output head, contiguous.
-        temperature: (R,) positive; like seed and index it may be a column of a wider matrix.
+        raw: (R, V) products of the output head.
+        temperature: (R,) positive.
         seed: (R,) int64.
         index: (R,) int64 of the token in its completion, from 0.
+        early: (R,) true for rows that may not end yet; None: all may.
+        is_eos: (V,) true for end-of-sequence tokens; read where some rows may not end.
     """
     R, V = raw.shape
     C = triton.cdiv(V, CHUNK)
@@ -140,26 +195,12 @@ def draw(
     sums = torch.empty_like(maxima)
     tokens = torch.empty(R, dtype=torch.int64, device=raw.device)
     logprobs = torch.empty(R, dtype=torch.float32, device=raw.device)
-    capped = form.softcap is not None
+    delayed = early is not None
+    masks = (early, is_eos) if delayed else (temperature, temperature)  # not read
+    summed = (raw, temperature, *masks, maxima, sums)
     shape = (form.scale, form.softcap or 1.0, V, C)
-    _chunks_kernel[(R, C)](
-        raw, temperature, maxima, sums, temperature.stride(0), *shape, capped, CHUNK
-    )
-    _pick_kernel[(R,)](
-        raw,
-        temperature,
-        seed,
-        index,
-        maxima,
-        sums,
-        tokens,
-        logprobs,
-        temperature.stride(0),
-        seed.stride(0),
-        *shape,
-        capped,
-        CHUNK,
-        triton.next_power_of_2(C),
-        num_warps=8,
-    )
+    kind = (form.softcap is not None, delayed, CHUNK)
+    _chunks_kernel[(R, C)](*summed, *shape, *kind)
+    drawn = (seed, index, tokens, logprobs)
+    _pick_kernel[(R,)](*summed, *drawn, *shape, *kind, triton.next_power_of_2(C), num_warps=8)
     return tokens, logprobs

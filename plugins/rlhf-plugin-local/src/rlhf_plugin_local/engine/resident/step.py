@@ -39,14 +39,20 @@ class TokenStep:
         """Draw the next token of rows from their last hidden states (R, D); more of these only fill up a size."""
         row = self.rows.columns(rows)
         count = rows.stop - rows.start
-        # The kernel samples from all tokens; what changes logits, or wants the largest, goes the plain way.
-        is_plain = kind.truncated or kind.delayed or kind.some_greedy
+        # The kernel neither sorts nor looks for the largest.
+        is_plain = kind.truncated or kind.some_greedy
         if hidden.device.type == "cuda" and not is_plain:
             from .draw_kernel import draw
 
             raw = self.lm.raw_logits(hidden)[:count].contiguous()  # (R, V)
             tokens, logprobs = draw(
-                raw, self.lm.logit_form, row["temperature"], row["seed"], row["index"]
+                raw,
+                self.lm.logit_form,
+                row["temperature"],
+                row["seed"],
+                row["index"],
+                early=row["index"] < row["min_new"] if kind.delayed else None,
+                is_eos=self.is_eos,
             )
         else:
             tokens, logprobs = draw_rows(self.lm.logits(hidden)[:count], row, kind, self.is_eos)
