@@ -137,12 +137,21 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.engine == "generate":
         return settings | {"generation_kwargs": {"min_new_tokens": arguments.response_tokens}}
     return settings | {
-        "generation_kwargs": {"ignore_eos": True},
+        "generation_kwargs": {"ignore_eos": True, **_no_placeholders(arguments)},
         "use_vllm": True,
         "vllm_mode": "colocate",
         "vllm_enable_sleep_mode": True,
         "vllm_gpu_memory_utilization": arguments.memory_share,
     }
+
+
+def _no_placeholders(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Keep random weights from sampling the tokens that stand for images, with which TRL's training step would fail."""
+    if not arguments.images:
+        return {}
+    config = json.loads(Path(arguments.model, "config.json").read_text())
+    names = ("image_token_id", "video_token_id", "vision_start_token_id")
+    return {"logit_bias": {config[name]: -100.0 for name in names if name in config}}
 
 
 def peak_gib() -> float | None:

@@ -28,6 +28,44 @@ PROGRAMS_PER_PROCESSOR = 4
 """Programs of the first kernel for each multiprocessor that the number of parts aims at."""
 
 
+LOG2E = tl.constexpr(1.4426950408889634)
+"""exp(x) = exp2(x log2(e)), and exp2 is what the GPU computes."""
+
+
+@triton.jit
+def _capped(scores, softcap, capped: tl.constexpr):
+    """Return ``softcap * tanh(scores / softcap)`` where there is a cap."""
+    if capped:
+        # tanh(x) = 1 - 2 / (exp(2 x) + 1)
+        scores = softcap * (1.0 - 2.0 / (tl.exp(2.0 * (scores / softcap)) + 1.0))
+    return scores
+
+
+@triton.jit
+def _share(first, position, part, parts: tl.constexpr, page_size: tl.constexpr):
+    """Return the first of a part's pages and the one behind its last: those of the positions from ``first`` to before
+    ``position`` are dealt out to the parts."""
+    begin = first // page_size
+    pages = tl.cdiv(position, page_size) - begin
+    share = tl.cdiv(pages, parts)
+    low = begin + part * share
+    return low, tl.minimum(low + share, begin + pages)
+
+
+@triton.jit
+def _joined(top, total, output, scores, values, precision: tl.constexpr):
+    """Return running maximum (G,), sum (G,) and output (G, K) with some more scores (G, T) and values (T, K)."""
+    new_top = tl.maximum(top, tl.max(scores, axis=1))
+    # At a window's edge a page may have no position that is seen; then nothing counts yet.
+    floor = tl.where(new_top == -float("inf"), 0.0, new_top)
+    shrink = tl.where(new_top == -float("inf"), 0.0, tl.exp2(top - floor))
+    weights = tl.exp2(scores - floor[:, None])
+    total = total * shrink + tl.sum(weights, axis=1)
+    output = output * shrink[:, None]
+    output += tl.dot(weights.to(values.dtype), values, input_precision=precision)
+    return new_top, total, output
+
+
 @triton.jit
 def _part_kernel(
     query_ptr,
@@ -69,25 +107,12 @@ def _part_kernel(
     first = 0
     if windowed:
         first = tl.maximum(position - window + 1, 0)
-    # Pages of the positions first to position - 1, dealt out to the parts.
-    begin = first // page_size
-    pages = tl.cdiv(position, page_size) - begin
-    share = tl.cdiv(pages, parts)
-    low = begin + part * share
-    high = tl.minimum(low + share, begin + pages)
-
-    g = tl.arange(0, G_block)
-    k = tl.arange(0, K_block)
-    t = tl.arange(0, page_size)
-    has_g = g < G
-    has_k = k < K
-    query = tl.load(
-        query_ptr + row * query_row + (head * G + g)[:, None] * query_head + k[None, :],
-        mask=has_g[:, None] & has_k[None, :],
-        other=0.0,
-    )  # (G, K)
-    # exp(x) = exp2(x log2(e)): scores carry the factor, unless a soft cap stands between.
-    LOG2E: tl.constexpr = 1.4426950408889634
+    low, high = _share(first, position, part, parts, page_size)
+    g, k, t = tl.arange(0, G_block), tl.arange(0, K_block), tl.arange(0, page_size)
+    has_g, has_k = g < G, k < K
+    inside = has_g[:, None] & has_k[None, :]
+    asked = row * query_row + (head * G + g)[:, None] * query_head + k[None, :]
+    query = tl.load(query_ptr + asked, mask=inside, other=0.0)  # (G, K)
     top = tl.full([G_block], -float("inf"), tl.float32)
     total = tl.zeros([G_block], tl.float32)
     output = tl.zeros([G_block, K_block], tl.float32)
@@ -100,43 +125,24 @@ def _part_kernel(
         tl.store(keys_ptr + place + k, key, mask=has_k)
         tl.store(values_ptr + place + k, value, mask=has_k)
         score = tl.sum(query.to(tl.float32) * key.to(tl.float32)[None, :], axis=1) * scaling
-        if capped:
-            score = softcap * (1.0 - 2.0 / (tl.exp(2.0 * (score / softcap)) + 1.0))
-        top = score * LOG2E
+        top = _capped(score, softcap, capped) * LOG2E
         total += 1.0
         output += value.to(tl.float32)[None, :]
     for number in range(low, high):
         page = tl.load(table_ptr + row * table_stride + number).to(tl.int64)
-        base = (page * H_kv + head) * page_size * K
-        places = base + t[:, None] * K + k[None, :]
+        places = ((page * H_kv + head) * page_size + t[:, None]) * K + k[None, :]
         keys = tl.load(keys_ptr + places, mask=has_k[None, :], other=0.0)  # (PAGE, K)
         values = tl.load(values_ptr + places, mask=has_k[None, :], other=0.0)
         scores = tl.dot(query, tl.trans(keys), input_precision=precision) * scaling  # (G, PAGE)
-        if capped:
-            scores = softcap * (1.0 - 2.0 / (tl.exp(2.0 * (scores / softcap)) + 1.0))
         at = number * page_size + t
-        seen = (at >= first) & (at < position)
-        scores = tl.where(seen[None, :], scores * LOG2E, -float("inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=1))
-        shrink = tl.where(new_top == -float("inf"), 0.0, tl.exp2(top - new_top))
-        # A page may have no position that is seen, at the window's edge; then nothing counts yet.
-        floor = tl.where(new_top == -float("inf"), 0.0, new_top)
-        weights = tl.exp2(scores - floor[:, None])
-        total = total * shrink + tl.sum(weights, axis=1)
-        output = output * shrink[:, None]
-        output += tl.dot(weights.to(values.dtype), values, input_precision=precision)
-        top = new_top
+        seen = ((at >= first) & (at < position))[None, :]
+        scores = tl.where(seen, _capped(scores, softcap, capped) * LOG2E, -float("inf"))
+        top, total, output = _joined(top, total, output, scores, values, precision)
     if parts == 1:
         output = output / total[:, None]
-        places = (row * H_kv * G + head * G + g)[:, None] * K + k[None, :]
-        tl.store(output_ptr + places, output, mask=has_g[:, None] & has_k[None, :])
-    else:
-        slot = ((row * H_kv + head) * G + g) * parts + part
-        tl.store(
-            output_ptr + slot[:, None] * K + k[None, :],
-            output,
-            mask=has_g[:, None] & has_k[None, :],
-        )
+    slot = ((row * H_kv + head) * G + g) * parts + part
+    tl.store(output_ptr + slot[:, None] * K + k[None, :], output, mask=inside)
+    if parts > 1:
         tl.store(maxima_ptr + slot, top, mask=has_g)
         tl.store(sums_ptr + slot, total, mask=has_g)
 

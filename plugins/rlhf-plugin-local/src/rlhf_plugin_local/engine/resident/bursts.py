@@ -1,4 +1,4 @@
-"""How many tokens the device samples between two looks of the host."""
+"""The number of tokens that the device samples between two looks of the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many pages the cache has."""
+"""The number of pages of the cache."""
 
 from __future__ import annotations
 
