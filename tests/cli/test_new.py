@@ -29,7 +29,7 @@ def test_a_new_plugin_works_at_once(tmp_path, kind):
     rows = [row for row in json.loads(listed) if row["plugin"] in ("my_thing", "env_my_thing")]
     assert [row["kind"] for row in rows] == [kind]
     assert rows[0]["status"] == "ok"
-    assert rows[0]["component"] == ("" if kind == "observer" else "my_thing")
+    assert rows[0]["component"] == "my_thing"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,7 +67,7 @@ def test_the_command_says_what_to_do_next(rlhf, tmp_path):
         ("logger", "rlhf train -c run.toml --log.to my_thing"),
         ("preference_loss", "rlhf plugins show my_thing"),
         ("command", "rlhf my-thing --help"),
-        ("observer", "rlhf train -c run.toml"),
+        ("observer", "rlhf train -c run.toml --observers.use my_thing"),
     ],
 )
 def test_the_line_that_uses_a_component_is_printed_and_in_its_readme(rlhf, tmp_path, kind, line):

@@ -192,10 +192,10 @@ def test_the_reason_of_a_failed_plugin_is_whole_and_says_where(rlhf, with_plugin
     assert f"raised in {__file__}:" in out
 
 
-def test_an_observer_is_shown_by_the_name_of_its_plugin(rlhf):
+def test_observer_hooks_are_shown_by_the_name_of_their_plugin(rlhf):
     code, out, _ = rlhf("plugins", "show", "loggers")
 
     assert code == 0
-    assert out.startswith("loggers  (observer, rlhf-plugin-loggers ")
+    assert out.startswith("loggers  (observer hooks, rlhf-plugin-loggers ")
     assert "rlhf_step_end" in out
     assert "rlhf_plugin_loggers/__init__.py" in out

@@ -76,6 +76,24 @@ def test_a_weighted_single_reward_is_written_beside_the_sum(run_of, capsys):
     assert "reward 0.5 (exact 1)" in capsys.readouterr().out
 
 
+def test_who_ended_the_run_is_shown_until_it_goes_on(run_of, capsys):
+    run = run_of(sample(1, 0))
+    step = '{"step": 1, "time_s": 1.0, "metrics": {}}\n'
+    end = '{"step": 1, "time_s": 1.0, "end": "ended by early_stop (mine 1): enough"}\n'
+    evaluation = '{"step": 1, "time_s": 1.0, "eval": {}}\n'
+    (run / "metrics.jsonl").write_text(step + end + evaluation)
+
+    show(run)
+    assert (
+        "the run was ended by early_stop (mine 1): enough, after step 1\n"
+        in capsys.readouterr().out
+    )
+
+    (run / "metrics.jsonl").write_text(step + end + step.replace('"step": 1', '"step": 2'))
+    show(run)
+    assert "early_stop" not in capsys.readouterr().out
+
+
 def test_a_missing_step_lists_those_that_there_are(run_of):
     steps = [1, 2, 3, 7, 9, 10]
 

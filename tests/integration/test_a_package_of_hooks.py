@@ -1,5 +1,5 @@
-"""A package outside of this repository decides prompts, rows, learning rates, the KL and a metric: it trains, dies
-and resumes."""
+"""A package outside of this repository decides prompts, rows, learning rates, the KL, a metric and the end: it trains,
+dies and resumes."""
 
 import json
 import os
@@ -36,7 +36,9 @@ from itertools import count
 
 from pydantic import Field
 from rlhf_core import Component, Config, hookimpl
-from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet, SchedulePoint
+from rlhf_core.contracts import (
+    DrawRequest, EndRun, Observer, PromptResult, PromptSet, SchedulePoint
+)
 
 
 class HalfSolved:
@@ -119,6 +121,34 @@ class Ones:
         return {"ones": sum("1" in text for text in episodes.responses) / len(episodes.responses)}
 
 
+class NineEvents(Observer):
+    """Ends a run after so many evaluations and steps together."""
+
+    def __init__(self, config):
+        self.heard = 0
+
+    def _hear(self):
+        self.heard += 1
+        return EndRun(reason=f"heard {self.heard} events") if self.heard >= 9 else None
+
+    def step_end(self, step, metrics):
+        return self._hear()
+
+    def eval_end(self, step, metrics):
+        return self._hear()
+
+    def state_dict(self):
+        return {"heard": self.heard}
+
+    def load_state_dict(self, state):
+        self.heard = state["heard"]
+
+
+@hookimpl
+def rlhf_observers():
+    return [Component(name="nine_events", factory=NineEvents, summary="ends after nine events")]
+
+
 @hookimpl
 def rlhf_eval_metrics():
     return [Component(name="ones", factory=Ones, summary="answers with a 1")]
@@ -177,7 +207,9 @@ forgiving.nats = 0.25
 [actor.adam]
 lr = 1e-3
 [train]
-steps = 6
+steps = 8
+[observers]
+use = ["nine_events"]
 [checkpoint]
 every = 2
 [log]
@@ -236,7 +268,7 @@ def python(*words, cwd=None, code=0, **environment):
 def test_its_components_keep_the_promises_of_their_kinds(package):
     shown = python("-m", "rlhf_cli.main", "check", "rlhf-plugin-outside", PYTHONPATH=package)
 
-    for component in ("half_solved", "numbers", "stairs", "forgiving", "ones"):
+    for component in ("half_solved", "numbers", "stairs", "forgiving", "ones", "nine_events"):
         assert component in shown
     assert "FAILED" not in shown
 
@@ -278,5 +310,12 @@ def test_a_run_with_its_components_is_killed_and_resumes_to_the_same_weights(pac
     rates = [
         line["metrics"]["policy/lr"] for line in metrics_without_times(whole) if "metrics" in line
     ]
-    # A warm-up of one update, then 1 - k/3 after k of two stairs: at x = 0/5, 1/5, ..., 4/5.
-    assert rates == pytest.approx([0.5e-3, 1e-3, 1e-3, 1e-3, 2e-3 / 3, 2e-3 / 3])
+    # A warm-up of one of eight updates, then 1 - k/3 after k of two stairs: at x = 0/7, 1/7, ..., 4/7, and no more: the
+    # observer ends the run at its ninth event, six steps and three evaluations.
+    assert rates == pytest.approx([0.5e-3, 1e-3, 1e-3, 1e-3, 1e-3, 2e-3 / 3])
+    said = "ended by nine_events (rlhf-plugin-outside 3.1.0): heard 9 events"
+    for run in (whole, killed):
+        assert [line["end"] for line in metrics_without_times(run) if "end" in line] == [said]
+        assert (run / "model").is_dir()
+    python(*train, "--output", "killed", "--resume", "auto", **here)
+    assert metrics_without_times(killed) == metrics_without_times(whole)

@@ -14,6 +14,7 @@ from . import (
     eval_metric_bugs,
     kl_bugs,
     loss_bugs,
+    observer_bugs,
     off_policy_bugs,
     preference_bugs,
     rollout_bugs,
@@ -37,6 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *schedule_bugs.MUTANTS,
     *kl_bugs.MUTANTS,
     *eval_metric_bugs.MUTANTS,
+    *observer_bugs.MUTANTS,
 )
 
 

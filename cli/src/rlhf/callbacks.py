@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core import ConfigError, hookimpl
-from rlhf_core.contracts import RolloutSample, RunInfo, RunResult
+from rlhf_core.contracts import EndRun, Observer, RolloutSample, RunInfo, RunResult
 from rlhf_core.given_objects import name_of
 from rlhf_core.hookspecs import OBSERVER_HOOKS
 from rlhf_core.plugins import GIVEN, Plugins
@@ -43,9 +43,14 @@ def add_callback(plugins: Plugins, callback: Any, number: int) -> None:
         number: position among the callbacks, from 0.
 
     Raises:
-        ConfigError: it has no such method, or one takes something else.
+        ConfigError: it has no such method, or one takes something else; or it is an observer.
     """
     label = f"callbacks[{number}]"
+    if isinstance(callback, Observer):
+        raise ConfigError(
+            f"{label}: got the observer {name_of(callback)}, whose state belongs into checkpoints. Give it as "
+            'observers={"use": [...]}.'
+        )
     events = {hook.removeprefix(_PREFIX): _parameters(hook) for hook in OBSERVER_HOOKS}
     if inspect.isroutine(callback) or not any(hasattr(callback, name) for name in events):
         if not callable(callback):
@@ -106,7 +111,12 @@ class _Observer:
 
     def _tell(self, event: str, **arguments: Any) -> None:
         if (method := self._methods.get(event)) is not None:
-            method(**{name: arguments[name] for name in self._wanted[event]})
+            answer = method(**{name: arguments[name] for name in self._wanted[event]})
+            if isinstance(answer, EndRun):
+                raise ConfigError(
+                    "a callback ends no run. Derive it from rlhf_core.contracts.Observer and give it as "
+                    'observers={"use": [...]}, or call run.stop() on what rlhf.start returned'
+                )
 
     @hookimpl
     def rlhf_run_start(self, run: RunInfo) -> None:

@@ -21,8 +21,8 @@ from rlhf_core.hookspecs import COMPONENT_HOOKS
 
 from .plugins_command import kind_word
 
-_OBSERVER, _ENVIRONMENT, _COMMAND = "observer", "environment", "command"
-_HOOKS = {kind_word(hook): hook for hook in COMPONENT_HOOKS} | {_OBSERVER: ""}
+_ENVIRONMENT, _COMMAND = "environment", "command"
+_HOOKS = {kind_word(hook): hook for hook in COMPONENT_HOOKS}
 KINDS = tuple(_HOOKS)
 """Kinds of plugins that the command can write; each has a folder of templates."""
 
@@ -65,12 +65,10 @@ class Package:
     def use(self) -> str:
         """A command line that uses the component: ``rlhf train -c run.toml --estimator my_estimator``.
 
-        Observers watch every run, and what no option of ``rlhf train`` chooses is shown.
+        What no option of ``rlhf train`` chooses is shown.
         """
         if self.kind == _COMMAND:
             return f"rlhf {self.name} --help"
-        if self.kind == _OBSERVER:
-            return "rlhf train -c run.toml"
         paths = [slot.path for slot in TRAIN.selectors if slot.hook == _HOOKS[self.kind]]
         if not paths:
             return f"rlhf plugins show {self.component}"

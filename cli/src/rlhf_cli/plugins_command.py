@@ -30,7 +30,7 @@ def tree(plugins: Plugins) -> typer.Typer:
 
 
 def rows_of(plugins: Plugins, kind: str | None = None) -> list[Row]:
-    """Return one row per component, one per observer, and one per plugin that failed to load.
+    """Return one row per component, one per plugin with observer hooks, and one per plugin that failed to load.
 
     Raises:
         ConfigError: the kind does not exist.
@@ -43,16 +43,16 @@ def rows_of(plugins: Plugins, kind: str | None = None) -> list[Row]:
         for entry in registry
     ]
     if wanted is None:
-        rows += _observer_rows(plugins)
+        rows += _observer_hook_rows(plugins)
         rows += [_failure_row(failure) for failure in plugins.failed]
     return sorted(rows, key=lambda row: (row["plugin"], row["kind"], row["component"]))
 
 
 def describe(plugins: Plugins, name: str) -> str:
-    """Return the description of all components called ``name``, of any kind, or of the observer of a plugin ``name``.
+    """Return the description of all components called ``name``, of any kind, or of the observer hooks of a plugin.
 
     Raises:
-        UnknownComponent: no installed plugin has a component of this name, or observes and has this name.
+        UnknownComponent: no installed plugin has a component of this name, or observer hooks and this name.
     """
     plugin, _, bare = name.rpartition(":")
     found = [
@@ -62,7 +62,7 @@ def describe(plugins: Plugins, name: str) -> str:
         if bare in (entry.name, *entry.component.aliases) and plugin in ("", entry.plugin)
     ]
     if not found and name in (watching := observed_hooks(plugins)):
-        return _describe_observer(plugins, name, watching[name])
+        return _describe_observer_hooks(plugins, name, watching[name])
     if not found:
         raise UnknownComponent(_unknown(plugins, name))
     return "\n\n".join(_describe(kind, entry) for kind, entry in found)
@@ -126,13 +126,13 @@ def _component_row(hook: str, entry: Registered[Any]) -> Row:
     }
 
 
-def _observer_rows(plugins: Plugins) -> list[Row]:
+def _observer_hook_rows(plugins: Plugins) -> list[Row]:
     return [
         {
             "plugin": plugin,
             "distribution": plugins.loaded[plugin].partition(" ")[0],
             "version": plugins.loaded[plugin].partition(" ")[2],
-            "kind": "observer",
+            "kind": "observer hooks",
             "component": "",
             "summary": f"watches {', '.join(hook.removeprefix('rlhf_') for hook in hooks)}",
             "status": "ok",
@@ -207,12 +207,12 @@ def _why(failure: FailedPlugin) -> str:
     return "\n".join(lines)
 
 
-def _describe_observer(plugins: Plugins, plugin: str, hooks: list[str]) -> str:
+def _describe_observer_hooks(plugins: Plugins, plugin: str, hooks: list[str]) -> str:
     source = getattr(plugins.manager.get_plugin(plugin), "__file__", None)
     return "\n".join(
         [
-            f"{plugin}  (observer, {plugins.loaded[plugin]})",
-            "  watches every run; it has no options and is chosen by no option",
+            f"{plugin}  (observer hooks, {plugins.loaded[plugin]})",
+            "  hears every run; these hooks have no options and are chosen by none",
             f"  source: {source or 'unknown'}",
             f"  hooks: {', '.join(hooks)}",
         ]

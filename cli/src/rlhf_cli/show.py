@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rlhf_core.errors import ConfigError
 
-SAMPLES, EVAL_SAMPLES = "samples.jsonl", "eval_samples.jsonl"
+SAMPLES, EVAL_SAMPLES, METRICS = "samples.jsonl", "eval_samples.jsonl", "metrics.jsonl"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 Sample = Mapping[str, Any]
@@ -53,6 +53,8 @@ def show(
     console = Console(highlight=False, markup=False, emoji=False)
     count = "1 sample" if len(samples) == 1 else f"{len(samples)} samples"
     console.print(Text(f"{run}, step {chosen}: {count}", style="bold"), soft_wrap=True)
+    if end := end_of(run):
+        console.print(Text(_printable(end, console), style="dim"), soft_wrap=True)
     for sample in samples:
         _print_sample(console, sample, run)
 
@@ -111,11 +113,27 @@ def read_samples(
     return (step if step is not None else max(steps)), kept
 
 
+def end_of(run: Path) -> str | None:
+    """Return who ended a run before its last step, why and after which step; None where nobody did, or it went on.
+
+    Raises:
+        ConfigError: a line of ``metrics.jsonl`` is no JSON object with a step.
+    """
+    path = run / METRICS
+    end, step = None, 0
+    for line in _lines(path) if path.is_file() else ():
+        if "end" in line:
+            end, step = f"the run was {line['end']}, after step {line['step']}", line["step"]
+        elif line["step"] > step:
+            end = None
+    return end
+
+
 def _samples_file(run: Path) -> Path:
     path = run / SAMPLES
     if path.is_file():
         return path
-    if (run / "metrics.jsonl").is_file():
+    if (run / METRICS).is_file():
         raise ConfigError(
             f"{run}: the run kept no samples. Train with --log.samples 4 to keep some."
         )
@@ -148,7 +166,7 @@ def _lines(path: Path) -> Iterator[Sample]:
             except (ValueError, RecursionError) as error:
                 raise ConfigError(f"{path}:{number}: expected a JSON object: {error}") from error
             if not isinstance(sample, dict) or not isinstance(sample.get("step"), int):
-                raise ConfigError(f"{path}:{number}: expected a sample, an object with a step")
+                raise ConfigError(f"{path}:{number}: expected an object with a step")
             yield sample
 
 

@@ -29,6 +29,7 @@ from rlhf_core.config import (
 )
 from rlhf_core.contracts import RunResult
 from rlhf_core.loop.loggers import build_loggers
+from rlhf_core.loop.watching.observers import build_observers
 from rlhf_core.plugins import Plugins, load
 
 from .errors import report, tell
@@ -94,7 +95,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         print(_function(command.describe)(resolved, plugins))
         for problem in path_problems(resolved, layers, command.options):
             print(f"not ready to run: {problem}", file=sys.stderr)
-        for check in (check_outside, build_loggers):
+        for check in (check_outside, build_loggers, build_observers):
             try:
                 check(resolved)
             except RLHFError as error:
@@ -105,6 +106,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
     if arguments.check:
         # A logger that lacks its library or its key is found here, and not when the run starts on a cluster.
         build_loggers(resolved)
+        build_observers(resolved)
         for caution in resolved.cautions:
             print(f"warning: {caution}", file=sys.stderr)
         print("The configuration is valid.")

@@ -1,4 +1,4 @@
-"""The hooks, in two families: component hooks return components, observer hooks are told of events.
+"""The hooks, in two families: component hooks return components, observer hooks hear the events of every run.
 
 Nothing on the hot path goes through pluggy: a run looks its components up once and calls them directly.
 """
@@ -40,6 +40,7 @@ COMPONENT_HOOKS: Mapping[str, str] = {
     "rlhf_engines": "engine",
     "rlhf_train_backends": "training backend",
     "rlhf_runtimes": "runtime",
+    "rlhf_observers": "observer",
     "rlhf_loggers": "logger",
     "rlhf_commands": "command",
 }
@@ -153,6 +154,11 @@ def rlhf_train_backends() -> Components:
 @hookspec
 def rlhf_runtimes() -> Components:
     """Return runtimes (``contracts.Runtime``), chosen with ``--runtime``."""
+
+
+@hookspec
+def rlhf_observers() -> Components:
+    """Return observers (``contracts.Observer``), chosen with ``--observers.use``, several at once."""
 
 
 @hookspec

@@ -6,6 +6,7 @@ import pytest
 
 from rlhf.callbacks import StepRecorder, add_callback
 from rlhf_core import ConfigError, plugins
+from rlhf_core.contracts import EndRun, Observer
 
 
 @pytest.fixture
@@ -80,3 +81,16 @@ def test_the_recorder_gives_each_step_once_with_what_belongs_to_it(loaded):
     assert (step.number, step.metrics, step.samples) == (1, {"a": 1.0}, ("s",))
     assert step.evaluation == {"eval/x": 2.0}
     assert recorder.take() is None
+
+
+def test_an_observer_is_no_callback_since_its_state_would_be_lost(loaded):
+    with pytest.raises(ConfigError, match=r"got the observer observer, .*observers=\{\"use\""):
+        add_callback(loaded, Observer(), 0)
+
+
+def test_a_callback_that_wants_to_end_the_run_is_told_how(loaded, caplog):
+    add_callback(loaded, lambda step: EndRun(reason="enough"), 0)
+
+    loaded.observe("rlhf_step_end", step=1, metrics={})
+
+    assert "a callback ends no run" in caplog.text

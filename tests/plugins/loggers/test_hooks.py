@@ -23,7 +23,7 @@ def plugins():
 
 
 def test_every_hook_is_declared_by_the_core(plugins):
-    assert len(plugins.manager.get_hookcallers(rlhf_plugin_loggers)) == 7
+    assert len(plugins.manager.get_hookcallers(rlhf_plugin_loggers)) == 8
 
 
 def test_a_whole_run_is_shown_and_leaves_its_files(plugins, run_info, write_metrics, capsys):
@@ -83,7 +83,7 @@ def test_an_observer_that_fails_leaves_the_others_alone(
 ):
     write_metrics()
     plugins.observe("rlhf_run_start", run=run_info(tensorboard=True))
-    events = next(o for o in rlhf_plugin_loggers._observers if not isinstance(o, PlainProgress))
+    events = next(o for o in rlhf_plugin_loggers._displays if not isinstance(o, PlainProgress))
     events._file.close()  # as a full disk would, every write fails from now on
 
     with caplog.at_level(logging.ERROR):
@@ -109,7 +109,7 @@ def test_a_second_run_in_the_same_process_starts_afresh(plugins, run_info, write
 def test_auto_is_plain_where_there_is_no_terminal(plugins, run_info, capsys):
     plugins.observe("rlhf_run_start", run=run_info(progress="auto"))
 
-    assert isinstance(rlhf_plugin_loggers._observers[0], PlainProgress)
+    assert isinstance(rlhf_plugin_loggers._displays[0], PlainProgress)
 
 
 def test_the_plugin_itself_imports_nothing_heavy():

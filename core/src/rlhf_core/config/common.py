@@ -180,6 +180,13 @@ class LogConfig(Config):
     )
 
 
+class ObserversConfig(Config):
+    use: tuple[str, ...] = Field(
+        (),
+        description="observers, which watch the run and may end it, each with its own section of options",
+    )
+
+
 class ResumeConfig(Config):
     checkpoint: str | None = Field(
         None,
@@ -194,6 +201,10 @@ class ResumeConfig(Config):
         "refuse",
         description="when metrics.jsonl, samples.jsonl or ledger.jsonl has lost or changed lines that the checkpoint "
         "knows: do not go on, or rename the file to NAME.damaged and begin a new one",
+    )
+    past_end: bool = Field(
+        False,
+        description="go on with a run that an observer ended; that observer begins anew, the others go on",
     )
 
 
@@ -227,6 +238,7 @@ class RunOptions(CommandOptions):
         model: ModelConfig
         eval: EvalSchedule
         checkpoint: CheckpointConfig
+        observers: ObserversConfig
         log: LogConfig
         resume: ResumeConfig
         backend: BackendSelection

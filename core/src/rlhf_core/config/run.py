@@ -22,6 +22,7 @@ from .common import (
     ImageData,
     LogConfig,
     NotNegative,
+    ObserversConfig,
     Positive,
     Probability,
     ResumeConfig,
@@ -326,6 +327,7 @@ class RunConfig(RunOptions):
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    observers: ObserversConfig = ObserversConfig()
     log: LogConfig = LogConfig()
     resume: ResumeConfig = ResumeConfig()
     engine: EngineSelection

@@ -38,6 +38,7 @@ SLOTS = (
     Selector("critic.lr_schedule", "rlhf_lr_schedules"),
     Selector("critic.adapter", "rlhf_model_adapters"),
     Selector("eval.metrics", "rlhf_eval_metrics", many=True),
+    Selector("observers.use", "rlhf_observers", many=True),
     Selector("log.to", "rlhf_loggers", many=True),
 )
 

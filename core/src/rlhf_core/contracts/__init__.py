@@ -7,7 +7,7 @@ from ..batch.trajectory import Stop, Trajectory, Turn
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..component import ComponentRef
 from ..media.vision import ImageReaderSpec, VisionModel, VisionSpec
-from ..observer import RolloutSample, RunInfo, RunResult
+from ..observer import EndRun, Observer, RolloutSample, RunInfo, RunResult
 from .advantage import AdvantageEstimator, Advantages, RewardBatch
 from .backend import (
     MARGIN,
@@ -123,6 +123,7 @@ __all__ = [
     "DataSource",
     "DeferredTokens",
     "DrawRequest",
+    "EndRun",
     "Engine",
     "EngineSpec",
     "Environment",
@@ -158,6 +159,7 @@ __all__ = [
     "Normalizers",
     "Objective",
     "Observation",
+    "Observer",
     "Optimizer",
     "ParameterGroup",
     "Placement",

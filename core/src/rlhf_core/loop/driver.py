@@ -30,7 +30,9 @@ from .control import Control
 from .course import Course, FinishedStep, OwnRecord, RunKind
 from .interrupts import Interrupts
 from .loggers import Loggers
+from .restore import restore_observers
 from .resume import ResumePoint, StateT, find_resume_point
+from .watching.observers import Observers, build_observers
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +62,14 @@ def drive(
         for caution in resolved.cautions:
             log.warning("%s", caution)
         loggers = Loggers.of(resolved)
+        observers = Observers(build_observers(resolved))
         point = find_resume_point(resolved, folder, kind.resuming)
         if point is not None:
             strict = resolved.run.resume.strict
             now = record_of(plugins)
             report_changes(point.made_with, now, checkpoint=point.path, strict=strict)
         try:
-            run = _Run(kind, resolved, plugins, folder, point, notes, loggers, control)
+            run = _Run(kind, resolved, plugins, folder, point, notes, loggers, observers, control)
             return asyncio.run(run.main())
         finally:
             # Outside of the event loop, so that Ctrl-C ends the wait.
@@ -85,6 +88,7 @@ class _Run(Generic[RunT, StateT]):
         point: ResumePoint[StateT] | None,
         notes: Notes,
         loggers: Loggers,
+        observers: Observers,
         control: Control | None,
     ) -> None:
         self.kind = kind
@@ -95,6 +99,7 @@ class _Run(Generic[RunT, StateT]):
         self.point = point
         self.notes = notes
         self.loggers = loggers
+        self.observers = observers
         self.control = control
         self.interrupts = Interrupts()
         self.state = point.state if point else kind.initial_state(resolved.run)
@@ -120,7 +125,7 @@ class _Run(Generic[RunT, StateT]):
         finally:
             if result is not None:
                 self.loggers.finish(result)
-                self.plugins.observe("rlhf_run_end", result=result)
+                self._tell("run_end", result=result)
 
     async def _train(self, stack: AsyncExitStack) -> RunResult:
         stack.enter_context(self.interrupts)
@@ -134,27 +139,49 @@ class _Run(Generic[RunT, StateT]):
             start_step=self.state.step,
             notes=self.notes.taken(),
         )
-        self.plugins.observe("rlhf_run_start", run=info)
+        self._tell("run_start", run=info)
         self.loggers.start(info)
         if self.state.step == 0 and self.config.eval.at_start:
             await self._evaluate(course)
-        while self.state.step < course.total_steps:
+        while not self._is_over(course):
             if self.control is not None:
                 await self.control.before_step(self.state)
                 if reason := self.control.stop_reason:
                     return await self._stop(course, reason)
             self._record_step(await course.step())
-            last = self.state.step == course.total_steps
+            last = self._is_over(course)
             is_best = False
             if _is_due(self.state.step, self.config.eval.every) or last:
                 is_best = await self._evaluate(course)
+                last = self._is_over(course)
             is_due = _is_due(self.state.step, self.config.checkpoint.every)
             if is_due or is_best or last:
                 await self._save(course)
             if (reason := self._stop_reason()) and not last:
                 return await self._stop(course, reason)
         await self._export(course)
-        return self._result("finished")
+        return self._result("finished", self.state.end)
+
+    def _tell(self, event: str, **arguments: Any) -> None:
+        """Tell the observer hooks of all plugins, and then the run's observers, of an event."""
+        self.plugins.observe(f"rlhf_{event}", **arguments)
+        self.observers.tell(event, **arguments)
+
+    def _is_over(self, course: Course) -> bool:
+        """Return whether no step is left to do. An observer's wish to end the run before is recorded here, once."""
+        if self.state.step >= course.total_steps:
+            return True
+        ending = self.observers.ending
+        if ending is not None and not self.state.end:
+            self.state.ended_by, self.state.end = ending.name, ending.message
+            self.metrics.write(
+                {
+                    "step": self.state.step,
+                    "time_s": round(self.state.seconds, 6),
+                    "end": ending.message,
+                }
+            )
+        return bool(self.state.end)
 
     def _stop_reason(self) -> str | None:
         """Return the signal or the wish by which the run is to end before its last step; None: it goes on."""
@@ -178,6 +205,9 @@ class _Run(Generic[RunT, StateT]):
             closing(RecordFile(self.folder.samples, begun.get(self.folder.samples.name)))
         )
         await course.begin(self.point, begun, stack)
+        if self.point is not None:
+            past_end = self.config.resume.past_end
+            restore_observers(self.point, self.observers, past_end=past_end)
         return course
 
     def _take_up_records(self) -> Mapping[str, RunningDigest]:
@@ -213,7 +243,7 @@ class _Run(Generic[RunT, StateT]):
         flat = {**result.metrics} | {
             f"timing/{name}": value for name, value in result.timing.items()
         }
-        self.plugins.observe("rlhf_step_end", step=step, metrics=flat)
+        self._tell("step_end", step=step, metrics=flat)
         self.loggers.log_metrics(step, flat)
 
     def _record_samples(
@@ -222,7 +252,7 @@ class _Run(Generic[RunT, StateT]):
         for sample in samples:
             self.samples.write({"step": step, **sample})
         shown = [_shown(sample, self.folder.root) for sample in samples]
-        self.plugins.observe("rlhf_rollout_end", step=step, samples=shown, metrics=metrics)
+        self._tell("rollout_end", step=step, samples=shown, metrics=metrics)
         self.loggers.log_samples(step, shown)
 
     async def _evaluate(self, course: Course) -> bool:
@@ -232,7 +262,7 @@ class _Run(Generic[RunT, StateT]):
             return False
         record = {"step": self.state.step, "time_s": round(self.state.seconds, 6), "eval": values}
         self.metrics.write(record)
-        self.plugins.observe("rlhf_eval_end", step=self.state.step, metrics=values)
+        self._tell("eval_end", step=self.state.step, metrics=values)
         self.loggers.log_metrics(self.state.step, values)
         return self._is_best(values)
 
@@ -270,6 +300,7 @@ class _Run(Generic[RunT, StateT]):
                 await role.save(target / name)
             fault_point("save", step)
 
+        self.state.observers = self.observers.state()
         state = self.state.to_json() | {
             "config": json.loads(json.dumps(self.resolved.tree)),
             "made_with": record_of(self.plugins),
@@ -280,7 +311,7 @@ class _Run(Generic[RunT, StateT]):
         checkpoint.retain(
             self.folder.checkpoints, self.config.checkpoint.keep, self.state.best_step
         )
-        self.plugins.observe("rlhf_checkpoint_saved", step=step, path=path)
+        self._tell("checkpoint_saved", step=step, path=path)
 
     async def _export(self, course: Course) -> None:
         """Write each trained model as a plain Transformers folder, which gets its name only when it is complete."""

@@ -1,4 +1,5 @@
-"""Restoring of roles, reward shapers and prompt samplers from a checkpoint; errors name component and plugin."""
+"""Restoring of roles, reward shapers, prompt samplers and observers from a checkpoint; errors name component and
+plugin."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from ..errors import CheckpointError, ResumeError, RLHFError
 from ..learning.roles import CRITIC
 from .resume import ResumePoint
 from .state import LoopState
+from .watching.observers import Observers
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,29 @@ def restore_rows(
     selection = resolved.one("data.source")
     with _named(f"the data source {_owner(selection)}", point.path / "state.json"):
         rows.load_state_dict(point.state.source)
+
+
+def restore_observers(point: ResumePoint[Any], observers: Observers, *, past_end: bool) -> None:
+    """Give the observers their states, and decide whether a run goes on that an observer ended.
+
+    Args:
+        past_end: True: it goes on, and the observer that ended it begins anew.
+
+    Raises:
+        ResumeError: an observer cannot take its state back.
+    """
+    state = point.state
+    if state.end and not past_end:
+        log.warning(
+            "the run was %s. Nothing of it is left to do; --resume.past_end goes on with it",
+            state.end,
+        )
+    elif state.end:
+        log.info("going on with a run that was %s", state.end)
+        state.observers.pop(state.ended_by, None)
+        state.end = state.ended_by = ""
+    source = point.path / "state.json"
+    observers.load(state.observers, lambda label: _named(f"the observer {label}", source))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from ..durable.run_folder import AUTO, RunFolder
 from ..errors import CheckpointError, ConfigError, ResumeError
 from .state import RunState
 
-FREE = ("resume", "output", "log", "checkpoint", "eval")
+FREE = ("resume", "output", "observers", "log", "checkpoint", "eval")
 """Options that a resumed run may change without a warning."""
 
 log = logging.getLogger(__name__)

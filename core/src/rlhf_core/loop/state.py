@@ -19,6 +19,12 @@ class RunState:
     best_value: float | None = None
     seconds: float = 0.0
     """Time spent in steps so far, resumed runs included."""
+    observers: dict[str, Any] = field(default_factory=dict)
+    """State of each observer, by qualified name."""
+    ended_by: str = ""
+    """Qualified name of the observer that ended the run; empty: none did."""
+    end: str = ""
+    """Who ended the run and why, in one line; empty: nobody did."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

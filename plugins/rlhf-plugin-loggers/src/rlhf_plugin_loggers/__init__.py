@@ -1,7 +1,9 @@
-"""Observers of a run (progress line, TensorBoard events, learning curve, closing summary), and loggers to other places.
+"""Displays of a run (progress line, TensorBoard events, learning curve, closing summary), loggers to other places, and
+observers that end a run.
 
-The observer hooks pass each event on to the observers of the current run. A failure of one observer does not affect the
-others: a full disk that stops TensorBoard does not stop the progress line. Loggers are components: the core calls them.
+The observer hooks pass each event on to the displays of the current run. A failure of one display does not affect the
+others: a full disk that stops TensorBoard does not stop the progress line. Loggers and observers are components: the
+core calls them.
 """
 
 from __future__ import annotations
@@ -14,14 +16,20 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core import Component, hookimpl
 
 from .config import MlflowConfig, TrackioConfig, WandbConfig
+from .ending import early_stop, time_limit
 
 if TYPE_CHECKING:
     from rlhf_core.contracts import RolloutSample, RunInfo, RunResult
 
 log = logging.getLogger(__name__)
 
-_observers: list[object] = []
-"""Observers of the run in this process. The list is global because hooks are functions of a module."""
+_displays: list[object] = []
+"""Displays of the run in this process. The list is global because hooks are functions of a module."""
+
+
+@hookimpl
+def rlhf_observers() -> list[Component[Any]]:
+    return [early_stop.COMPONENT, time_limit.COMPONENT]
 
 
 @hookimpl
@@ -53,9 +61,9 @@ def rlhf_loggers() -> list[Component[Any]]:
 
 @hookimpl
 def rlhf_run_start(run: RunInfo) -> None:
-    from .observers import observers_of
+    from .displays import displays_of
 
-    _observers[:] = observers_of(run)
+    _displays[:] = displays_of(run)
     _tell("run_start", run)
 
 
@@ -84,19 +92,19 @@ def rlhf_checkpoint_saved(step: int, path: Path) -> None:
 @hookimpl
 def rlhf_run_end(result: RunResult) -> None:
     _tell("run_end", result)
-    _observers.clear()
+    _displays.clear()
 
 
 def _tell(event: str, *arguments: Any) -> None:
-    """Call the method ``event`` of each observer that has it. An observer that fails is removed for this run."""
-    for observer in list(_observers):
-        method = getattr(observer, event, None)
+    """Call the method ``event`` of each display that has it. A display that fails is removed for this run."""
+    for display in list(_displays):
+        method = getattr(display, event, None)
         if method is None:
             continue
         try:
             method(*arguments)
         except Exception:
             log.exception(
-                "%s failed and is switched off for the rest of this run", type(observer).__name__
+                "%s failed and is switched off for the rest of this run", type(display).__name__
             )
-            _observers.remove(observer)
+            _displays.remove(display)

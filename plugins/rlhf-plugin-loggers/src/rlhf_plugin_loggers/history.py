@@ -40,7 +40,11 @@ def read_history(path: Path) -> History:
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     points: dict[str, list[tuple[int, float, float]]] = {}
     for record in map(json.loads, lines):
-        values = {REWARD: record["metrics"].get(REWARD)} if "metrics" in record else record["eval"]
+        values = (
+            {REWARD: record["metrics"].get(REWARD)}
+            if "metrics" in record
+            else record.get("eval", {})
+        )
         for name, value in values.items():
             if value is not None:
                 points.setdefault(name, []).append((record["step"], record["time_s"], value))

@@ -47,7 +47,7 @@ def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[t
             "no best checkpoint is kept. Set --checkpoint.best_metric too.",
         )
     if run.resume.checkpoint is None:
-        for name in ("strict", "damaged_records"):
+        for name in ("strict", "damaged_records", "past_end"):
             yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
     if not selections["log.to"]:
         yield "log.wait_s", "the run has no logger. Add --log.to NAME."

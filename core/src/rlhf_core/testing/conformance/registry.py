@@ -31,7 +31,8 @@ _MODULES: Mapping[str, str] = MappingProxyType(
         "rlhf_rollout_executors": "executors",
         "rlhf_engines": "engines",
         "rlhf_train_backends": "backends",
-        "rlhf_loggers": "loggers",
+        "rlhf_observers": "watching.observers",
+        "rlhf_loggers": "watching.loggers",
         "rlhf_environments": "environments",
         "rlhf_commands": "commands",
     }

@@ -28,6 +28,7 @@ from rlhf_core.config.common import (
     ImageData,
     LogConfig,
     NotNegative,
+    ObserversConfig,
     Positive,
     ResumeConfig,
     RuntimeSelection,
@@ -87,6 +88,7 @@ class ExampleOptions(RunOptions):
     actor: SeeingActor
     eval: HeldOut = HeldOut()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    observers: ObserversConfig = ObserversConfig()
     log: LogConfig = LogConfig()
     resume: ResumeConfig = ResumeConfig()
     backend: BackendSelection
@@ -100,6 +102,7 @@ SELECTORS = (
     Selector("actor.optim", "rlhf_optimizers"),
     Selector("actor.lr_schedule", "rlhf_lr_schedules"),
     Selector("actor.adapter", "rlhf_model_adapters"),
+    Selector("observers.use", "rlhf_observers", many=True),
     Selector("log.to", "rlhf_loggers", many=True),
 )
 

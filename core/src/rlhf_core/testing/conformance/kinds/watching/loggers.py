@@ -11,10 +11,10 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-from ....config.sections import options_of
-from ....contracts.logger import Logger
-from ....observer import RolloutSample, RunInfo, RunResult
-from ..subject import Check, Subject
+from .....config.sections import options_of
+from .....contracts.logger import Logger
+from .....observer import RolloutSample, RunInfo, RunResult
+from ...subject import Check, Subject
 
 _CONFIG: Mapping[str, Any] = {
     "seed": 42,

@@ -1,4 +1,4 @@
-"""The choice of a run's observers, from the section ``log`` of its configuration."""
+"""The choice of a run's displays, from the section ``log`` of its configuration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from rlhf_core.contracts import RunInfo
 
 
-def observers_of(run: RunInfo) -> list[object]:
-    """Return the run's observers, in the order in which they get an event."""
+def displays_of(run: RunInfo) -> list[object]:
+    """Return the run's displays, in the order in which they get an event."""
     log = run.config["log"]
-    observers: list[object] = []
+    displays: list[object] = []
     if log["progress"] != "off":
-        observers.append(_progress(log["progress"], run))
+        displays.append(_progress(log["progress"], run))
     if log["tensorboard"]:
         from .tensorboard_events import TensorBoardEvents
 
@@ -26,17 +26,17 @@ def observers_of(run: RunInfo) -> list[object]:
             num_images=log["images"],
             images_every=log["samples_every"],
         )
-        observers.append(events)
+        displays.append(events)
     if log["curve"]:
         from .curve import LearningCurve
 
-        observers.append(LearningCurve(run.output))
+        displays.append(LearningCurve(run.output))
     if log["summary"]:
         from .summary import Summary
 
-        # The summary is last, because it names the files that the other observers have written.
-        observers.append(Summary(run.output, _console(), run.total_steps, run.command))
-    return observers
+        # The summary is last, because it names the files that the other displays have written.
+        displays.append(Summary(run.output, _console(), run.total_steps, run.command))
+    return displays
 
 
 def _progress(mode: str, run: RunInfo) -> object:

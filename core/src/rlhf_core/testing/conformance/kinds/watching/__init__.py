@@ -1,0 +1,1 @@
+"""Checks of what hears the events of a run."""

@@ -1,0 +1,1 @@
+"""Observers that end a run before its last step. One file each."""
