@@ -17,6 +17,7 @@ from .durable.faults import fault_point
 from .durable.run_folder import RunFolder, claim
 from .loop.evaluation import EPOCH, pass_at_k, samples_at
 from .loop.interrupts import Interrupts
+from .loop.measuring.eval_metrics import NamedMetric, measured, metrics_of
 from .rewards.panel import RewardPanel, SampleScore
 from .rng import eval_seed, seed_of
 from .rollouts.environments import Environments, TaskMakers, environments_of, label_of
@@ -31,6 +32,7 @@ __all__ = [
     "Interrupts",
     "MadePart",
     "MadeTasks",
+    "NamedMetric",
     "Players",
     "PromptFormat",
     "PromptReader",
@@ -50,6 +52,8 @@ __all__ = [
     "label_of",
     "load_prompts",
     "load_sets",
+    "measured",
+    "metrics_of",
     "pass_at_k",
     "remove",
     "samples_at",

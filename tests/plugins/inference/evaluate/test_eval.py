@@ -18,6 +18,7 @@ from .conftest import DATA, LONG, SMALL
 @pytest.mark.slow
 def test_an_evaluation_has_the_numbers_of_the_one_within_a_training_run(evaluate, folder):
     options = ["--eval.temperatures", "0", "1", "--eval.n_samples", "4", "--seed", "7"]
+    options += ["--eval.metrics", "majority", "distinct", "--eval.distinct.n", "1"]
     train = [*SMALL, "--model", "model", "--data", "prompts.jsonl", "--eval.data", "prompts.jsonl"]
     train += ["--reward", "rewards.py:ones", "--steps", "1", "--rollout.batch_size", "2"]
     train += ["--output", "run", "--log.curve", "false", "--log.tensorboard", "false"]
@@ -32,6 +33,9 @@ def test_an_evaluation_has_the_numbers_of_the_one_within_a_training_run(evaluate
         assert own[f"{prefix}/reward"] == summary["reward"]["value"]
         assert own[f"{prefix}/truncated"] == summary["truncated"]
         assert own[f"{prefix}/response_length"] == summary["tokens_out"] / summary["episodes"]
+        assert len(summary["measured"]) >= 1
+        for name, value in summary["measured"].items():
+            assert own[f"{prefix}/{name}"] == value
         for k in (1, 2, 4) if summary["temperature"] else (1,):
             assert own[f"{prefix}/pass@{k}"] == summary["pass_at"][str(k)]["value"]
     assert [summary["episodes"] for summary in sets] == [9, 36]

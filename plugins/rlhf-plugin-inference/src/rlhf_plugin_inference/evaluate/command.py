@@ -53,6 +53,7 @@ EVAL = OptionTree(
         Selector("rollout.executor", "rlhf_rollout_executors"),
         Selector("env.use", "rlhf_environments", many=True, labeled=True),
         Selector("reward.use", "rlhf_rewards", many=True),
+        Selector("eval.metrics", "rlhf_eval_metrics", many=True),
     ),
     shared={"reward.use": RewardOptions, "env.use": EnvironmentOptions},
     check=checks.check,

@@ -48,6 +48,9 @@ class EvaluationOptions(Config):
     temperatures: tuple[float, ...] = Field(
         (0.0,), min_length=1, description="evaluate at each of these; 0 is greedy"
     )
+    metrics: tuple[str, ...] = Field(
+        (), description="further metrics of the episodes, each with its own section of options"
+    )
     pass_threshold: float = Field(
         1.0, description="an episode passes if its reward is at least this"
     )

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import asdict
 from itertools import islice
@@ -21,12 +21,14 @@ from rlhf_core.inference import (
     AppendedFile,
     Environments,
     Interrupts,
+    NamedMetric,
     RewardPanel,
     RunFolder,
     TaskMakers,
     claim,
     environments_of,
     fault_point,
+    metrics_of,
     remove,
     write_text_atomically,
 )
@@ -39,6 +41,7 @@ from ..worklist.configuration import GoingOn, record_config
 from ..worklist.in_order import in_order
 from ..worklist.progress import WorkProgress
 from .jobs import EvalJob, Work, work_of
+from .measuring import with_measures
 from .model_files import NAME as MODEL_FILES
 from .model_files import check_same_files
 from .options import EPISODES, SECONDS, SUMMARY, EvalOptions
@@ -51,7 +54,7 @@ from .table import block, task_lines
 
 GOING_ON = GoingOn(
     free=re.compile(
-        r"output|overwrite|engines|(report|log)\..*|eval\.pass_threshold|rollout\.concurrency|engine\.\w+\..*"
+        r"output|overwrite|engines|(report|log)\..*|eval\.(pass_threshold|metrics|\w+\..*)|rollout\.concurrency|engine\.\w+\..*"
         r"|reward\.\w+\.(timeout_s|on_error|isolate)"
         r"|remote\.(concurrency|timeout_s|retries|retry_wait_s|key_variable|environment_timeout_s)"
     ),
@@ -73,6 +76,7 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
     begin = time.monotonic()
     options = resolved.run
     folder = Path(options.output)
+    metrics = metrics_of(resolved.selections["eval.metrics"])
     with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
         path = folder / EPISODES
         if options.overwrite:
@@ -94,7 +98,7 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
                 "goes on."
             )
             return _result("interrupted", progress.done, begin, message)
-        _report(options, folder)
+        _report(options, folder, metrics)
     print(f"\nseconds of a task: {_seconds(folder / SECONDS)}")
     print(f"episodes: {path}\nsummary: {folder / SUMMARY}")
     print(f"{time.monotonic() - begin:,.1f} s, {progress.rate()}")
@@ -128,10 +132,18 @@ def _renderer(options: EvalOptions) -> TokenizerRenderer:
     return renderer_of(found_model(options.model), options.data.control_words)
 
 
-def _report(options: EvalOptions, folder: Path) -> None:
+def _report(options: EvalOptions, folder: Path, metrics: Sequence[NamedMetric]) -> None:
     """Write the summary, and print it."""
     evaluation = Evaluation(read_episodes(folder / EPISODES), threshold=options.eval.pass_threshold)
     summaries = evaluation.summaries(options.report.level)
+    if metrics:
+        summaries = with_measures(
+            summaries,
+            read_episodes(folder / EPISODES),
+            metrics,
+            _renderer(options).decode,
+            threshold=options.eval.pass_threshold,
+        )
     text = json.dumps(
         {
             "model": options.remote.model or options.model.path,

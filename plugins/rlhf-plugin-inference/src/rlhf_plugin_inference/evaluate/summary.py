@@ -53,6 +53,8 @@ class SetSummary:
     """Mean of each reward's own score, by name."""
     metrics: Mapping[str, float]
     """Mean of each metric over the episodes that have it."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Numbers of the metrics that ``eval.metrics`` chose, by name."""
     ends: Mapping[str, int]
     """Number of episodes by the reason for their end."""
     turns: float

@@ -47,7 +47,7 @@ def _rows(summary: SetSummary) -> Iterator[tuple[str, str]]:
     if len(summary.rewards) > 1:
         for name, reward in summary.rewards.items():
             yield f"reward {name}", with_interval(reward)
-    for name, value in summary.metrics.items():
+    for name, value in {**summary.measured, **summary.metrics}.items():
         yield name, f"{value:.4g}"
     if summary.unscored:
         yield "without a reward", str(summary.unscored)
