@@ -92,3 +92,39 @@ def test_a_name_that_means_nothing_is_refused(rlhf, losses, words, part):
 
     assert code == 2
     assert part in err
+
+
+TWO = """
+from rlhf_core import Component, hookimpl
+
+
+@hookimpl
+def rlhf_runtimes():
+    return [Component(name="first", factory="needs_library:Runtime", summary="first")]
+
+
+@hookimpl
+def rlhf_sample_filters():
+    return [
+        Component(name="second", factory="two_of_them.gone:Filter", summary="its module is gone"),
+        Component(name="third", factory=lambda config: object()),
+    ]
+"""
+
+
+def test_a_component_is_never_both_failed_and_not_checked(rlhf, tmp_path, monkeypatch):
+    """The first needs what is not installed, the second lacks a module of its own, the third a summary."""
+    (tmp_path / "two_of_them.py").write_text(TWO)
+    (tmp_path / "needs_library.py").write_text("import no_such_library_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("RLHF_PLUGINS", "two_of_them")
+
+    code, out, _ = rlhf("check", "two_of_them", "--json")
+
+    found = json.loads(out)
+    failed = {outcome["component"] for outcome in found["outcomes"] if not outcome["ok"]}
+    assert code == 1
+    assert failed == {"two_of_them:second", "two_of_them:third"}
+    assert found["unchecked"] == [
+        "two_of_them:first cannot be made here: No module named 'no_such_library_at_all'"
+    ]

@@ -203,3 +203,19 @@ def replace_run(monkeypatch, run):
     module = types.ModuleType("rlhf_core.loop.run")
     module.run = run
     monkeypatch.setitem(sys.modules, "rlhf_core.loop.run", module)
+
+
+@pytest.mark.parametrize("switch", ["--check", "--dry-run", ""])
+def test_a_module_that_is_not_installed_is_named_before_anything_starts(folder, rlhf, switch):
+    (folder / "mine.py").write_text(
+        "import not_there_at_all\n\n\ndef metric(episodes):\n    return {}\n"
+    )
+    words = [*COMPLETE, "--eval.fraction", "0.5", "--eval.metrics", "mine.py:metric"]
+    words += filter(None, [switch])
+
+    code, _, said = rlhf("train", *words)
+
+    assert "--eval.metrics metric (mine.py) imports not_there_at_all, not installed here" in said
+    assert "pip install not_there_at_all" in said
+    assert code == (0 if switch else 1)
+    assert not (folder / "runs").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core import ConfigError, RLHFError
-from rlhf_core.config import Resolved, check_paths, path_problems, resolve
+from rlhf_core.config import Resolved, check_installed, check_paths, path_problems, resolve
 from rlhf_core.contracts import RunResult
 from rlhf_core.loop.control import Control
 from rlhf_core.plugins import Plugins, load
@@ -145,6 +145,7 @@ class _Prepared:
         for rows in given.rows:
             rows.save()
         check_paths(self._resolved, given.layers)
+        check_installed(self._resolved)
         self.view = NotebookView() if given.wants_view else None
 
     @property

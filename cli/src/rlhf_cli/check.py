@@ -45,18 +45,20 @@ def command(plugins: Plugins) -> Callable[..., None]:
         unchecked: list[str] = []
         found = find(plugins, name, kind)
         for hook, entry in found:
-            if not is_file(name):
-                outcomes.append(_registration(hook, entry))
-            if not checks_of(hook):
-                unchecked.append(f"{entry.qualified}: there are no checks for a {_kind(hook)}")
-            elif has_required_options(entry):
-                unchecked.append(
-                    f"{entry.qualified}: the component has required options; check it in its tests"
-                )
-            elif len(found) > 1 and (missing := _cannot_be_made(hook, entry)):
+            if len(found) > 1 and (missing := _cannot_be_made(hook, entry)):
                 unchecked.append(f"{entry.qualified} cannot be made here: {missing}")
+                continue
+            own = [] if is_file(name) else [_registration(hook, entry)]
+            if not checks_of(hook):
+                reason = f"there are no checks for a {_kind(hook)}"
+            elif has_required_options(entry):
+                reason = "the component has required options; check it in its tests"
             else:
-                outcomes += _outcomes(hook, entry)
+                reason, own = "", own + _outcomes(hook, entry)
+            # What failed was checked.
+            if reason and not any(outcome.failed for outcome in own):
+                unchecked.append(f"{entry.qualified}: {reason}")
+            outcomes += own
         if not is_file(name):
             outcomes += _whole_plugin(plugins, name)
         if as_json:
@@ -156,12 +158,26 @@ def _cannot_be_made(hook: str, entry: Registered[Any]) -> str | None:
     When a whole plugin is checked, such a component is left out and the others are checked. When the component itself
     was named, the check fails.
     """
+    from rlhf_core.testing.conformance import has_required_options
+
     try:
         # The factory of a command is the command itself: called with a config it would run.
-        entry.load() if hook == _COMMANDS else entry.build()
+        entry.load() if hook == _COMMANDS or has_required_options(entry) else entry.build()
     except RLHFError as error:
         return str(error)
+    except ModuleNotFoundError as error:
+        # A missing module of the plugin's own is its bug, which the checks report.
+        own = _package_of(entry)
+        return None if (error.name or "").partition(".")[0] == own else str(error)
+    except Exception:
+        return None  # the checks report it
     return None
+
+
+def _package_of(entry: Registered[Any]) -> str:
+    factory = entry.component.factory
+    module = factory if isinstance(factory, str) else str(getattr(factory, "__module__", ""))
+    return module.partition(":")[0].partition(".")[0]
 
 
 def _outcomes(hook: str, entry: Registered[Any]) -> list[Any]:
@@ -170,8 +186,8 @@ def _outcomes(hook: str, entry: Registered[Any]) -> list[Any]:
     try:
         # The factory of a command is the command itself: called with a config it would run.
         entry.load() if hook == _COMMANDS else entry.build()
-    except RLHFError as error:
-        # A missing extra or device is reported once, and not as a failure of each check.
+    except Exception as error:
+        # A missing extra or device, or a factory that raises, is reported once, and not as a failure of each check.
         return [_attempt(entry.qualified, _kind(hook), "build", _raiser(error))]
     return run_checks(hook, subject(entry, entry.qualified))
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from rlhf_core import ConfigError, RLHFError, UnknownComponent
+from rlhf_core import ConfigError, MissingDependency, RLHFError, UnknownComponent
 from rlhf_core.config import (
     CommandOptions,
     Layer,
     OptionTree,
     ResolvedOptions,
+    check_installed,
     check_paths,
     parse_flags,
     path_problems,
@@ -95,7 +96,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         print(_function(command.describe)(resolved, plugins))
         for problem in path_problems(resolved, layers, command.options):
             print(f"not ready to run: {problem}", file=sys.stderr)
-        for check in (check_outside, build_loggers, build_observers):
+        for check in (check_outside, build_loggers, build_observers, check_installed):
             try:
                 check(resolved)
             except RLHFError as error:
@@ -107,10 +108,16 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         # A logger that lacks its library or its key is found here, and not when the run starts on a cluster.
         build_loggers(resolved)
         build_observers(resolved)
+        try:
+            check_installed(resolved)
+        except MissingDependency as error:
+            # The configuration is right, and may be meant for another machine.
+            print(f"not ready to run here: {error}", file=sys.stderr)
         for caution in resolved.cautions:
             print(f"warning: {caution}", file=sys.stderr)
         print("The configuration is valid.")
         return 0
+    check_installed(resolved)
     _say_unused(resolved)
     result: RunResult = _function(command.run)(resolved, plugins)
     code = _EXIT_CODES[result.status]

@@ -24,6 +24,9 @@ FULL = LoopState(
     seconds=1.25,
     shapers=[{"mean": 1.0}],
     lr_factors={"policy": 0.5},
+    observers={"mine:watcher": {"seen": 2}},
+    ended_by="mine:watcher",
+    end="ended by watcher (mine 1): enough",
 )
 
 

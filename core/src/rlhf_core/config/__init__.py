@@ -11,6 +11,7 @@ from .checks.effects import (
     schedule_without_effect,
     shared_without_effect,
 )
+from .checks.installed import check_installed
 from .checks.rules import no_reader
 from .common import AnswerSampling, CommandOptions, RunOptions, SamplingOptions
 from .files import read_toml, write_toml
@@ -52,6 +53,7 @@ __all__ = [
     "Selection",
     "Selections",
     "Selector",
+    "check_installed",
     "check_paths",
     "error_values_without_effect",
     "images_without_effect",
