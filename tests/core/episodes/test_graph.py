@@ -19,23 +19,39 @@ def graph():
 
 def test_a_request_that_extends_a_path_is_the_same_trajectory(graph, answer, shown):
     first = graph.add([1, 2], answer([5, 6], version=3))
-    second = graph.add([1, 2, 5, 6, 9], answer([7], version=4, stop=Stop.LENGTH))
+    second = graph.add([1, 2, 5, 6, 9], answer([7, 8], version=4, stop=Stop.LENGTH))
     graph.reward(first, 0.5)
     graph.reward(second, 0.25)
     graph.reward(second, 1.0)
 
     (one,) = graph.trajectories(metrics={"turns": 2.0})
 
-    assert shown([one]) == ["1 2 5! 6! 9 7!"]
+    assert shown([one]) == ["1 2 5! 6! 9 7! 8!"]
     assert (second.parent, second.shared, second.forked_at) == (first, 4, None)
     assert [(turn.start, turn.end, turn.reward, turn.stop) for turn in one.turns] == [
         (2, 4, 0.5, Stop.EOS),
-        (5, 6, 1.25, Stop.LENGTH),
+        (5, 7, 1.25, Stop.LENGTH),
     ]
     assert one.uid == UID
-    assert (one.rollout_logprobs * -1024).tolist() == [0, 1, 2]
-    assert one.weight_version.tolist() == [3, 3, 4]
+    assert (one.rollout_logprobs * -1024).tolist() == [0, 1, 2, 3]
+    assert one.weight_version.tolist() == [3, 3, 4, 4]
     assert (one.reward, one.total_reward, one.metrics) == (None, 1.75, {"turns": 2.0})
+
+
+def test_a_turn_of_one_token_is_whole_unless_the_episode_is_cut_off_behind_it(answer):
+    graph = EpisodeGraph(UID, one_token_turns=True)
+    first = graph.add([1, 2], answer([5], stop=Stop.LENGTH))
+    graph.add([1, 2, 5, 9], answer([6], stop=Stop.EOS))
+
+    (one,) = graph.trajectories()
+    assert [turn.stop for turn in one.turns] == [Stop.ONE_TOKEN, Stop.EOS]
+
+    alone = EpisodeGraph(UID, one_token_turns=True)
+    only = alone.add([1, 2], answer([5], stop=Stop.LENGTH))
+    assert not alone.trajectories()[0].truncated
+    alone.mark_stop(only, Stop.LENGTH)
+    assert alone.trajectories()[0].truncated
+    assert first.completion.stop is Stop.LENGTH
 
 
 def test_a_node_knows_what_the_engine_read_and_wrote(graph, answer):

@@ -25,6 +25,9 @@ class Stop(StrEnum):
     """One of the stop strings appeared."""
     LENGTH = "length"
     """The token limit was reached: the turn is truncated."""
+    ONE_TOKEN = "one_token"
+    """The turn is its one token, where the run's answers have no more (``rollout.max_new_tokens`` is 1): it is whole.
+    An engine says ``LENGTH`` of it."""
     ABORTED = "aborted"
     """The engine gave the request up (shutdown, weight update without resume)."""
 

@@ -35,10 +35,12 @@ class EpisodeGraph:
 
     Args:
         uid: name of the episode, with segment 0.
+        one_token_turns: True: the run's answers have one token at most, so that one which hit that limit is whole.
     """
 
-    def __init__(self, uid: Uid) -> None:
+    def __init__(self, uid: Uid, *, one_token_turns: bool = False) -> None:
         self.uid = uid
+        self._one_token_turns = one_token_turns
         self._nodes: list[RequestNode] = []
         self._strands: list[Strand] = []
         """Paths in the order in which they began."""
@@ -94,7 +96,7 @@ class EpisodeGraph:
             forked_at=fork,
             start=len(token_ids),
             completion=completion,
-            stop=completion.stop,
+            stop=self._stop_of(completion),
             media=tuple(media),
             read_path=strand.path,
         )
@@ -103,6 +105,11 @@ class EpisodeGraph:
         strand.nodes.append(node)
         self._nodes.append(node)
         return node
+
+    def _stop_of(self, completion: Completion) -> Stop:
+        """Return why a turn ended. An episode that is cut off after it is marked so by ``mark_stop``."""
+        is_whole = self._one_token_turns and completion.stop is Stop.LENGTH
+        return Stop.ONE_TOKEN if is_whole else completion.stop
 
     def reward(self, node: RequestNode, value: float) -> None:
         """Add to the reward of a request's turn."""

@@ -48,7 +48,8 @@ class Episode:
         self._context = context
         self._config = config
         self._clock = Clock(uid, config)
-        self._graph = EpisodeGraph(uid)
+        one_token = context.sampling.max_new_tokens == 1
+        self._graph = EpisodeGraph(uid, one_token_turns=one_token)
         self._tokens: list[int] = []
         """All tokens so far, with one marker for each image."""
         self._images: list[MediaRef] = []

@@ -68,7 +68,8 @@ class SingleTurn:
         for sample, completion in zip(samples, completions, strict=True):
             uid = task.uid._replace(sample=sample)
             check_sampled(uid, completion.token_ids, context)
-            graph = EpisodeGraph(uid)
+            one_token = context.sampling.max_new_tokens == 1
+            graph = EpisodeGraph(uid, one_token_turns=one_token)
             graph.add(prompt, completion, media=media)
             trajectories += graph.trajectories()
         return trajectories
