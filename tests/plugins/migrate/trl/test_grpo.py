@@ -229,3 +229,57 @@ def test_other_files_are_refused(run, workspace, tmp_path, text, expected):
 
     assert migrated.code == 2
     assert expected in migrated.report
+
+
+BRIEF = """
+model_name_or_path: m
+dataset_name: rows.jsonl
+reward_funcs: [my_rewards.short]
+max_steps: 220
+warmup_steps: 20
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        # 50 of the 200 updates after the warm-up.
+        (
+            "{num_decay_steps: 50, decay_type: linear, min_lr_ratio: 0.05}",
+            {"wsd.form": "linear", "wsd.decay_share": 0.25, "min_lr_ratio": 0.05},
+        ),
+        (
+            "{num_decay_steps: 100, decay_type: 1-sqrt}",
+            {"wsd.form": "sqrt", "wsd.decay_share": 0.5, "min_lr_ratio": 0.0},
+        ),
+        ("{num_decay_steps: 100}", {"wsd.form": "linear", "wsd.decay_share": 0.5}),
+    ],
+)
+def test_warm_up_stable_decay_is_wsd(grpo, keys, expected):
+    text = f"{BRIEF}lr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {keys}\n"
+
+    settings, rows = grpo(text)
+
+    assert settings["actor.lr_schedule"] == "wsd"
+    for option, value in expected.items():
+        assert settings[f"actor.{option}"] == value
+    said = " ".join(row.text for row in rows.values())
+    assert ("form cosine" in said) == ("decay_type" not in keys)
+
+
+@pytest.mark.parametrize(
+    ("more", "timescale"),
+    [
+        ("", None),
+        ("lr_scheduler_kwargs: {timescale: 300}\n", 300),
+        ("warmup_steps: 0\n", 10_000),
+    ],
+)
+def test_the_inverse_root_keeps_its_timescale(grpo, more, timescale):
+    brief = BRIEF.replace("warmup_steps: 20\n", "") if "warmup" in more else BRIEF
+
+    settings, _ = grpo(f"{brief}lr_scheduler_type: inverse_sqrt\n{more}")
+
+    assert settings["actor.lr_schedule"] == "inverse_sqrt"
+    assert settings.get("actor.inverse_sqrt.timescale") == timescale
+    assert "actor.min_lr_ratio" not in settings

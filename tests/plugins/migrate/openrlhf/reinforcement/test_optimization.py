@@ -30,6 +30,7 @@ def test_muon_has_its_own_rate_and_adam_for_the_rest(outcome):
         ("linear", "linear", 0.0, 0.03),
         ("constant", "constant", None, 0.0),
         ("constant_with_warmup", "constant", None, 0.03),
+        ("inverse_sqrt", "inverse_sqrt", None, 0.03),
     ],
 )
 def test_schedules_of_transformers(outcome, name, schedule, floor, warmup):
@@ -38,6 +39,14 @@ def test_schedules_of_transformers(outcome, name, schedule, floor, warmup):
     assert settings["actor.lr_schedule"] == schedule
     assert settings.get("actor.min_lr_ratio") == floor
     assert settings["actor.warmup_ratio"] == warmup
+
+
+def test_an_inverse_root_without_a_warm_up_has_the_timescale_of_transformers(outcome):
+    with_one, _ = outcome("--actor.lr_scheduler inverse_sqrt")
+    without, _ = outcome("--actor.lr_scheduler inverse_sqrt --actor.lr_warmup_ratio 0")
+
+    assert "actor.inverse_sqrt.timescale" not in with_one
+    assert without["actor.inverse_sqrt.timescale"] == 10_000
 
 
 def test_an_unknown_schedule_is_missing(outcome):

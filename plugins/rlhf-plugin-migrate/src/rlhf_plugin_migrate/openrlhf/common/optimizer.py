@@ -12,8 +12,16 @@ _SCHEDULES = {
     "linear": ("linear", 0.0),
     "constant": ("constant", None),
     "constant_with_warmup": ("constant", None),
+    "inverse_sqrt": ("inverse_sqrt", None),
 }
 """Name of a schedule in Transformers -> ours, and its floor where it is not an option."""
+WITHOUT_FLOOR = {
+    "constant": "the learning rate is constant",
+    "inverse_sqrt": "the schedule has no floor",
+}
+"""Our schedule without a floor -> why an option for one changes nothing."""
+INVERSE_SQRT_TIMESCALE = 10_000
+"""Timescale of Transformers' inverse square root without a warm-up; with one it is the warm-up's length, as ours."""
 
 
 def set_optimizer(source: SourceOptions, out: Outcome, role: str, prefix: str) -> None:
@@ -68,8 +76,10 @@ def set_schedule(source: SourceOptions, out: Outcome, role: str, prefix: str) ->
     else:
         warmup = source.number(f"{prefix}lr_warmup_ratio")
         out.set(f"{role}.warmup_ratio", warmup, f"{prefix}lr_warmup_ratio")
-    if schedule == "constant":
-        out.nothing(floor_flag, "the learning rate is constant")
+        if schedule == "inverse_sqrt" and not warmup:
+            out.set(f"{role}.inverse_sqrt.timescale", INVERSE_SQRT_TIMESCALE, flag)
+    if schedule in WITHOUT_FLOOR:
+        out.nothing(floor_flag, WITHOUT_FLOOR[schedule])
     elif floor is None:
         out.set(f"{role}.min_lr_ratio", source.number(floor_flag), floor_flag)
     else:

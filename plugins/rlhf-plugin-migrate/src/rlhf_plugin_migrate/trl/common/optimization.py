@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...table.outcome import Outcome
 from ...table.source import SourceOptions
+
+Arguments = dict[str, Any]
 
 _OPTIMIZERS = {
     "adamw_torch_fused": "adam",
@@ -23,7 +27,16 @@ _SCHEDULES = {
     "cosine_with_min_lr": ("cosine", 0.1),
     "constant": ("constant", 0.0),
     "constant_with_warmup": ("constant", 0.0),
+    "inverse_sqrt": ("inverse_sqrt", 0.0),
+    "warmup_stable_decay": ("wsd", 0.0),
 }
+"""Schedule of Transformers -> ours, and its floor unless ``lr_scheduler_kwargs`` has another one."""
+
+_WITHOUT_FLOOR = ("constant", "inverse_sqrt")
+_DECAYS = {"linear": "linear", "1-sqrt": "sqrt"}
+"""Form of the decay of ``warmup_stable_decay`` -> ours."""
+_TIMESCALE = 10_000
+"""Timescale of Transformers' inverse square root without a warm-up; with one it is the warm-up's length, as ours."""
 
 
 def set_optimization(source: SourceOptions, out: Outcome) -> None:
@@ -62,11 +75,16 @@ def _set_schedule(source: SourceOptions, out: Outcome) -> None:
     schedule, floor = _SCHEDULES.get(name, ("constant", 0.0))
     out.set("actor.lr_schedule", schedule, "lr_scheduler_type")
     arguments = source.value("lr_scheduler_kwargs")
-    rest: dict[str, float] = dict(arguments) if isinstance(arguments, dict) else {}
+    rest: Arguments = dict(arguments) if isinstance(arguments, dict) else {}
     if name == "cosine_with_min_lr":
         peak = source.number("learning_rate")
         floor = float(rest.pop("min_lr_rate", 0.0) or float(rest.pop("min_lr", 0.0)) / peak)
-    if schedule != "constant":
+    if schedule == "inverse_sqrt":
+        _set_timescale(source, out, rest)
+    elif schedule == "wsd":
+        floor = float(rest.pop("min_lr_ratio", 0.0))
+        _set_decay(source, out, rest)
+    if schedule not in _WITHOUT_FLOOR:
         out.set("actor.min_lr_ratio", floor, "lr_scheduler_type", "lr_scheduler_kwargs")
     if rest:
         out.missing(
@@ -78,8 +96,47 @@ def _set_schedule(source: SourceOptions, out: Outcome) -> None:
     _set_warmup(source, out, name)
 
 
+def _set_timescale(source: SourceOptions, out: Outcome, rest: Arguments) -> None:
+    timescale = rest.pop("timescale", None)
+    if timescale is None and not source.number(_warmup_key(source)):
+        timescale = _TIMESCALE
+    if timescale is not None:
+        keys = ("lr_scheduler_type", "lr_scheduler_kwargs")
+        out.set("actor.inverse_sqrt.timescale", int(timescale), *keys)
+
+
+def _set_decay(source: SourceOptions, out: Outcome, rest: Arguments) -> None:
+    """Set form and length of a decay, of which Transformers gives the updates and we the share after the warm-up."""
+    key = "lr_scheduler_kwargs"
+    form = rest.pop("decay_type", "cosine")
+    if form not in _DECAYS:
+        out.differs(
+            key,
+            f"there is no decay of the form {form}; linear is set, which differs most in its middle",
+        )
+    out.set("actor.wsd.form", _DECAYS.get(form, "linear"), key)
+    decay, total = float(rest.pop("num_decay_steps", 0)), source.whole("max_steps")
+    warmup = source.number(_warmup_key(source))
+    warmup = warmup if warmup >= 1 else warmup * total
+    if decay and total > warmup:
+        share = min(decay / (total - warmup), 1.0)
+        out.set(
+            "actor.wsd.decay_share", share, key, comment=f"{decay:g} of {total - warmup:g} updates"
+        )
+    else:
+        out.missing(
+            key,
+            "num_decay_steps: a decay is a share of the updates after the warm-up (actor.wsd.decay_share), whose "
+            "number the file does not have",
+        )
+
+
+def _warmup_key(source: SourceOptions) -> str:
+    return "warmup_ratio" if source.given("warmup_ratio") else "warmup_steps"
+
+
 def _set_warmup(source: SourceOptions, out: Outcome, name: str) -> None:
-    key = "warmup_ratio" if source.given("warmup_ratio") else "warmup_steps"
+    key = _warmup_key(source)
     out.nothing("warmup_steps" if key == "warmup_ratio" else "warmup_ratio", f"{key} is read")
     value, total = source.number(key), source.whole("max_steps")
     if value >= 1 and total > 0 and name != "constant":
