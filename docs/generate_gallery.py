@@ -25,6 +25,13 @@ An environment of two turns: reward at the turn that earned it, and at the end (
 
 ![share of right digits by step](turn_credit.png)
 
+## Sorting by turns
+
+Digits to sort, a swap of neighbors in each turn, by three estimators
+([rlhf-env-sorting](../examples/rlhf-env-sorting/README.md)).
+
+![share of held-out rows that are sorted, by step, of three estimators](../examples/rlhf-env-sorting/curve.png)
+
 ## The quickstart, by every component
 
 Held-out accuracy of [reverse_digits](../examples/reverse_digits/README.md), with one component in the place of the

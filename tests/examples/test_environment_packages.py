@@ -47,7 +47,7 @@ def trained(package: str, model: Path, output: Path, *flags: str) -> list[dict[s
 
 
 def test_there_are_packages():
-    assert {"countdown", "guess_number", "frozen_lake", "calculator", "shapes"} <= set(
+    assert {"countdown", "guess_number", "frozen_lake", "calculator", "shapes", "sorting"} <= set(
         PACKAGES.values()
     )
 
@@ -160,6 +160,19 @@ def test_frozen_lake_is_learned_from_random_weights(tmp_path):
 
     assert sum(goal[:5]) / 5 < 0.05
     assert sum(goal[-20:]) / 20 > 0.25
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+def test_sorting_is_learned_from_random_weights(tmp_path):
+    """Letters at random sort about one of eight rows."""
+    model = prepared("rlhf-env-sorting", tmp_path / "data")
+    lines = trained("rlhf-env-sorting", model, tmp_path / "run", "--estimator", "rloo")
+    done = [line["rollout/env/sorted"] for line in lines]
+
+    assert sum(done[:5]) / 5 < 0.3
+    assert sum(done[-20:]) / 20 > 0.75
+    assert max(line["response/truncated"] for line in lines) == 0.0
 
 
 def right_of(lines: list[dict[str, float]], count: int = 10) -> float:
