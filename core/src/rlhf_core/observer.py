@@ -34,9 +34,13 @@ class RolloutSample:
     uid: str
     """``epoch.prompt.sample.segment``."""
     prompt: str
+    """Text before the first answer."""
     response: str
+    """Answers, and environment text after the first one."""
     reward: float
+    """Of the episode, with those of its turns."""
     truncated: bool
+    """True: the last answer hit a token limit."""
     images: tuple[Path, ...] = ()
     """Files of its images, in their order, in the run folder."""
 
@@ -46,9 +50,11 @@ class RunResult:
     """A run at its end, given to ``run_end``."""
 
     status: Literal["finished", "interrupted", "failed"]
+    """``interrupted``: it was stopped before its end, and a resume goes on."""
     steps: int
     """Number of steps that are done, those before a resume included."""
     seconds: float
+    """Duration of this process's part, from the first look at the run folder."""
     message: str = ""
     """Reason for an end before the last step, in one line; empty for a run that did its last step. A finished run has
     one if an observer ended it: ``ended by early_stop (rlhf-plugin-loggers 0.1.0): ...``."""

@@ -95,6 +95,7 @@ class DeferredTokens:
     """Rows of blocks that stay where they were made until they are read, then all rows at once."""
 
     blocks: tuple[Block, ...]
+    """Blocks whose rows follow each other."""
     block: NDArray[np.int64]
     """(B,) index in ``blocks`` of each row's block."""
     row: NDArray[np.int64]

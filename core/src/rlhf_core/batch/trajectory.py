@@ -43,6 +43,7 @@ class Turn:
     reward: float = 0.0
     """Reward that the environment gave for this turn, placed on the turn's last action token."""
     stop: Stop = Stop.EOS
+    """Reason for its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class Trajectory:
     """
 
     uid: Uid
+    """Name: epoch, prompt, sample and segment."""
     token_ids: NDArray[np.int32]
     """(T,)"""
     action_mask: NDArray[np.bool_]

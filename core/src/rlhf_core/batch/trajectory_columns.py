@@ -84,6 +84,7 @@ class TrajectoryColumns:
     metrics: Mapping[str, NDArray[np.float32]]
     """(B,) each: the metrics that samples report, by name, NaN where a sample did not."""
     tokens: Tokens
+    """Tokens, masks and log-probs, here or in another process."""
 
     def __len__(self) -> int:
         return len(self.uid)

@@ -39,8 +39,11 @@ class LossTerm:
     """A further loss beside the policy loss, with a weight and an aggregation of its own."""
 
     loss: ComponentRef
+    """The loss, as a policy loss is named."""
     weight: float
+    """Factor of the term, above 0."""
     aggregation: Aggregation
+    """Way from its token losses to one number."""
     rows: Literal["rollouts", "supervised"] = "rollouts"
     """The sequences of the step that the loss is computed on."""
 
@@ -50,8 +53,11 @@ class PolicyObjective:
     """The policy's objective: policy loss + kl_coef * KL to the reference - entropy_coef * entropy + further terms."""
 
     loss: ComponentRef
+    """The policy loss."""
     aggregation: Aggregation
+    """Way from its token losses to one number, over the whole update."""
     correction: ComponentRef | None = None
+    """The IS correction; None: samples count as the policy's own."""
     kl_estimator: ComponentRef | None = None
     """None: no KL term in the loss."""
     kl_tail: Literal["linear", "clamp"] = "linear"
@@ -61,6 +67,7 @@ class PolicyObjective:
     entropy_bonus: bool = False
     """True: ``StepPlan.entropy_coef`` may be positive."""
     terms: tuple[LossTerm, ...] = ()
+    """Further losses that are added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +75,9 @@ class ValueObjective:
     """The critic's objective: half the squared error to the returns, clipped around the old values."""
 
     value_clip: float | None = None
+    """Largest change of a value from its old one, in units of reward; None: any."""
     aggregation: Aggregation = "token-mean"
+    """Way from squared errors to one number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +86,9 @@ class PreferenceObjective:
     mean over chosen answers of their negative log-likelihood per token."""
 
     loss: ComponentRef
+    """The preference loss."""
     nll_coef: float = 0.0
+    """Factor of the chosen answers' mean negative log-likelihood; 0: none is added."""
 
 
 MARGIN = "margin"
@@ -93,6 +104,7 @@ class RankingObjective:
     """``sigmoid`` subtracts a pair's margin from the difference of its scores, ``log_exp`` does not read it:
     ``objective.ranking`` has the formula."""
     center_coef: float = 0.0
+    """Factor of the squared sum of a pair's scores, which holds them around 0; 0: none is added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,24 +131,32 @@ class RoleSpec:
     tokenizer_path: str | None = None
     """Folder or hub name of the tokenizer that an export gets; None: the model's."""
     dtype: str = "float32"
+    """Of the parameters: ``float32`` or ``bfloat16``."""
     trust_remote_code: bool = False
+    """True: Python code that comes with the model may run."""
     head: Literal["lm", "value", "score"] = "lm"
     """``lm``: the model's own. ``value``: a linear map of the hidden state before each action to a number, which starts
     at 0. ``score``: one without a bias, of the hidden state at each action, as a reward model has it."""
     objective: Objective | None = None
     """None: the role is not trained, only read for log-probs, statistics or values."""
     optimizer: ComponentRef | None = None
+    """None: the role is not trained."""
     adapter: ComponentRef | None = None
+    """None: all weights are trained."""
     vision: VisionSpec | None = None
     """Reading of the sequences' images; None: there are none."""
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
+    """Shares of the peak learning rate by update."""
     max_grad_norm: float | None = 1.0
+    """Norm to which gradients are clipped; None: they are not."""
     ema_decay: float | None = None
     """Keep an exponential moving average of the weights, updated after each optimizer step."""
     temperature: float = 1.0
     """Divides the logits before log-probs and entropy, as the sampler's does."""
     max_tokens_per_micro_batch: int = 16384
+    """Tokens of a forward and backward pass at most."""
     seed: int = 0
+    """The run's seed."""
 
 
 ROW_WEIGHTS = "row_weights"
@@ -182,6 +202,7 @@ class Normalizers:
     does not depend on how the step is cut into micro-batches."""
 
     num_actions: int
+    """Action tokens of the whole update, over all ranks."""
     num_sequences: int
     """Episodes of the step, each counted once however many rows it has; where rows are no episodes, rows."""
     max_actions: int
@@ -193,10 +214,13 @@ class StepPlan:
     """Settings of one optimizer step beside its data."""
 
     normalizers: Normalizers
+    """Totals of the whole update, by which losses are divided."""
     supervised_normalizers: Normalizers | None = None
     """The totals of the supervised rows."""
     kl_coef: float = 0.0
+    """Factor of the KL in the loss; 0: it is not computed there."""
     entropy_coef: float = 0.0
+    """Factor of the entropy bonus; 0: none."""
     on_policy: bool = False
     """True before the first update on a batch, when the policy is still the old policy: the loss then takes the
     policy's own (detached) log-probs as the old ones, and no extra pass is needed."""
@@ -214,6 +238,7 @@ class StepOutcome:
     """The result of one optimizer step."""
 
     metrics: Metrics
+    """Of the whole update, over all ranks."""
     logprobs: NDArray[np.float32] | None = None
     """(sum of A,) log-probs of the batch's actions before the update, if the plan asks for them."""
 
@@ -295,9 +320,13 @@ class TrainBackend(Protocol):
         """Move what can be moved out of the accelerator's memory."""
         ...
 
-    def reload(self) -> None: ...
+    def reload(self) -> None:
+        """Bring back to the device what ``offload`` took away."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free the device; nothing is called afterwards."""
+        ...
 
 
 @runtime_checkable

@@ -38,6 +38,7 @@ class SamplingParams:
     min_new_tokens: int = 0
     """Tokens before which neither end-of-sequence nor a stop string ends the turn."""
     max_new_tokens: int = 256
+    """Tokens of an answer at most, its end included."""
     logprobs: bool = True
     """False: nobody reads ``Completion.logprobs``, so an engine may fill them with NaN to save work."""
 
@@ -60,11 +61,14 @@ class GenerationRequest:
     uid: Uid
     """Names the request in errors; completion i belongs to sample ``uid.sample + i``."""
     turn: int = 0
+    """Number of the answer in its episode, from 0."""
     prompt_ids: tuple[int, ...]
+    """All tokens that the answer goes on from."""
     seeds: tuple[int, ...]
     """One 64-bit seed per completion. A completion's tokens depend on its seed, the prompt and the weights
     alone: not on what else is in the batch, the number of slots, or the order of arrival."""
     sampling: SamplingParams
+    """Temperature and limits."""
     media: tuple[MediaSpan, ...] = ()
     """Images of the prompt; their tokens are in ``prompt_ids`` already, all of them."""
 
@@ -115,6 +119,7 @@ class Completion:
     weight_version: NDArray[np.int32]
     """(A,) version of the weights that sampled each token."""
     stop: Stop
+    """Reason for its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +129,7 @@ class WeightSync:
     num_bytes: int
     """Bytes of all weights, counted once however many engines got them."""
     seconds: float
+    """Duration of the transfer."""
 
 
 class WeightSource(Protocol):
@@ -231,6 +237,7 @@ class EngineSpec:
     """Settings that every engine gets beside its own options."""
 
     model_path: str
+    """Folder or hub name of the model at the start."""
     dtype: str
     """``float32`` or ``bfloat16``."""
     max_length: int
@@ -238,7 +245,9 @@ class EngineSpec:
     max_concurrency: int
     """Maximum number of completions in flight at once."""
     eos_token_ids: tuple[int, ...]
+    """Tokens that end an answer."""
     trust_remote_code: bool = False
+    """True: Python code that comes with the model may run."""
     adapter_rank: int | None = None
     """Rank of the low-rank adapter that is served beside the base's weights. The engine reads the base from
     ``model_path``, and each update of its weights is a set of factors that replaces the one before for new requests.

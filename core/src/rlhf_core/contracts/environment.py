@@ -39,6 +39,7 @@ class EnvironmentManifest:
     """
 
     kind: EnvironmentKind = EnvironmentKind.MULTI_TURN
+    """Whether an episode has one turn or several."""
     reward_range: tuple[float, float] | None = None
     """Smallest and largest reward of a whole episode; a right answer earns the largest. None: not stated."""
     deterministic: bool = True
@@ -134,6 +135,7 @@ class ToolCall:
     """A function that the policy asked for."""
 
     name: str
+    """Of the tool."""
     arguments: str
     """The arguments as the policy wrote them: JSON, if it is well formed."""
     id: str = ""
@@ -147,7 +149,9 @@ class Action:
     text: str
     """Decoded, without special tokens."""
     token_ids: tuple[int, ...]
+    """The answer as the policy sampled it, its end included."""
     stop: Stop
+    """Reason for its end."""
     turn: int
     """Index of the turn in the episode, from 0."""
     reasoning: str = ""
@@ -165,11 +169,13 @@ class StepResult:
     """The environment's answer to one action."""
 
     observation: Observation = field(default_factory=Observation)
+    """Text that comes before the policy's next answer."""
     reward: float = 0.0
     """Reward of this turn, placed on the turn's last action token."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Further rewards of this turn, by name. The turn earns ``reward`` plus their sum; each name has a metric."""
     done: bool = False
+    """True: the episode ends with this step."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the episode, by name; of several steps the last value counts."""
 

@@ -88,7 +88,9 @@ class Renderer(Protocol):
         """Return the tokens of a text, without special tokens."""
         ...
 
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens, with no spaces removed."""
+        ...
 
     def decode_batch(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
@@ -171,8 +173,11 @@ class RolloutContext:
     """Tools and settings that an executor works with beside the task."""
 
     engine: Generator
+    """The policy."""
     renderer: Renderer
+    """The model's own way from messages to tokens and back."""
     sampling: SamplingParams
+    """Temperature and limits of each answer."""
     max_length: int
     """Maximum number of tokens of prompt, actions and environment text together."""
     seed: Callable[[int, int], int]
@@ -218,8 +223,11 @@ class GroupSettings:
     """
 
     num_samples: int
+    """Episodes of each prompt."""
     sampling: SamplingParams
+    """Temperature and limits of each answer."""
     max_length: int
+    """Tokens of a sequence at most: prompt, answers and environment text."""
     seed_of: SeedOf
     """A ``functools.partial`` of a module's function, so that it can be pickled: its arguments are sent, not its
     code."""

@@ -25,6 +25,7 @@ class Colocation:
     names: tuple[str, ...]
     """Roles by name, ``ENGINE`` or ``ROLLOUT``."""
     num_bundles: int
+    """Places for processes, each on one device."""
     cpus: float
     """CPUs of one bundle."""
     gpus: float

@@ -16,8 +16,11 @@ class LearnRequest:
     """One step's batch, and the part of the loop's state that learning depends on."""
 
     step: int
+    """Number of the step, from 1."""
     batch: TrajectoryColumns
+    """The step's samples, scored."""
     kl_coef: float
+    """Factor of the KL in this step."""
     entropy_coef: float
     """Coefficient of the entropy bonus in this step: 0 while an adapted bonus rests."""
     supervised_taken: int
@@ -33,6 +36,7 @@ class LearnOutcome:
     """The result of learning from one step's batch: metrics, times, and the loop's new state."""
 
     metrics: Metrics
+    """Of the step."""
     score_s: float
     """Seconds that log-probs, values and advantages took."""
     train_s: float
@@ -40,7 +44,9 @@ class LearnOutcome:
     policy_changed: bool
     """False while only the critic warms up."""
     supervised_taken: int
+    """Position in the supervised rows after the step."""
     skipped_updates: Mapping[str, int]
+    """Role -> updates in a row whose gradient was not finite."""
 
 
 class Learner(Protocol):

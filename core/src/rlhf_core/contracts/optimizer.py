@@ -28,6 +28,7 @@ class NamedParameters(Sequence[Named]):
     """Pairs of a name and a parameter, in order."""
 
     pairs: tuple[Named, ...]
+    """Name and parameter of each trained parameter, in the model's order."""
     gains: frozenset[str] = frozenset()
     """Names of the parameters of norms, whatever their shape."""
 
@@ -78,6 +79,7 @@ class ParameterGroup:
     name: str
     """Shown in the log: ``decay``, ``no_decay``, ..."""
     named_parameters: tuple[tuple[str, torch.nn.Parameter], ...]
+    """Name and parameter of each of the group."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options that this parameter group overrides: ``lr``, ``weight_decay``, ..."""
 

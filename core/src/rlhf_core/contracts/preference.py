@@ -54,6 +54,7 @@ class PreferenceInputs:
     chosen: AnswerLogprobs
     """Answers that were preferred, or found desirable."""
     rejected: AnswerLogprobs
+    """The rejected answers, row by row beside ``chosen``."""
     mismatched_kl: Float[Tensor, ""] | None = None
     """Mean of ``policy - reference`` over answers beside the prompts of others, in nats: over the answers of the whole
     optimizer update, so that it is the same in all of its micro-batches. No gradient, and not clamped: the estimate may
@@ -72,6 +73,7 @@ class PreferenceResult:
     rejected_rewards: Float[Tensor, " r"]
     """The same for each rejected answer."""
     metrics: Metrics = field(default_factory=dict)
+    """Means and sums over the pairs."""
 
 
 @runtime_checkable

@@ -29,8 +29,11 @@ class RewardRequest:
     token_ids: tuple[int, ...]
     """The whole sequence."""
     action_mask: tuple[bool, ...]
+    """(T,) True at the tokens that the policy wrote."""
     turns: tuple[Turn, ...]
+    """The answers, in their order."""
     truncated: bool
+    """True: the last answer hit a token limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,7 @@ class RewardResult:
     reward: float
     """The sample's whole reward; finite."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """Further numbers of the sample, recorded as ``rollout/NAME``."""
     step_rewards: Sequence[tuple[int, float]] = ()
     """Where the reward stands: pairs of an action token and its part of the reward. Tokens are counted among the
     sample's actions, from 0; the parts of one token add up, and all parts together are ``reward``. Empty: the reward
@@ -101,7 +105,9 @@ class RewardShaper(Protocol):
         """Return the shaper's state for a checkpoint, as JSON types."""
         ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state_dict`` of a checkpoint."""
+        ...
 
 
 class SampleFilter(Protocol):

@@ -33,29 +33,51 @@ if TYPE_CHECKING:
 class RoleHandle(Protocol):
     """All ranks of one role, seen from the driver. Has the calls of ``TrainBackend``, each for the whole batch."""
 
-    async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]: ...
+    async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
+        """See ``TrainBackend.logprobs``; (B, A)."""
+        ...
 
-    async def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]: ...
+    async def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
+        """See ``SharesBase.base_logprobs``; (B, A)."""
+        ...
 
-    async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]: ...
+    async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
+        """See ``TrainBackend.values``; (B, A)."""
+        ...
 
     async def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
-    ) -> dict[Statistic, NDArray[np.float32]]: ...
+    ) -> dict[Statistic, NDArray[np.float32]]:
+        """See ``TrainBackend.statistics``; each (B, A)."""
+        ...
 
-    async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens: ...
+    async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
+        """See ``TrainBackend.top_tokens``."""
+        ...
 
-    async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome: ...
+    async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
+        """See ``TrainBackend.train_step``; one update over all ranks."""
+        ...
 
-    async def checksum(self) -> str: ...
+    async def checksum(self) -> str:
+        """See ``TrainBackend.checksum``; equal weights give equal ones."""
+        ...
 
-    async def save(self, folder: Path) -> None: ...
+    async def save(self, folder: Path) -> None:
+        """Write everything that ``load`` needs to go on into a folder, which does not exist yet."""
+        ...
 
-    async def load(self, folder: Path) -> None: ...
+    async def load(self, folder: Path) -> None:
+        """Go on from a folder that ``save`` wrote."""
+        ...
 
-    async def export(self, folder: Path, *, ema: bool = False) -> None: ...
+    async def export(self, folder: Path, *, ema: bool = False) -> None:
+        """Write a plain Transformers folder; with ``ema`` of the averaged weights."""
+        ...
 
-    def weights(self) -> WeightSource: ...
+    def weights(self) -> WeightSource:
+        """Return the source from which an engine takes the present weights."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +85,7 @@ class RewardSpec:
     """A reward as it crosses process boundaries."""
 
     component: ComponentRef
+    """The reward and its options."""
     section: str
     """Path of the section with its options, such as ``reward.exact``; the last word is the reward's name."""
     shared: Mapping[str, Any]
@@ -74,6 +97,7 @@ class EnvironmentSpec:
     """An environment as it crosses process boundaries."""
 
     component: ComponentRef
+    """The environment and its options."""
     section: str
     """Path of the section with its options, such as ``env.maze``; the last word is its name in the run."""
     shared: Mapping[str, Any] = field(default_factory=dict)
@@ -90,10 +114,13 @@ class RolloutSpec:
     """Names and plain values from which a process builds all that it needs to run episodes."""
 
     executor: ComponentRef
+    """The executor and its options."""
     tokenizer_path: str
+    """Folder or hub name of the tokenizer."""
     environments: tuple[EnvironmentSpec, ...] = ()
     """Empty: no episode has an environment."""
     trust_remote_code: bool = False
+    """True: Python code that comes with the tokenizer may run."""
     control_words: ControlWordUse = "text"
     """Use of control words in observations and messages."""
     rewards: tuple[RewardSpec, ...] = ()
@@ -109,6 +136,7 @@ class RuntimeSpec:
     roles: Mapping[str, RoleSpec]
     """Roles by name. An engine serves the weights of ``policy``."""
     backend: ComponentRef
+    """The backend of all roles, and its options."""
     engine: ComponentRef | None = None
     """None: nothing generates in this run."""
     engine_spec: EngineSpec | None = None
@@ -128,6 +156,7 @@ class Placement:
     """Everything that a runtime has built."""
 
     roles: Mapping[str, RoleHandle]
+    """Roles by name, as many as the spec has."""
     engine: Engine | None = None
     """One engine, or a router in front of many; None where the spec has none."""
     executor: RolloutExecutor | None = None

@@ -23,6 +23,7 @@ class MediaSpan:
     length: int
     """Number of its tokens."""
     image: MediaRef
+    """Reference to the image."""
 
     @property
     def end(self) -> int:
@@ -56,7 +57,9 @@ class Expanded(NamedTuple):
     """Tokens in which images have all of theirs."""
 
     token_ids: tuple[int, ...]
+    """All tokens."""
     spans: tuple[MediaSpan, ...]
+    """Places of the images, in their order."""
 
 
 def expanded(token_ids: Sequence[int], images: Sequence[MediaRef], tokens: ImageTokens) -> Expanded:

@@ -15,6 +15,7 @@ class VisionSpec:
     """Settings of a process that computes with images."""
 
     component: ComponentRef
+    """The vision model and its options."""
     media_folder: str
     """Folder of the run's images (``rlhf_core.media.store``), which each process reads by itself."""
     frozen: bool = False
@@ -26,11 +27,15 @@ class ImageReaderSpec:
     """Names and plain values from which a process makes the run's ``ImageReader``."""
 
     component: ComponentRef
+    """The vision model and its options."""
     model_path: str
+    """Folder or hub name of the model."""
     options: MediaOptions
+    """Limits of images, and where they may come from."""
     key: str | None = None
     """Column of a row with its images."""
     trust_remote_code: bool = False
+    """True: Python code that comes with the model may run."""
 
 
 class VisionModel(Protocol):

@@ -16,7 +16,9 @@ class EvalEpisodes:
     episodes."""
 
     set_name: str
+    """Name of the held-out set, as in metrics."""
     temperature: float
+    """Sampling temperature; 0 is greedy."""
     prompt: NDArray[np.int64]
     """(E,) index of the episode's prompt among those of which something was scored, 0 to P - 1, rising."""
     reward: NDArray[np.float64]
