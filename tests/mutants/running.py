@@ -22,6 +22,7 @@ from . import (
     schedule_bugs,
     score_bugs,
     training_bugs,
+    unweighted_bugs,
 )
 from .mutant import Mutant
 
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *kl_bugs.MUTANTS,
     *eval_metric_bugs.MUTANTS,
     *observer_bugs.MUTANTS,
+    *unweighted_bugs.MUTANTS,
 )
 
 

@@ -1,4 +1,4 @@
-"""What chosen components import and this environment lacks, found without importing any of it.
+"""Finding of what chosen components import and this environment lacks, without importing any of it.
 
 An extra of a component is looked up in the metadata of its distribution. Of a factory in a module that is not imported
 yet, or in a user's file, the source is read: what it imports at its top level has to be there, and so has what modules
