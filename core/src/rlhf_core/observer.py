@@ -38,7 +38,7 @@ class RolloutSample:
     response: str
     """Answers, and environment text after the first one."""
     reward: float
-    """Of the episode, with those of its turns."""
+    """Reward of the episode, with those of its turns."""
     truncated: bool
     """True: the last answer hit a token limit."""
     images: tuple[Path, ...] = ()

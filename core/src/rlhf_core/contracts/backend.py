@@ -131,7 +131,7 @@ class RoleSpec:
     tokenizer_path: str | None = None
     """Folder or hub name of the tokenizer that an export gets; None: the model's."""
     dtype: str = "float32"
-    """Of the parameters: ``float32`` or ``bfloat16``."""
+    """Type of the parameters: ``float32`` or ``bfloat16``."""
     trust_remote_code: bool = False
     """True: Python code that comes with the model may run."""
     head: Literal["lm", "value", "score"] = "lm"
@@ -238,7 +238,7 @@ class StepOutcome:
     """The result of one optimizer step."""
 
     metrics: Metrics
-    """Of the whole update, over all ranks."""
+    """Metrics of the whole update, over all ranks."""
     logprobs: NDArray[np.float32] | None = None
     """(sum of A,) log-probs of the batch's actions before the update, if the plan asks for them."""
 

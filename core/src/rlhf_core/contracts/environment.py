@@ -39,7 +39,7 @@ class EnvironmentManifest:
     """
 
     kind: EnvironmentKind = EnvironmentKind.MULTI_TURN
-    """Whether an episode has one turn or several."""
+    """Form of its episodes: one turn or several."""
     reward_range: tuple[float, float] | None = None
     """Smallest and largest reward of a whole episode; a right answer earns the largest. None: not stated."""
     deterministic: bool = True
@@ -135,7 +135,7 @@ class ToolCall:
     """A function that the policy asked for."""
 
     name: str
-    """Of the tool."""
+    """Name of the tool."""
     arguments: str
     """The arguments as the policy wrote them: JSON, if it is well formed."""
     id: str = ""

@@ -36,7 +36,7 @@ class LearnOutcome:
     """The result of learning from one step's batch: metrics, times, and the loop's new state."""
 
     metrics: Metrics
-    """Of the step."""
+    """Metrics of the step."""
     score_s: float
     """Seconds that log-probs, values and advantages took."""
     train_s: float
