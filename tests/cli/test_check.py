@@ -128,3 +128,13 @@ def test_a_component_is_never_both_failed_and_not_checked(rlhf, tmp_path, monkey
     assert found["unchecked"] == [
         "two_of_them:first cannot be made here: No module named 'no_such_library_at_all'"
     ]
+
+
+def test_a_component_to_which_no_check_applies_is_not_checked_and_that_is_said(rlhf, tmp_path):
+    (tmp_path / "far.py").write_text("class Far:\n    pass\n")
+
+    code, out, _ = rlhf("check", str(tmp_path / "far.py:Far"), "--kind", "runtime", "--json")
+
+    found = json.loads(out)
+    assert (code, found["outcomes"]) == (0, [])
+    assert found["unchecked"][0].endswith("no check of a runtime applies to it")

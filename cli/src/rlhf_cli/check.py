@@ -54,7 +54,9 @@ def command(plugins: Plugins) -> Callable[..., None]:
             elif has_required_options(entry):
                 reason = "the component has required options; check it in its tests"
             else:
-                reason, own = "", own + _outcomes(hook, entry)
+                found_out = _outcomes(hook, entry)
+                reason = "" if found_out else f"no check of a {_kind(hook)} applies to it"
+                own += found_out
             # What failed was checked.
             if reason and not any(outcome.failed for outcome in own):
                 unchecked.append(f"{entry.qualified}: {reason}")

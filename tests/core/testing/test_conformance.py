@@ -151,10 +151,10 @@ def test_an_announced_failure_of_an_unknown_check_is_refused():
         parametrize_checks(LOSSES, {"x": component()}, expected_failures={"check_nothing": "?"})
 
 
-def test_an_unknown_hook_is_refused_and_kinds_without_checks_have_none():
+def test_an_unknown_hook_is_refused_and_every_kind_has_checks():
     with pytest.raises(ConfigError, match="no hook 'rlhf_losses'"):
         checks_of("rlhf_losses")
-    assert checks_of("rlhf_runtimes") == ()
+    assert [hook for hook in COMPONENT_HOOKS if not checks_of(hook)] == []
 
 
 def test_every_check_says_what_it_promises_and_names_are_unique():
