@@ -40,7 +40,7 @@ PUBLIC = {
     "rlhf_core.environments.external",  # an environment that only another interpreter has
     "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike
     "rlhf_core.inference",  # what a command generates with: prompts, rewards, files that survive a kill
-    "rlhf_core.lazy",  # torch and the array types, for modules that help imports
+    "rlhf_core.lazy",  # torch, numpy and the array types, for modules that help imports
     "rlhf_core.math",
     "rlhf_core.objective",  # the loss that a training backend descends
     "rlhf_core.plugins",  # Plugins, which a runtime is given

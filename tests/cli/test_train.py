@@ -174,6 +174,7 @@ def test_nothing_heavy_is_imported(folder, words):
         "import sys\nfrom rlhf_cli.main import main\n"
         f"code = main({words!r})\n"
         "heavy = {'torch', 'transformers', 'datasets', 'ray', 'vllm', 'deepspeed', 'matplotlib'}\n"
+        "heavy |= {'numpy', 'jaxtyping', 'asyncio', 'ssl', 'packaging.requirements'}\n"
         "print('imported:', *sorted(heavy & sys.modules.keys()), file=sys.stderr)\n"
         "sys.exit(code)"
     )
@@ -183,6 +184,28 @@ def test_nothing_heavy_is_imported(folder, words):
 
     assert done.stderr.splitlines()[-1].strip() == "imported:"
     assert done.returncode == (2 if "--steps" in words else 0)
+
+
+def test_the_list_of_commands_is_no_reason_to_build_an_options_model():
+    """Pydantic builds one at its first use; the first of all also has it look for plugins of its own."""
+    code = (
+        "import sys\nfrom rlhf_cli.main import main\nmain(['--help'])\n"
+        "from rlhf_core import Config\n"
+        "models = [Config]\n"
+        "for model in models: models += model.__subclasses__()\n"
+        "built = [m.__name__ for m in models[1:] if m.__pydantic_complete__ and m.model_fields]\n"
+        "print('built:', len(models) > 50, *built, file=sys.stderr)\n"
+        "foreign = [name for name in sys.modules if not name.startswith('rlhf')]\n"
+        "print('foreign:', len(foreign), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG_S
+    )
+
+    built, foreign = done.stderr.splitlines()[-2:]
+    assert built == "built: True"
+    # Modules of Python and of libraries, each of which takes time in each process that a run starts.
+    assert int(foreign.split()[1]) <= 360
 
 
 def run_instead(monkeypatch, status):

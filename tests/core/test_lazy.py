@@ -35,8 +35,9 @@ def in_a_fresh_process(code: str) -> str:
 
 
 @pytest.mark.parametrize("module", ["rlhf_core.lazy", "rlhf_core.math", "rlhf_core.contracts"])
-def test_importing_it_imports_neither_torch_nor_jaxtyping(module):
-    code = f"import sys, {module}; print(sorted({{'torch', 'jaxtyping'}} & sys.modules.keys()))"
+def test_importing_it_imports_no_library_of_arrays(module):
+    heavy = {"torch", "jaxtyping", "numpy"}
+    code = f"import sys, {module}; print(sorted({heavy} & sys.modules.keys()))"
 
     assert in_a_fresh_process(code) == "[]"
 
@@ -49,6 +50,32 @@ def test_the_first_use_imports_torch_and_later_ones_find_it_at_once():
     )
 
     assert in_a_fresh_process(code) == "True True True"
+
+
+def test_numpy_is_imported_at_its_first_use_and_its_arrays_are_typed():
+    code = (
+        "import sys\nfrom rlhf_core.lazy import NDArray, np\nassert 'numpy' not in sys.modules\n"
+        "typed = NDArray[np.float32]\nimport numpy, numpy.typing\n"
+        "print(typed == numpy.typing.NDArray[numpy.float32], np.zeros is numpy.zeros)"
+    )
+
+    assert in_a_fresh_process(code) == "True True"
+
+
+def test_a_name_of_a_package_is_imported_when_it_is_asked_for(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text(
+        "from rlhf_core.lazy import names_from\n__getattr__ = names_from(__name__, {'Part': 'part'})\n"
+    )
+    (tmp_path / "parts" / "part.py").write_text("class Part: ...\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import parts\nassert 'parts.part' not in sys.modules and 'Part' not in vars(parts)\n"
+        "from parts import Part\nassert Part is sys.modules['parts.part'].Part is vars(parts)['Part']\n"
+        "try: parts.Parts\nexcept AttributeError as error: print(error)"
+    )
+
+    assert in_a_fresh_process(code) == "module 'parts' has no attribute 'Parts'"
 
 
 def test_threads_may_use_it_first_at_the_same_time():

@@ -16,7 +16,6 @@ from functools import lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, version
 from typing import Any, Generic, TypeVar
 
-from packaging.requirements import Requirement
 from pydantic import BaseModel, ConfigDict
 
 from .errors import MissingDependency, PluginError, RLHFError
@@ -245,6 +244,9 @@ def missing_requirements(distribution: Distribution | None, extra: str | None) -
     """Return the requirements of ``extra``, in the distribution's metadata, that this environment does not meet."""
     if distribution is None or extra is None:
         return []
+    # Of all that `rlhf --help` imports, nothing else needs its parser.
+    from packaging.requirements import Requirement
+
     missing = []
     for text in distribution.requires or ():
         requirement = Requirement(text)

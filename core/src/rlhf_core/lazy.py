@@ -1,8 +1,8 @@
-"""torch, and the array types of jaxtyping, for modules that every ``rlhf --help`` imports.
+"""torch, numpy, and their array types, for modules that every ``rlhf --help`` imports.
 
-``from rlhf_core.lazy import Float, torch`` gives type checkers the real libraries. At run time ``torch`` is a module
-that imports torch at the first use of one of its names. So an algorithm can stand in one file, its name and options
-beside its formula, and importing that file costs nothing until the formula is called.
+``from rlhf_core.lazy import Float, np, torch`` gives type checkers the real libraries. At run time ``torch`` and ``np``
+are modules that import torch and numpy at the first use of one of their names. So an algorithm can stand in one file,
+its name and options beside its formula, and importing that file costs nothing until the formula is called.
 
 Annotations have to stay unevaluated, which ``from __future__ import annotations`` does. When a type checker at run time
 (jaxtyping with beartype) does evaluate them, they are those of the real libraries.
@@ -11,10 +11,12 @@ Annotations have to stay unevaluated, which ``from __future__ import annotations
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Bool", "Float", "Int", "Shaped", "torch"]
+__all__ = ["Bool", "Float", "Int", "NDArray", "Shaped", "names_from", "np", "torch"]
 
 
 class LazyModule(ModuleType):
@@ -43,21 +45,44 @@ class LazyModule(ModuleType):
 
 
 class LazyArrayType:
-    """``Float[torch.Tensor, "b a"]``: jaxtyping's array type of that name, made when the annotation is evaluated."""
+    """``Float[torch.Tensor, "b a"]``: a library's array type of that name, made when the annotation is evaluated."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, library: str = "jaxtyping") -> None:
         self._name = name
+        self._library = library
 
     def __getitem__(self, item: Any) -> Any:
-        return getattr(importlib.import_module("jaxtyping"), self._name)[item]
+        return getattr(importlib.import_module(self._library), self._name)[item]
 
     def __repr__(self) -> str:
-        return f"jaxtyping.{self._name}"
+        return f"{self._library}.{self._name}"
+
+
+def names_from(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a ``__getattr__`` for a package, with which each public name is imported when it is first asked for.
+
+    Args:
+        package: the package's ``__name__``.
+        modules: public name -> name of the package's module that has it.
+    """
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find
 
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from jaxtyping import Bool, Float, Int, Shaped
+    from numpy.typing import NDArray
 else:
     torch = LazyModule("torch")
+    np = LazyModule("numpy")
+    NDArray = LazyArrayType("NDArray", "numpy.typing")
     Bool, Float, Int, Shaped = map(LazyArrayType, ("Bool", "Float", "Int", "Shaped"))

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..lazy import NDArray, np
 from ..media.reference import FORMATS, MediaRef
 from ..media.spans import MediaSpan
 
-MEDIA = np.dtype(
-    [
-        ("start", "<i8"),
-        ("length", "<i8"),
-        ("sha256", "u1", (32,)),
-        ("num_bytes", "<i8"),
-        ("format", "u1"),
-        ("width", "<i4"),
-        ("height", "<i4"),
-    ]
-)
-"""A ``MediaSpan`` as fixed bytes; ``format`` is its index in ``FORMATS``."""
+MEDIA = [
+    ("start", "<i8"),
+    ("length", "<i8"),
+    ("sha256", "u1", (32,)),
+    ("num_bytes", "<i8"),
+    ("format", "u1"),
+    ("width", "<i4"),
+    ("height", "<i4"),
+]
+"""The fields of a ``MediaSpan`` as fixed bytes, of which numpy makes a type; ``format`` is its index in ``FORMATS``."""
 
 
 def media_rows(spans: Sequence[MediaSpan]) -> NDArray[np.void]:

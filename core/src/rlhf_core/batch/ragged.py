@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from ..lazy import NDArray, np
 
 LONG_ROW = 64
 """Mean number of elements per row above which rows are copied one by one."""

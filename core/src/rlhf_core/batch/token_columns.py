@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..lazy import NDArray, np
 from .ragged import offsets_of, taker
 
-Rows = NDArray[np.integer]
+Rows: TypeAlias = "NDArray[np.integer]"
 
 
 class Tokens(Protocol):

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..lazy import NDArray, np
 from ..media.spans import MediaSpan
 from .task import Uid
 

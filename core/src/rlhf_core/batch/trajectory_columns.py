@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..lazy import NDArray, np
 from ..media.spans import MediaSpan
 from .media_columns import media_rows, media_spans
 from .ragged import offsets_of, packed, ragged_index

@@ -217,9 +217,9 @@ class AlgoConfig(Config):
     advantage: AdvantageSection
     loss: LossSection
     kl: KlSection
-    terms: TermsSection = TermsSection()
-    correction: CorrectionSection = CorrectionSection()
-    teacher: TeacherSection = TeacherSection()
+    terms: TermsSection = Field(default_factory=TermsSection)
+    correction: CorrectionSection = Field(default_factory=CorrectionSection)
+    teacher: TeacherSection = Field(default_factory=TeacherSection)
 
 
 class CriticConfig(TrainedRole):
@@ -315,21 +315,21 @@ class RunConfig(RunOptions):
     seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
     output: str = Field("runs/run", min_length=1, description="run folder")
     model: SeeingModel
-    data: DataConfig = DataConfig()
+    data: DataConfig = Field(default_factory=DataConfig)
     rollout: RolloutConfig
-    env: EnvironmentsConfig = EnvironmentsConfig()
-    reward: RewardConfig = RewardConfig()
+    env: EnvironmentsConfig = Field(default_factory=EnvironmentsConfig)
+    reward: RewardConfig = Field(default_factory=RewardConfig)
     algo: AlgoConfig
     actor: SeeingActor
     critic: CriticConfig
-    ref: ReferenceConfig = ReferenceConfig()
-    supervised: SupervisedConfig = SupervisedConfig()
-    train: TrainConfig = TrainConfig()
-    eval: EvalConfig = EvalConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    observers: ObserversConfig = ObserversConfig()
-    log: LogConfig = LogConfig()
-    resume: ResumeConfig = ResumeConfig()
+    ref: ReferenceConfig = Field(default_factory=ReferenceConfig)
+    supervised: SupervisedConfig = Field(default_factory=SupervisedConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    observers: ObserversConfig = Field(default_factory=ObserversConfig)
+    log: LogConfig = Field(default_factory=LogConfig)
+    resume: ResumeConfig = Field(default_factory=ResumeConfig)
     engine: EngineSelection
     backend: BackendSelection
     runtime: RuntimeSelection

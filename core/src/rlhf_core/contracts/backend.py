@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..batch.metric import Metrics
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..component import ComponentRef
+from ..lazy import NDArray, np
 from ..media.vision import VisionSpec
 
 if TYPE_CHECKING:

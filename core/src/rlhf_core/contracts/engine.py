@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..batch.task import Uid
 from ..batch.trajectory import Stop
 from ..errors import RolloutError, UnknownTokenError
+from ..lazy import NDArray, np
 from ..media.spans import MediaSpan
 from ..media.vision import VisionSpec
 

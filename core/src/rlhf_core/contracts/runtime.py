@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..component import ComponentRef
+from ..lazy import NDArray, np
 from ..media.vision import ImageReaderSpec
 from .backend import (
     RoleSpec,

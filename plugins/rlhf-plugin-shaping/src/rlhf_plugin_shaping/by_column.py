@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from rlhf_core import Component, Config, ConfigError, DataError
 from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet
+from rlhf_core.lazy import NDArray, np
 
 
 class ByColumnConfig(Config):

@@ -9,12 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, ConfigError
 from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet
+from rlhf_core.lazy import NDArray, np
 
 
 class CurriculumConfig(Config):

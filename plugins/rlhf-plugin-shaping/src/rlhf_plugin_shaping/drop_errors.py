@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 from pydantic import Field
 
 from rlhf_core import Component, Config
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
+from rlhf_core.lazy import np
 
 
 class DropErrorsConfig(Config):

@@ -5,12 +5,11 @@ The loop draws other prompts in place of those that are dropped.
 
 from __future__ import annotations
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, ConfigError
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
-from rlhf_core.lazy import torch
+from rlhf_core.lazy import np, torch
 from rlhf_core.math import group_mean
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from rlhf_core.contracts import TrajectoryColumns
-from rlhf_core.lazy import Bool, Float, Int, torch
+from rlhf_core.lazy import Bool, Float, Int, np, torch
 from rlhf_core.math import group_mean
 
 

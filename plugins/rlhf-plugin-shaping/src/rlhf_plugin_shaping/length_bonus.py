@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from rlhf_core import Component, Config
 from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
-from rlhf_core.lazy import Bool, Float, Int
+from rlhf_core.lazy import Bool, Float, Int, np
 
 from .episodes import episode_lengths, episode_means
 from .stateless import Stateless

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from rlhf_core import CheckpointError, Component, Config
 from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
-from rlhf_core.lazy import Float, Int
+from rlhf_core.lazy import Float, Int, np
 
 
 class NormalizeConfig(Config):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, ConfigError
 from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
-from rlhf_core.lazy import Float, Int
+from rlhf_core.lazy import Float, Int, np
 
 from .episodes import episode_lengths, longest_turns
 from .stateless import Stateless

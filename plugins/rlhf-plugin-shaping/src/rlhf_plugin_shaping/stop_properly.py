@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 from pydantic import Field
 
 from rlhf_core import Component, Config
 from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
-from rlhf_core.lazy import Bool, Float
+from rlhf_core.lazy import Bool, Float, np
 
 from .episodes import truncated_episodes
 from .stateless import Stateless

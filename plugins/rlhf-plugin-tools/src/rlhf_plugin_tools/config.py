@@ -30,8 +30,8 @@ class ToolsConfig(Config):
         30.0, gt=0, le=86_400, description="seconds that a call of an MCP server may take"
     )
     sandboxed_python: bool = Field(False, description="offer a sandboxed Python as a tool")
-    limits: ToolLimits = ToolLimits()
-    sandbox: SandboxLimits = SandboxLimits()
+    limits: ToolLimits = Field(default_factory=ToolLimits)
+    sandbox: SandboxLimits = Field(default_factory=SandboxLimits)
 
     @field_validator("functions")
     @classmethod

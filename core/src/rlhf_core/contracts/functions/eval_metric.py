@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from ...lazy import NDArray, np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
