@@ -249,6 +249,20 @@ def test_many_failures_do_not_flood_the_message(install):
     assert "and 3 more, see: rlhf plugins" in str(caught.value)
 
 
+def test_for_one_component_only_its_plugin_is_imported(install):
+    install("rlhf-plugin-first", GOOD.format(name="first"))
+    install("rlhf-plugin-second", GOOD.format(name="second"))
+
+    of_one = load("", component="first:first_loss")
+    of_any = load("", component="first_loss")
+    of_a_file = load("", component="my/losses.py:Loss")
+
+    assert of_one.get(LOSSES, "first_loss").plugin == "first"
+    assert list(of_one.loaded) == ["first"]
+    assert {"first", "second"} <= set(of_any.loaded)
+    assert not of_a_file.loaded
+
+
 def test_a_plugin_can_be_left_out(install):
     install("rlhf-plugin-acme", GOOD.format(name="acme"))
 

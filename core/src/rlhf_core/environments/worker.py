@@ -37,7 +37,8 @@ async def _serve(connection: socket.socket) -> int:
     answer: Plain
     made: MadeEnvironment | None = None
     try:
-        made = open_environment(hello, load().get(HOOK, str(hello["environment"])))
+        name = str(hello["environment"])
+        made = open_environment(hello, load(component=name).get(HOOK, name))
         answer = {"ok": made.greeting}
     except (
         BaseException

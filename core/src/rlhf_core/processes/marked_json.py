@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-import numpy as np
+from ..lazy import np
 
 _MARK = "\0rlhf"
 _MARK_IN_JSON = json.dumps(_MARK)
@@ -79,10 +79,6 @@ def _json(message: Any, default: Any) -> str:
 
 
 def _marked(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return _escaped(value.item())
-    if isinstance(value, np.ndarray):
-        return _escaped(value.tolist())
     if isinstance(value, bytes):
         return {_MARK: "bytes", "value": base64.b64encode(value).decode("ascii")}
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
@@ -91,6 +87,10 @@ def _marked(value: Any) -> Any:
         return {_MARK: name, "value": value.isoformat()}
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, np.generic):
+        return _escaped(value.item())
+    if isinstance(value, np.ndarray):
+        return _escaped(value.tolist())
     raise TypeError(type(value).__name__)
 
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-import numpy as np
-
 from ..batch.trajectory import Stop, Turn
 from ..contracts.reward import RewardRequest
 from ..errors import RewardError
@@ -24,6 +22,7 @@ from ..processes.problem import Problem, ProblemKind
 from .outcome import RewardOutcome
 
 _BITS = bytes.maketrans(b"\0\1", b"01")
+_FLAGS = bytes.maketrans(b"01", b"\0\1")
 
 
 def requests_line(call: int, requests: Sequence[RewardRequest]) -> bytes:
@@ -60,7 +59,8 @@ def requests_of(message: Mapping[str, Any]) -> list[RewardRequest]:
     """Return the requests of a line of ``requests_line``; each request gets its own copy of the row."""
     offsets = [0, *accumulate(message["num_tokens"])]
     tokens = _unpack_ints(message["tokens"])
-    mask = np.frombuffer(message["mask"].encode("ascii"), dtype=np.uint8).__eq__(ord("1")).tolist()
+    # As fast as numpy, which would be a third of the time in which a worker starts.
+    mask = memoryview(message["mask"].encode("ascii").translate(_FLAGS)).cast("?").tolist()
     rows = message["rows"]
     columns = zip(
         message["uid"],

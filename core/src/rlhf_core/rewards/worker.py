@@ -1,7 +1,7 @@
 """Worker process of one reward: ``python -m rlhf_core.rewards.worker FD``, which the keeper starts.
 
-The worker loads plugins, builds the reward from its reference, and answers lines of JSON on the socket ``FD``. Only the
-reward may import torch.
+The worker loads the reward's plugin, builds the reward from its reference, and answers lines of JSON on the socket
+``FD``. Only the reward may import torch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def main(descriptor: int) -> int:
 
 
 def _build(reference: dict[str, Any]) -> Reward:
-    reward: Reward = load().build(ComponentRef(**reference))
+    ref = ComponentRef(**reference)
+    reward: Reward = load(component=ref.name).build(ref)
     return reward
 
 
