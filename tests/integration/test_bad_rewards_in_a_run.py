@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_core.rewards import host
+
 BAD = """
 def score(response, row, uid):
     if row["prompt"].startswith("037"):
@@ -42,17 +44,20 @@ def test_fail_stops_the_run_and_names_the_sample(train, bad_reward, capfd, body)
         pytest.param("import time; time.sleep(60)", marks=pytest.mark.slow),
     ],
 )
-def test_drop_leaves_the_other_groups_as_they_were(train, workspace, bad_reward, body):
+def test_drop_leaves_the_other_groups_as_they_were(train, monkeypatch, bad_reward, body):
     """Bit for bit: the ledger trains on the same groups as a run whose data lacks the bad row."""
-    flags = bad_reward(body)
+    flags, timeout_s = bad_reward(body), 24
+    if "sleep" in body:
+        # A batch with it cannot end well, so it may take little, and leaves more to each sample.
+        monkeypatch.setattr(host, "BATCH_SHARE", 0.1)
+        timeout_s = 8
     train(
         "with",
         *flags,
         "--reward.score.on_error",
         "drop",
-        # Of which the batch takes three quarters where a sample hangs, and each sample a quarter of the rest.
         "--reward.score.timeout_s",
-        "24",
+        str(timeout_s),
         "--steps",
         "1",
     )

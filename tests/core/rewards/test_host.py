@@ -52,7 +52,7 @@ def test_only_the_guilty_sample_has_no_score(
     monkeypatch.setattr(host_module, "BATCH_SHARE", 0.1)
     requests = requests_for([{}, {}, {"bad": True}, {}, {}])
 
-    outcomes = score(probe(behavior, isolate=isolate, timeout_s=16.0), requests)
+    outcomes = score(probe(behavior, isolate=isolate, timeout_s=8.0), requests)
 
     assert [one.reward for one in outcomes] == [0.0, 1.0, None, 3.0, 4.0]
     assert outcomes[2].problem.kind is kind

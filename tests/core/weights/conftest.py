@@ -19,6 +19,8 @@ RECEIVE = """
 import hashlib, json, os, sys, time, torch
 from rlhf_core.weights import Invitation, ReceivingLink
 plain, index, steps = json.loads(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+if any(misbehavior == "hang" for _, misbehavior in steps):
+    print("imported", flush=True)
 link = ReceivingLink(Invitation.from_plain(plain), index, torch.device("cpu"))
 try:
     link.connect()

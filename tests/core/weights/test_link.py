@@ -84,15 +84,17 @@ def test_a_receiver_that_fails_ends_the_update_for_all_soon(
 @pytest.mark.slow
 @pytest.mark.parametrize("path", one_in(2, PATHS))
 def test_a_receiver_that_hangs_is_waited_for_until_the_deadline(link, receiver, weights, path):
-    sender = link(path, 1, timeout_s=30.0)
+    sender = link(path, 1, timeout_s=10.0)
     other = receiver(sender.invitation, 0, (0, "hang"))
+    # The import of torch is not what the deadline is for.
+    assert other.stdout.readline() == "imported\n"
     sender.connect()
 
     begin = time.monotonic()
-    with pytest.raises(LinkBroken, match="took longer than 30 s"):
+    with pytest.raises(LinkBroken, match="took longer than 10 s"):
         send(sender, weights, 0)
     sender.close()  # does not wait for what hangs
-    assert time.monotonic() - begin < 30 + HANG_S
+    assert time.monotonic() - begin < 10 + HANG_S
     assert other.poll() is None
 
 

@@ -6,6 +6,7 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import RewardError
+from rlhf_core.rewards import host
 
 FILE = Path(__file__).with_name("bad_functions.py")
 
@@ -47,6 +48,9 @@ STOPPED = {
 }
 """Function -> what is said of it; these need a process of their own."""
 
+HANGING = {"sleeps", "loops_in_c", "ignores_signals"}
+"""Of these a batch cannot end well, so that it is given little of the time; the samples beside the bad one keep it."""
+
 HARMLESS = [
     "forks_and_returns_twice",
     "starts_many_processes",
@@ -64,6 +68,19 @@ def options_of(function):
 
 def four(request_for):
     return [request_for(index=index, bad=index == BAD) for index in range(4)]
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """``limits(function)``: options with which a process is given its time, of which hanging takes two seconds."""
+
+    def of(function):
+        if function not in HANGING:
+            return {"timeout_s": 12.0}
+        monkeypatch.setattr(host, "BATCH_SHARE", 0.1)
+        return {"timeout_s": 8.0}
+
+    return of
 
 
 def check_policies(panel_scores, request_for, function, text, policies, **options):
@@ -96,11 +113,10 @@ def test_an_error_concerns_its_sample_alone(panel_scores, request_for, function)
     "function", ["allocates", pytest.param("loops_in_c", marks=pytest.mark.slow), "crashes"]
 )
 def test_a_process_that_has_to_be_replaced_costs_only_the_guilty_sample(
-    panel_scores, request_for, function
+    panel_scores, request_for, limits, function
 ):
-    check_policies(
-        panel_scores, request_for, function, STOPPED[function], ["value"], timeout_s=12.0
-    )
+    text = STOPPED[function]
+    check_policies(panel_scores, request_for, function, text, ["value"], **limits(function))
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -122,9 +138,11 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_process_left")
 @pytest.mark.parametrize(("function", "policy"), CASES)
-def test_every_policy_holds_in_a_process_of_its_own(panel_scores, request_for, function, policy):
+def test_every_policy_holds_in_a_process_of_its_own(
+    panel_scores, request_for, limits, function, policy
+):
     text = (CAUGHT | STOPPED)[function]
-    check_policies(panel_scores, request_for, function, text, [policy], timeout_s=12.0)
+    check_policies(panel_scores, request_for, function, text, [policy], **limits(function))
 
 
 def test_the_message_has_the_line_of_the_user_s_file(panel_scores, request_for):
