@@ -1,5 +1,6 @@
 """Ray places, vLLM generates, DeepSpeed trains on two ranks: the same configuration, the same first step."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -69,12 +70,39 @@ class Player:
 """
 
 
-@pytest.mark.parametrize("stage", ["2", "3"])
-def test_two_ranks_of_zero_take_the_first_step_of_one_process(train, stage):
-    alone = train("alone", *COMMON)
-    ranks = train("ranks", *COMMON, *TWO_RANKS, "--backend.deepspeed.zero_stage", stage)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """What a run left."""
 
-    first, second = alone[0]["metrics"], ranks[0]["metrics"]
+    lines: list[dict]
+    samples: str
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[tuple[str, ...], FinishedRun]:
+    """Runs by their flags, of all tests of this file: each start of Ray and its ranks is dear, and workspaces are
+    alike."""
+    return {}
+
+
+@pytest.fixture
+def run_once(train, workspace, trained):
+    def run(*flags: str) -> FinishedRun:
+        if flags not in trained:
+            lines = train("once", *flags)
+            trained[flags] = FinishedRun(lines=lines, samples=samples(workspace / "once"))
+            (workspace / "once").rename(workspace / f"once-{len(trained)}")
+        return trained[flags]
+
+    return run
+
+
+@pytest.mark.parametrize("stage", ["2", "3"])
+def test_two_ranks_of_zero_take_the_first_step_of_one_process(run_once, stage):
+    alone = run_once(*COMMON)
+    ranks = run_once(*COMMON, *TWO_RANKS, "--backend.deepspeed.zero_stage", stage)
+
+    first, second = alone.lines[0]["metrics"], ranks.lines[0]["metrics"]
     for name in ("policy/grad_norm", "loss/entropy", "policy/entropy", "reward/mean"):
         assert second[name] == pytest.approx(first[name], rel=1e-4), name
 
@@ -110,12 +138,12 @@ SLOTS = ("--rollout.concurrency", "1")
 """One prompt after the other; otherwise all of a step are played at once."""
 
 
-def test_on_policy_slots_change_no_number_under_ray(train, workspace):
-    whole = train("whole", *COMMON, *TWO_RANKS)
-    slots = train("slots", *COMMON, *TWO_RANKS, *SLOTS)
+def test_on_policy_slots_change_no_number_under_ray(run_once):
+    ranks = [*COMMON, *TWO_RANKS, "--backend.deepspeed.zero_stage", "2"]
+    whole, slots = run_once(*ranks), run_once(*ranks, *SLOTS)
 
-    assert [line["metrics"] for line in slots] == [line["metrics"] for line in whole]
-    assert samples(workspace / "slots") == samples(workspace / "whole")
+    assert [line["metrics"] for line in slots.lines] == [line["metrics"] for line in whole.lines]
+    assert slots.samples == whole.samples
 
 
 @pytest.mark.matrix

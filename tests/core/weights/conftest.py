@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,14 @@ import pytest
 import torch
 from tests.deadlines import HANG_S
 
-from rlhf_core.weights import Invitation, SendingLink, WeightPlan, plan_weights
+from rlhf_core import RLHFError
+from rlhf_core.weights import (
+    Invitation,
+    ReceivingLink,
+    SendingLink,
+    WeightPlan,
+    plan_weights,
+)
 
 RECEIVE = """
 import hashlib, json, os, sys, time, torch
@@ -107,3 +115,45 @@ def receiver() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def listener() -> Iterator[Callable[[Invitation, int], ReceivedText]]:
+    """Start a receiver of one update in a thread, for tests of what the sender or the receiver refuses: a process would
+    import torch anew. Give it before ``link``, which has to end first."""
+    started: list[ReceivedText] = []
+
+    def start(invitation: Invitation, version: int) -> ReceivedText:
+        started.append(ReceivedText(invitation, version))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for thread in started:
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+
+
+class ReceivedText(threading.Thread):
+    """A receiving end, and what its error says."""
+
+    def __init__(self, invitation: Invitation, version: int) -> None:
+        super().__init__(daemon=True)
+        self._invitation, self._version = invitation, version
+        self._error = ""
+
+    def run(self) -> None:
+        link = ReceivingLink(self._invitation, 0, torch.device("cpu"))
+        try:
+            link.connect()
+            with link.update(self._version) as buckets:
+                for _ in buckets:
+                    pass
+        except RLHFError as error:
+            self._error = str(error)
+        finally:
+            link.close()
+
+    def error(self) -> str:
+        self.join(HANG_S)
+        return self._error
