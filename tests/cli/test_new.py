@@ -13,23 +13,40 @@ FAST = ("advantage_estimator", "reward")
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+    "kind",
+    [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.matrix) for kind in KINDS],
 )
 def test_a_new_plugin_works_at_once(tmp_path, kind):
-    folder = write_package("my-thing", kind, tmp_path)
+    work_at_once(tmp_path, {kind: "my-thing"})
+
+
+@pytest.mark.slow
+def test_new_plugins_of_the_other_kinds_work_at_once_beside_each_other(tmp_path):
+    """Of what each alone takes, most is the start of pip, pytest and torch."""
+    work_at_once(tmp_path, {kind: f"my-{kind}-thing" for kind in KINDS if kind not in FAST})
+
+
+def work_at_once(tmp_path, names):
+    """Write, install, test and list a package of each kind."""
+    folders = {kind: write_package(name, kind, tmp_path) for kind, name in names.items()}
     target = tmp_path / "installed"
     run("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
-        "--disable-pip-version-check", "--target", target, folder)  # fmt: skip
+        "--disable-pip-version-check", "--target", target, *folders.values())  # fmt: skip
     environment = {"PYTHONPATH": str(target), "PYTEST_ADDOPTS": "-p no:cacheprovider"}
 
-    tested = run("-m", "pytest", "-q", folder, environment=environment)
+    # Of several packages pytest reads the settings of none.
+    alike = ["--import-mode=importlib"] if len(folders) > 1 else []
+    tested = run("-m", "pytest", "-q", *alike, *folders.values(), environment=environment)
     listed = run("-m", "rlhf_cli.main", "plugins", "--json", "--strict", environment=environment)
 
     assert " passed" in tested
-    rows = [row for row in json.loads(listed) if row["plugin"] in ("my_thing", "env_my_thing")]
-    assert [row["kind"] for row in rows] == [kind]
-    assert rows[0]["status"] == "ok"
-    assert rows[0]["component"] == "my_thing"
+    for kind, name in names.items():
+        word = name.replace("-", "_")
+        rows = [row for row in json.loads(listed) if row["plugin"] in (word, f"env_{word}")]
+        assert [row["kind"] for row in rows] == [kind]
+        assert rows[0]["status"] == "ok"
+        assert rows[0]["component"] == word
+        assert list(folders[kind].glob("tests/test_*.py")), kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
