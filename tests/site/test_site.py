@@ -21,8 +21,11 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from api_modules import SHADOWED, public_members, public_modules, public_names  # noqa: E402
 
-OF_A_LIBRARY = {f"rlhf_core.lazy.{name}" for name in ("Bool", "Float", "Int", "Shaped", "torch")}
-"""Names of torch and jaxtyping, whose own documentation has them."""
+OF_A_LIBRARY = {
+    f"rlhf_core.lazy.{name}"
+    for name in ("Bool", "Float", "Int", "NDArray", "Shaped", "np", "torch")
+}
+"""Names of torch, numpy and jaxtyping, whose own documentation has them."""
 
 
 @pytest.fixture(scope="module")
