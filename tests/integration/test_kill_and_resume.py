@@ -29,6 +29,8 @@ POINTS = [
 ]
 POINTS += [("save", step) for step in range(CHECKPOINT_EVERY, STEPS + 1, CHECKPOINT_EVERY)]
 POINTS += [("export", STEPS)]
+ASLEEP = [("asleep", step) for step in range(1, STEPS + 1)]
+"""Points of a run whose engine sleeps; its numbers are those of one whose engine does not."""
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +53,15 @@ def test_the_same_seed_twice_gives_identical_weights_and_metrics(workspace, unin
     assert weights_digest(workspace / "again") == uninterrupted[1]
 
 
-def check_killed_and_resumed(workspace, uninterrupted, phase, step):
+def check_killed_and_resumed(workspace, uninterrupted, phase, step, *flags):
     output = f"killed-{phase}-{step}"
     run = workspace / output
 
-    killed = train_in_a_fork(workspace, output, fault=f"{phase}:{step}")
+    killed = train_in_a_fork(workspace, output, *flags, fault=f"{phase}:{step}")
     assert os.WIFSIGNALED(killed), (workspace / f"{output}.log").read_text()
     assert os.WTERMSIG(killed) == signal.SIGKILL
 
-    resumed = train_in_a_fork(workspace, output, "--resume", "auto")
+    resumed = train_in_a_fork(workspace, output, *flags, "--resume", "auto")
     assert resumed == 0, (workspace / f"{output}.log").read_text()
 
     assert metrics_without_times(run) == uninterrupted[0]
@@ -77,8 +79,25 @@ def test_a_run_killed_at_any_point_resumes_to_the_same_numbers(workspace, uninte
     check_killed_and_resumed(workspace, uninterrupted, *point)
 
 
+def test_a_run_whose_engine_sleeps_gives_the_same_numbers(workspace, uninterrupted):
+    """To the bit, with a critic, a reference, an average, evaluations and checkpoints between the phases."""
+    status = train_in_a_fork(workspace, "sleeping", "--runtime.sleep", "always")
+
+    assert status == 0, (workspace / "sleeping.log").read_text()
+    assert metrics_without_times(workspace / "sleeping") == uninterrupted[0]
+    assert weights_digest(workspace / "sleeping") == uninterrupted[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", one_in(5, ASLEEP), ids=str)
+def test_a_run_killed_while_the_engine_sleeps_resumes_to_the_same_numbers(
+    workspace, uninterrupted, point
+):
+    check_killed_and_resumed(workspace, uninterrupted, *point, "--runtime.sleep", "always")
+
+
 def test_every_phase_is_covered():
-    assert {phase for phase, _ in POINTS} == set(PHASES)
+    assert {phase for phase, _ in [*POINTS, *ASLEEP]} == set(PHASES)
 
 
 def test_a_second_run_into_the_folder_is_refused(workspace, uninterrupted):

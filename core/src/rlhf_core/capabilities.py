@@ -68,6 +68,10 @@ core adds them to its own needs."""
 WRAPS_CODE = "wraps_code"
 """Word of a component that wraps a function in a user's file, given as its option ``path``. Its factory takes the
 function itself as the keyword ``code``, where a Python program gave one instead of a file."""
+PLANS_MEMORY = "plans_memory"
+"""Word of a command that predicts whether a run fits into its accelerators (``contracts.MemoryPlanner``)."""
+SLEEP = "sleep"
+"""Word of a run whose engine may sleep while roles compute. Options of engines about their sleep need it."""
 IN_PROCESS = "in_process"
 """Word of a runtime that builds every component in the process that started the run. Objects that a Python program gave
 need it (``given_objects``)."""
@@ -101,6 +105,7 @@ FIX: Mapping[str, str] = {
     "base as it loads it",
     IN_PROCESS: "it is an object of this Python program, and nothing is pickled. Choose runtime local, or write it "
     "into a file and name it FILE.py:NAME",
+    SLEEP: "nothing sleeps in this run. Set --runtime.sleep always, or leave the engine's option about sleep out",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model anew, without what was done to it",
     ENGINE_SEES: "this engine reads text alone; choose --engine embedded or vllm",
     BACKEND_SEES: "this training backend reads text alone; choose --backend torch or deepspeed",
@@ -130,6 +135,7 @@ BROUGHT_BY_OPTIONS: Mapping[str, str] = {
     "supervised_data": "there are responses to imitate",
     "teacher": "there is a model to distill from",
     "images": "the policy reads images",
+    SLEEP: "the engine may sleep while roles compute",
 }
 """Capabilities that options bring to a run; ``config.checks.features`` works out which of them a run has."""
 
@@ -155,6 +161,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     EXECUTOR_SEES: "the executor passes images to the engine, and on to the trainer",
     RUNTIME_SEES: "the runtime gives its processes what they need to read images",
     IN_PROCESS: "the runtime builds every component in the process that started the run",
+    PLANS_MEMORY: "the command predicts whether a run fits into its accelerators (MemoryPlanner)",
     WRAPS_CODE: "the component wraps a function in a file that the user names",
 }
 """Capabilities that a component may provide, beside ``aggregation:MODE`` for the aggregation of its publication."""

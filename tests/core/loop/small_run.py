@@ -94,24 +94,42 @@ class WrittenRole:
 
     def __init__(self, diary):
         self.updates = 0
+        self.is_here = True
+        """False: state and weights are elsewhere, or the state alone."""
         self._diary = diary
 
+    async def offload(self, *, weights=True):
+        self._diary.note("offload" if weights else "offload the state")
+        self.is_here = False
+
+    async def reload(self):
+        self._diary.note("reload")
+        self.is_here = True
+
+    def _require_here(self, what):
+        assert self.is_here, f"{what} while the role is elsewhere"
+
     def weights(self):
+        self._require_here("weights")
         return f"weights after {self.updates}"
 
     async def checksum(self):
+        self._require_here("checksum")
         return f"fake-{self.updates}"
 
     async def save(self, folder):
+        self._require_here("save")
         self._diary.note("save")
         folder.mkdir()
         (folder / "updates.json").write_text(json.dumps(self.updates))
 
     async def load(self, folder):
+        self._require_here("load")
         self._diary.note("load")
         self.updates = json.loads((folder / "updates.json").read_text())
 
     async def export(self, folder, *, ema=False):
+        self._require_here("export")
         self._diary.note("export")
         folder.mkdir()
         (folder / "updates.json").write_text(json.dumps(self.updates))
@@ -147,6 +165,15 @@ class WrittenEngine(FakeEngine):
         self._diary.note("checksum")
         return await super().checksum()
 
+    async def sleep(self):
+        self._diary.note("sleep")
+        assert not self.under_way, "sleep while requests run"
+        await super().sleep()
+
+    async def wake(self):
+        self._diary.note("wake")
+        await super().wake()
+
 
 class WrittenLearner:
     """Counts an update of the policy, and keeps the requests."""
@@ -159,6 +186,7 @@ class WrittenLearner:
         self._role = role
 
     async def learn(self, request):
+        assert self._role.is_here, "learn while the role is elsewhere"
         self._diary.note("learn")
         await asyncio.sleep(0.001)  # groups of later steps begin meanwhile
         self.requests.append(request)

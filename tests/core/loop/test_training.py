@@ -9,6 +9,7 @@ from rlhf_core.config.common import ActorConfig
 from rlhf_core.config.layers import lookup
 from rlhf_core.durable.appending import Extent
 from rlhf_core.durable.run_folder import RunFolder
+from rlhf_core.loop.memory.sleeping import Sleeping
 from rlhf_core.loop.state import LoopState
 from rlhf_core.loop.training import BINDING, TrainingCourse, check_books
 
@@ -18,7 +19,10 @@ def course(tmp_path):
     def of(*roles, ema=None):
         run = SimpleNamespace(actor=ActorConfig(optim="any", ema=ema))
         session = SimpleNamespace(
-            resolved=SimpleNamespace(run=run), roles={name: name for name in roles}, total_steps=7
+            resolved=SimpleNamespace(run=run),
+            roles={name: name for name in roles},
+            total_steps=7,
+            sleeping=Sleeping(engine=None, roles={}),
         )
         return TrainingCourse(session, LoopState(), RunFolder(tmp_path))
 

@@ -43,7 +43,6 @@ from rlhf_core.contracts import (
     TrainBatch,
     ValueObjective,
 )
-from rlhf_plugin_local.torch_backend import TorchBackend
 
 SMALL_MICRO_BATCH = 30
 NAN_STEP = 2
@@ -275,15 +274,11 @@ def muon(place: Place, found: Found) -> None:
 
 def rest(backend: Any) -> None:
     """On a CPU nothing changes its place, but DeepSpeed makes its buffers anew all the same."""
-    if isinstance(backend, TorchBackend):
-        backend.offload()
-        backend.reload()
-        return
-    from rlhf_plugin_deepspeed.files.offloading import Offloading
-
-    moving = Offloading(backend._scoring, backend._model, backend._device)
-    moving.offload()
-    moving.reload()
+    backend.offload(weights=False)
+    backend.offload()
+    backend.reload(state=False)
+    backend.offload()
+    backend.reload()
 
 
 def recomputing(place: Place, found: Found) -> None:

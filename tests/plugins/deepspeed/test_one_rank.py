@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, CohereConfig, OPTConfig
 
-from rlhf_core import CheckpointError, ConfigError
+from rlhf_core import CheckpointError, ConfigError, PluginError
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Uid
 from rlhf_core.testing.conformance import applying, subject
 from rlhf_plugin_local.config import TorchBackendConfig
@@ -196,20 +196,21 @@ def test_a_process_that_a_single_rank_started_is_a_single_rank_too(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("stage", "dtype"), [(0, "float32"), (1, "float32"), (2, "bfloat16"), (3, "float32")]
+    ("stage", "dtype"),
+    [(0, "float32"), (1, "float32"), (1, "bfloat16"), (2, "bfloat16"), (3, "float32")],
 )
 def test_a_role_goes_on_after_it_was_moved_to_the_host_and_back(place, scenarios, stage, dtype):
-    """On a CPU nothing changes its place, but DeepSpeed takes its buffers apart and puts them together all the same."""
-    from rlhf_plugin_deepspeed.files.offloading import Offloading
-
+    """On a CPU DeepSpeed takes its buffers apart and puts them together; what is ours loses its memory meanwhile."""
     spec = {**scenarios.TRAINING, "dtype": dtype, "options": {"zero_stage": stage}}
     straight, moved = place.start(**spec), place.start(**spec)
     for backend in (straight, moved):
         scenarios.steps(place, backend, (0, 1))
-    offloading = Offloading(moved._scoring, moved._model, torch.device("cpu"))
-    offloading.offload()
+    moved.offload()
+    with pytest.raises(PluginError, match="in host memory since offload"):
+        scenarios.steps(place, moved, (2,))
+    assert _moments_are_out(moved)
 
-    offloading.reload()
+    moved.reload()
 
     assert moved.checksum() == straight.checksum()
     for backend in (straight, moved):
@@ -217,6 +218,13 @@ def test_a_role_goes_on_after_it_was_moved_to_the_host_and_back(place, scenarios
     assert moved.checksum() == straight.checksum()
     for backend in (straight, moved):
         backend.close()
+
+
+def _moments_are_out(backend):
+    training = backend._training
+    optimizer = training.updater.optimizer if training.stage == 0 else training.optimizer
+    moments = [one["exp_avg"] for one in optimizer.state.values()]
+    return moments and not any(moment.untyped_storage().nbytes() for moment in moments)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_optim.config import MuonConfig, SgdConfig
 from rlhf_plugin_optim.muon import Muon
 from rlhf_plugin_optim.sgd import Sgd
+from rlhf_torch.training.host_memory import HostMemory
 from rlhf_torch.training.state_files import load_state, save_state
 from rlhf_torch.training.updater import Updater
 
@@ -69,8 +70,10 @@ def test_state_is_offloaded_and_comes_back(start):
     moved, stayed = start("muon"), start("muon")
     for role in (moved, stayed):
         update(role, 0)
-    moved.updater.offload()
-    moved.updater.reload(torch.device("cpu"))
+    memory = HostMemory(torch.device("cpu"))
+    memory.take(moved.updater.state())
+    assert {tensor.untyped_storage().nbytes() for tensor in moved.updater.state()} == {0}
+    memory.give_back()
 
     for role in (moved, stayed):
         update(role, 1)

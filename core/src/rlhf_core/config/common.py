@@ -220,6 +220,16 @@ class RuntimeSelection(Config):
     name: str = Field(description="who places the roles")
 
 
+class SleepingRuntime(RuntimeSelection):
+    """Choice of a runtime in which an engine and trained roles may take turns on the same accelerators."""
+
+    sleep: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="let the engine sleep while roles compute, and move weights and training state of roles to host "
+        "memory while it generates. auto: where rlhf plan says that the run fits in no other way",
+    )
+
+
 class CommandOptions(Config):
     """Base of the options of each command that has an ``OptionTree``. What is read of every command is here by type
     alone: a subclass declares these options, in the order in which its help shows them."""

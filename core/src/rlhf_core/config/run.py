@@ -27,10 +27,10 @@ from .common import (
     Probability,
     ResumeConfig,
     RunOptions,
-    RuntimeSelection,
     SamplingOptions,
     SeeingActor,
     SeeingModel,
+    SleepingRuntime,
     TrainedRole,
 )
 
@@ -332,4 +332,4 @@ class RunConfig(RunOptions):
     resume: ResumeConfig = Field(default_factory=ResumeConfig)
     engine: EngineSelection
     backend: BackendSelection
-    runtime: RuntimeSelection
+    runtime: SleepingRuntime

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from ..plugins import Plugins
-from .checks import cautions, effects, features, rules
+from .checks import cautions, effects, features, rules, sleep_rules
 from .option_tree import NamedPaths, OptionTree, Selector
 from .problems import Labels
 from .resolved import EnvironmentOptions, RewardOptions, Selections, TermOptions
@@ -46,6 +46,7 @@ SLOTS = (
 def _check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins) -> None:
     effects.check(run, selections, labels)
     rules.check(run, selections, labels, plugins)
+    sleep_rules.check(run, labels)
     features.check(run, selections, labels)
 
 

@@ -92,6 +92,7 @@ from .reward import (
 )
 from .runtime import (
     EnvironmentSpec,
+    MemoryPlanner,
     Placement,
     PlansPlacement,
     RewardSpec,
@@ -99,6 +100,7 @@ from .runtime import (
     RolloutSpec,
     Runtime,
     RuntimeSpec,
+    SleepAdvice,
 )
 
 __all__ = [
@@ -151,6 +153,7 @@ __all__ = [
     "LossTerm",
     "LrSchedule",
     "MakesTasks",
+    "MemoryPlanner",
     "Message",
     "Metric",
     "Metrics",
@@ -200,6 +203,7 @@ __all__ = [
     "SchedulePoint",
     "ScheduleSpec",
     "SharesBase",
+    "SleepAdvice",
     "Statistic",
     "StepColumns",
     "StepLabelObjective",

@@ -314,12 +314,21 @@ class TrainBackend(Protocol):
         """Write a plain Transformers folder with the tokenizer; under an adapter a PEFT folder with the tokenizer."""
         ...
 
-    def offload(self) -> None:
-        """Move what can be moved out of the accelerator's memory."""
+    def offload(self, *, weights: bool = True) -> None:
+        """Move what can be moved out of the accelerator's memory: the state of training, and the weights of the model.
+        Until ``reload`` nothing else is called, but for ``offload`` with more and ``close``.
+
+        Args:
+            weights: False: the model stays in its place, as for an engine that computes with it.
+        """
         ...
 
-    def reload(self) -> None:
-        """Bring back to the device what ``offload`` took away."""
+    def reload(self, *, state: bool = True) -> None:
+        """Move back what ``offload`` moved; every value is what it was, to the bit.
+
+        Args:
+            state: False: the weights alone, after which ``buckets`` and ``checksum`` may be called.
+        """
         ...
 
     def close(self) -> None:

@@ -169,7 +169,9 @@ class Engine(Protocol):
         ...
 
     async def update_weights(self, version: int, source: WeightSource) -> WeightSync | None:
-        """Serve the weights of ``source``, which are ``version``, from now on; return size and time if measured."""
+        """Serve the weights of ``source``, which are ``version``, from now on; return size and time if measured.
+
+        A sleeping engine takes the memory of its weights back for it, and nothing else."""
         ...
 
     async def pause(self) -> None:
@@ -181,17 +183,22 @@ class Engine(Protocol):
         ...
 
     async def sleep(self) -> None:
-        """Release as much memory as possible. Illegal while a request is in flight."""
+        """Release as much memory as possible, where ``EngineSpec.sleeps`` asked for it also that of the weights, which
+        may be lost. Illegal while a request is in flight."""
         ...
 
     async def wake(self) -> None:
-        """Undo ``sleep``."""
+        """Undo ``sleep``, and serve the weights of the last update.
+
+        Raises:
+            RolloutError: sleep lost the weights, and no ``update_weights`` has come since.
+        """
         ...
 
     async def checksum(self) -> str | None:
         """Return the digest of the weights being served (``rlhf_core.weights.weights_digest``), comparable with
-        ``TrainBackend.checksum``. It is computed from the tensors in use, not remembered. None where no process holds
-        whole weights."""
+        ``TrainBackend.checksum``; asleep, once an update has come, of those that will be. It is computed from the
+        tensors in use, not remembered. None where no process holds whole weights."""
         ...
 
     async def close(self) -> None:
@@ -257,3 +264,6 @@ class EngineSpec:
     them; None: it does not. An engine with an ``adapter_rank`` serves what that base computes with, in ``dtype``.
     Unless it shares the trainer's tensors, its ``checksum`` has those weights (``ModelAdapter.unpacked_weights``)
     beside the factors."""
+    sleeps: bool = False
+    """True: the loop calls ``sleep`` in each step to have memory for its roles, so the engine has to be started in the
+    way that lets it give memory back."""

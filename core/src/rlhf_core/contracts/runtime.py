@@ -73,6 +73,14 @@ class RoleHandle(Protocol):
         """Write a plain Transformers folder; with ``ema`` of the averaged weights."""
         ...
 
+    async def offload(self, *, weights: bool = True) -> None:
+        """See ``TrainBackend.offload``."""
+        ...
+
+    async def reload(self) -> None:
+        """See ``TrainBackend.reload``."""
+        ...
+
     def weights(self) -> WeightSource:
         """Return the source from which an engine takes the present weights."""
         ...
@@ -141,6 +149,9 @@ class RuntimeSpec:
     """Everything that an engine is told; None without an engine."""
     overlaps: bool = False
     """True: the engine generates while roles compute, so a role's calls must leave the event loop free."""
+    moving_roles: tuple[str, ...] = ()
+    """Roles that share the engine's accelerator, and leave it while the engine generates. The engine sleeps while they
+    compute. Empty: nothing sleeps."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The whole configuration as nested plain values, as ``config.toml`` has them, for a learner in a process of its
     own; empty: the loop learns in the driver."""
@@ -197,6 +208,32 @@ class PlansPlacement(Protocol):
 
         Raises:
             ConfigError: the options contradict each other, or name a role that the run does not have.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepAdvice:
+    """Advice of a memory planner about ``runtime.sleep``."""
+
+    sleeps: bool
+    """True: the engine should sleep while roles compute."""
+    reason: str
+    """One line for the log, with the numbers."""
+
+
+@runtime_checkable
+class MemoryPlanner(Protocol):
+    """Prediction of whether a run fits, by a command that provides ``plans_memory``."""
+
+    def sleep_advice(self, config: Mapping[str, Any], plugins: Plugins) -> SleepAdvice | None:
+        """Return whether the run needs a sleeping engine on the accelerators of this machine; None: it has none.
+
+        Args:
+            config: ``RuntimeSpec.config``.
+
+        Raises:
+            RLHFError: the run cannot be predicted.
         """
         ...
 

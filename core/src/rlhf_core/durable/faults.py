@@ -8,7 +8,7 @@ import signal
 ENVIRONMENT_VARIABLE = "RLHF_FAULT"
 """``PHASE:STEP``: send SIGKILL to this process when it first reaches that phase of that step."""
 
-PHASES = ("generate", "reward", "model_outputs", "train", "save", "export")
+PHASES = ("generate", "reward", "model_outputs", "asleep", "train", "save", "export")
 
 
 def fault_point(phase: str, step: int) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Generic, Protocol
 
 from ..config.resolved import ResolvedOptions, RunT
-from ..contracts.runtime import RoleHandle
 from ..durable.appending import Extent, RunningDigest
 from ..durable.run_folder import RunFolder
 from ..plugins import Plugins
@@ -46,6 +45,14 @@ class Exportable(Protocol):
     async def export(self, folder: Path, *, ema: bool = False) -> None: ...
 
 
+class SavedRole(Exportable, Protocol):
+    """A ``RoleHandle``, or what stands before one, as checkpoints see it."""
+
+    async def save(self, folder: Path) -> None: ...
+
+    async def load(self, folder: Path) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """A model that is written when the run is finished."""
@@ -66,7 +73,7 @@ class Course(Protocol):
     def total_steps(self) -> int: ...
 
     @property
-    def saved_roles(self) -> Mapping[str, RoleHandle]:
+    def saved_roles(self) -> Mapping[str, SavedRole]:
         """The roles whose state each checkpoint holds."""
         ...
 

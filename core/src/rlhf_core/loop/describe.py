@@ -14,6 +14,7 @@ from ..learning.roles import (
     runtime_spec,
 )
 from ..plugins import Plugins
+from .memory.decision import asleep_while_it_learns
 
 
 def describe(resolved: Resolved, plugins: Plugins) -> str:
@@ -34,6 +35,11 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
     if isinstance(runtime, PlansPlacement):
         lines.append("placement")
         lines += [f"  {line}" for line in runtime.placement(list(spec.roles))]
+    if resolved.run.runtime.sleep == "always":
+        moving = asleep_while_it_learns(resolved, spec).moving_roles
+        lines.append(
+            f"  the engine sleeps while roles compute; out while it generates: {', '.join(moving)}"
+        )
     lines.append("data")
     trained = ", ".join(run.data.train) or run.data.source or "tasks of the environment"
     lines.append(f"  {'train':26} {trained}")

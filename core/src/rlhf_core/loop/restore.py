@@ -12,10 +12,10 @@ from typing import Any
 from ..config.resolved import Resolved, ResolvedOptions, Selection
 from ..contracts.data.sampler import PromptSampler
 from ..contracts.reward import RewardShaper
-from ..contracts.runtime import RoleHandle
 from ..data.made.source_rows import SourceRows
 from ..errors import CheckpointError, ResumeError, RLHFError
 from ..learning.roles import CRITIC
+from .course import SavedRole
 from .resume import ResumePoint
 from .state import LoopState
 from .watching.observers import Observers
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 async def restore_roles(
     point: ResumePoint[Any],
     resolved: ResolvedOptions[Any],
-    roles: Mapping[str, RoleHandle],
+    roles: Mapping[str, SavedRole],
 ) -> None:
     """Load the state of each role that checkpoints hold.
 

@@ -17,7 +17,7 @@ from ..contracts.engine import Engine
 from ..contracts.executor import GroupPlayer, Renderer, RolloutContext, RolloutExecutor
 from ..contracts.learner import Learner
 from ..contracts.reward import RewardShaper
-from ..contracts.runtime import RoleHandle
+from ..contracts.runtime import Placement, RoleHandle, RuntimeSpec
 from ..data.chat.renderer import TokenizerRenderer
 from ..data.made.players import Players
 from ..data.made.source_rows import SourceRows
@@ -42,6 +42,8 @@ from ..rollouts.images import image_reader
 from ..rollouts.source import Ahead, RolloutSource
 from .evaluation import Evaluator, metric_names
 from .measuring.eval_metrics import NamedMetric, metrics_of
+from .memory.decision import with_sleep
+from .memory.sleeping import Sleeping
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class Session:
     source: RolloutSource
     evaluator: Evaluator | None
     learner: Learner
+    sleeping: Sleeping
     rows: SourceRows | None = None
     """Rows of ``data.source``; None: they are of ``data.train``, or of environments."""
     sampler: PromptSampler | None = None
@@ -96,21 +99,19 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     eval_metrics = _eval_metrics(resolved, eval_sets)
     total_steps = total_steps_of(resolved, tasks)
     sampler = _sampler(resolved, tasks)
-
     score = await _start_rewards(resolved, stack)
     executor: RolloutExecutor = _build(resolved, "rollout.executor")
     shapers = _build_all(resolved, "reward.shapers")
-    filters = _build_all(resolved, "rollout.filters")
     parts = learning_parts(resolved, demands, tokenizer)
 
     eos = eos_token_ids(tokenizer, run.model.path, trust_remote_code=run.model.trust_remote_code)
     spec = runtime_spec(resolved, demands, total_steps=total_steps, eos_token_ids=eos)
+    spec = with_sleep(resolved, spec, plugins)
     runtime = _build(resolved, "runtime.name")
     stack.push_async_callback(runtime.close)
     placement = await runtime.start(spec, plugins)
-    engine = placement.engine
+    engine, executor = placement.engine, placement.executor or executor
     assert engine is not None, "the spec has an engine"
-    executor = placement.executor or executor
 
     context = _context(resolved, engine, renderer, environments, images)
     episodes = EpisodeRunner(
@@ -127,7 +128,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         episodes,
         groups=placement.groups,
         shapers=shapers,
-        filters=filters,
+        filters=_build_all(resolved, "rollout.filters"),
         ahead=_ahead(run.rollout),
         engine=engine,
     )
@@ -144,10 +145,17 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         source=source,
         evaluator=evaluator,
         learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
+        sleeping=_sleeping(resolved, placement, spec),
         rows=rows,
         sampler=sampler,
         shapers=shapers,
     )
+
+
+def _sleeping(resolved: Resolved, placement: Placement, spec: RuntimeSpec) -> Sleeping:
+    assert placement.engine is not None
+    adapted = resolved.optional("actor.adapter") is not None
+    return Sleeping(placement.engine, placement.roles, spec.moving_roles, adapted=adapted)
 
 
 def _rows(resolved: Resolved) -> SourceRows | None:

@@ -48,6 +48,7 @@ class Trainer:
         step, run, session = self.state.step + 1, self._run, self.session
         clock, before = _Clock(), session.source.work_done
 
+        await session.sleeping.for_engine(self.state.version)
         rollouts = await session.source.take(
             step,
             self.cursor,
@@ -69,6 +70,7 @@ class Trainer:
         else:
             await session.source.hold_to_train()
             clock.lap("hold_s")
+            await self._make_room(step)
             outcome = await session.learner.learn(self._request(step, batch))
             metrics.append(outcome.metrics)
             self._take_over(outcome)
@@ -78,9 +80,7 @@ class Trainer:
 
             await session.source.hold()
             clock.lap("hold_s")
-            synced = await session.engine.update_weights(
-                self.state.version, session.roles[POLICY].weights()
-            )
+            synced = await session.sleeping.deliver(self.state.version)
             clock.lap("sync_s")
             if run.rollout.check_weights:
                 await check_served_weights(
@@ -91,6 +91,8 @@ class Trainer:
             if synced is not None:
                 clock.record("sync_gib_per_s", synced.num_bytes / 2**30 / synced.seconds)
 
+        for phase, seconds in session.sleeping.take_seconds().items():
+            clock.record(phase, seconds)
         values = metric_values(merge_metrics(metrics))
         self._zero_gradients.note(step, values)
         self._symptoms.note(step, values)
@@ -112,6 +114,14 @@ class Trainer:
             sample_texts(batch, run.log.samples, session.renderer) if batch is not None else []
         )
         return FinishedStep(metrics=values, timing=timing, samples=samples)
+
+    async def _make_room(self, step: int) -> None:
+        """Have the engine give its memory to the roles, if this run has them take turns."""
+        if self.session.sleeping.on:
+            await (
+                self.session.source.hold()
+            )  # what was started beside the batch may still be ending
+            await self.session.sleeping.for_roles(step)
 
     def _request(self, step: int, batch: TrajectoryColumns) -> LearnRequest:
         return LearnRequest(

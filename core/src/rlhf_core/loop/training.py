@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, closing
 from typing import Any
 
 from ..config.resolved import Resolved
-from ..contracts.runtime import RoleHandle
 from ..durable.appending import Extent, RunningDigest
 from ..durable.ledger import Ledger, replay
 from ..durable.records import RecordFile
@@ -16,7 +15,7 @@ from ..errors import CheckpointError
 from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..plugins import Plugins
 from ..rollouts.cursor import Cursor
-from .course import Export, FinishedStep, OwnRecord, RunKind
+from .course import Export, FinishedStep, OwnRecord, RunKind, SavedRole
 from .restore import restore_roles, restore_rows, restore_sampler, restore_shapers
 from .resume import ResumePoint, ResumeRules
 from .session import Session, open_session
@@ -52,10 +51,11 @@ class TrainingCourse:
         return self._session.total_steps
 
     @property
-    def saved_roles(self) -> Mapping[str, RoleHandle]:
+    def saved_roles(self) -> Mapping[str, SavedRole]:
         # Reference and teacher never change and are loaded anew.
         roles = self._session.roles.items()
-        return {name: role for name, role in roles if name not in (REFERENCE, TEACHER)}
+        saved = {name: role for name, role in roles if name not in (REFERENCE, TEACHER)}
+        return self._session.sleeping.saved(saved, self.state.step)
 
     @property
     def records(self) -> Mapping[str, OwnRecord]:
@@ -66,7 +66,7 @@ class TrainingCourse:
 
     @property
     def exports(self) -> Sequence[Export]:
-        policy = self._session.roles[POLICY]
+        policy = self.saved_roles[POLICY]
         exports = [Export(role=policy, folder=self._folder.model)]
         if self._config.actor.ema is not None:
             exports.append(Export(role=policy, folder=self._folder.ema_model, ema=True))
@@ -89,7 +89,7 @@ class TrainingCourse:
             self._ledger.resumed(self.state.step)
         if point is not None:
             await restore_roles(point, session.resolved, self.saved_roles)
-            await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
+            await session.sleeping.deliver(self.state.version)
             session.source.lengths.load(self.state.lengths)
             restore_shapers(point, session.resolved, session.shapers)
             restore_rows(point, session.resolved, session.rows)
@@ -130,6 +130,7 @@ class TrainingCourse:
         evaluator = self._session.evaluator
         if evaluator is None:
             return None
+        await self._session.sleeping.for_engine(self.state.version)
         evaluation = await evaluator.run(self.state.step)
         for sample in evaluation.samples:
             self._eval_samples.write({"step": self.state.step, **sample})

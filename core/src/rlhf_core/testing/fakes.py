@@ -13,6 +13,7 @@ import numpy as np
 from ..batch.trajectory import Stop
 from ..component import Config
 from ..contracts.engine import Completion, EngineSpec, GenerationRequest, WeightSource
+from ..errors import RolloutError
 from .fake_renderer import BOS_ID, EOS_ID, PAD_ID, FakeRenderer
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class FakeEngine:
     """Engine without a model, which writes random lower-case letters, a function of the seed alone, or a script's text.
 
     The engine records its requests and honors stop strings and the token limit. Every token of a response has a
-    different log-prob (``-(index + 1) / 1024``, exact in float32), so that a test can follow each token.
+    different log-prob (``-(index + 1) / 1024``, exact in float32), so that a test can follow each token. It sleeps as
+    an engine may that loses its weights: asleep it refuses requests, and wakes only after an update.
     """
 
     shares_weights = False
@@ -39,6 +41,9 @@ class FakeEngine:
         self.requests: list[GenerationRequest] = []
         self.version = 0
         self.in_flight = 0
+        self.is_asleep = False
+        self.has_weights = True
+        """False: it fell asleep, and no update has come since."""
         self._script = script
         self._mean_length = mean_length
         self._delay_s = delay_s
@@ -48,6 +53,8 @@ class FakeEngine:
 
     async def generate(self, request: GenerationRequest) -> list[Completion]:
         """Return one completion per seed, in the order of the seeds."""
+        if self.is_asleep:
+            raise RolloutError(f"generate for {request.uid}: the engine is asleep; call wake first")
         self.requests.append(request)
         self.in_flight += 1
         try:
@@ -57,15 +64,23 @@ class FakeEngine:
             self.in_flight -= 1
 
     async def update_weights(self, version: int, source: WeightSource) -> None:
-        self.version = version
+        self.version, self.has_weights = version, True
 
     async def pause(self) -> None: ...
 
     async def resume(self) -> None: ...
 
-    async def sleep(self) -> None: ...
+    async def sleep(self) -> None:
+        if self.is_asleep or self.in_flight:
+            why = "it is asleep already" if self.is_asleep else f"{self.in_flight} requests run"
+            raise RolloutError(f"sleep: {why}")
+        self.is_asleep, self.has_weights = True, False
 
-    async def wake(self) -> None: ...
+    async def wake(self) -> None:
+        if not self.is_asleep or not self.has_weights:
+            why = "its weights are gone" if self.is_asleep else "it is awake"
+            raise RolloutError(f"wake: {why}; expected a sleeping engine that had an update")
+        self.is_asleep = False
 
     async def checksum(self) -> str:
         return f"fake-{self.version}"

@@ -138,6 +138,7 @@ class DeepSpeedBackend(ScoringBackend):
         training, objective = self._training, self._objective
         if training is None or objective is None:
             raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
+        self._require_state()
         together = group_batch(batch, self._group)
         whole = together.batch
         trajectories = whole.trajectories
@@ -319,6 +320,7 @@ class DeepSpeedBackend(ScoringBackend):
         Raises:
             CheckpointError: the optimizer's state cannot be written.
         """
+        self._require_state()
         save_training(folder, self._training, self._model, self._ranks)
 
     def load(self, folder: Path) -> None:
@@ -328,6 +330,7 @@ class DeepSpeedBackend(ScoringBackend):
             CheckpointError: a file is missing or damaged, or belongs to another model or optimizer, or stage 0 meets
                 the files of stages 1 to 3.
         """
+        self._require_state()
         load_training(folder, self._training, self._model, self._ranks)
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
@@ -340,6 +343,7 @@ class DeepSpeedBackend(ScoringBackend):
             ConfigError: ``ema`` is true and the role keeps no moving average.
             PluginError: ``ema`` is true and the role is not trained.
         """
+        self._require_state()
         if ema and self._spec.ema_decay is None:
             raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
         with self._holding_average() if ema else nullcontext():
@@ -351,22 +355,28 @@ class DeepSpeedBackend(ScoringBackend):
             raise PluginError(f"the {self._spec.role} is not trained and has no moving average")
         return self._training.holding_average()
 
-    def offload(self) -> None:
-        """Move weights and training state from the GPU to the host; on a CPU do nothing."""
-        if self._device.type == "cuda" and self._offloading is None:
-            assert self._scoring is not None, "setup comes first"
-            self._offloading = Offloading(self._scoring, self._model, self._device)
-            self._offloading.offload()
+    def offload(self, *, weights: bool = True) -> None:
+        """Move the state of training to host memory and, with ``weights``, the model."""
+        assert self._scoring is not None, "setup comes first"
+        assert self._open is not None
+        if self._offloading is None:
+            self._offloading = Offloading(self._scoring, self._open.model, self._device)
+        self._offloading.offload(weights=weights)
+        self._state_is_out = True
+        self._weights_are_out = self._weights_are_out or weights
 
-    def reload(self) -> None:
-        """Move everything that ``offload`` moved back to the GPU."""
+    def reload(self, *, state: bool = True) -> None:
+        """Move back what ``offload`` moved, or weights alone."""
         if self._offloading is not None:
-            self._offloading.reload()
-            self._offloading = None
+            self._offloading.reload(state=state)
+        self._weights_are_out = False
+        self._state_is_out = self._state_is_out and not state
 
     def close(self) -> None:
         """Drop model and training state. The process group stays, because DeepSpeed keeps using it."""
         if self._scoring is not None:
             self._scoring.close()
+        if self._offloading is not None:
+            self._offloading.close()
         self._training = self._scoring = self._offloading = None
         self._open = self._objective = None

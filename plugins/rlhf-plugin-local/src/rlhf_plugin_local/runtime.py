@@ -79,6 +79,12 @@ class LocalRole:
     async def export(self, folder: Path, *, ema: bool = False) -> None:
         await self._call(lambda: self._backend.export(folder, ema=ema))
 
+    async def offload(self, *, weights: bool = True) -> None:
+        await self._call(lambda: self._backend.offload(weights=weights))
+
+    async def reload(self) -> None:
+        await self._call(self._backend.reload)
+
     async def _call(self, call: Callable[[], Result]) -> Result:
         if self._thread is None:
             return call()
@@ -123,6 +129,9 @@ class LocalRuntime:
     async def _start_engine(self, spec: RuntimeSpec, plugins: Plugins) -> Engine | None:
         if spec.engine is None or spec.engine_spec is None:
             return None
+        for name in spec.moving_roles:
+            # The engine is given weights as it starts, and needs the room of everything else.
+            self._backends[name].offload(weights=False)
         engine: Engine = plugins.build(spec.engine)
         self._engine = engine
         policy = self._backends["policy"]

@@ -43,6 +43,7 @@ from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
+from rlhf_torch.training.host_memory import HostMemory
 from rlhf_torch.training.state_files import load_state, save_state
 from rlhf_torch.training.trained_parts import trained_parts
 from rlhf_torch.training.updater import Updater
@@ -58,6 +59,8 @@ class TorchBackend(ScoringBackend):
         self._device = choose_device(config.device)
         self._updater: Updater | None = None
         self._objective: BuiltObjective | None = None
+        self._state_out = HostMemory(self._device)
+        self._weights_out = HostMemory(self._device)
 
     def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
         """Load the model, make the optimizer.
@@ -102,6 +105,7 @@ class TorchBackend(ScoringBackend):
         """Do one optimizer step; a gradient that is not finite is dropped and counted."""
         if self._updater is None:
             raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
+        self._require_state()
         trajectories = batch.trajectories
         seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
@@ -207,9 +211,11 @@ class TorchBackend(ScoringBackend):
         return self._model.checksum()
 
     def save(self, folder: Path) -> None:
+        self._require_state()
         save_state(folder, self._model, self._updater)
 
     def load(self, folder: Path) -> None:
+        self._require_state()
         load_state(folder, self._model, self._updater)
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
@@ -218,6 +224,7 @@ class TorchBackend(ScoringBackend):
         Raises:
             ConfigError: ``ema`` is asked for and none is kept.
         """
+        self._require_state()
         averages = self._updater.ema if self._updater is not None else {}
         if ema and not averages:
             raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
@@ -230,24 +237,27 @@ class TorchBackend(ScoringBackend):
                 trust_remote_code=self._spec.trust_remote_code,
             )
 
-    def offload(self) -> None:
-        """Move weights and optimizer state to the host; a shared base moves for all of its roles. Nothing to do on a
-        CPU."""
-        if self._device.type == "cpu":
-            return
+    def offload(self, *, weights: bool = True) -> None:
+        """Move the state of training to host memory and, with ``weights``, the model; a base that roles share moves
+        once."""
         if self._updater is not None:
-            self._updater.offload()
-        self._model.to("cpu")
-        torch.cuda.empty_cache()
+            self._state_out.take(self._updater.state())
+            self._state_is_out = True
+        if weights and self._open is not None:
+            model = self._open.model
+            self._weights_out.take([*model.parameters(), *model.buffers()])
+            self._weights_are_out = True
 
-    def reload(self) -> None:
-        """Undo ``offload``."""
-        if self._device.type == "cpu":
-            return
-        self._model.to(self._device)
-        if self._updater is not None:
-            self._updater.reload(self._device)
+    def reload(self, *, state: bool = True) -> None:
+        """Move back what ``offload`` moved, or the weights alone."""
+        self._weights_out.give_back()
+        self._weights_are_out = False
+        if state:
+            self._state_out.give_back()
+            self._state_is_out = False
 
     def close(self) -> None:
         """Drop model and optimizer."""
         self._updater = self._open = self._objective = None
+        self._state_out.close()
+        self._weights_out.close()

@@ -13,6 +13,7 @@ from ...capabilities import (
     SERVES_ADAPTERS,
     SERVES_FOUR_BITS,
     SHARES_WEIGHTS,
+    SLEEP,
     Chosen,
 )
 from ...contracts.backend import Aggregation
@@ -52,6 +53,7 @@ def features_of(run: RunConfig, selections: Selections) -> frozenset[str]:
         "supervised_data": bool(run.supervised.data),
         "teacher": run.algo.teacher.path is not None,
         "images": bool(selections["model.vision"]),
+        SLEEP: run.runtime.sleep != "never" and not run.rollout.max_staleness,
     }
     return frozenset(name for name, present in found.items() if present)
 

@@ -50,6 +50,7 @@ class RankActor(Actor):
         self._backend: TrainBackend | None = None
         self._links = RankLinks()
         self._port: HeldPort | None = None
+        self._weights_are_out = False
 
     async def meeting(self) -> RankMeeting:
         """Return the address and port at which the ranks form their process group.
@@ -138,6 +139,28 @@ class RankActor(Actor):
         """
         return self._ready.train_step(replace(columns, trajectories=trajectories), plan)
 
+    async def offload(self, weights: bool) -> None:
+        """Move the state of training to host memory and, with ``weights``, the model."""
+        self._ready.offload(weights=weights)
+        self._weights_are_out = self._weights_are_out or weights
+
+    async def reload(self) -> None:
+        """Move back what ``offload`` moved."""
+        self._ready.reload()
+        self._weights_are_out = False
+
+    @contextmanager
+    def _weights_here(self) -> Iterator[None]:
+        """Have the weights on the device inside of the context: an engine may start anew while its roles are out."""
+        if not self._weights_are_out:
+            yield
+            return
+        self._ready.reload(state=False)
+        try:
+            yield
+        finally:
+            self._ready.offload()
+
     async def publish(self, keep: bool) -> list[ray.ObjectRef[PackedBucket]]:
         """Put the weights into the object store, bucket by bucket, and return the references.
 
@@ -145,9 +168,10 @@ class RankActor(Actor):
             keep: False on all ranks but one: they take part in gathering each bucket, and put nothing into the store.
         """
         references = []
-        for bucket in self._ready.buckets():
-            if keep:
-                references.append(ray.put(pack(bucket)))
+        with self._weights_here():
+            for bucket in self._ready.buckets():
+                if keep:
+                    references.append(ray.put(pack(bucket)))
         return references
 
     async def plan_weights(self, bucket_bytes: int) -> Offer:
@@ -180,7 +204,8 @@ class RankActor(Actor):
 
         Without links this rank only takes part in gathering the weights.
         """
-        return await self._links.send(version, names, self._ready.buckets())
+        with self._weights_here():
+            return await self._links.send(version, names, self._ready.buckets())
 
     async def break_link(self, name: str, reason: str) -> None:
         """End the waits at all ends of a link, also while this rank sends weights by the link."""

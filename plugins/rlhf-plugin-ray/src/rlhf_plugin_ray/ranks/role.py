@@ -233,6 +233,14 @@ class RayRole:
         path = folder.resolve()
         await self._on_all(method, lambda _, actor: getattr(actor, method).remote(path, *arguments))
 
+    async def offload(self, *, weights: bool = True) -> None:
+        """Have the ranks move the state of training to host memory and, with ``weights``, the model."""
+        await self._on_all("offload", lambda _, actor: actor.offload.remote(weights))
+
+    async def reload(self) -> None:
+        """Have the ranks move back what ``offload`` moved."""
+        await self._on_all("reload", lambda _, actor: actor.reload.remote())
+
     def weights(self) -> RoleWeights:
         """Return a handle of the ranks' weights. ``delivery`` brings the weights from the ranks to the engines."""
         return RoleWeights(self)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_core import PluginError
 from rlhf_core.contracts import Statistic, TopTokens, TrajectoryColumns
 
 from ..models.modeling import CausalLM
@@ -18,11 +19,30 @@ class ScoringBackend:
     """The calls of ``TrainBackend`` that need no gradient, by the role that ``setup`` of a subclass has opened."""
 
     _open: OpenRole | None = None
+    _weights_are_out = False
+    """True between ``offload`` and ``reload``: no tensor of the model may be touched, not even read."""
+    _state_is_out = False
+    """True between ``offload`` and ``reload``: neither may the state of training."""
 
     @property
     def _role(self) -> OpenRole:
         assert self._open is not None, "setup comes first"
+        if self._weights_are_out:
+            raise PluginError(
+                "the model is in host memory since offload; expected reload before other calls"
+            )
         return self._open
+
+    def _require_state(self) -> None:
+        """Raise if the state of training is out.
+
+        Raises:
+            PluginError: it is.
+        """
+        if self._state_is_out:
+            raise PluginError(
+                "the state of training is in host memory since offload; expected reload before other calls"
+            )
 
     @property
     def _model(self) -> RoleModel:

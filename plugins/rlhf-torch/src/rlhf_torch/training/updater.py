@@ -7,7 +7,7 @@ than half a bfloat16 step, and adding them to bfloat16 weights would change noth
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,6 @@ class Updater:
         self.peak_lrs = peak_lrs(self.optimizer)
         self.updates = 0
         """Number of updates asked for so far, skipped ones included, so that the schedule follows the plan."""
-        self._offloaded: list[tuple[str, str]] = []
         self.ema: dict[str, Tensor] = {}
         if spec.ema_decay is not None:
             self.ema = {name: master.detach().clone() for name, master in self.masters.items()}
@@ -121,31 +120,15 @@ class Updater:
             masters: list[Tensor] = [self.masters[name] for name in self.copied]
             torch._foreach_copy_(list(self.copied.values()), masters)
 
-    def offload(self) -> None:
-        """Move optimizer state, float32 copies and the moving average to the host."""
-        host = torch.device("cpu")
+    def state(self) -> Iterator[Tensor]:
+        """Yield every tensor beside the weights: float32 copies, optimizer state, moving average."""
         for name, master in self.masters.items():
-            for key, value in self.optimizer.state.get(master, {}).items():
-                # State that the optimizer itself keeps on the host (AdamW's step count) stays there on reload too.
-                if isinstance(value, Tensor) and value.device != host:
-                    self._offloaded.append((name, key))
             if name in self.copied:
-                master.data = master.data.to(host)
-        self._move_state(host)
-
-    def reload(self, device: torch.device) -> None:
-        """Move back to ``device`` all that ``offload`` moved away."""
-        for name in self.copied:
-            master = self.masters[name]
-            master.data = master.data.to(device)
-        self._move_state(device)
-        self._offloaded.clear()
-
-    def _move_state(self, device: torch.device) -> None:
-        for name, key in self._offloaded:
-            state = self.optimizer.state[self.masters[name]]
-            state[key] = state[key].to(device)
-        self.ema = {name: average.to(device) for name, average in self.ema.items()}
+                yield master
+            for value in self.optimizer.state.get(master, {}).values():
+                if isinstance(value, Tensor):
+                    yield value
+        yield from self.ema.values()
 
 
 def _master_of(weight: nn.Parameter) -> nn.Parameter:

@@ -1,0 +1,143 @@
+"""Engine and roles on the same accelerators, one after the other.
+
+While roles compute the engine sleeps; while it generates they are in host memory. Between the two the new weights are
+delivered to the sleeping engine, which takes back the memory of its weights alone, and the rest when it wakes. What
+nothing needs is not moved: a checkpoint after a step finds the roles where the step left them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...contracts.engine import Engine, WeightSync
+from ...contracts.runtime import RoleHandle
+from ...durable.faults import fault_point
+from ...learning.roles import POLICY
+
+PHASES = ("sleep_s", "reload_s", "offload_s", "wake_s")
+"""Timings of a step whose engine sleeps, in their order: since the end of the step before."""
+
+
+class Sleeping:
+    """Has the engine awake or the roles loaded, as the caller says; without ``moving`` both are there all the time.
+
+    Args:
+        moving: names of the roles that leave while the engine generates.
+        adapted: True: the policy is an adapter beside a base, whose weights other roles may compute with too.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        roles: Mapping[str, RoleHandle],
+        moving: Sequence[str] = (),
+        *,
+        adapted: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._roles = roles
+        self._moving = tuple(moving)
+        self._adapted = adapted
+        self._awake = True
+        self._has_weights = True
+        """Whether the engine has had weights since it fell asleep, without which it must not wake."""
+        self._loaded: bool | None = None
+        """None: at the start the runtime may have moved out what the engine's start needs no room for."""
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def on(self) -> bool:
+        """Whether engine and roles take their memory one after the other."""
+        return bool(self._moving)
+
+    async def for_engine(self, version: int) -> None:
+        """Return when the engine may generate, with the policy's weights, which are ``version``."""
+        if not self.on:
+            return
+        if not self._awake and not self._has_weights:
+            await self.deliver(version)
+        if self._loaded is not False:
+            with self._timed("offload_s"):
+                for name in self._moving:
+                    await self._roles[name].offload(weights=self._leaves_whole(name))
+            self._loaded = False
+        if not self._awake:
+            with self._timed("wake_s"):
+                await self._engine.wake()
+            self._awake = True
+
+    async def for_roles(self, step: int) -> None:
+        """Return when the roles may compute. Nothing may be in flight in the engine."""
+        if not self.on:
+            return
+        if self._awake:
+            with self._timed("sleep_s"):
+                await self._engine.sleep()
+            self._awake = self._has_weights = False
+            fault_point("asleep", step)
+        if self._loaded is not True:
+            with self._timed("reload_s"):
+                for name in self._moving:
+                    await self._roles[name].reload()
+            self._loaded = True
+
+    async def deliver(self, version: int) -> WeightSync | None:
+        """Hand the policy's weights to the engine, asleep or not. The roles are loaded."""
+        synced = await self._engine.update_weights(version, self._roles[POLICY].weights())
+        self._has_weights = True
+        return synced
+
+    def saved(
+        self, roles: Mapping[str, RoleHandle], step: int
+    ) -> Mapping[str, RoleHandle | LoadedRole]:
+        """Return the roles as those who write or read their files see them: loaded before each call."""
+        if not self.on:
+            return roles
+        return {name: LoadedRole(self, role, step) for name, role in roles.items()}
+
+    def take_seconds(self) -> dict[str, float]:
+        """Return the seconds of each phase since the last call; empty where nothing sleeps."""
+        if not self.on:
+            return {}
+        taken, self._seconds = self._seconds, {}
+        return {phase: taken.get(phase, 0.0) for phase in PHASES}
+
+    def _leaves_whole(self, name: str) -> bool:
+        """Return True if the role's weights move too: the engine does not compute with them."""
+        if not self._engine.shares_weights:
+            return True
+        return name != POLICY and not self._adapted
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRole:
+    """The files of a role, which is loaded before they are read or written."""
+
+    sleeping: Sleeping
+    role: RoleHandle
+    step: int
+
+    async def save(self, folder: Path) -> None:
+        """Write the role's state."""
+        await self.sleeping.for_roles(self.step)
+        await self.role.save(folder)
+
+    async def load(self, folder: Path) -> None:
+        """Restore the role's state."""
+        await self.sleeping.for_roles(self.step)
+        await self.role.load(folder)
+
+    async def export(self, folder: Path, *, ema: bool = False) -> None:
+        """Write a plain Transformers folder."""
+        await self.sleeping.for_roles(self.step)
+        await self.role.export(folder, ema=ema)
