@@ -80,6 +80,7 @@ def spec(folder: Path) -> EngineSpec:
         max_length=1000,
         max_concurrency=64,
         eos_token_ids=(EOS,),
+        sleeps=True,
     )
 
 

@@ -51,6 +51,13 @@ def test_tokens_that_stand_for_images_have_no_probability(spec, make_request):
     assert sampling_params(make_request((5,)), 1, 4, spec).logit_bias is None
 
 
+@pytest.mark.parametrize(("sleeps", "on_cpu"), [(True, False), (True, True), (False, False)])
+def test_an_engine_that_will_sleep_is_started_so_that_it_can(spec, sleeps, on_cpu):
+    args = engine_args(replace(spec, sleeps=sleeps), VllmEngineConfig(), on_cpu=on_cpu)
+
+    assert args.enable_sleep_mode == (sleeps and not on_cpu)
+
+
 def test_without_an_adapter_there_is_no_room_for_one(spec):
     assert not engine_args(spec, VllmEngineConfig(), on_cpu=True).enable_lora
 

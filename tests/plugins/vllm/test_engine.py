@@ -10,6 +10,7 @@ import torch
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Stop
+from rlhf_core.weights import weights_digest
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
@@ -236,6 +237,45 @@ def test_a_cancelled_call_leaves_nothing_running(engine, run, make_request):
         return await engine.generate(make_request((5,)))
 
     assert len(run(work())) == 1
+
+
+def test_a_sleeping_engine_takes_new_weights_and_wakes_with_them(
+    engine, run, plain, state, source_of, make_request
+):
+    """The update comes while vLLM's scheduler is stopped and the memory of its cache is away."""
+    changed = perturbed(state)
+    prompt = (5, 9, 11)
+
+    async def work():
+        await engine.update_weights(0, source_of(state))
+        before = await engine.generate(make_request(prompt))
+        await engine.sleep()
+        await engine.update_weights(1, source_of(changed))
+        asleep = await engine.checksum()
+        with pytest.raises(RolloutError, match="the engine is asleep"):
+            await engine.generate(make_request(prompt))
+        await engine.wake()
+        after = await engine.generate(make_request(prompt))
+        await engine.sleep()  # a second round, without an update: level 1 keeps the weights
+        await engine.wake()
+        again = await engine.generate(make_request(prompt))
+        digests = asleep, await engine.checksum()
+        await engine.update_weights(2, source_of(state))
+        return before, after, again, digests
+
+    before, after, again, digests = run(work())
+
+    assert digests == (weights_digest(changed.items()),) * 2
+    assert set(after[0].weight_version.tolist()) == {1}
+    assert after[0].logprobs.tolist() != before[0].logprobs.tolist()
+    assert again[0].logprobs.tolist() == after[0].logprobs.tolist()
+    original = {name: tensor.clone() for name, tensor in plain.state_dict().items()}
+    plain.load_state_dict(changed)
+    expected = expected_logprobs(plain, prompt, after[0].token_ids)
+    plain.load_state_dict(original)
+    torch.testing.assert_close(
+        torch.from_numpy(after[0].logprobs.copy()), expected, atol=1e-4, rtol=0
+    )
 
 
 def test_start_is_refused_twice(engine, run, spec, state, source_of):

@@ -98,6 +98,9 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
     cache_gib = CPU_CACHE_GIB if on_cpu and config.kv_cache_gib is None else config.kv_cache_gib
     if cache_gib is not None:
         arguments["kv_cache_memory_bytes"] = int(cache_gib * GIB)
+    # vLLM's build for CPUs refuses the argument; its workers keep their memory.
+    if spec.sleeps and not on_cpu:
+        arguments["enable_sleep_mode"] = True
     if on_cpu:
         # After one chunk of a prompt vLLM resets the request's random generator, which a generator on a CPU cannot do.
         arguments["enable_chunked_prefill"] = False

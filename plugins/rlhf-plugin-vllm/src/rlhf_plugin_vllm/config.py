@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, field_validator
 
 from rlhf_core import Config
+from rlhf_core.capabilities import SLEEP
 
 OURS = {
     "model": "--model.path",
@@ -30,7 +33,7 @@ OURS = {
     "max_lora_rank": "nothing: the rank is the adapter's",
     "lora_dtype": "nothing: an adapter is served in the trainer's dtype",
     "lora_target_modules": "nothing: all linear layers are ready for an adapter",
-    "enable_sleep_mode": "nothing: a run keeps its engine in memory all the time",
+    "enable_sleep_mode": "--runtime.sleep",
 }
 """Arguments of vLLM that this engine sets itself, and for each the option to use instead."""
 
@@ -67,6 +70,11 @@ class VllmEngineConfig(Config):
         le=16384,
         description="size of one bucket of weights, which is copied and handed over at once, in MiB",
     )
+    sleep_level: Literal[1, 2] = Field(
+        1,
+        description="memory of the weights while the engine sleeps (runtime.sleep): 1 copies them to host memory, 2 "
+        "drops them, since each wake follows an update; not with an adapter that is served beside its base",
+    )
     portion: int = Field(
         32,
         ge=1,
@@ -81,6 +89,10 @@ class VllmEngineConfig(Config):
         {},
         description="any other argument of vLLM's AsyncEngineArgs by its Python name, such as tensor_parallel_size",
     )
+
+    def needed_by_options(self) -> frozenset[str]:
+        """Return the need of a run that may sleep where the level is not the default."""
+        return frozenset({SLEEP}) if self.sleep_level != 1 else frozenset()
 
     @field_validator("args")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,8 +17,9 @@ from . import compat, processes
 from .arguments import engine_args, environment
 from .config import VllmEngineConfig
 from .images.measuring import images_measured
-from .requests import completion, require_same_prompt, sampling_params
+from .requests import cancel_all, completion, require_same_prompt, sampling_params
 from .rope_limit import check_length
+from .sleeping import VllmSleep, sleep_level
 from .weights.adapter_versions import AdapterVersions
 from .weights.model_updates import ModelUpdates
 from .weights.sender import WeightSender
@@ -71,6 +72,7 @@ class VllmEngine:
         self._llm: AsyncLLM
         self._workers: Workers
         self._updates: Updates
+        self._sleep: VllmSleep
         self._family: list[psutil.Process] = []
         self._vocab_size = 0
         self._version = 0
@@ -111,8 +113,10 @@ class VllmEngine:
             from .images.prompts import ImagePrompts
 
             self._images = ImagePrompts(spec, spec.vision)
+        level = sleep_level(spec, self._config)
         self._llm = self._launch(spec)
         self._workers = Workers(self._llm)
+        self._sleep = VllmSleep(self._workers, level)
         self._updates = (
             ModelUpdates(self._workers, self._sender)
             if spec.adapter_rank is None
@@ -187,7 +191,7 @@ class VllmEngine:
                 raise RolloutError(f"request {request.uid}: the engine was closed") from None
             raise
         finally:
-            await _cancel(tasks)
+            await cancel_all(tasks)
             self._tasks.difference_update(tasks)
 
     async def update_weights(self, version: int, source: WeightSource) -> WeightSync:
@@ -207,7 +211,8 @@ class VllmEngine:
         self, version: int, update: Callable[[], Awaitable[Result]]
     ) -> Result:
         """Make an update, and return what it returns."""
-        self._require("update_weights", VllmState.SERVING, VllmState.PAUSED, VllmState.INCOMPLETE)
+        states = VllmState.SERVING, VllmState.PAUSED, VllmState.ASLEEP, VllmState.INCOMPLETE
+        self._require("update_weights", *states)
         changes_running = self._updates.changes_running
         if changes_running and self._state is VllmState.SERVING and self._versions:
             raise RolloutError(
@@ -217,10 +222,12 @@ class VllmEngine:
         state = VllmState.SERVING if self._state is VllmState.INCOMPLETE else self._state
         self._state = VllmState.INCOMPLETE
         try:
+            await self._sleep.take_weights_back()
             told = await update()
         except Exception as error:  # vLLM wraps a worker's error in various classes
             raise RolloutError(f"update_weights: {reason(error)}") from error
         self._version = version
+        self._sleep.was_updated()
         if changes_running:
             await self._forget_prefixes()
         self._state = state
@@ -239,7 +246,7 @@ class VllmEngine:
         await self._llm.resume_generation()
 
     async def sleep(self) -> None:
-        """Empty the prefix cache and refuse requests until ``wake``. Weights and KV cache stay where they are.
+        """Give memory back if ``EngineSpec.sleeps`` asked for it, and refuse requests until ``wake``.
 
         Raises:
             RolloutError: requests are running, or the engine is not serving.
@@ -249,12 +256,17 @@ class VllmEngine:
             raise RolloutError(
                 f"sleep while {len(self._versions)} sequences are being written ({self._names()}); wait for them first"
             )
-        await self._llm.reset_prefix_cache()
+        await self._sleep.fall_asleep()
         self._state = VllmState.ASLEEP
 
     async def wake(self) -> None:
-        """Undo ``sleep``."""
+        """Undo ``sleep``.
+
+        Raises:
+            RolloutError: sleep dropped the weights, and no update has come since.
+        """
         self._require("wake", VllmState.ASLEEP)
+        await self._sleep.wake()
         self._state = VllmState.SERVING
 
     async def checksum(self) -> str | None:
@@ -268,7 +280,8 @@ class VllmEngine:
             RolloutError: a parameter was replaced since the last update, workers serve different weights, or the slot
                 of an adapter holds more than its factors.
         """
-        self._require("checksum", VllmState.SERVING, VllmState.PAUSED)
+        self._require("checksum", VllmState.SERVING, VllmState.PAUSED, VllmState.ASLEEP)
+        self._sleep.require_weights("checksum")
         try:
             reports = await self._updates.served()
         except Exception as error:  # vLLM wraps a worker's error in various classes
@@ -280,10 +293,10 @@ class VllmEngine:
         started = self._state not in (VllmState.NEW, VllmState.CLOSED)
         self._state = VllmState.CLOSED
         if started:
-            await _cancel(self._tasks)
+            await cancel_all(self._tasks)
             self._llm.shutdown(timeout=processes.GRACE_S)
             processes.end(self._family)
-            del self._llm, self._workers, self._updates
+            del self._llm, self._workers, self._updates, self._sleep
         self._sender.close()
         if self._images is not None:
             self._images.close()
@@ -383,11 +396,3 @@ class VllmEngine:
         names: Sequence[str] = list(self._versions)
         more = f" and {len(names) - most} more" if len(names) > most else ""
         return ", ".join(names[:most]) + more
-
-
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and return when none of them runs any more."""
-    pending = list(tasks)
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
