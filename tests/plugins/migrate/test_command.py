@@ -67,8 +67,9 @@ def test_nothing_is_overwritten_and_nothing_is_written_in_part(run, workspace, t
 
 def test_strict_fails_for_what_has_no_equivalent(run, workspace):
     assert run("--strict", "--", *LINE).code == 0
-    assert run("--strict", "--", *LINE, "--ds.enable_sleep", output="a.toml").code == 1
-    assert run("--", *LINE, "--ds.enable_sleep", output="b.toml").code == 0
+    missing = ("--actor.aux_loss_coef", "0.01")
+    assert run("--strict", "--", *LINE, *missing, output="a.toml").code == 1
+    assert run("--", *LINE, *missing, output="b.toml").code == 0
 
 
 def test_an_unknown_flag_is_reported_with_the_nearest_one(run, workspace):

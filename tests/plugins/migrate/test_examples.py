@@ -32,6 +32,7 @@ def test_rlhf_train_accepts_the_result(example, name, capsys):
 def test_ppo_with_a_reward_model_on_shared_gpus(example, workspace):
     config = example("ppo_hybrid.sh").config
 
+    assert config["runtime"]["sleep"] == "always"
     assert config["algo"]["advantage"] == {"estimator": "gae", "gae": {"lambda_": 1.0}}
     assert config["runtime"]["ray"] == {
         "engines": 8,

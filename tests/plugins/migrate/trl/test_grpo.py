@@ -283,3 +283,17 @@ def test_the_inverse_root_keeps_its_timescale(grpo, more, timescale):
     assert settings["actor.lr_schedule"] == "inverse_sqrt"
     assert settings.get("actor.inverse_sqrt.timescale") == timescale
     assert "actor.min_lr_ratio" not in settings
+
+
+def test_an_engine_on_the_trainers_gpu_sleeps_if_it_did(grpo):
+    settings, rows = grpo("use_vllm: true\nvllm_enable_sleep_mode: true")
+
+    assert settings["runtime.sleep"] == "always"
+    assert rows["vllm_enable_sleep_mode: True"].status is Status.DIFFERS
+
+
+def test_an_engine_of_its_own_does_not_sleep(grpo):
+    settings, rows = grpo("use_vllm: true\nvllm_mode: server\nvllm_enable_sleep_mode: true")
+
+    assert "runtime.sleep" not in settings
+    assert rows["vllm_enable_sleep_mode: True"].status is Status.NOTHING

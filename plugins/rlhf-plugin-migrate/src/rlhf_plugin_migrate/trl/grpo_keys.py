@@ -93,7 +93,7 @@ _LINES: tuple[Line, ...] = (
     ("vllm_tensor_parallel_size", WHOLE, 1,
      Rule("engine.vllm.args.tensor_parallel_size", "runtime.ray.gpus_per.engine")),
     ("vllm_max_model_length", WHOLE, None, Rule("rollout.max_length", "data.max_prompt_tokens")),
-    ("vllm_enable_sleep_mode", SWITCH, False, Missing("nothing sleeps: trainer and engine keep their memory")),
+    ("vllm_enable_sleep_mode", SWITCH, False, Rule("runtime.sleep")),
     ("vllm_model_impl", TEXT, "vllm", Missing("set it with engine.vllm.args.model_impl", off=("vllm",))),
     ("sync_ref_model", SWITCH, False, REFERENCE),
     ("reward_weights", TEXT, None, Rule()),

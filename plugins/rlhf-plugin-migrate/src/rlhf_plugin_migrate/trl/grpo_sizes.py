@@ -27,7 +27,10 @@ def set_components(source: SourceOptions, out: Outcome, processes: int) -> str:
             out.set("runtime.ray.ranks.reference", processes, "beta")
     if not source.flag("use_vllm"):
         out.nothing("use_vllm", "off: the engine embedded generates on the trainer's own weights")
-        for name in ("vllm_mode", "vllm_gpu_memory_utilization", "vllm_tensor_parallel_size"):
+        for name in (
+            *("vllm_mode", "vllm_gpu_memory_utilization"),
+            *("vllm_tensor_parallel_size", "vllm_enable_sleep_mode"),
+        ):
             out.nothing(name, "TRL reads it only with use_vllm")
         return backend
     out.set("engine.name", "vllm", "use_vllm")
@@ -56,7 +59,12 @@ def _set_engines(source: SourceOptions, out: Outcome, processes: int) -> None:
         out.set("engine.vllm.args.tensor_parallel_size", width, "vllm_tensor_parallel_size")
         if width > 1:
             out.set("runtime.ray.gpus_per.engine", width, "vllm_tensor_parallel_size")
+        out.nothing("vllm_enable_sleep_mode", "TRL reads it only with vllm_mode colocate")
         return
+    if source.flag("vllm_enable_sleep_mode"):
+        out.set("runtime.sleep", "always", "vllm_enable_sleep_mode")
+        how = "the trainer's state also leaves while the engine generates"
+        out.differs("vllm_enable_sleep_mode", how)
     if processes > 1:
         out.set("runtime.ray.engines", processes, "vllm_mode", comment="one on each GPU")
     else:

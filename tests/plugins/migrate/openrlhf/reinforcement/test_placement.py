@@ -97,3 +97,27 @@ def test_float16_becomes_bfloat16(outcome):
 )
 def test_gpus_of_a_reward_model_have_no_counterpart(outcome, flags, status):
     assert outcome(f"{flags} --reward.num_nodes 2")[1]["--reward.num_nodes 2"].status is status
+
+
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [
+        ("--vllm.enable_sleep --ds.enable_sleep", Status.MAPPED),
+        ("--vllm.enable_sleep", Status.DIFFERS),
+        ("--ds.enable_sleep", Status.DIFFERS),
+    ],
+)
+def test_engine_and_trainer_that_share_gpus_sleep_in_turn(outcome, flags, status):
+    """Either flag of OpenRLHF moves one of the two, ``runtime.sleep`` both."""
+    settings, rows = outcome(f"--vllm.num_engines 1 --train.colocate_all {flags}")
+
+    assert settings["runtime.sleep"] == "always"
+    assert {rows[flag].status for flag in flags.split()} == {status}
+
+
+@pytest.mark.parametrize("flags", ["", "--train.colocate_all --train.async_enable"])
+def test_an_engine_apart_from_the_trainer_does_not_sleep(outcome, flags):
+    settings, rows = outcome(f"--vllm.num_engines 1 --vllm.enable_sleep {flags}")
+
+    assert "runtime.sleep" not in settings
+    assert rows["--vllm.enable_sleep"].status is Status.NOTHING

@@ -8,6 +8,8 @@ from ..common.machine import set_backend
 from ..common.model_adapter import has_adapter
 from .algorithm import has_critic, has_reference
 
+SLEEP_FLAGS = ("vllm.enable_sleep", "ds.enable_sleep")
+"""Sleep of the engine, and of the trainer."""
 _ROLES = {"actor": "policy", "critic": "critic", "ref": "reference"}
 
 
@@ -80,11 +82,22 @@ def set_colocation(source: SourceOptions, out: Outcome) -> None:
         out.set("runtime.ray.engines", engines, "vllm.num_engines")
         _set_width(out, width)
     share = source.number("vllm.gpu_memory_utilization")
-    comment = ""
-    if hybrid and source.flag("vllm.enable_sleep"):
-        comment = "the trainer has to fit into the rest, since nothing sleeps"
-        out.differs("vllm.gpu_memory_utilization", comment)
-    out.set("engine.vllm.memory_share", share, "vllm.gpu_memory_utilization", comment=comment)
+    out.set("engine.vllm.memory_share", share, "vllm.gpu_memory_utilization")
+    _set_sleep(source, out, hybrid=hybrid)
+
+
+def _set_sleep(source: SourceOptions, out: Outcome, *, hybrid: bool) -> None:
+    """Have engine and trainer sleep in turn if either did; here both do, or neither."""
+    asked = [flag for flag in SLEEP_FLAGS if source.flag(flag)]
+    if not hybrid:
+        for flag in asked:
+            out.nothing(flag, "engines share no GPU with the trainer, so sleep would gain nothing")
+    elif asked:
+        out.set("runtime.sleep", "always", *asked)
+        if asked == ["vllm.enable_sleep"]:
+            out.differs(asked[0], "the trainer's state also leaves while the engine generates")
+        elif asked == ["ds.enable_sleep"]:
+            out.differs(asked[0], "the engine also sleeps while the trainer computes")
 
 
 def _set_width(out: Outcome, width: int) -> None:

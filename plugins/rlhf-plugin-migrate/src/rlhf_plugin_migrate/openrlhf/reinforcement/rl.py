@@ -20,6 +20,7 @@ from ..common import reasons as why
 from ..common.flags import DEEPSPEED, FILES, LIGER, Line, adapted, logged, table, trained
 
 _RANKS, _ENGINES, _COLOCATE = "runtime.ray.ranks.", "runtime.ray.engines", "runtime.ray.colocate"
+_SLEEP = "runtime.sleep"
 _ENGINE_GPUS, _ENGINE_TP = "runtime.ray.gpus_per.engine", "engine.vllm.args.tensor_parallel_size"
 _MICRO_BATCH = "train.max_tokens_per_micro_batch"
 _LENGTHS = (
@@ -119,7 +120,7 @@ _ROLLOUT: tuple[Line, ...] = (
      "enable_prefix_caching"),
     ("vllm.enforce_eager", SWITCH, False, To("engine.vllm.compile", convert=lambda value: not value, if_given=True),
      "enforce_eager"),
-    ("vllm.enable_sleep", SWITCH, False, why.SLEEP, "vllm_enable_sleep"),
+    ("vllm.enable_sleep", SWITCH, False, Rule(_SLEEP), "vllm_enable_sleep"),
     ("vllm.gpu_memory_utilization", NUMBER, 0.95, Rule("engine.vllm.memory_share"), "vllm_gpu_memory_utilization"),
 )
 
@@ -161,7 +162,7 @@ _TRAIN: tuple[Line, ...] = (
     ("train.num_episodes", WHOLE, 1, To("train.epochs"), "num_episodes"),
     ("train.max_epochs", WHOLE, 1, To("train.inner_epochs"), "max_epochs"),
     ("train.agent_func_path", TEXT, None, Rule("rollout.executor", "env.use"), "agent_func_path"),
-    ("ds.enable_sleep", SWITCH, False, why.SLEEP, "deepspeed_enable_sleep"),
+    ("ds.enable_sleep", SWITCH, False, Rule(_SLEEP), "deepspeed_enable_sleep"),
     ("ds.value_head_prefix", TEXT, "score", Rule("reward.reward_model.head"), "value_head_prefix"),
 )
 
