@@ -33,6 +33,9 @@ memory_share = 0.3
 
 [train]
 max_tokens_per_micro_batch = 8192
+
+[runtime]
+sleep = "never"
 """
 
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())

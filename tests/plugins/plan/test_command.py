@@ -513,3 +513,70 @@ def test_an_adapter_that_reads_weights_is_planned_as_full_training_and_said(
     assert [
         note for note in result["notes"] if "cannot be counted in a model without numbers" in note
     ]
+
+
+BIG = (
+    *("--engine.vllm.memory_share", "0.45", "--backend.torch.gradient_checkpointing", "true"),
+    *("--train.batch_size", "16", "--train.max_tokens_per_micro_batch", "20480"),
+    *("--prompt-tokens", "256", "--response-tokens", "1024"),
+)
+"""Full training of 7.6e9 parameters with float32 Adam, in updates of one micro-batch."""
+
+
+def test_a_run_that_only_fits_asleep_is_accepted_with_auto_and_refused_with_never(run):
+    """14 bytes of weights, copies and state and 4 of gradients a parameter, beside an engine's share of the GPU."""
+    fits, asleep = run(*BIG, "--runtime.sleep", "auto", model="qwen2.5-7b")
+    refused, awake = run(*BIG, model="qwen2.5-7b")
+
+    assert (fits, refused) == (0, 1)
+    assert asleep["sleep"]["on"]
+    assert not awake["sleep"]["on"]
+    phases = asleep["gpus"][0]["phases_gib"]
+    assert peak(asleep) == max(phase["asleep"] for phase in phases.values())
+    assert peak(awake) == pytest.approx(phases["training"]["awake"])
+    (problem,) = awake["problems"]
+    assert f"runtime.sleep is never, and with always it needs {peak(asleep):.1f}" in problem
+    assert ["--runtime.sleep", "always"] in [remedy["flags"] for remedy in awake["remedies"]]
+
+
+def test_the_moves_are_a_phase_of_the_step(run):
+    """Weights, copies and Adam's state leave and come back, and so do the engine's weights."""
+    _, result = run(*BIG, "--runtime.sleep", "always", model="qwen2.5-7b")
+
+    parameters = result["parameters"]["policy"]
+    seconds = 2 * parameters * (14 + 2) / 50e9
+    (phase,) = [one for one in result["phases"] if one["name"] == "sleep and wake"]
+    assert phase["limit_s"] == pytest.approx(seconds)
+    assert result["sleep"]["seconds"] == pytest.approx(seconds)
+
+
+def test_a_run_that_fits_does_not_sleep_by_itself(run):
+    _, result = run("--runtime.sleep", "auto")
+
+    assert result["sleep"] == {
+        "option": "auto",
+        "on": False,
+        "seconds": pytest.approx(1.0, abs=0.1),
+    }
+    assert "sleep and wake" not in {phase["name"] for phase in result["phases"]}
+
+
+def test_the_peaks_of_each_phase_are_printed_with_and_without_sleep(
+    tmp_path, config_text, config_file, capsys
+):
+    path = tmp_path / "run.toml"
+    path.write_text(config_text)
+    words = ["--model-config", str(config_file("qwen2.5-7b")), *BIG, "--runtime.sleep", "auto"]
+
+    assert plan(["-c", str(path), *words]) == 0
+
+    text = capsys.readouterr().out
+    for phase in ("start", "generating", "delivering weights", "training"):
+        assert re.search(rf"^{phase} +\d+\.\d +\d+\.\d$", text, re.MULTILINE)
+    assert "runtime.sleep is auto: engine and roles take turns" in text
+    assert "at 50 GB/s to host memory (assumed)" in text
+
+
+def test_always_is_refused_where_the_engine_has_gpus_of_its_own(run):
+    with pytest.raises(ConfigError, match="no role shares a GPU with an engine"):
+        run(*CLUSTER, "--runtime.ray.colocate", "policy", "--runtime.sleep", "always")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
+from rlhf_core.capabilities import PLANS_MEMORY
 
 
 @hookimpl
@@ -13,7 +14,8 @@ def rlhf_commands() -> list[Component[Any]]:
     return [
         Component(
             name="plan",
-            factory="rlhf_plugin_plan.command:main",
+            factory="rlhf_plugin_plan.advice:COMMAND",
             summary="Predict memory and seconds of a run on given GPUs, and say whether it fits.",
+            provides=frozenset({PLANS_MEMORY}),
         )
     ]

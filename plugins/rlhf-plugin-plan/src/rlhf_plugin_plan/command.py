@@ -13,7 +13,7 @@ from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.contracts import RoleSpec
 
-from .machine.hardware import GPUS, find_gpu
+from .machine.hardware import GPUS, GpuSpec, find_gpu
 from .memory.placement import ClusterSize
 from .memory.roles import Workload
 from .model.activations import Precision
@@ -79,18 +79,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def predicted(more: Sequence[str]) -> tuple[PlannedRun, Prediction]:
         planned = read_run(replaced(words, more), plugins)
-        workload = _workload(planned, own.prompt_tokens, own.response_tokens)
-        configs = configs_of(planned, own.model_config)
-
-        def adapted(spec: RoleSpec, precision: Precision) -> AdapterCounts:
-            return models.counts(spec, configs[spec.role], precision)
-
-        shapes = shapes_of(configs)
-        workload = replace(
-            workload,
-            image_tokens=_image_tokens(planned, shapes["policy"], workload, own.image_tokens),
-        )
-        return planned, predict(planned, shapes, gpu, cluster, workload, adapted)
+        return planned, predicted_run(planned, models, gpu, cluster, own)
 
     planned, prediction = predicted([])
     found: list[Remedy] = []
@@ -102,6 +91,35 @@ def main(arguments: Sequence[str]) -> int:
     else:
         print(render(prediction, found))
     return 0 if prediction.fits else 1
+
+
+def predicted_run(
+    planned: PlannedRun,
+    models: AdaptedModels,
+    gpu: GpuSpec,
+    cluster: ClusterSize | None,
+    own: argparse.Namespace,
+) -> Prediction:
+    """Return the prediction of a run.
+
+    Args:
+        own: what ``parser`` reads.
+
+    Raises:
+        ConfigError: see ``prediction.predict``.
+    """
+    workload = _workload(planned, own.prompt_tokens, own.response_tokens)
+    configs = configs_of(planned, own.model_config)
+
+    def adapted(spec: RoleSpec, precision: Precision) -> AdapterCounts:
+        return models.counts(spec, configs[spec.role], precision)
+
+    shapes = shapes_of(configs)
+    workload = replace(
+        workload,
+        image_tokens=_image_tokens(planned, shapes["policy"], workload, own.image_tokens),
+    )
+    return predict(planned, shapes, gpu, cluster, workload, adapted)
 
 
 def replaced(words: Sequence[str], flags: Sequence[str]) -> list[str]:

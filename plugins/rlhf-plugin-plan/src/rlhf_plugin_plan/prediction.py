@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
@@ -21,9 +21,10 @@ from .memory.placement import (
     place,
 )
 from .memory.roles import Adapted, PlannedRole, Workload, planned_role
+from .memory.sleep import ProcessShares, SleepPeaks, sleep_peaks
 from .memory.training_memory import Parts, RoleMemory, role_memory
 from .model.configs import Shapes
-from .seconds.phases import Step, phases_of, step_of
+from .seconds.phases import Step, moves_phase, phases_of, step_of
 from .seconds.setting import Phase, Setting
 
 REWARD_MODEL = "reward_model:reward_model"
@@ -55,12 +56,35 @@ class GpuMemory:
     kind: GpuKind
     """The GPUs and their processes."""
     processes: tuple[ProcessMemory, ...]
-    """Memory of each process on one of these GPUs."""
+    """Memory of each process on one of these GPUs, if nothing sleeps."""
+    peaks: SleepPeaks | None = None
+    """Peaks with and without sleep; None: no role shares the GPU with an engine."""
+    sleeps: bool = False
+    """Whether engine and roles take turns."""
+
+    @property
+    def awake(self) -> float:
+        """Bytes in use on one of these GPUs, as the driver counts them, if nothing sleeps."""
+        return sum(process.total for process in self.processes)
 
     @property
     def total(self) -> float:
-        """Bytes in use on one of these GPUs, as the driver counts them."""
-        return sum(process.total for process in self.processes)
+        """Bytes in use on one of these GPUs at the run's worst moment."""
+        if self.sleeps and self.peaks is not None:
+            return max(self.peaks.asleep.values())
+        return self.awake
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepChoice:
+    """Decision of ``runtime.sleep``."""
+
+    option: str
+    """Value of the option."""
+    on: bool
+    """Whether the engine sleeps while roles compute."""
+    seconds: float
+    """Seconds of a step in which bytes move to host memory and back, if it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +99,8 @@ class Prediction:
     engine_memory: EngineMemory
     roles: Mapping[str, PlannedRole]
     gpus: tuple[GpuMemory, ...]
+    sleep: SleepChoice
+    """Option ``runtime.sleep``, and what it comes to."""
     phases: tuple[Phase, ...]
     """Phases of a step; empty if the KV cache has no room for one sequence."""
     step: Step
@@ -118,12 +144,8 @@ def predict(
     }
     adapter = roles["policy"].role.adapter
     served = engine.memory(policy, gpu, adapter.factors if adapter else 0)
-    gpus = tuple(
-        GpuMemory(
-            kind=kind,
-            processes=tuple(_process_memory(process, roles, served) for process in kind.processes),
-        )
-        for kind in placement.kinds
+    gpus, sleep = with_sleep(
+        tuple(_gpu_memory(kind, roles, served, engine) for kind in placement.kinds), planned, gpu
     )
     setting = Setting(
         planned=planned,
@@ -136,8 +158,10 @@ def predict(
         roles=roles,
     )
     phases = phases_of(setting) if served.kv_tokens >= workload.length else ()
+    if sleep.on and phases:
+        phases = (*phases, moves_phase(sleep.seconds))
     ahead = planned.run.rollout.max_staleness > 0 and not placement.colocated
-    problems = _problems(gpus, gpu, engine, served)
+    problems = _problems(gpus, gpu, engine, served, sleep)
     return Prediction(
         gpu=gpu,
         shapes=shapes,
@@ -147,6 +171,7 @@ def predict(
         engine_memory=served,
         roles=roles,
         gpus=gpus,
+        sleep=sleep,
         phases=phases,
         step=step_of(phases, overlaps=ahead),
         problems=tuple(problems),
@@ -165,6 +190,69 @@ def require_sane(workload: Workload, longest: int) -> None:
             f"--prompt-tokens {workload.prompt_tokens} and --response-tokens {workload.response_tokens} together "
             f"exceed the longest sequence of the run, {longest} tokens"
         )
+
+
+def with_sleep(
+    gpus: tuple[GpuMemory, ...], planned: PlannedRun, gpu: GpuSpec
+) -> tuple[tuple[GpuMemory, ...], SleepChoice]:
+    """Return the GPUs with the decision of ``runtime.sleep``: ``auto`` sleeps where the run fits in no other way.
+
+    Raises:
+        ConfigError: ``always``, and no role shares a GPU with an engine.
+    """
+    option = planned.run.runtime.sleep
+    shared = [memory for memory in gpus if memory.peaks is not None]
+    if option == "always" and not shared:
+        raise ConfigError(
+            "runtime.sleep is always, but no role shares a GPU with an engine: its memory would be given back to "
+            "nobody. Leave --runtime.sleep out, or let them share: leave --runtime.ray.colocate out."
+        )
+    possible = bool(shared) and not planned.run.rollout.max_staleness
+    needed = any(memory.awake > gpu.memory for memory in shared)
+    on = option == "always" or (option == "auto" and possible and needed)
+    moved = max((memory.peaks.moved for memory in shared if memory.peaks is not None), default=0.0)
+    choice = SleepChoice(option=option, on=on, seconds=moved / (1e9 * gpu.host_gb_s))
+    return tuple(replace(memory, sleeps=on) for memory in gpus), choice
+
+
+def _gpu_memory(
+    kind: GpuKind,
+    roles: Mapping[str, PlannedRole],
+    served: EngineMemory,
+    engine: PlannedEngine,
+) -> GpuMemory:
+    processes = tuple(_process_memory(process, roles, served) for process in kind.processes)
+    shares = any(process.engine for process in kind.processes)
+    shares = shares and any(process.roles for process in kind.processes)
+    peaks = None
+    if shares and engine.modeled:
+        peaks = sleep_peaks(
+            [_shares(process) for process in processes],
+            shares_weights=engine.embedded and not engine.copies_weights,
+            keeps_in_host=engine.vllm is None or engine.vllm.sleep_level == 1,
+        )
+    return GpuMemory(kind=kind, processes=processes, peaks=peaks)
+
+
+def _shares(process: ProcessMemory) -> ProcessShares:
+    """Return the parts of a process by what becomes of them when engine and roles take turns."""
+    engine = {
+        name.removeprefix("engine: "): size
+        for name, size in process.parts.items()
+        if name.startswith("engine: ")
+    }
+    weights = sum(memory.resident.get("weights", 0.0) for memory in process.roles.values())
+    resident = sum(memory.resident_bytes for memory in process.roles.values())
+    work = max((memory.transient_bytes for memory in process.roles.values()), default=0.0)
+    fixed = sum(process.parts.get(name, 0.0) for name in ("CUDA context", "collectives"))
+    return ProcessShares(
+        fixed=fixed,
+        weights=weights,
+        state=resident - weights,
+        work=work,
+        engine=engine,
+        is_engine=not process.roles,
+    )
 
 
 def _process_memory(
@@ -210,13 +298,24 @@ def _process_memory(
 
 
 def _problems(
-    gpus: tuple[GpuMemory, ...], gpu: GpuSpec, engine: PlannedEngine, served: EngineMemory
+    gpus: tuple[GpuMemory, ...],
+    gpu: GpuSpec,
+    engine: PlannedEngine,
+    served: EngineMemory,
+    sleep: SleepChoice,
 ) -> list[str]:
-    problems = [
-        f"{memory.kind.name}: needs {memory.total / GIB:.1f} GiB a GPU, but {gpu.name} has {gpu.memory_gib:.1f}"
-        for memory in gpus
-        if memory.total > gpu.memory
-    ]
+    problems = []
+    for memory in gpus:
+        if memory.total <= gpu.memory:
+            continue
+        also = ""
+        if sleep.option == "never" and memory.peaks is not None:
+            asleep = max(memory.peaks.asleep.values()) / GIB
+            also = f"; runtime.sleep is never, and with always it needs {asleep:.1f}"
+        problems.append(
+            f"{memory.kind.name}: needs {memory.total / GIB:.1f} GiB a GPU, but {gpu.name} has "
+            f"{gpu.memory_gib:.1f}{also}"
+        )
     if engine.modeled and served.kv_tokens < engine.length:
         problems.append(
             f"engine: the KV cache has room for {served.kv_tokens} tokens, but a sequence of this run may have "

@@ -100,6 +100,8 @@ def _tried(flags: Flags, before: Prediction, again: Again) -> Remedy | None:
 
 def _sorts(planned: PlannedRun, adapters: Sequence[str]) -> Iterator[Sort]:
     """Yield the sorts of changes; adapters, which change what is learned, are the last."""
+    if planned.run.runtime.sleep == "never" and not planned.run.rollout.max_staleness:
+        yield Sort([("--runtime.sleep", "always")])
     yield from map(Sort, _without_adapters(planned))
     spec = planned.spec
     for role, section in (("policy", "actor"), ("critic", "critic")):

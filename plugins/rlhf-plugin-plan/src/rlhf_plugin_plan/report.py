@@ -19,6 +19,7 @@ def render(prediction: Prediction, remedies: Sequence[Remedy]) -> str:
     lines = [*_head(prediction), ""]
     for memory in prediction.gpus:
         lines += [*_memory(memory, prediction), ""]
+    lines += _sleep(prediction)
     if prediction.phases:
         lines += [*_times(prediction), ""]
     for note in prediction.notes:
@@ -50,6 +51,11 @@ def as_json(prediction: Prediction, remedies: Sequence[Remedy]) -> dict[str, Any
             "peak_gib": prediction.engine_memory.peak_bytes / GIB,
         },
         "gpus": [_gpu_json(memory) for memory in prediction.gpus],
+        "sleep": {
+            "option": prediction.sleep.option,
+            "on": prediction.sleep.on,
+            "seconds": prediction.sleep.seconds,
+        },
         "phases": [
             {
                 "name": phase.name,
@@ -75,6 +81,12 @@ def _gpu_json(memory: GpuMemory) -> dict[str, Any]:
         "name": memory.kind.name,
         "count": memory.kind.count,
         "peak_gib": memory.total / GIB,
+        "phases_gib": None
+        if memory.peaks is None
+        else {
+            phase: {"asleep": memory.peaks.asleep[phase] / GIB, "awake": awake / GIB}
+            for phase, awake in memory.peaks.awake.items()
+        },
         "processes": [
             {
                 "name": process.name,
@@ -136,6 +148,25 @@ def _memory(memory: GpuMemory, prediction: Prediction) -> Iterator[str]:
                 yield f"    {size / GIB:8.2f}  {name}"
         if small:
             yield f"    {small / GIB:8.2f}  less than 0.05 each"
+
+
+def _sleep(prediction: Prediction) -> Iterator[str]:
+    """Yield the peak of each phase with and without sleep, if the run could sleep, and what sleep costs."""
+    sleep = prediction.sleep
+    for memory in prediction.gpus:
+        peaks = memory.peaks
+        if peaks is None or (sleep.option == "never" and prediction.fits):
+            continue
+        yield f"{'peak of a GPU, GiB':24}{'asleep in turn':>16}{'nothing sleeps':>16}"
+        for phase, asleep in peaks.asleep.items():
+            yield f"{phase:24}{asleep / GIB:>16.1f}{peaks.awake[phase] / GIB:>16.1f}"
+        host = prediction.gpu.host_gb_s
+        yield (
+            f"sleep would move {peaks.moved / GIB:.1f} GiB a step, both ways counted: {sleep.seconds:.2f} s at "
+            f"{host:g} GB/s to host memory (assumed)"
+        )
+        yield f"runtime.sleep is {sleep.option}: {'engine and roles take turns' if sleep.on else 'nothing sleeps'}"
+        yield ""
 
 
 def _times(prediction: Prediction) -> Iterator[str]:

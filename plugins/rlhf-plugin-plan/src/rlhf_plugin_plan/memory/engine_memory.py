@@ -21,6 +21,8 @@ class VllmMemoryOptions:
     """Share of the GPU's memory that vLLM may fill, 0 to 1."""
     kv_cache_gib: float | None
     """Size of the KV cache on one GPU in GiB; None: the rest of vLLM's share."""
+    sleep_level: int = 1
+    """Level of sleep: 1 copies the weights to host memory, 2 drops them."""
     bucket_mib: int
     """Size of one bucket of weights in MiB."""
     tensor_parallel: int

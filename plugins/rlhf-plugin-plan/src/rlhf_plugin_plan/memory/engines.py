@@ -137,6 +137,7 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
         vllm = VllmMemoryOptions(
             memory_share=options["memory_share"],
             kv_cache_gib=options["kv_cache_gib"],
+            sleep_level=options["sleep_level"],
             bucket_mib=options["bucket_mib"],
             tensor_parallel=_count(args, "tensor_parallel_size"),
             pipeline_parallel=_count(args, "pipeline_parallel_size"),

@@ -56,6 +56,16 @@ BASE_PASS = "reference log-probs"
 """Name of the phase in which a policy with an adapter computes what its base computes."""
 
 
+def moves_phase(seconds: float) -> Phase:
+    """Return the phase in which engine and roles leave the GPU and come back to it."""
+    return Phase(
+        name="sleep and wake",
+        limit_s=seconds,
+        measured_s=None,
+        bound="host memory over PCIe, both ways in turn",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Seconds of a whole step."""

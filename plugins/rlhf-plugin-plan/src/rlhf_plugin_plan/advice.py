@@ -1,0 +1,86 @@
+"""The command as runs ask it: whether the GPUs of this machine hold a run without a sleeping engine."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlhf_cli.runs import planned
+from rlhf_core.config import resolve
+from rlhf_core.config.layers import Layer
+from rlhf_core.contracts import SleepAdvice
+from rlhf_core.plugins import Plugins
+
+from .command import main, parser, predicted_run
+from .machine.hardware import GIB, GPUS, GpuSpec
+from .model.adapters import AdaptedModels
+
+QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+NAMED = {"H200": "h200", "H100": "h100", "A100": "a100-80", "L40S": "l40s"}
+"""Part of a GPU's name in its driver -> its name in the table of GPUs."""
+USABLE = 0.99
+"""Share of the memory that the driver counts which programs can use, for a GPU that is in no table."""
+TIMEOUT_S = 20.0
+
+
+class PlanCommand:
+    """``rlhf plan``, and a memory planner."""
+
+    def __call__(self, arguments: Sequence[str]) -> int:
+        """Print the prediction and return the exit code."""
+        return main(arguments)
+
+    def sleep_advice(self, config: Mapping[str, Any], plugins: Plugins) -> SleepAdvice | None:
+        """See ``rlhf_core.contracts.MemoryPlanner``: of the first GPU of this machine."""
+        gpu = gpu_here()
+        return None if gpu is None else advice_on(gpu, config, plugins)
+
+
+def advice_on(gpu: GpuSpec, config: Mapping[str, Any], plugins: Plugins) -> SleepAdvice:
+    """Return the advice for GPUs of one model.
+
+    Raises:
+        ConfigError: the run cannot be predicted.
+    """
+    run = planned(resolve([Layer.of(config, "the run's configuration")], plugins))
+    prediction = predicted_run(run, AdaptedModels(plugins), gpu, None, parser().parse_args([]))
+    fullest = max(prediction.gpus, key=lambda memory: memory.awake)
+    on = prediction.sleep.on
+    needs = (
+        f"{fullest.awake / GIB:.1f} GiB are predicted where nothing sleeps, of {gpu.memory_gib:.1f}"
+    )
+    with_sleep = f"; engine and roles take turns, with {fullest.total / GIB:.1f}" if on else ""
+    return SleepAdvice(sleeps=on, reason=needs + with_sleep)
+
+
+def gpu_here() -> GpuSpec | None:
+    """Return the first GPU of this machine by its driver's words; None where there is none."""
+    try:
+        said = subprocess.run(QUERY, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = said.stdout.splitlines()
+    return gpu_of(lines[0]) if lines else None
+
+
+def gpu_of(line: str) -> GpuSpec | None:
+    """Return the GPU of a line ``NAME, MEMORY in MiB``; None if it is none."""
+    name, _, memory = line.rpartition(",")
+    if not memory.strip().isdecimal():
+        return None
+    memory_gib = int(memory) / 1024
+    known = next((GPUS[ours] for theirs, ours in NAMED.items() if theirs in name), None)
+    # A part of a name may stand for several sizes, and a GPU may be cut into parts.
+    if known is not None and abs(known.memory_gib - memory_gib) < 0.05 * known.memory_gib:
+        return known
+    return replace(
+        known or GPUS["h100"],
+        name=name.strip(),
+        memory_gib=USABLE * memory_gib,
+        source="memory as its driver counts it",
+    )
+
+
+COMMAND = PlanCommand()
