@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from rlhf_core.contracts import ValueObjective
 from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_torch.training import updater
 
 DTYPES = ("float32", "bfloat16", "mixed")
 CUTS = {"whole": 16384, "cut": 20}
@@ -147,3 +148,17 @@ def test_averages_and_state_of_a_mixed_model_are_complete(
         torch.testing.assert_close(dict(second), dict(first), atol=0, rtol=0)
     for name, weight in straight._updater.weights.items():
         assert torch.equal(weight, straight._updater.masters[name].to(weight.dtype)), name
+
+
+def test_gradients_are_the_same_in_however_many_parts_they_become_float32(
+    start_role, make_batch, make_plan, monkeypatch
+):
+    """A part for each tensor, and all tensors in one part."""
+    batch, sums = make_batch(), []
+    for size in (1, 2**40):
+        monkeypatch.setattr(updater, "COPIED_AT_ONCE", size)
+        backend = start_role("policy", "bfloat16", cut="cut")
+        backend.train_step(batch, make_plan(batch))
+        sums.append(backend.checksum())
+
+    assert sums[0] == sums[1]

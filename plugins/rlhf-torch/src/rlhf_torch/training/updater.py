@@ -17,6 +17,9 @@ from rlhf_core.math import lr_factor
 
 from .trained_parts import check_groups, log_groups, peak_lrs, require_trainable
 
+COPIED_AT_ONCE = 2**28
+"""Bytes of gradients that become float32 by one kernel. All at once would stay until the last has its float32 copy."""
+
 
 class Updater:
     """The state of training beside the weights: float32 copies, optimizer, schedule and moving average.
@@ -59,6 +62,7 @@ class Updater:
         """
         first: list[Tensor] = []
         copies: list[Tensor] = []
+        pending = 0
         for name, weight in self.copied.items():
             if weight.grad is None:
                 continue
@@ -67,10 +71,14 @@ class Updater:
                 master.grad = torch.empty_like(master)
                 copies.append(master.grad)
                 first.append(weight.grad)
+                pending += weight.grad.nbytes
             else:
                 # add_ reads bfloat16 directly: a separate cast takes half as long again.
                 master.grad.add_(weight.grad)
             weight.grad = None
+            if pending >= COPIED_AT_ONCE:
+                torch._foreach_copy_(copies, first)
+                first, copies, pending = [], [], 0
         if copies:
             # One kernel for many tensors, at twice the speed of a cast of each.
             torch._foreach_copy_(copies, first)
