@@ -4,6 +4,8 @@
     python benchmarks/gpu_step.py --shape 0.5b -- runtime=ray backend=deepspeed backend.deepspeed.zero_stage=2
     python benchmarks/gpu_step.py --shape 1.5b --peer trl --peer-gpu 1
     python benchmarks/gpu_step.py --shape 7b --adapter qlora --peer trl --peer-engine generate
+    python benchmarks/gpu_step.py --shape 7b --models DIR -- runtime.sleep=always train.batch_size=16 \
+        train.max_tokens_per_micro_batch=20480 backend.torch.gradient_checkpointing=true
     python benchmarks/gpu_step.py --shape vl-3b --images 1 --prompts 8 --prompt-tokens 64 --peer trl
 
 Random weights of a published shape, prompts of one length, forced response lengths, sampled at temperature 1, GRPO
@@ -39,8 +41,13 @@ ONE_GPU = {
     "backend.torch.compile": "true",
 }
 COMPILE_CACHES = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-PHASES = ("generate_s", "reward_s", "score_s", "train_s", "hold_s", "sync_s", "check_s")
-"""Seconds of a step's record. ``hold_s``: what the update of weights waited for generation that runs ahead."""
+PHASES = ("generate_s", "reward_s", "score_s", "train_s", "hold_s", "sync_s", "check_s", "moves_s")
+"""Seconds of a step's record. ``hold_s``: what the update of weights waited for generation that runs ahead;
+``moves_s``: what an engine that sleeps and roles that leave cost (``runtime.sleep``)."""
+OWN = {"weight sync": "sync_s", "sleep and wake": "moves_s"}
+"""Planned phases that are measured by themselves."""
+MOVES = ("sleep_s", "reload_s", "offload_s", "wake_s")
+"""Parts of ``moves_s``."""
 
 
 def main() -> None:
@@ -165,6 +172,9 @@ def table(report: dict[str, Any]) -> str:
     tokens = report["prompts"] * report["samples"]
     tokens *= report["prompt_tokens"] + of_images + report["response_tokens"]
     lines.append(f"  {'rest':12} {rest:8.3f} s")
+    if median.get("moves_s"):
+        parts = ", ".join(f"{name} {median[name]:.3f}" for name in MOVES)
+        lines.append(f"  of moves_s: {parts}")
     share = f"   {limits['step_s'] / step:5.0%} of the limit" if limits else ""
     lines.append(f"  {'step':12} {step:8.3f} s{share}   {tokens / step:8.0f} tokens/s")
     lines.append(f"  steps {[round(timing['step_s'], 2) for timing in timings]}")
@@ -198,7 +208,7 @@ def _limits(plan: dict[str, Any] | None) -> dict[str, float]:
     step = {"step_s": plan["step_s"]["limit"]}
     if plan["step_s"]["overlaps"]:
         return step
-    found = dict.fromkeys(("generate_s", "score_s", "train_s", "sync_s"), 0.0)
+    found = dict.fromkeys(("generate_s", "score_s", "train_s", "sync_s", "moves_s"), 0.0)
     for phase in plan["phases"]:
         found[_measured_in(phase["name"])] += phase["limit_s"]
     return found | step
@@ -208,8 +218,8 @@ def _measured_in(phase: str) -> str:
     """The measured phase that a planned one is a part of."""
     if phase in ("prefill", "decode", "exchange engine"):
         return "generate_s"
-    if phase == "weight sync":
-        return "sync_s"
+    if phase in OWN:
+        return OWN[phase]
     trains = phase.split()[0] in ("train", "optimizer", "exchange")
     return "train_s" if trains else "score_s"
 

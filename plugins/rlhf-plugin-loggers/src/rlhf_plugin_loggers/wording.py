@@ -27,6 +27,11 @@ def rate(value: float) -> str:
     return f"{value:.0f} tok/s"
 
 
+def seconds(value: float) -> str:
+    """Return seconds of a part of a step as text: ``4.9 s``."""
+    return f"{value:.1f} s"
+
+
 def duration(seconds: float) -> str:
     """Return seconds as text: ``8 s``, ``1:02 min``, ``1:02:03 h``, ``2 d 03:04 h``."""
     whole = round(seconds)
@@ -63,6 +68,7 @@ FIELDS = (
     Field("length", "response/length_mean"),
     Field("generate", "timing/generate_tokens_per_s", rate),
     Field("train", "timing/train_tokens_per_s", rate),
+    Field("sleep and wake", "timing/moves_s", seconds),
 )
 
 

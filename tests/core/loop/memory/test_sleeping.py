@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import GenerationRequest, SamplingParams, Uid
-from rlhf_core.loop.memory.sleeping import PHASES, Sleeping
+from rlhf_core.loop.memory.sleeping import PHASES, TOTAL, Sleeping
 from rlhf_core.testing.fakes import FakeEngine
 
 REQUEST = GenerationRequest(
@@ -151,7 +151,8 @@ def test_a_step_reports_the_seconds_of_its_moves():
 
     first, second = asyncio.run(run())
 
-    assert tuple(first) == tuple(second) == PHASES
+    assert tuple(first) == tuple(second) == (*PHASES, TOTAL)
+    assert first[TOTAL] == pytest.approx(sum(first[phase] for phase in PHASES))
     assert all(seconds > 0 for seconds in first.values())
     assert set(second.values()) == {0.0}
 

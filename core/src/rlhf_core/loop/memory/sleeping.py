@@ -20,6 +20,8 @@ from ...learning.roles import POLICY
 
 PHASES = ("sleep_s", "reload_s", "offload_s", "wake_s")
 """Timings of a step whose engine sleeps, in their order: since the end of the step before."""
+TOTAL = "moves_s"
+"""Timing of all these phases together."""
 
 
 class Sleeping:
@@ -104,7 +106,7 @@ class Sleeping:
         if not self.on:
             return {}
         taken, self._seconds = self._seconds, {}
-        return {phase: taken.get(phase, 0.0) for phase in PHASES}
+        return {phase: taken.get(phase, 0.0) for phase in PHASES} | {TOTAL: sum(taken.values())}
 
     def _leaves_whole(self, name: str) -> bool:
         """Return True if the role's weights move too: the engine does not compute with them."""
