@@ -107,19 +107,22 @@ def test_two_ranks_of_zero_take_the_first_step_of_one_process(run_once, stage):
         assert second[name] == pytest.approx(first[name], rel=1e-4), name
 
 
+ASLEEP = ("--runtime.sleep", "always")
+
+
 @pytest.mark.parametrize(
-    ("weights", "stage"),
+    ("weights", "stage", "sleep"),
     [
-        pytest.param("store", "2", marks=pytest.mark.matrix),
-        ("memory", "3"),
-        pytest.param("collective", "2", marks=pytest.mark.matrix),
+        pytest.param("store", "2", (), marks=pytest.mark.matrix),
+        ("memory", "3", (*ASLEEP, "--engine.vllm.sleep_level", "2")),
+        pytest.param("collective", "2", (), marks=pytest.mark.matrix),
     ],
 )
-def test_all_three_together_train_on_what_was_sampled(train, workspace, weights, stage):
+def test_all_three_together_train_on_what_was_sampled(train, workspace, weights, stage, sleep):
     """And one process takes the same steps, when it is given what vLLM wrote in place of what it would write."""
     (workspace / "recorded.py").write_text(RECORDED)
     engine = ["--engine", "vllm", "--engine.vllm.threads", "1", "--runtime.ray.weights", weights]
-    ranks = [*TWO_RANKS, *engine, "--backend.deepspeed.zero_stage", stage]
+    ranks = [*TWO_RANKS, *engine, "--backend.deepspeed.zero_stage", stage, *sleep]
     lines = train("run", *COMMON, *ranks, "--executor", "recorded.py:Recorder")
     alone = train("alone", *COMMON, "--executor", "recorded.py:Player")
 
@@ -132,6 +135,21 @@ def test_all_three_together_train_on_what_was_sampled(train, workspace, weights,
         # A policy loss can be 0 up to rounding: with a baseline, on-policy.
         assert second[name] == pytest.approx(first[name], rel=1e-4, abs=1e-6), name
     assert samples(workspace / "alone") == samples(workspace / "run")
+
+
+@pytest.mark.parametrize(
+    "stage", ["2", *(pytest.param(stage, marks=pytest.mark.matrix) for stage in "013")]
+)
+def test_sleep_changes_no_number_under_ray(train, workspace, stage):
+    """To the bit: the engine has a copy of the weights, which is updated while it sleeps."""
+    ranks = [*TWO_RANKS, "--backend.deepspeed.zero_stage", stage]
+    awake = train("awake", *COMMON, *ranks, "--runtime.sleep", "never")
+    asleep = train("asleep", *COMMON, *ranks, *ASLEEP)
+
+    assert [line["metrics"] for line in asleep] == [line["metrics"] for line in awake]
+    assert samples(workspace / "asleep") == samples(workspace / "awake")
+    assert all("moves_s" in line["timing"] for line in asleep)
+    assert not any("moves_s" in line["timing"] for line in awake)
 
 
 SLOTS = ("--rollout.concurrency", "1")

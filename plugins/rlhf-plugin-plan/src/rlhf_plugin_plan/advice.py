@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlhf_cli.runs import planned
-from rlhf_core.config import resolve
-from rlhf_core.config.layers import Layer
+from rlhf_core.config import Layer, resolve
 from rlhf_core.contracts import SleepAdvice
 from rlhf_core.plugins import Plugins
 
