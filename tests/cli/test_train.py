@@ -75,6 +75,13 @@ def test_later_files_and_flags_win(folder, rlhf):
     assert "steps: 9" in out
 
 
+def test_a_dry_run_says_what_moves_while_the_engine_generates(folder, rlhf):
+    code, out, err = rlhf("train", *COMPLETE, "--dry-run", "--runtime.sleep", "always")
+
+    assert (code, err) == (0, "")
+    assert "the engine sleeps while roles compute; out while it generates: policy" in out
+
+
 def test_a_dry_run_needs_no_weights_and_says_so(folder, rlhf):
     (folder / "rows.jsonl").unlink()
 

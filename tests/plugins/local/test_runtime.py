@@ -3,13 +3,14 @@
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 import rlhf_plugin_local
-from rlhf_core import Component, ConfigError, Registered
+from rlhf_core import Component, ConfigError, PluginError, Registered
 from rlhf_core.contracts import (
     ComponentRef,
     EngineSpec,
@@ -232,3 +233,35 @@ def test_every_factory_can_be_imported():
     for hook in ("rlhf_engines", "rlhf_train_backends", "rlhf_runtimes"):
         for component in getattr(rlhf_plugin_local, hook)():
             assert callable(Registered(component, "local").load())
+
+
+def test_the_state_of_roles_that_will_move_is_out_when_the_engine_starts(plugins, models):
+    """The engine is given weights as it starts, so these are there."""
+    seen = []
+
+    class Looking(RecordingEngine):
+        async def start(self, spec, source):
+            await super().start(spec, source)
+            seen.append((source.checksum(), source._state_is_out, source._weights_are_out))
+
+    plugins.registries["rlhf_engines"].add(
+        Registered(Component(name="looking", factory=Looking), "test")
+    )
+
+    async def play():
+        runtime = LocalRuntime(LocalRuntimeConfig(threads=1))
+        spec = spec_for(models["qwen3"], engine="test:looking")
+        placement = await runtime.start(replace(spec, moving_roles=("policy",)), plugins)
+        policy = placement.roles["policy"]
+        await policy.offload()
+        with pytest.raises(PluginError, match="in host memory since offload"):
+            await policy.checksum()
+        await policy.reload()
+        seen.append(await policy.checksum())
+        await runtime.close()
+
+    asyncio.run(play())
+
+    (digest, state_is_out, weights_are_out), after = seen
+    assert (state_is_out, weights_are_out) == (True, False)
+    assert digest == after

@@ -67,19 +67,22 @@ def deaths_of(mortal):
 
 
 @pytest.mark.parametrize(
-    "weights",
+    ("weights", "sleep"),
     [
-        "store",
-        pytest.param("memory", marks=pytest.mark.matrix),
-        pytest.param("collective", marks=pytest.mark.matrix),
+        ("store", "never"),
+        pytest.param("memory", "never", marks=pytest.mark.matrix),
+        pytest.param("collective", "never", marks=pytest.mark.matrix),
+        # The next engine gets its weights from a rank whose state is in host memory, and sleeps if the others do.
+        pytest.param("store", "always", marks=pytest.mark.matrix),
+        pytest.param("memory", "always", marks=pytest.mark.matrix),
     ],
 )
 def test_an_engine_that_is_killed_idle_at_work_or_syncing_changes_nothing(
-    mortal, folder, undisturbed, weights
+    mortal, folder, undisturbed, weights, sleep
 ):
     plan = [f"engine {when}" for when in (IDLE, AT_WORK, SYNCING)]
 
-    run = mortal(plan, "--runtime.ray.weights", weights)
+    run = mortal(plan, "--runtime.ray.weights", weights, "--runtime.sleep", sleep)
 
     assert run.end() == 0, run.output
     assert books_of(folder / "run") == undisturbed

@@ -343,14 +343,27 @@ def check_an_export_is_a_plain_model(subject: Subject) -> None:
 
 
 def check_offloading_keeps_the_weights(subject: Subject) -> None:
-    """After ``offload`` and ``reload`` weights and log-probs are what they were."""
-    rows = rollouts()
-    with tiny_model() as folder, running(subject, folder) as backend:
+    """After ``offload`` and ``reload`` weights and log-probs are what they were, and the next step is that of a backend
+    that stayed; first the state alone leaves, and once the weights alone come back."""
+    batch = train_batch()
+    rows, plan = batch.trajectories, step_plan(batch.trajectories)
+    with tiny_model() as folder, running(subject, folder, optimizer=ADAMW) as backend:
+        backend.train_step(batch, plan)
         before, checksum = backend.logprobs(rows), backend.checksum()
+        backend.offload(weights=False)
+        backend.offload()
+        backend.reload(state=False)
+        assert backend.checksum() == checksum, "other weights after they came back alone"
         backend.offload()
         backend.reload()
         assert backend.checksum() == checksum, "other weights after reload"
         assert np.array_equal(backend.logprobs(rows), before), "other log-probs after reload"
+        backend.train_step(batch, plan)
+        moved = backend.checksum()
+        with running(subject, folder, optimizer=ADAMW) as stayed:
+            for _ in range(2):
+                stayed.train_step(batch, plan)
+            assert moved == stayed.checksum(), "another step after reload"
 
 
 CHECKS = tuple(
