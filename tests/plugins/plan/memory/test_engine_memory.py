@@ -5,6 +5,7 @@ import pytest
 from rlhf_plugin_plan.machine import assumptions as assumed
 from rlhf_plugin_plan.machine.hardware import GIB, find_gpu
 from rlhf_plugin_plan.memory.engine_memory import (
+    ResidentMemoryOptions,
     VllmMemoryOptions,
     embedded_memory,
     kv_bytes,
@@ -93,6 +94,23 @@ def test_the_embedded_engine_shares_or_copies(pencil):
     assert dict(shared.parts) == {"KV cache": 4 * 10 * 8 * 1.5}
     assert copied.parts["weights"] == 4 * 50
     assert copied.parts["weights cast to bfloat16"] == 2 * (34 + 10)
+
+
+def test_sequences_that_stay_on_the_gpu_have_pages_and_joined_weights(pencil):
+    """70 tokens are 2 pages of 64; a token has 8 bytes; the layer's joined matrices D (Q + 2 K + 2 F) numbers."""
+    joined = pencil.hidden * (pencil.query_width + 2 * pencil.kv_width + 2 * pencil.ffn)
+
+    def memory(**changes):
+        options = {"cache_bytes": 1e9, "joins": True, **changes}
+        resident = ResidentMemoryOptions(**options)
+        sizes = {"slots": 4, "length": 70, "copies_weights": False}
+        return embedded_memory(pencil, "bfloat16", "bfloat16", **sizes, resident=resident)
+
+    assert memory().parts["KV cache"] == 4 * 128 * 8
+    assert memory().parts["joined weights"] == 2 * joined
+    assert "joined weights" not in memory(joins=False).parts
+    # Three pages and a bit: what does not hold waits.
+    assert memory(cache_bytes=3.5 * 64 * 8).kv_tokens == 3 * 64
 
 
 def test_slots_for_adapters_have_factors_of_every_layer_at_the_next_rank(pencil):

@@ -67,6 +67,15 @@ WEIGHT_BUCKET = 256 * MIB
 CACHE_GROWTH = 1.5
 """Room in the embedded engine's KV cache, as a multiple of the longest sequence."""
 
+CACHE_PAGE = 64
+"""Tokens of a page of the embedded engine's KV cache on a GPU."""
+
+EMBEDDED_CACHE_SHARE = 0.3
+"""Part of a GPU that the embedded engine's KV cache takes at most where ``kv_cache_gib`` is not set."""
+
+EMBEDDED_GRAPHS = 0.5 * GIB
+"""Bytes of the embedded engine's CUDA graphs and of what their steps hold. Assumed."""
+
 OPTIMIZER_TRAFFIC = 30
 """Bytes of GPU memory that one update of AdamW reads and writes for one parameter. The norm reads the gradient (2);
 the update reads 14 and writes 14: weight, moments and gradient in their types."""

@@ -49,6 +49,16 @@ class VllmMemoryOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentMemoryOptions:
+    """Options of the engine ``embedded`` on which its memory depends where sequences stay on the GPU."""
+
+    cache_bytes: float
+    """Largest size of the KV cache in bytes."""
+    joins: bool
+    """Whether layers that read the same input have a joined copy of their weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
     """Memory of one engine on one of its GPUs."""
 
@@ -161,8 +171,9 @@ def embedded_memory(
     slots: int,
     length: int,
     copies_weights: bool,
+    resident: ResidentMemoryOptions | None = None,
 ) -> EngineMemory:
-    """Return the memory of the embedded engine: a KV cache with a row for each slot, and cast or copied weights.
+    """Return the memory of the embedded engine: a KV cache with room for each slot, and cast, joined or copied weights.
 
     Args:
         dtype: type of the trained weights.
@@ -170,22 +181,34 @@ def embedded_memory(
         slots: number of sequences that are decoded together.
         length: number of tokens of the longest sequence.
         copies_weights: the engine has weights of its own instead of the trainer's.
+        resident: what the memory of sequences that stay on the device depends on; None: each token is a step of the
+            host's.
     """
     width = BYTES[compute]
     token = kv_bytes(shape, width)
+    tokens = slots * length * assumed.CACHE_GROWTH
+    joined = graphs = 0.0
+    if resident is not None:
+        room = resident.cache_bytes // (assumed.CACHE_PAGE * token) * assumed.CACHE_PAGE
+        tokens = min(slots * -(-length // assumed.CACHE_PAGE) * assumed.CACHE_PAGE, room)
+        graphs = assumed.EMBEDDED_GRAPHS
+        if resident.joins and compute == dtype:
+            joined = float(width * shape.layers * shape.joined_weights)
     casts = 0.0
     if compute != dtype:
         head = 0 if shape.tied else shape.head_weights
         # A tied head is cast too: the linear layer then holds a bfloat16 copy beside the float32 embedding.
         casts = float(width * (shape.layer_weights + (head or shape.head_weights)))
     parts = {
-        "KV cache": slots * length * token * assumed.CACHE_GROWTH,
+        "KV cache": tokens * token,
         "weights cast to bfloat16": casts,
+        "joined weights": joined,
+        "CUDA graphs": graphs,
         "weights": float(BYTES[dtype] * shape.parameters) if copies_weights else 0.0,
     }
     return EngineMemory(
         parts={name: size for name, size in parts.items() if size},
-        kv_tokens=slots * length,
+        kv_tokens=int(tokens) if resident else slots * length,
         in_trainer={},
     )
 

@@ -8,9 +8,16 @@ from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
 
 from ..machine import assumptions as assumed
-from ..machine.hardware import GpuSpec
+from ..machine.hardware import GIB, GpuSpec
 from ..model.shapes import ModelShape
-from .engine_memory import BYTES, EngineMemory, VllmMemoryOptions, embedded_memory, vllm_memory
+from .engine_memory import (
+    BYTES,
+    EngineMemory,
+    ResidentMemoryOptions,
+    VllmMemoryOptions,
+    embedded_memory,
+    vllm_memory,
+)
 
 EMBEDDED, VLLM = "local:embedded", "vllm:vllm"
 MODELED_ARGS = (
@@ -47,6 +54,12 @@ class PlannedEngine:
     """Whether the engine has weights of its own instead of the trainer's."""
     vllm: VllmMemoryOptions | None
     """Options of vLLM; None for the embedded engine and for an engine that is not modeled."""
+    resident: bool = False
+    """Whether sequences of the embedded engine stay on the GPU between tokens."""
+    kv_cache_gib: float | None = None
+    """Largest KV cache of the embedded engine in GiB; None: a share of the GPU."""
+    joins: bool = False
+    """Whether the embedded engine has joined copies of weights that read the same input."""
 
     @property
     def embedded(self) -> bool:
@@ -100,7 +113,13 @@ class PlannedEngine:
             slots=self.max_sequences,
             length=self.length,
             copies_weights=self.copies_weights,
+            resident=self._resident_options(gpu) if self.resident else None,
         )
+
+    def _resident_options(self, gpu: GpuSpec) -> ResidentMemoryOptions:
+        share = assumed.EMBEDDED_CACHE_SHARE * gpu.memory
+        limit = share if self.kv_cache_gib is None else self.kv_cache_gib * GIB
+        return ResidentMemoryOptions(cache_bytes=limit, joins=self.joins)
 
 
 def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> PlannedEngine:
@@ -129,6 +148,9 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
             length=length,
             copies_weights=options["weights"] == "copy" or planned.runtime.name != "local:local",
             vllm=None,
+            resident=options["decode"] != "stepwise",
+            kv_cache_gib=options["kv_cache_gib"],
+            joins=spec.adapter_rank is None,
         )
     vllm = None
     if ref.name == VLLM:

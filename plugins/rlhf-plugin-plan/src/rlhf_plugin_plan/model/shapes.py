@@ -67,6 +67,11 @@ class ModelShape:
         attention = self.hidden * (2 * self.query_width + 2 * self.kv_width)
         return self.layers * (attention + 3 * self.hidden * self.ffn)
 
+    @property
+    def joined_weights(self) -> int:
+        """Number of one layer's weights in matrices that read an input of several: ``D (Q + 2 K + 2 F)``."""
+        return self.hidden * (self.query_width + 2 * self.kv_width + 2 * self.ffn)
+
     def factor_weights(self, rank: int, ranks: int = 1) -> float:
         """Return the number of weights on one of T ranks in factors of one rank R beside every matrix of one layer.
 

@@ -53,6 +53,16 @@ def test_biases_are_joined_too():
         torch.testing.assert_close(getattr(fused, name)(x), getattr(attention, name)(x))
 
 
+def test_no_product_outlives_its_pass():
+    attention = Attention(bias=(False, False, False))
+    fused = copy.deepcopy(attention)
+    join_linears(fused, attention, torch.float32)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        getattr(fused, name)(torch.randn(3, 8))
+
+    assert fused.q_proj.joined.products == ()
+
+
 def test_layers_that_are_not_alike_stay():
     attention = Attention(bias=(True, False, False))
 

@@ -29,7 +29,11 @@ class _Joined(nn.Module):
 
 
 class _Part(nn.Module):
-    """One of the joined layers, in its place in the model. The first one multiplies for all."""
+    """One of the joined layers, in its place in the model.
+
+    The first one multiplies for all; the last one leaves nothing behind, since the products of a prefill are larger than
+    the weights.
+    """
 
     def __init__(self, joined: _Joined, number: int) -> None:
         super().__init__()
@@ -41,7 +45,10 @@ class _Part(nn.Module):
         joined = self.joined
         if self.number == 0:
             joined.products = F.linear(x, joined.weight, joined.bias).split(joined.sizes, dim=-1)
-        return joined.products[self.number]
+        product = joined.products[self.number]
+        if self.number == len(joined.sizes) - 1:
+            joined.products = ()
+        return product
 
 
 def join_linears(
