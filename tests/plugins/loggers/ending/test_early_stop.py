@@ -106,6 +106,14 @@ def test_a_metric_of_evaluations_that_never_take_place_is_said_at_the_end(caplog
     assert caplog.messages == [f"early_stop: {PASSED} has never come, so it ended nothing"]
 
 
+def test_a_resumed_run_without_a_step_left_is_not_said_to_lack_the_metric(caplog):
+    stop = EarlyStop(EarlyStopConfig())
+
+    stop.run_end(RunResult(status="finished", steps=1, seconds=1.0))
+
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("options", [{"patience": 0}, {"patience": 0, "target": 1, "min_delta": 1}])
 def test_options_that_change_nothing_are_refused(options):
     with pytest.raises(ValueError, match="patience is 0"):

@@ -80,6 +80,7 @@ class EarlyStop(Observer):
         self._best: float | None = None
         self._best_step = 0
         self._since = 0
+        self._listened = False
         self._seen = False
         self._warned = False
 
@@ -93,7 +94,8 @@ class EarlyStop(Observer):
 
     def run_end(self, result: RunResult) -> None:
         """Say that the metric never came, which is likely a mistake."""
-        if not self._seen and not self._warned and result.status == "finished":
+        missed = self._listened and not self._seen
+        if missed and not self._warned and result.status == "finished":
             log.warning("early_stop: %s has never come, so it ended nothing", self.config.metric)
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,6 +117,7 @@ class EarlyStop(Observer):
     def _heard(
         self, step: int, metrics: Mapping[str, float], *, of_evaluations: bool
     ) -> EndRun | None:
+        self._listened = True
         if self.config.metric.startswith(EVALUATION) is not of_evaluations:
             return None
         if self.config.metric not in metrics:
