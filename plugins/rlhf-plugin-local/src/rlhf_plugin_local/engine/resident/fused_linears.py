@@ -31,8 +31,8 @@ class _Joined(nn.Module):
 class _Part(nn.Module):
     """One of the joined layers, in its place in the model.
 
-    The first one multiplies for all; the last one leaves nothing behind, since the products of a prefill are larger than
-    the weights.
+    The first one multiplies for all. The last one leaves nothing behind, since the products of a prefill are larger
+    than the weights.
     """
 
     def __init__(self, joined: _Joined, number: int) -> None:
