@@ -67,3 +67,21 @@ def test_what_was_measured_of_ours_is_kept_when_the_peer_fails(measured, capsys)
     assert "step            2.000 s" in capsys.readouterr().out
     assert measured.report["ours"] == OURS
     assert measured.report["peer_failed"] == "TRL ended with 1"
+
+
+def test_the_seconds_of_sleep_are_a_line_with_its_limit_and_its_parts(
+    measured, monkeypatch, capsys
+):
+    parts = {"sleep_s": 0.5, "reload_s": 2.0, "offload_s": 2.5, "wake_s": 1.0}
+    timing = {"step_s": 9.0, "moves_s": 6.0, **parts}
+    planned = {"name": "sleep and wake", "limit_s": 4.5, "measured_s": None}
+    plan = {"step_s": {"limit": 4.5, "overlaps": False}, "phases": [planned]}
+    monkeypatch.setitem(OURS, "records", [{"timing": timing}] * 2)
+    monkeypatch.setitem(OURS, "plan", plan)
+
+    measured(None)
+
+    text = capsys.readouterr().out
+    assert "moves_s         6.000 s     75% of the limit, 4.500 s" in text
+    assert "of moves_s: sleep_s 0.500, reload_s 2.000, offload_s 2.500, wake_s 1.000" in text
+    assert "rest            3.000 s" in text
