@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from rlhf_core.testing.conformance.columns import EOS_ID
+from rlhf_torch.rows.prefix_tree import Starts
 from rlhf_torch.rows.prompt_sharing import prompt_lengths
 
 from .mutant import Mutant
@@ -55,7 +56,10 @@ def one_long_sequence(right: Any) -> Function:
 def prompts_are_told_by_their_length(right: Function) -> Function:
     def wrong(batch: Any) -> Any:
         lengths = prompt_lengths(batch)
-        return np.where(np.diff(lengths, prepend=0) == 0, lengths, 0)
+        alike = np.diff(lengths, prepend=0) == 0
+        rows = np.arange(len(batch))
+        firsts = np.maximum.accumulate(np.where(alike, 0, rows))
+        return Starts(lengths=np.where(alike, lengths, 0), sources=np.where(alike, firsts, rows))
 
     return wrong
 
@@ -65,8 +69,7 @@ def only_the_first_sample_moves_the_prompt(right: Any) -> Function:
 
     def wrong(*arguments: Any) -> Any:
         layout = right(*arguments)
-        layout.shared, layout.copies = layout.shared[:0], layout.copies[:0]
-        layout.is_copy = layout.is_copy[:0]
+        layout.copies.shared = []
         return layout
 
     return wrong

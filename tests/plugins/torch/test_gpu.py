@@ -55,7 +55,8 @@ def test_attention_on_the_gpu_is_that_of_the_cpu(dtype, window, kv_heads, offset
 
 @pytest.mark.parametrize("offsets", [[0, 9, 22, 40], [0, 20, 40]])
 def test_attention_with_shared_starts_is_that_of_whole_sequences(offsets):
-    places = places_of(np.array(offsets), [0] + [5] * (len(offsets) - 2))
+    starts = [0] + [5] * (len(offsets) - 2)
+    places = places_of(np.array(offsets), starts, [0] * len(starts))
     generator = torch.Generator().manual_seed(0)
     parts = [
         torch.randn(1, heads, len(places.kept), 64, generator=generator)

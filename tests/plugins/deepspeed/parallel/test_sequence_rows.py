@@ -53,7 +53,7 @@ def test_slices_together_are_the_rows(size, rows, material):
 def test_a_rank_with_whole_rows_has_prompts_once_and_one_with_slices_has_them_all(material):
     """Two groups of three rows."""
     batch = material.make_trajectories(samples=3)
-    starts, rows = shared_starts(batch), np.arange(6)
+    starts, rows = shared_starts(batch).lengths, np.arange(6)
 
     alone, sliced = (
         lay_out(batch, rows, RankGroup(size, 0, CPU, None), CPU, share_prompts=True)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from rlhf_torch.packed import packing
-from rlhf_torch.packed.packing import MAX_MATERIALIZED, PackedLayout
+from rlhf_torch.packed.packing import PackedLayout
+from rlhf_torch.packed.score_matrix import MAX_MATERIALIZED
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 8
 CPU = torch.device("cpu")

@@ -190,7 +190,7 @@ def test_a_shared_prompt_of_different_lengths_is_an_error(folders):
     lm = load_causal_lm(str(folders["phi3_longrope"]), dtype="float32")
     packed = pack_rows(batch_of(20, 5, 40), np.arange(2), lm.device, share_prompts=True)
 
-    with pytest.raises(RuntimeError, match="sequences of different lengths share a prompt"):
+    with pytest.raises(RuntimeError, match="sequences of different lengths share tokens"):
         lm.hidden(packed.input_ids, packed.position_ids, packed.layout)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_torch.packed.branches import BranchLayout
 from rlhf_torch.packed.packing import PackedLayout
-from rlhf_torch.packed.shared_starts import SharedLayout, places_of
+from rlhf_torch.packed.shared_starts import Copies, SharedLayout, places_of
 
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, WIDTH = 4, 2, 8
@@ -17,17 +18,51 @@ def test_places_by_hand():
     # a b c 1 | a b c 2 3 | a b c 4 | d 5 | d 6
     offsets = np.array([0, 4, 9, 13, 15, 17])
 
-    places = places_of(offsets, [0, 3, 3, 0, 1])
+    places = places_of(offsets, [0, 3, 3, 0, 1], [0, 0, 0, 3, 3])
 
     # in the row: a b c 1 2 3 4 d 5 6
     assert places.kept.tolist() == [0, 1, 2, 3, 7, 8, 12, 13, 14, 16]
     assert places.place.tolist() == [0, 1, 2, 3, 0, 1, 2, 4, 5, 0, 1, 2, 6, 7, 8, 7, 9]
-    assert places.shared.tolist() == [0, 1, 2, 7]
-    assert places.copies.tolist() == [[0, 4, 9], [1, 5, 10], [2, 6, 11], [13, 15, 17]]
+
+
+def test_places_of_a_tree_by_hand():
+    # a b c | a b c d | a b e | a b e f | a b: the last one has no token of its own
+    offsets = np.array([0, 3, 7, 10, 14, 16])
+
+    places = places_of(offsets, [0, 3, 2, 3, 2], [0, 0, 1, 2, 3])
+
+    # in the row: a b c d e f
+    assert places.kept.tolist() == [0, 1, 2, 6, 9, 13]
+    assert places.place.tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 1, 4, 0, 1, 4, 5, 0, 1]
+
+
+def test_copies_by_hand():
+    """Tokens 0 to 2 of the row stand for five, one and two others."""
+    copies = Copies(np.array([0, 1, 2, 0, 2, 0, 0, 0]), CPU)
+
+    assert copies.kept.tolist() == [0, 1, 2]
+    of_two, of_five = copies.shared
+    assert (of_two.shared.tolist(), of_two.copies.tolist()) == ([2], [[2, 4]])
+    assert (of_five.shared.tolist(), of_five.copies.tolist()) == ([0], [[0, 3, 5, 6, 7]])
+
+
+def test_gradients_of_copies_are_those_of_indexing():
+    generator = torch.Generator().manual_seed(0)
+    place = torch.randint(0, 6, (40,), generator=generator)
+    place[:6] = torch.arange(6)
+    part = torch.randn(1, 2, 6, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(1, 2, 40, 3, generator=generator, dtype=torch.float64)
+
+    spread = Copies(place.numpy(), CPU).spread(part)
+
+    assert torch.equal(spread, part[:, :, place])
+    (found,) = torch.autograd.grad((spread * upstream).sum(), part)
+    (wanted,) = torch.autograd.grad((part[:, :, place] * upstream).sum(), part)
+    torch.testing.assert_close(found, wanted)
 
 
 def test_nothing_shared_has_no_places():
-    assert places_of(np.array([0, 4, 9]), [0, 0]) is None
+    assert places_of(np.array([0, 4, 9]), [0, 0], [0, 1]) is None
 
 
 def whole_sequences(parts, layout, places, **options):
@@ -37,16 +72,31 @@ def whole_sequences(parts, layout, places, **options):
     return layout.attend(0, query, key, value, **options)[:, kept]
 
 
-@pytest.mark.parametrize("lengths", [(9, 9, 9), (7, 12, 8, 6), (5, 9, 7, 4, 6)])
+TREES = {
+    "a prompt": [(9, 0, 0), (9, 4, 0), (9, 4, 0)],
+    "a prompt, ragged": [(7, 0, 0), (12, 4, 0), (8, 4, 0), (6, 4, 0)],
+    "two prompts and one alone": [(5, 0, 0), (9, 4, 0), (7, 0, 2), (4, 0, 3), (6, 4, 3)],
+    "forks of forks": [(9, 0, 0), (12, 6, 0), (11, 8, 1), (10, 2, 0), (8, 7, 3), (12, 11, 2)],
+    "beginnings and equal ones": [
+        (6, 0, 0),
+        (9, 6, 0),
+        (4, 4, 1),
+        (9, 9, 1),
+        (10, 9, 3),
+        (6, 6, 0),
+    ],
+}
+"""Of each sequence the length, the number of leading tokens that it shares, and with which earlier sequence."""
+
+
+@pytest.mark.parametrize("ways", [SharedLayout, BranchLayout])
+@pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("softcap", [None, 5.0])
-def test_attention_and_its_gradients_are_those_of_whole_sequences(lengths, window, softcap):
-    starts = [0] + [4] * (len(lengths) - 1)
-    if len(lengths) == 5:
-        starts[2] = 0  # two groups
-        starts[4] = 0  # and one alone
+def test_attention_and_its_gradients_are_those_of_whole_sequences(ways, tree, window, softcap):
+    lengths, starts, sources = zip(*TREES[tree], strict=True)
     offsets = np.array([0, *itertools.accumulate(lengths)])
-    places = places_of(offsets, starts)
+    places = places_of(offsets, starts, sources)
     generator = torch.Generator().manual_seed(0)
     parts = [
         torch.randn(1, heads, len(places.kept), WIDTH, generator=generator, dtype=torch.float64)
@@ -58,10 +108,14 @@ def test_attention_and_its_gradients_are_those_of_whole_sequences(lengths, windo
     options = {"scaling": 0.3, "sliding_window": window, "softcap": softcap}
     upstream = torch.randn(1, len(places.kept), HEADS, WIDTH, generator=generator).double()
 
-    actual = SharedLayout(whole, places, CPU).attend(0, *parts, **options)
+    if ways is SharedLayout:
+        layout, exactly = SharedLayout(whole, places, CPU), {"atol": 0, "rtol": 0}
+    else:
+        layout, exactly = BranchLayout(whole, np.array(starts), places, CPU), {}
+    actual = layout.attend(0, *parts, **options)
     expected = whole_sequences(parts, whole, places, **options)
 
-    torch.testing.assert_close(actual, expected, atol=0, rtol=0)
+    torch.testing.assert_close(actual, expected, **exactly)
     for found, wanted in zip(
         torch.autograd.grad((actual * upstream).sum(), parts),
         torch.autograd.grad((expected * upstream).sum(), parts),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_torch.rows.microbatch import micro_batches, micro_batches_in_order
+from rlhf_torch.rows.microbatch import ROOM, Runs, micro_batches, micro_batches_in_order
 
 
 def parts(lengths, max_tokens):
@@ -53,11 +53,15 @@ def test_costs_are_balanced():
     assert max(cost) < 1.1 * min(cost)
 
 
-def in_order(lengths, max_tokens):
-    return [
-        rows.tolist()
-        for rows in micro_batches_in_order(np.array(lengths, dtype=np.int64), max_tokens)
-    ]
+def runs(lengths, shared=None, **options):
+    lengths = np.asarray(lengths, dtype=np.int64)
+    shared = np.zeros_like(lengths) if shared is None else np.array(shared, dtype=np.int64)
+    return Runs(lengths=lengths, shared=shared, **options)
+
+
+def in_order(lengths, max_tokens, shared=None, **options):
+    cut = micro_batches_in_order(runs(lengths, shared, **options), max_tokens)
+    return [rows.tolist() for rows in cut]
 
 
 def test_rows_in_order_fill_no_more_micro_batches_than_they_must_and_evenly():
@@ -77,7 +81,32 @@ def test_rows_in_order_longer_than_the_limit_are_alone():
 def test_rows_in_order_stay_in_order(seed):
     lengths = np.random.default_rng(seed).integers(1, 40, 50)
 
-    cut = micro_batches_in_order(lengths, 64)
+    cut = micro_batches_in_order(runs(lengths), 64)
 
     assert np.concatenate(cut).tolist() == list(range(50))
     assert max(int(lengths[rows].sum()) for rows in cut) <= 64
+
+
+def test_shared_tokens_of_a_run_count_once():
+    # 5 + 2 + 2 = 9 different tokens, then 5 + 2: the first row of a run brings its beginning along
+    assert in_order([5, 5, 5, 5, 5], 9, [0, 3, 3, 3, 3]) == [[0, 1, 2], [3, 4]]
+    assert in_order([5, 5, 5, 5, 5], 13, [0, 3, 3, 3, 3]) == [[0, 1, 2, 3, 4]]
+
+
+def test_what_is_not_worth_sharing_counts_whole():
+    # 5 + 4 different tokens of 10: a tenth is saved
+    assert in_order([5, 5], 9, [0, 1], worth=0.1) == [[0, 1]]
+    assert in_order([5, 5], 9, [0, 1], worth=0.11) == [[0], [1]]
+
+
+def test_units_stay_together_and_share_within():
+    # units of 4 + 1 and 1 + 1 own tokens
+    assert in_order([4, 4, 4, 4], 7, [0, 3, 3, 3], rows_per_unit=2) == [[0, 1, 2, 3]]
+    assert in_order([4, 4, 4, 4], 6, [0, 3, 3, 3], rows_per_unit=2) == [[0, 1], [2, 3]]
+
+
+def test_whole_sequences_bound_a_run_too():
+    """Rows that are all the same have 10 different tokens, however many they are."""
+    cut = in_order([10] * (3 * ROOM), 10, [0] + [10] * (3 * ROOM - 1))
+
+    assert [len(rows) for rows in cut] == [ROOM] * 3

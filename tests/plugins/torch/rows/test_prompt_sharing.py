@@ -82,20 +82,24 @@ def plan(batch):
     return StepPlan(normalizers=totals, on_policy=True, kl_coef=0.5, entropy_coef=0.1)
 
 
-def test_whole_prompts_are_shared_by_neighbours():
+def test_beginnings_are_shared_within_a_group():
     rows = [
         row_of(Uid(0, 0, 0), [7, 8, 9], [20, 21]),
         row_of(Uid(0, 0, 1), [7, 8, 9], [20, 22]),
-        row_of(Uid(0, 0, 2), [7, 8], [20, 22]),  # a start of it only
-        row_of(Uid(0, 1, 0), [7, 5], [20]),  # as long, other tokens
+        row_of(Uid(0, 0, 2), [7, 8], [20, 22]),
+        row_of(Uid(0, 1, 0), [7, 5], [20]),  # another group
         row_of(Uid(0, 1, 1), [7, 5], [30]),
+        row_of(Uid(0, 2, 0), [7, 5], [30, 31]),  # a third one with the same prompt
+        row_of(Uid(0, 3, 0), [7], [5, 30]),
     ]
     batch = TrajectoryColumns.from_trajectories(rows)
-    assert prompt_lengths(batch).tolist() == [3, 3, 2, 2, 2]
-    assert shared_starts(batch).tolist() == [0, 3, 0, 0, 2]
+    assert prompt_lengths(batch).tolist() == [3, 3, 2, 2, 2, 2, 1]
+    starts = shared_starts(batch)
+    assert starts.lengths.tolist() == [0, 4, 2, 0, 2, 3, 0]
+    assert starts.sources.tolist() == [0, 0, 0, 3, 3, 4, 6]
 
 
-def test_rows_without_actions_share_nothing():
+def test_rows_without_actions_share_their_beginning_in_a_group_alone():
     silent = replace(
         row_of(Uid(0, 0, 1), [7, 8], [20]),
         action_mask=np.zeros(3, dtype=bool),
@@ -103,8 +107,10 @@ def test_rows_without_actions_share_nothing():
         weight_version=np.zeros(0, dtype=np.int32),
         turns=(),
     )
-    batch = TrajectoryColumns.from_trajectories([row_of(Uid(0, 0, 0), [7, 8], [20]), silent])
-    assert shared_starts(batch).tolist() == [0, 0]
+    others = [replace(silent, uid=Uid(0, group)) for group in (1, 2)]
+    rows = [row_of(Uid(0, 0, 0), [7, 8], [21]), silent, *others]
+    batch = TrajectoryColumns.from_trajectories(rows)
+    assert shared_starts(batch).lengths.tolist() == [0, 2, 0, 0]
 
 
 def test_a_shared_prompt_is_in_the_row_once(batch):
@@ -113,7 +119,7 @@ def test_a_shared_prompt_is_in_the_row_once(batch):
     whole = pack_rows(rows, every, CPU)
     packed = pack_rows(rows, every, CPU, share_prompts=True)
 
-    saved = int(shared_starts(rows).sum())
+    saved = int(shared_starts(rows).lengths.sum())
     assert saved > 0
     assert len(packed.input_ids) == len(whole.input_ids) - saved
     assert packed.targets.tolist() == whole.targets.tolist()
@@ -232,4 +238,7 @@ def test_rows_of_a_unit_come_into_one_micro_batch(share_prompts, max_tokens):
         pairs = rows.reshape(-1, 2)
         assert (pairs[:, 0] % 2 == 0).all()
         assert (pairs[:, 1] == pairs[:, 0] + 1).all()
-        assert batch.num_tokens[rows].sum() <= max_tokens or len(rows) == 2
+        tokens = batch.num_tokens[rows].sum()
+        if share_prompts:
+            tokens = len(pack_rows(batch, rows, CPU, share_prompts=True).input_ids)
+        assert tokens <= max_tokens or len(rows) == 2

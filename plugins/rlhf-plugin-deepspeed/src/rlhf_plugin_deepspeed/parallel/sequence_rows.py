@@ -40,7 +40,7 @@ class GroupRows:
 
     def own(self, column: Tensor) -> Tensor:
         """Return the entries (m, ...) of a column (M, ...) that belong to this rank's m actions."""
-        return column.narrow(0, self.first, len(self.packed.targets))
+        return column.narrow(0, self.first, self.packed.num_actions)
 
     def whole(self, own: Tensor) -> Tensor:
         """Return the results (M, ...) of all actions for those (m, ...) of this rank; a collective call.
@@ -88,7 +88,7 @@ def lay_out(
         )
         if images is not None:
             packed = images.completed(packed)
-        return GroupRows(packed=packed, first=0, counts=(len(packed.targets),), group=group)
+        return GroupRows(packed=packed, first=0, counts=(packed.num_actions,), group=group)
     num_tokens = len(part.token_ids)
     width = -(-num_tokens // group.size)
     padding = (0, width * group.size - num_tokens)

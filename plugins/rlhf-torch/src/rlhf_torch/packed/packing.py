@@ -29,11 +29,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from rlhf_core.objective import on_device
 
 from .attention import as_matmul_inputs
+from .score_matrix import materialized_attention, prefers_materialized
 
 CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 """Kernels in the order in which torch tries them."""
-MAX_MATERIALIZED = 512
-"""Longest sequence, in tokens, for which the CPU path keeps a whole score matrix."""
 
 
 class PackedLayout:
@@ -96,9 +95,9 @@ class PackedLayout:
         query, key, value = (padding.pad(part) for part in (query, key, value))  # (b, H, T, D_head)
         if in_cudnn:
             output = _cudnn_attention(query, key, value, scaling)
-        elif softcap is not None or _prefers_materialized(query, self.longest):
+        elif softcap is not None or prefers_materialized(query, self.longest):
             mask = self._mask(window)
-            output = _materialized_attention(query, key, value, mask, scaling, softcap)
+            output = materialized_attention(query, key, value, mask, scaling, softcap)
         else:
             if query.device.type == "cuda":
                 # No fused GPU kernel for float32 lets heads share keys, and torch's fallback would keep all scores.
@@ -185,25 +184,6 @@ class _Padding:
         return rows[None]
 
 
-def _materialized_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None
-) -> Tensor:
-    """Return ``softmax(cap(q k^T scaling)) v`` with all scores in memory; the softmax is in float32.
-
-    Args:
-        mask: (T, T) or (b, 1, T, T)
-    """
-    num_kv_heads = key.shape[1]
-    grouped = query.unflatten(1, (num_kv_heads, -1))  # (b, H_kv, H / H_kv, T, D_head)
-    scores = (grouped * scaling) @ key.unsqueeze(2).transpose(-1, -2)  # (b, H_kv, H / H_kv, T, T)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~mask.unsqueeze(-3), float("-inf"))
-    weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
-    attended: Tensor = (weights @ value.unsqueeze(2)).flatten(1, 2)  # (b, H, T, D_head)
-    return attended
-
-
 def _cudnn_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
     """Return causal attention (b, H, T, D_head); where cuDNN refuses, torch takes the next kernel in the list."""
     with sdpa_kernel(CUDNN_FIRST, set_priority=True):
@@ -221,16 +201,6 @@ def _repeated(shared: Tensor, query: Tensor) -> Tensor:
     """Return keys or values with one head for each query head: (b, H_kv, T, D_head) to (b, H, T, D_head)."""
     groups = query.shape[1] // shared.shape[1]
     return shared.repeat_interleave(groups, dim=1) if groups > 1 else shared
-
-
-def _prefers_materialized(query: Tensor, longest: int) -> bool:
-    # The fused CPU kernel's bfloat16 backward takes 4 times as long as plain matmuls (64 x 96 tokens, Zen 5).
-    return (
-        query.device.type == "cpu"
-        and query.dtype == torch.bfloat16
-        and query.requires_grad
-        and longest <= MAX_MATERIALIZED
-    )
 
 
 def _has_varlen_kernel(query: Tensor) -> bool:

@@ -1,21 +1,23 @@
-"""Shared prompts: sequences that begin with the same prompt, which the model computes once.
+"""Shared starts: sequences that begin alike, whose common tokens the model computes once.
 
-The episodes of a group differ only after their prompt. Everything that a model does token by token (matmuls, norms,
-embeddings) is the same for the prompt's tokens in each sequence, and so are their keys and values, since a causal model
-does not look ahead. So the row that the model gets has each prompt once, and only attention sees whole sequences:
-queries, keys and values are copied to all places that they stand for before attention, and the outputs of the row's own
-places are kept after it. The gradient of a shared key or value is the sum over its places. The result equals that of
-whole sequences up to rounding.
+The sequences of a group are the paths of a tree. Each node of the tree is computed once, a token attends to its
+ancestors only, and its position is its depth. Everything that a model does token by token (matmuls, norms,
+embeddings) is the same for a node in each sequence that goes through it, and so are its keys and values, since a
+causal model does not look ahead. So the row that the model gets has each node once, and only attention sees whole
+sequences: queries, keys and values are copied to all places that they stand for before attention, and the outputs of
+the row's own places are kept after it. The gradient of a shared key or value is the sum over its places. The result
+equals that of whole sequences up to rounding. ``branches.py`` spares the copies of queries as well.
 
-Axes beyond the project's table: ``F`` tokens of the whole sequences, ``S`` tokens of the row that stand for several of
-them, ``C`` the most places that one token stands for, ``H_kv`` heads of keys and values, ``D_head`` size of a head.
+Axes beyond the project's table: ``F`` tokens of the whole sequences, ``S`` tokens of the row that stand for about
+equally many of them, ``C`` the most places that one of these stands for, ``H_kv`` heads of keys and values,
+``D_head`` size of a head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,46 +37,75 @@ class Places:
     """(N,) rising indices of the F tokens that are in the row."""
     place: NDArray[np.int64]
     """(F,) index in the row of each token."""
-    shared: NDArray[np.int64]
-    """(S,) indices in the row of the tokens that stand for several of the F."""
-    copies: NDArray[np.int64]
-    """(S, C) indices of the F tokens that each of them stands for; the number F fills the columns left over."""
 
 
-def places_of(offsets: NDArray[np.int64], starts: Sequence[int]) -> Places | None:
-    """Return the places of sequences, each of which shares its first ``starts`` tokens with the sequence before it;
-    None if no sequence shares any.
+def places_of(
+    offsets: NDArray[np.int64], starts: Sequence[int], sources: Sequence[int]
+) -> Places | None:
+    """Return the places of sequences, each of which may begin with tokens of an earlier one; None if none does.
+
+    A sequence's other tokens are its own: they are neighbors in the row, in the order of sequences.
 
     Args:
         offsets: (b + 1,) positions at which sequences begin, and the end.
-        starts: (b,) 0 for the first sequence of a run with one prompt, and the length of that prompt for each of the
-            others in the run.
+        starts: (b,) the number of leading tokens that a sequence shares.
+        sources: (b,) index of the earlier sequence that begins with them; without meaning where there are none.
     """
-    num_tokens = int(offsets[-1])
     if not any(starts):
         return None
-    source = np.arange(num_tokens)
-    owner = 0
-    copies_of: dict[tuple[int, int], list[int]] = {}
-    for row, start in enumerate(starts):
-        first = int(offsets[row])
-        if not start:
-            owner = first
-            continue
-        source[first : first + start] = np.arange(owner, owner + start)
-        copies_of.setdefault((owner, start), [owner]).append(first)
-    kept = np.flatnonzero(source == np.arange(num_tokens))
-    place = np.searchsorted(kept, source)
-    width = max(map(len, copies_of.values()))
-    shared, copies = [], []
-    for (owner, start), firsts in copies_of.items():
-        shared.append(place[owner : owner + start])
-        columns = np.full((start, width), num_tokens)
-        columns[:, : len(firsts)] = np.arange(start)[:, None] + np.array(firsts)
-        copies.append(columns)
-    return Places(
-        kept=kept, place=place, shared=np.concatenate(shared), copies=np.concatenate(copies)
-    )
+    every = np.arange(int(offsets[-1]))
+    owner = every.copy()
+    for row, (start, source) in enumerate(zip(starts, sources, strict=True)):
+        first, before = int(offsets[row]), int(offsets[source])
+        owner[first : first + start] = owner[before : before + start]
+    kept = np.flatnonzero(owner == every)
+    return Places(kept=kept, place=np.searchsorted(kept, owner))
+
+
+class _SharedTokens(NamedTuple):
+    """Tokens of the row that stand for about equally many tokens, so that few columns are left over."""
+
+    shared: Tensor
+    """(S,) indices in the row."""
+    copies: Tensor
+    """(S, C) indices of the tokens that each of them stands for."""
+    is_copy: Tensor
+    """(S, C) False in columns left over."""
+
+
+class Copies:
+    """Tokens at ``F`` places that ``N`` tokens of a row stand for.
+
+    Args:
+        place: (F,) index in the row of the token at each place; each of the N occurs.
+    """
+
+    def __init__(self, place: NDArray[np.int64], device: torch.device) -> None:
+        self.place = on_device(place, device)
+        counts = np.bincount(place)  # (N,)
+        firsts = np.cumsum(counts) - counts
+        by_token = np.argsort(place, kind="stable")  # (F,) places, those of one token together
+        self.kept = on_device(by_token[firsts], device)
+        """(N,) the first place of each token."""
+        self.shared: list[_SharedTokens] = []
+        bits = np.frexp(counts - 0.5)[1]  # (N,) counts up to 2 ** bits
+        for size in np.unique(bits[counts > 1]).tolist():
+            tokens = np.flatnonzero((bits == size) & (counts > 1))
+            columns = np.arange(int(counts[tokens].max()))
+            is_copy = columns < counts[tokens, None]
+            index = np.where(is_copy, firsts[tokens, None] + columns, 0)
+            parts = tokens, by_token[index], is_copy
+            self.shared.append(_SharedTokens(*(on_device(part, device) for part in parts)))
+
+    def spread(self, part: Tensor, *, adds: bool = True) -> Tensor:
+        """Return the part (1, H, N, D_head) at all places: (1, H, F, D_head).
+
+        Args:
+            adds: the gradient of a token is the sum over its places; False: that of its first place, for a result that
+                is used there alone.
+        """
+        spread: Tensor = _Spread.apply(part, self, adds)  # type: ignore[no-untyped-call]
+        return spread
 
 
 class SharedLayout:
@@ -82,11 +113,9 @@ class SharedLayout:
 
     def __init__(self, whole: Layout, places: Places, device: torch.device) -> None:
         self._whole = whole
-        self.kept = on_device(places.kept, device)
-        self.place = on_device(places.place, device)
-        self.shared = on_device(places.shared, device)
-        self.is_copy = on_device(places.copies < len(places.place), device)
-        self.copies = on_device(places.copies.clip(max=len(places.place) - 1), device)
+        self.copies = Copies(places.place, device)
+        self.kept = self.copies.kept
+        self.place = self.copies.place
 
     def sequence_lengths(self, at_least: int) -> Tensor:
         """Return the length (N,), on the host, of the sequence of each token; ``at_least`` for shorter ones.
@@ -94,14 +123,7 @@ class SharedLayout:
         Raises:
             RuntimeError: a token stands for tokens of sequences that differ in length.
         """
-        of_all = self._whole.sequence_lengths(at_least)  # (F,)
-        of_kept = of_all[self.kept.cpu()]
-        if not torch.equal(of_kept[self.place.cpu()], of_all):
-            raise RuntimeError(
-                "sequences of different lengths share a prompt, in a model that rotates it differently for each; "
-                "set share_prompts to false in the backend's options"
-            )
-        return of_kept
+        return lengths_of_kept(self._whole, self.kept, self.place, at_least)
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
@@ -109,12 +131,31 @@ class SharedLayout:
         """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         # The output is kept at the first place of a token alone, so its query gets a gradient from there alone.
-        query = _Spread.apply(query, self, False)  # type: ignore[no-untyped-call]
-        key = _Spread.apply(key, self, True)  # type: ignore[no-untyped-call]
-        value = _Spread.apply(value, self, True)  # type: ignore[no-untyped-call]
+        query = self.copies.spread(query, adds=False)
+        key, value = self.copies.spread(key), self.copies.spread(value)
         output = self._whole.attend(layer, query, key, value, **options)
         kept: Tensor = _Keep.apply(output, self.kept)  # type: ignore[no-untyped-call]
         return kept
+
+
+def lengths_of_kept(whole: Layout, kept: Tensor, place: Tensor, at_least: int) -> Tensor:
+    """Return the length (N,), on the host, of the sequence of each token in the row; ``at_least`` for shorter ones.
+
+    Args:
+        kept: (N,) the first of the whole sequences' F tokens that each token stands for.
+        place: (F,) index in the row of each of these.
+
+    Raises:
+        RuntimeError: a token stands for tokens of sequences that differ in length.
+    """
+    of_all = whole.sequence_lengths(at_least)  # (F,)
+    of_kept = of_all[kept.cpu()]
+    if not torch.equal(of_kept[place.cpu()], of_all):
+        raise RuntimeError(
+            "sequences of different lengths share tokens, in a model that rotates them differently for each; "
+            "set share_prompts to false in the backend's options"
+        )
+    return of_kept
 
 
 class _Spread(torch.autograd.Function):
@@ -124,19 +165,19 @@ class _Spread(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, layout: SharedLayout, adds: bool) -> Tensor:
-        ctx.layout, ctx.adds = layout, adds
-        return part[0].transpose(0, 1).index_select(0, layout.place).transpose(0, 1)[None]
+    def forward(ctx: Any, part: Tensor, copies: Copies, adds: bool) -> Tensor:
+        ctx.copies, ctx.adds = copies, adds
+        return part[0].transpose(0, 1).index_select(0, copies.place).transpose(0, 1)[None]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        layout: SharedLayout = ctx.layout
+        copies: Copies = ctx.copies
         rows = grad[0].transpose(0, 1)  # (F, H, D_head)
-        kept = rows.index_select(0, layout.kept)
-        if ctx.adds:
-            parts = rows.index_select(0, layout.copies.flatten()).unflatten(0, layout.copies.shape)
-            parts = parts.masked_fill(~layout.is_copy[..., None, None], 0.0)  # (S, C, H, D_head)
-            kept.index_copy_(0, layout.shared, parts.sum(1))
+        kept = rows.index_select(0, copies.kept)
+        for shared in copies.shared if ctx.adds else ():
+            parts = rows.index_select(0, shared.copies.flatten()).unflatten(0, shared.copies.shape)
+            parts = parts.masked_fill(~shared.is_copy[..., None, None], 0.0)  # (S, C, H, D_head)
+            kept.index_copy_(0, shared.shared, parts.sum(1))
         return kept.transpose(0, 1)[None], None, None
 
 

@@ -16,8 +16,9 @@ from rlhf_core.contracts import TrajectoryColumns
 from rlhf_core.objective import ActionGrid, on_device
 
 from ..packed.attention import Layout
+from ..packed.branches import BranchLayout, branches_are_cheaper
 from ..packed.packing import PackedLayout
-from ..packed.shared_starts import Places, SharedLayout, places_of
+from ..packed.shared_starts import SharedLayout, places_of
 from ..vision.pictures import PackedImages, PictureReader, kept_images, packed_images
 from .prompt_sharing import is_worth_it, shared_starts
 
@@ -26,7 +27,8 @@ from .prompt_sharing import is_worth_it, shared_starts
 class PackedRows:
     """``N`` tokens of ``b`` sequences in one row, and their ``M`` action tokens.
 
-    A prompt that neighboring sequences share may be in the row once.
+    A beginning that sequences share may be in the row once. Then actions of several sequences may be one token, and the
+    model's outputs are those of the ``U`` different ones; elsewhere U is M.
     """
 
     input_ids: Int[Tensor, " N"]
@@ -35,15 +37,29 @@ class PackedRows:
     """(N,) position of each token in its own sequence; (3, N) where the model counts positions in images by time, row
     and column."""
     layout: Layout
-    predictors: Int[Tensor, " M"]
-    """(M,) index in the row of the token whose hidden state is read for each action: the token before it, which
+    predictors: Int[Tensor, " U"]
+    """(U,) index in the row of the token whose hidden state is read for each action: the token before it, which
     predicts the action; for a head that scores what was written, the action itself."""
-    targets: Int[Tensor, " M"]
-    """(M,) the actions."""
+    targets: Int[Tensor, " U"]
+    """(U,) the actions."""
     grid: ActionGrid
     """Places of the M actions in a padded (b, A) array."""
     images: PackedImages | None = None
     """Images of the sequences; None: they have none."""
+    repeats: Int[Tensor, " M"] | None = None
+    """(M,) index of each action among the U different ones; None: all differ."""
+
+    @property
+    def num_actions(self) -> int:
+        """M, of all sequences."""
+        return len(self.targets if self.repeats is None else self.repeats)
+
+    def each(self, results: Tensor) -> Tensor:
+        """Return the results (M, ...) of all actions for those (U, ...) of the different ones.
+
+        The gradient of a result is the sum over the actions that have it.
+        """
+        return results if self.repeats is None else results[self.repeats]
 
 
 def pack_rows(
@@ -58,7 +74,7 @@ def pack_rows(
     """Return the given rows of a batch, packed on ``device``.
 
     Args:
-        share_prompts: pack a prompt that neighboring rows share once, if that saves enough tokens.
+        share_prompts: pack a beginning that rows of a group share once, if that saves enough tokens.
         at_actions: read the hidden states at the actions, not before them.
         reader: reads the images of the rows; None: the model reads text alone.
 
@@ -81,19 +97,39 @@ def pack_rows(
         grid=ActionGrid.of(part.num_actions, device),
         images=None if seen is None else seen.images,
     )
-    places = _places(part) if share_prompts else None
-    if places is None:
+    return _shared(packed, part, whole) if share_prompts else packed
+
+
+def _shared(packed: PackedRows, part: TrajectoryColumns, whole: PackedLayout) -> PackedRows:
+    """Return packed rows with each shared beginning once, if that saves enough tokens."""
+    starts, device = shared_starts(part), whole.device
+    places = places_of(part.token_offsets, starts.lengths.tolist(), starts.sources.tolist())
+    if places is None or not is_worth_it(starts, part):
         return packed
-    shared = SharedLayout(whole, places, device)
+    shared: SharedLayout | BranchLayout
+    # Samples of a prompt keep the way by whole sequences, and with it their numbers to the bit.
+    is_cheaper = not starts.is_star and branches_are_cheaper(part.num_tokens, starts.lengths)
+    if device.type == "cpu" and whole.blocks is None and is_cheaper:
+        shared = BranchLayout(whole, starts.lengths, places, device)
+    else:
+        shared = SharedLayout(whole, places, device)
+    # Tokens of the row that are actions in some sequence, the first such sequence's, and each action among them.
+    _, firsts, repeats = np.unique(
+        places.place[np.flatnonzero(part.action_mask)], return_index=True, return_inverse=True
+    )
+    differ = len(firsts) == len(repeats)
+    first = slice(None) if differ else on_device(firsts, device)
     return replace(
         packed,
         input_ids=packed.input_ids[shared.kept],
         position_ids=packed.position_ids[..., shared.kept],
         images=None
         if packed.images is None
-        else kept_images(packed.images, shared.kept, len(tokens)),
+        else kept_images(packed.images, shared.kept, len(packed.input_ids)),
         layout=shared,
-        predictors=shared.place[packed.predictors],
+        predictors=shared.place[packed.predictors[first]],
+        targets=packed.targets[first],
+        repeats=None if differ else on_device(repeats, device),
     )
 
 
@@ -124,8 +160,3 @@ def _seen(
         packed_images(rows, device),
         reader.blocks(rows, len(part.token_ids), device),
     )
-
-
-def _places(part: TrajectoryColumns) -> Places | None:
-    starts = shared_starts(part)
-    return places_of(part.token_offsets, starts.tolist()) if is_worth_it(starts, part) else None

@@ -1,43 +1,51 @@
-"""Shared prompts: neighboring rows that begin alike, and whether computing their prompt once is worth the trouble."""
+"""Shared prefixes: rows of a group that begin alike, and whether computing their beginnings once is worth the trouble.
+
+The beginning may be the prompt of a group's samples, the turns before a fork of an episode, or a whole row that others
+go on from. Tokens that the policy wrote may be part of it.
+"""
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.contracts import TrajectoryColumns
 
-from .microbatch import micro_batches, micro_batches_in_order
+from .microbatch import Runs, micro_batches, micro_batches_in_order
+from .prefix_tree import Starts, alphabetic, common_with_the_one_before, longest_starts
 
 WORTH = 0.05
-"""Smallest share of a batch's tokens that sharing has to save: spreading queries, keys and values takes time too."""
+"""Smallest share of a batch's tokens that sharing has to save: spreading keys and values takes time too."""
+IMAGE = 2**32
+"""Added to the tokens of an image, once for each image before it in the batch: larger than any token id."""
 
 
-def shared_starts(batch: TrajectoryColumns) -> NDArray[np.int64]:
-    """Return the number of leading tokens (B,) that each row shares with the row before it.
+class Family(NamedTuple):
+    """A run of neighboring rows that belong to one group, or whose prompts are the same."""
 
-    The number is the length of the prompt, all tokens before the first action, if both rows have the same prompt, and 0
-    otherwise. Rows of one group are neighbors.
-    """
-    offsets, tokens, prompts = batch.token_offsets, batch.token_ids, prompt_lengths(batch)
-    starts = np.zeros(len(batch), dtype=np.int64)
-    for row in (np.flatnonzero(prompts[1:] == prompts[:-1]) + 1).tolist():
-        before, first, length = int(offsets[row - 1]), int(offsets[row]), int(prompts[row])
-        if np.array_equal(
-            tokens[before : before + length], tokens[first : first + length]
-        ) and _have_the_same_images(batch, row, length):
-            starts[row] = length
+    rows: NDArray[np.int64]
+    """(b,) row numbers in the batch."""
+    sequences: list[NDArray[np.int64]]
+    """Tokens (T,) of each row; tokens of different images differ, whatever their ids."""
+
+
+def shared_starts(batch: TrajectoryColumns) -> Starts:
+    """Return the longest start that each of the ``B`` rows shares with an earlier row of its family."""
+    return _starts(families(batch), len(batch))
+
+
+def _starts(found: Sequence[Family], size: int) -> Starts:
+    starts = Starts.none(size)
+    for rows, sequences in found:
+        if len(rows) > 1:
+            own = longest_starts(sequences)
+            starts.lengths[rows] = own.lengths
+            starts.sources[rows] = rows[own.sources]
     return starts
-
-
-def _have_the_same_images(batch: TrajectoryColumns, row: int, length: int) -> bool:
-    """Return whether the first ``length`` tokens of a row and of the row before it stand for the same images."""
-    if not len(batch.media):
-        return True
-    own, before = (
-        [span for span in batch.media_of(index) if span.start < length] for index in (row, row - 1)
-    )
-    return own == before
 
 
 def prompt_lengths(batch: TrajectoryColumns) -> NDArray[np.int64]:
@@ -49,26 +57,78 @@ def prompt_lengths(batch: TrajectoryColumns) -> NDArray[np.int64]:
     return lengths
 
 
-def is_worth_it(starts: NDArray[np.int64], batch: TrajectoryColumns) -> bool:
+def is_worth_it(starts: Starts, batch: TrajectoryColumns) -> bool:
     """Return whether sharing saves at least ``WORTH`` of the batch's tokens.
 
     Args:
-        starts: (B,) of ``shared_starts``.
+        starts: of the batch's rows.
     """
-    return bool(starts.sum() >= WORTH * batch.num_tokens.sum() > 0)
+    return bool(starts.lengths.sum() >= WORTH * batch.num_tokens.sum() > 0)
 
 
 def sharing_micro_batches(
     batch: TrajectoryColumns, max_tokens: int, *, share_prompts: bool, rows_per_unit: int = 1
 ) -> list[NDArray[np.int64]]:
-    """Return the row numbers of each micro-batch; rows of one prompt stay neighbors where the prompt is computed once,
-    and are dealt out by cost otherwise.
+    """Return the row numbers of each micro-batch.
+
+    Where beginnings are shared, a micro-batch has at most ``max_tokens`` different tokens, those that the model
+    computes, and rows that share most are neighbors. Elsewhere ``max_tokens`` bounds the sum of the rows' lengths, and
+    rows are dealt out by cost. Rows longer than that come alone.
 
     Args:
         rows_per_unit: neighboring rows that come into one micro-batch, such as 2 for pairs.
     """
-    shares = share_prompts and is_worth_it(shared_starts(batch), batch)
-    cut = micro_batches_in_order if shares else micro_batches
-    by_unit = batch.num_tokens.reshape(-1, rows_per_unit).sum(axis=1)  # tokens of each unit
-    within = np.arange(rows_per_unit)
-    return [(units[:, None] * rows_per_unit + within).ravel() for units in cut(by_unit, max_tokens)]
+    found = families(batch) if share_prompts else []
+    starts = _starts(found, len(batch))
+    if not is_worth_it(starts, batch):
+        by_unit = batch.num_tokens.reshape(-1, rows_per_unit).sum(axis=1)  # tokens of each unit
+        within, cut = np.arange(rows_per_unit), micro_batches(by_unit, max_tokens)
+        return [(units[:, None] * rows_per_unit + within).ravel() for units in cut]
+    if rows_per_unit == 1 and not starts.is_star:
+        # Branches of a tree stay together.
+        found = [_in_alphabetic_order(family) for family in found]
+    order = np.concatenate([family.rows for family in found])
+    runs = Runs(
+        lengths=batch.num_tokens[order],
+        shared=np.concatenate([common_with_the_one_before(each.sequences) for each in found]),
+        rows_per_unit=rows_per_unit,
+        worth=WORTH,
+    )
+    return [np.sort(order[run]) for run in micro_batches_in_order(runs, max_tokens)]
+
+
+def _in_alphabetic_order(family: Family) -> Family:
+    order = alphabetic(family.sequences)
+    return Family(family.rows[order], [family.sequences[index] for index in order])
+
+
+def families(batch: TrajectoryColumns) -> list[Family]:
+    """Return the families of a batch, every row in one of them, in order."""
+    sequences = _told_apart(batch)
+    prompts, groups = prompt_lengths(batch), batch.uid[:, :2]
+    runs: list[list[int]] = []
+    for row, sequence in enumerate(sequences):
+        length = int(prompts[row])
+        if row and (
+            (groups[row] == groups[row - 1]).all()
+            or (0 < length == prompts[row - 1]
+            and np.array_equal(sequence[:length], sequences[row - 1][:length]))
+        ):
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return [Family(np.array(rows), [sequences[row] for row in rows]) for rows in runs]
+
+
+def _told_apart(batch: TrajectoryColumns) -> list[NDArray[np.int64]]:
+    """Return the tokens of each row, with the number of its image added to each token of an image."""
+    tokens = batch.token_ids.astype(np.int64)
+    offsets = batch.token_offsets
+    if len(batch.media):
+        numbers: dict[object, int] = {}
+        for row in np.flatnonzero(batch.num_media).tolist():
+            for span in batch.media_of(row):
+                number = numbers.setdefault(span.image, len(numbers) + 1)
+                first = int(offsets[row]) + span.start
+                tokens[first : first + span.length] += IMAGE * number
+    return [tokens[first:end] for first, end in itertools.pairwise(offsets.tolist())]

@@ -29,8 +29,8 @@ class RoleReader:
         # Read now: a backend that cuts weights over ranks (ZeRO stage 3) leaves parameters without a shape later.
         self._vocab_size = role.lm.vocab_size
 
-    def hidden(self, rows: PackedRows) -> Float[Tensor, "M D"]:
-        """Return the hidden states (M, D) of the tokens that are read for the actions."""
+    def hidden(self, rows: PackedRows) -> Float[Tensor, "U D"]:
+        """Return the hidden states (U, D) of the tokens that are read for the different actions."""
         hidden = self._role.lm.hidden(rows.input_ids, rows.position_ids, rows.layout, rows.images)
         return hidden.index_select(0, rows.predictors)
 
@@ -38,13 +38,20 @@ class RoleReader:
         self, rows: PackedRows, others: Int[Tensor, "M k"] | None = None
     ) -> ActionScores:
         """Return log-probs and entropies (M,), and log-probs of the ids ``others`` (M, k); all with gradients."""
-        return action_scores(
+        hidden, targets, each = self.hidden(rows), rows.targets, rows.each
+        if others is not None:
+            # Sequences that share an action may ask for other ids there.
+            hidden, targets, each = each(hidden), each(targets), _as_they_are
+        scores = action_scores(
             self._role.lm,
-            self.hidden(rows),
-            rows.targets,
+            hidden,
+            targets,
             temperature=self._spec.temperature,
             chunk=self._chunk,
             others=others,
+        )
+        return ActionScores(
+            logprobs=each(scores.logprobs), entropies=each(scores.entropies), others=scores.others
         )
 
     def values(self, rows: PackedRows) -> Float[Tensor, " M"]:
@@ -56,30 +63,33 @@ class RoleReader:
         """
         if self._role.value_head is None:
             raise PluginError(f"the {self._spec.role} has no value head; only a critic has values")
-        return self._role.values(self.hidden(rows))
+        return rows.each(self._role.values(self.hidden(rows)))
 
     def statistics(self, rows: PackedRows, names: Sequence[Statistic]) -> Float[Tensor, "M names"]:
         """Return the named statistics (M, len(names)) of each action's distribution."""
-        return action_statistics(
-            self._role.lm,
-            self.hidden(rows),
-            rows.targets,
-            names,
-            temperature=self._spec.temperature,
-            chunk=self._chunk,
+        return rows.each(
+            action_statistics(
+                self._role.lm,
+                self.hidden(rows),
+                rows.targets,
+                names,
+                temperature=self._spec.temperature,
+                chunk=self._chunk,
+            )
         )
 
     def top_tokens(
         self, rows: PackedRows, k: int
     ) -> tuple[Int[Tensor, "M {k}"], Float[Tensor, "M {k}"]]:
         """Return ids and log-probs (M, k) of the k most probable tokens at each action, highest first."""
-        return top_tokens(
+        token_ids, logprobs = top_tokens(
             self._role.lm,
             self.hidden(rows),
             k,
             temperature=self._spec.temperature,
             chunk=self._chunk,
         )
+        return rows.each(token_ids), rows.each(logprobs)
 
     def check_vocabulary(self, k: int) -> None:
         """Refuse a k that is larger than the vocabulary.
@@ -91,3 +101,7 @@ class RoleReader:
             raise ConfigError(
                 f"the vocabulary of the {self._spec.role} has {self._vocab_size} tokens; {k} of them were asked for"
             )
+
+
+def _as_they_are(results: Tensor) -> Tensor:
+    return results

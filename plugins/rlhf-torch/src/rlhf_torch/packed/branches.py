@@ -1,0 +1,149 @@
+"""Attention of a row that has each shared start once, branch by branch: queries are computed once too.
+
+What a sequence does not share with an earlier one is its *branch*: the queries of a branch are neighbors in the row,
+and its keys are those of the whole sequence, its ancestors and its own. Each branch is attended to by itself, so a
+node's query meets its ancestors once, however many sequences go through it. Keys and values are still copied to all
+places that they stand for, a copy of ``H_kv`` heads where queries and outputs would be copies of ``H``.
+
+Made for the CPU, where many small calls cost little. Axes: those of ``shared_starts.py``; ``m`` tokens of a branch,
+``T`` of its sequence.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .attention import as_matmul_inputs
+from .packing import PackedLayout
+from .score_matrix import materialized_attention, prefers_materialized
+from .shared_starts import Copies, Places, lengths_of_kept
+
+COST_OF_A_BRANCH = 4096
+"""Pairs of a query and a key that take as long as a call does (measured with the backward pass, 4 heads of 64: 0.2 ms)."""
+
+
+def branches_are_cheaper(lengths: NDArray[np.int64], starts: NDArray[np.int64]) -> bool:
+    """Return whether attention branch by branch takes less time on a CPU than that of whole, padded sequences.
+
+    Args:
+        lengths: (b,) tokens of each sequence.
+        starts: (b,) leading tokens that each of them shares with an earlier one.
+    """
+    own = lengths - starts
+    pairs = np.where(
+        starts > 0, own * lengths, own * own / 2
+    ).sum()  # a mask hides pairs, but saves no time
+    calls = COST_OF_A_BRANCH * np.count_nonzero(own)
+    return bool(pairs + calls < len(lengths) * int(lengths.max()) ** 2 / 2)
+
+
+class BranchLayout:
+    """Attention of a row of ``N`` tokens that has each node of a prefix tree once, one branch after the other.
+
+    Args:
+        whole: the layout of the whole sequences.
+        starts: (b,) leading tokens that each sequence shares with an earlier one.
+        places: of the whole sequences' tokens in the row.
+    """
+
+    def __init__(
+        self,
+        whole: PackedLayout,
+        starts: NDArray[np.int64],
+        places: Places,
+        device: torch.device,
+    ) -> None:
+        self._whole = whole
+        lengths = whole.lengths.numpy()
+        own = lengths - starts
+        branches = own > 0
+        self._lengths: list[int] = lengths[branches].tolist()
+        self._own: list[int] = own[branches].tolist()
+        # Sequences that are the beginning of an earlier one have no query, so nobody asks for their keys.
+        self._copies = Copies(places.place[branches.repeat(lengths)], device)
+        self._masks: dict[_Shape, Tensor] = {}
+        self.kept = torch.from_numpy(places.kept).to(device)
+        self.place = torch.from_numpy(places.place).to(device)
+
+    def sequence_lengths(self, at_least: int) -> Tensor:
+        """Return the length (N,), on the host, of the sequence of each token; ``at_least`` for shorter ones.
+
+        Raises:
+            RuntimeError: a token stands for tokens of sequences that differ in length.
+        """
+        return lengths_of_kept(self._whole, self.kept, self.place, at_least)
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float,
+        sliding_window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
+        query, key, value = as_matmul_inputs(query, key, value)
+        branches = zip(
+            query.split(self._own, dim=2),
+            self._copies.spread(key).split(self._lengths, dim=2),
+            self._copies.spread(value).split(self._lengths, dim=2),
+            strict=True,
+        )
+        outputs = [
+            self._branch(*branch, scaling=scaling, window=sliding_window, softcap=softcap)
+            for branch in branches
+        ]
+        return torch.cat([output.transpose(1, 2) for output in outputs], dim=1)
+
+    def _branch(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """Return (1, H, m, D_head) for a branch's queries and the T keys and values of its sequence."""
+        own, length = query.shape[2], key.shape[2]
+        if window and own + window - 1 < length:
+            # No query of the branch sees further back.
+            length = own + window - 1
+            key, value = key[:, :, -length:], value[:, :, -length:]
+        shape = _Shape(own, length, window if window and window < length else None)
+        if softcap is not None or prefers_materialized(query, length):
+            return materialized_attention(query, key, value, self._mask(shape), scaling, softcap)
+        is_causal = own == length and shape.window is None
+        return F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=None if is_causal else self._mask(shape),
+            is_causal=is_causal,
+            scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+
+    def _mask(self, shape: _Shape) -> Tensor:
+        """Return (m, T): True where the query may see the key; the last query is at the last key."""
+        if shape not in self._masks:
+            steps = torch.arange(shape.length, device=self.place.device)
+            behind = steps[-shape.own :, None] - steps  # (m, T)
+            self._masks[shape] = (behind >= 0) & (behind < (shape.window or shape.length))
+        return self._masks[shape]
+
+
+class _Shape(NamedTuple):
+    own: int
+    length: int
+    window: int | None

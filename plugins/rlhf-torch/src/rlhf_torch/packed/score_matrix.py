@@ -1,0 +1,45 @@
+"""Attention with all scores in memory: what the fused kernels lack, or do more slowly.
+
+Axes beyond the project's table: ``H_kv`` heads of keys and values, ``D_head`` size of a head, ``Q`` queries, which are
+fewer than the ``T`` keys where earlier queries were computed elsewhere.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MAX_MATERIALIZED = 512
+"""Longest sequence, in tokens, for which the CPU path keeps a whole score matrix; as many scores for fewer queries."""
+
+
+def materialized_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None
+) -> Tensor:
+    """Return ``softmax(cap(q k^T scaling)) v`` with all scores in memory; the softmax is in float32.
+
+    Args:
+        query: (b, H, Q, D_head)
+        key, value: (b, H_kv, T, D_head)
+        mask: (Q, T) or (b, 1, Q, T); True where the query may see the key.
+    """
+    num_kv_heads = key.shape[1]
+    grouped = query.unflatten(1, (num_kv_heads, -1))  # (b, H_kv, H / H_kv, Q, D_head)
+    scores = (grouped * scaling) @ key.unsqueeze(2).transpose(-1, -2)  # (b, H_kv, H / H_kv, Q, T)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~mask.unsqueeze(-3), float("-inf"))
+    weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
+    attended: Tensor = (weights @ value.unsqueeze(2)).flatten(1, 2)  # (b, H, Q, D_head)
+    return attended
+
+
+def prefers_materialized(query: Tensor, longest: int) -> bool:
+    """Return whether keeping the scores of queries (b, H, Q, D_head) with ``longest`` keys each is the faster way."""
+    # The fused CPU kernel's bfloat16 backward takes 4 times as long as plain matmuls (64 x 96 tokens, Zen 5).
+    return (
+        query.device.type == "cpu"
+        and query.dtype == torch.bfloat16
+        and query.requires_grad
+        and query.shape[2] * longest <= MAX_MATERIALIZED**2
+    )
