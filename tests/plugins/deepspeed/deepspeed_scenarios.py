@@ -151,11 +151,11 @@ def gradient(place: Place, found: Found) -> None:
 
 
 def same_prompts(place: Place, found: Found) -> None:
-    """One step of SGD on groups with a prompt each, which several ranks compute once and a single one does not."""
+    """One step of SGD on groups that are trees, whose nodes several ranks compute once and a single one does not."""
     backend = place.start(
         options={"share_prompts": place.world_size > 1}, max_tokens_per_micro_batch=90
     )
-    batch = make_batch(num=9, samples=3)
+    batch = forked(make_batch(num=9, samples=3))
     part = place.part(batch)
     outcome = backend.train_step(part, make_plan(batch, return_logprobs=True))
     found.metrics(outcome)
@@ -163,6 +163,19 @@ def same_prompts(place: Place, found: Found) -> None:
     found.array("scored", backend.logprobs(part.trajectories))
     found.keep_weights(backend)
     backend.close()
+
+
+def forked(batch: TrainBatch) -> TrainBatch:
+    """The batch with each group's third sample going on from the first one, shortly before the end of the shorter."""
+    rows = batch.trajectories
+    columns = rows.tokens.read()
+    tokens, offsets = columns.token_ids.copy(), rows.token_offsets
+    for third in np.flatnonzero(rows.uid[:, 2] == 2):
+        first, shared = third - 2, int(rows.num_tokens[[third - 2, third]].min()) - 2
+        beginning = tokens[offsets[first] : offsets[first] + shared]
+        tokens[offsets[third] : offsets[third] + shared] = beginning
+    changed = replace(columns, token_ids=tokens)
+    return replace(batch, trajectories=replace(rows, tokens=changed))
 
 
 def preferences(place: Place, found: Found) -> None:

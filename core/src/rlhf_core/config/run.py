@@ -274,7 +274,8 @@ class TrainConfig(Config):
     )
     inner_epochs: Positive = Field(1, description="passes over each rollout batch")
     max_tokens_per_micro_batch: Positive = Field(
-        16_384, description="packed tokens of one forward and backward pass"
+        16_384,
+        description="packed tokens of one forward and backward pass; those that several sequences share count once",
     )
     max_skipped_updates: Positive = Field(
         3, description="updates in a row with a gradient that is not finite, then stop"

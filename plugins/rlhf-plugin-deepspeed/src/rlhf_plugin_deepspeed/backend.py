@@ -6,6 +6,7 @@ rank's rows. Its metrics are this rank's share; the runtime merges the shares of
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -62,6 +63,7 @@ from .scoring import SharedScoring, WholeScoring
 from .zero.replicated_training import ReplicatedTraining
 from .zero.zero_training import ZeroTraining
 
+log = logging.getLogger(__name__)
 Training = ZeroTraining | ReplicatedTraining
 RANK_STRIDE = 1_000_003
 """Distance of the dropout seeds of neighboring ranks: more updates than a run has. Torch reads 32 bits of a seed."""
@@ -113,6 +115,12 @@ class DeepSpeedBackend(ScoringBackend):
         config, ranks = self._config, self._ranks
         check_heads(self._lm.num_heads, config.sequence_parallel)
         self._slices = join_group(ranks, config.sequence_parallel, "sequence_parallel")
+        if config.share_prompts and self._slices.size > 1 and ranks.is_first:
+            log.info(
+                "backend.deepspeed.share_prompts: the %s computes every sequence whole, as its ranks share sequences "
+                "(sequence_parallel)",
+                self._spec.role,
+            )
         # A role without an objective has whole matrices on every rank, so its ranks may compute different rows.
         shares = self._spec.objective is not None and config.tensor_parallel > 1
         self._group = (
@@ -234,26 +242,25 @@ class DeepSpeedBackend(ScoringBackend):
             limit,
             self._ranks,
             together=together,
-            share_prompts=self._shares_prompts,
+            share_prompts=self._shares(batch.num_tokens),
             rows_per_unit=rows_per_unit,
         )
 
     def _lay_out(self, batch: TrajectoryColumns, rows: Rows) -> GroupRows:
-        # A prompt in sequences of different lengths is not the same to a model that looks at the length.
-        shares = self._shares_prompts and self._lm.ropes.are_alike(batch.num_tokens[rows])
         return lay_out(
             batch,
             rows,
             self._slices,
             self._device,
-            share_prompts=shares,
+            share_prompts=self._shares(batch.num_tokens[rows]),
             at_actions=self._spec.head == "score",
             images=self._images,
         )
 
-    @property
-    def _shares_prompts(self) -> bool:
-        return self._config.share_prompts and self._slices.size == 1
+    def _shares(self, lengths: NDArray[np.int64]) -> bool:
+        # A beginning of sequences of different lengths is not the same to a model that looks at the length.
+        may = self._config.share_prompts and self._slices.size == 1
+        return may and self._lm.ropes.let_share(lengths)
 
     def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to each micro-batch; return one column (sum of A, ...) per result, for this rank's rows."""

@@ -80,8 +80,8 @@ class DeepSpeedConfig(Config):
     )
     share_prompts: bool = Field(
         True,
-        description="compute a prompt once for all its samples in a micro-batch of a rank; results differ by rounding "
-        "only; not with sequence_parallel",
+        description="compute what sequences of a group begin with (a prompt, turns before a fork) once in a "
+        "micro-batch of a rank; results differ by rounding only; not with sequence_parallel",
     )
     logits_chunk: int | None = Field(
         None,

@@ -29,7 +29,8 @@ class TorchBackendConfig(Config):
     )
     share_prompts: bool = Field(
         True,
-        description="compute a prompt once for all samples of it in a micro-batch; results differ by rounding only",
+        description="compute what sequences of a group begin with (a prompt, turns before a fork) once in a "
+        "micro-batch; results differ by rounding only",
     )
     logits_chunk: int | None = Field(
         None,

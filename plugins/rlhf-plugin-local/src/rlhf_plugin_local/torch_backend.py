@@ -155,23 +155,25 @@ class TorchBackend(ScoringBackend):
         return sharing_micro_batches(
             batch,
             self._spec.max_tokens_per_micro_batch,
-            share_prompts=self._config.share_prompts,
+            share_prompts=self._shares(batch.num_tokens),
             rows_per_unit=rows_per_unit,
         )
 
     def _packed(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> PackedRows:
-        # A prompt in sequences of different lengths is not the same to a model that looks at the length.
-        shares = self._config.share_prompts and self._lm.ropes.are_alike(batch.num_tokens[rows])
         at_actions = self._spec.head == "score"
         lm = self._lm
         return pack_rows(
             batch,
             rows,
             self._device,
-            share_prompts=shares,
+            share_prompts=self._shares(batch.num_tokens[rows]),
             at_actions=at_actions,
             reader=lm.reader if isinstance(lm, VisionLM) else None,
         )
+
+    def _shares(self, lengths: NDArray[np.int64]) -> bool:
+        # A beginning of sequences of different lengths is not the same to a model that looks at the length.
+        return self._config.share_prompts and self._lm.ropes.let_share(lengths)
 
     def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to micro-batches and put the results, (M, ...) each, where the actions are."""

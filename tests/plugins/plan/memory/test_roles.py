@@ -52,12 +52,39 @@ def test_few_sequences_are_no_more_than_they_are():
     assert (batch.tokens, count, batch.several) == (2560, 1, False)
 
 
-def test_prompts_that_are_shared_are_computed_once():
-    """24 sequences next to each other have samples of 4 prompts at most: 2 + 8 + 8 + 6."""
+def test_prompts_that_are_shared_count_once():
+    """A prompt with its 8 samples has 256 + 8 * 1024 = 8448 tokens: three of them and 7 samples more of a fourth, 256 +
+    7 * 1024 = 7424, fill 32 768. That is 31 of 256 sequences, so 9 micro-batches, which 28 or 29 sequences suffice for.
+    """
     batch, count = largest_micro_batch(256, workload(), 32_768, share_prompts=True)
 
-    assert (count, batch.tokens, batch.repeated) == (11, 24 * 1280, 20 * 256)
-    assert batch.computed == 24 * 1024 + 4 * 256
+    assert count == 9
+    assert batch.tokens // 1280 in (28, 29)
+    assert batch.repeated == (batch.tokens // 1280 - 4) * 256
+    assert batch.computed == (batch.tokens // 1280) * 1024 + 4 * 256
+
+
+@pytest.mark.parametrize("budget", [1000, 4_000, 9_000, 32_768, 400_000])
+@pytest.mark.parametrize(("samples", "rows"), [(8, 256), (3, 60), (5, 32)])
+def test_shared_prompts_are_cut_as_the_backends_cut_them(samples, rows, budget):
+    np = pytest.importorskip("numpy")
+    from rlhf_torch.rows.microbatch import Runs, micro_batches_in_order
+    from rlhf_torch.rows.prompt_sharing import WORTH
+
+    shared = np.where(np.arange(rows) % samples == 0, 0, 256)
+    runs = Runs(lengths=np.full(rows, 1280), shared=shared, worth=WORTH)
+    parts = micro_batches_in_order(runs, budget)
+    computed = []
+    for part in parts:
+        saved = 256 * int(np.count_nonzero(part[1:] % samples))
+        whole = 1280 * len(part)
+        computed.append(whole - saved if saved >= WORTH * whole else whole)
+
+    plan = workload(samples=samples, prompts=-(-rows // samples))
+    batch, count = largest_micro_batch(rows, plan, budget, share_prompts=True)
+
+    assert count == len(parts)
+    assert batch.computed == max(computed)
 
 
 def test_short_prompts_and_unknown_lengths_are_planned_whole():
@@ -67,17 +94,9 @@ def test_short_prompts_and_unknown_lengths_are_planned_whole():
 
 
 def test_what_is_worth_sharing_is_what_the_backend_takes_for_it():
-    from rlhf_plugin_plan.machine.assumptions import SHARING_IS_WORTH
+    from rlhf_plugin_plan.machine.assumptions import SHARING_IS_WORTH, SHARING_ROOM
+    from rlhf_torch.rows.microbatch import ROOM
     from rlhf_torch.rows.prompt_sharing import WORTH
 
     assert SHARING_IS_WORTH == WORTH
-
-
-@pytest.mark.parametrize("samples", [1, 3, 8])
-def test_no_row_of_a_micro_batch_holds_more_prompts_than_planned(samples):
-    from rlhf_plugin_plan.memory.roles import _most_prompts
-
-    prompts = [row // samples for row in range(60)]
-    for held in range(1, 20):
-        found = max(len(set(prompts[first : first + held])) for first in range(40))
-        assert _most_prompts(held, samples) == found
+    assert SHARING_ROOM == ROOM

@@ -167,7 +167,10 @@ def batch_of(prompt: int, *responses: int) -> TrajectoryColumns:
 
 @pytest.mark.parametrize(("responses", "shared"), [((5, 9, 7), True), ((5, 40, 7), False)])
 @pytest.mark.parametrize("name", LENGTH_DEPENDENT)
-def test_a_prompt_is_shared_by_sequences_that_rotate_it_alike(folders, name, responses, shared):
+def test_a_prompt_is_shared_by_sequences_that_rotate_it_alike(
+    folders, name, responses, shared, caplog
+):
+    caplog.set_level("INFO", logger="rlhf_torch")
     backend = TorchBackend(TorchBackendConfig(device="cpu"))
     backend.setup(RoleSpec(role="reference", model_path=str(folders[name])), empty())
     batch = batch_of(20, *responses)
@@ -184,6 +187,23 @@ def test_a_prompt_is_shared_by_sequences_that_rotate_it_alike(folders, name, res
     torch.testing.assert_close(torch.from_numpy(actual), torch.cat(expected), atol=1e-5, rtol=0.0)
     layout = backend._packed(batch, np.arange(len(batch))).layout
     assert isinstance(layout, SharedLayout) is shared
+    said = [line for line in caplog.messages if "compute beginnings for each of them" in line]
+    assert len(said) == (0 if shared else 1)
+
+
+def test_sequences_that_share_nothing_count_whole_in_a_micro_batch(folders):
+    spec = RoleSpec(
+        role="reference",
+        model_path=str(folders["phi3_longrope"]),
+        max_tokens_per_micro_batch=130,
+    )
+    backend = TorchBackend(TorchBackendConfig(device="cpu"))
+    backend.setup(spec, empty())
+    batch = batch_of(20, 40, 40, 40, 40)
+
+    cut = backend._micro_batches(batch)
+
+    assert [batch.num_tokens[rows].sum() for rows in cut] == [120, 120]
 
 
 def test_a_shared_prompt_of_different_lengths_is_an_error(folders):

@@ -39,6 +39,9 @@ ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 SHARING_IS_WORTH = 0.05
 """Share of the tokens that must be saved for the backends to compute prompts once."""
 
+SHARING_ROOM = 4
+"""Tokens of a micro-batch for each different token that it may have, if shared ones count with every sequence."""
+
 GPU_CHUNK = 4096
 """Number of action tokens whose logits the backends hold at once on a GPU, unless ``logits_chunk`` is set."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
@@ -234,40 +234,85 @@ def largest_micro_batch(
     """Return the largest micro-batch of ``rows`` sequences on one rank, and the number of micro-batches.
 
     With known lengths the sequences are cut as the backends cut them: evenly, into as few micro-batches as can hold
-    them. With lengths that are upper bounds, a micro-batch may fill the budget, or hold one sequence beyond it.
+    them, where a prompt that is computed once counts once. With lengths that are upper bounds, a micro-batch may fill
+    the budget, or hold one sequence beyond it. What samples share behind their prompt is not known before the run.
 
     Args:
-        budget: number of tokens that a micro-batch may have.
+        budget: number of different tokens that a micro-batch may have.
     """
     length = workload.length
-    fitting = max(1, budget // length)
-    count = -(-rows // fitting)
-    tokens = -(-rows // count) * length
+    shares = share_prompts and workload.known_lengths and workload.shares_enough
+    if shares:
+        held, prompts, count = largest_sharing_run(rows, workload, budget)
+        tokens = held * length
+    else:
+        count = -(-rows // max(1, budget // length))
+        tokens = -(-rows // count) * length
+        held = prompts = tokens // length
     if not workload.known_lengths:
         tokens = min(max(budget, length), rows * length)
-    actions = tokens * workload.response_tokens // length
-    repeated = 0
-    images = min(rows, workload.prompts)
-    if workload.image_tokens:
-        shortest = length if workload.known_lengths else workload.image_tokens
-        images = min(images, max(1, tokens // shortest))
-    if share_prompts and workload.known_lengths and workload.shares_enough:
-        held = tokens // length
-        images = min(images, _most_prompts(held, workload.samples))
-        repeated = (held - _most_prompts(held, workload.samples)) * workload.prompt_tokens
+        # As many images as the budget holds, if nothing stands behind them.
+        prompts = max(1, tokens // (workload.image_tokens or length))
     batch = MicroBatch(
         tokens=tokens,
-        actions=actions,
+        actions=tokens * workload.response_tokens // length,
         several=count > 1,
-        repeated=repeated,
-        image_tokens=images * workload.image_tokens,
+        repeated=(held - prompts) * workload.prompt_tokens if shares else 0,
+        image_tokens=min(rows, workload.prompts, prompts) * workload.image_tokens,
     )
     return batch, count
 
 
-def _most_prompts(rows: int, samples: int) -> int:
-    """Return the largest number of different prompts among ``rows`` neighboring sequences, for any first sequence."""
-    return min(rows, (rows - 2) // samples + 2) if rows > 1 else rows
+class SharingRun(NamedTuple):
+    """The largest of several micro-batches of neighboring sequences whose prompts are computed once."""
+
+    held: int
+    """Number of sequences."""
+    prompts: int
+    """Number of different prompts."""
+    count: int
+    """Number of micro-batches."""
+
+
+def largest_sharing_run(rows: int, workload: Workload, budget: int) -> SharingRun:
+    """Return the micro-batch with the most different tokens, if ``rows`` sequences are cut as the backends cut them.
+
+    The limit in tokens is the smallest one that needs no more micro-batches than ``budget`` does.
+    """
+    low, high = workload.length, budget
+    room = assumed.SHARING_ROOM * budget
+    fewest = len(_sharing_runs(rows, workload, budget, room))
+    while low < high:
+        middle = (low + high) // 2
+        if len(_sharing_runs(rows, workload, middle, room)) > fewest:
+            low = middle + 1
+        else:
+            high = middle
+    runs = _sharing_runs(rows, workload, max(low, high), room)
+    held, prompts = max(runs, key=lambda run: _computed(workload, *run))
+    return SharingRun(held, prompts, len(runs))
+
+
+def _sharing_runs(rows: int, workload: Workload, limit: int, room: int) -> list[tuple[int, int]]:
+    """Return the numbers of sequences and of different prompts of each micro-batch with at most ``limit`` different
+    tokens, and ``room`` tokens where prompts are counted with every sequence."""
+    runs: list[tuple[int, int]] = []
+    held = prompts = 0
+    for row in range(rows):
+        begins = int(row % workload.samples == 0 or not held)
+        tokens = _computed(workload, held + 1, prompts + begins)
+        if held and (tokens > limit or (held + 1) * workload.length > room):
+            runs.append((held, prompts))
+            held, prompts, begins = 0, 0, 1
+        held, prompts = held + 1, prompts + begins
+    return [*runs, (held, prompts)]
+
+
+def _computed(workload: Workload, held: int, prompts: int) -> int:
+    """Return the number of tokens that the layers compute of sequences with so many prompts."""
+    saved = (held - prompts) * workload.prompt_tokens
+    whole = held * workload.length
+    return whole - saved if saved >= assumed.SHARING_IS_WORTH * whole else whole
 
 
 def _precision(spec: RoleSpec, shape: ModelShape, options: Mapping[str, Any]) -> Precision:

@@ -25,7 +25,7 @@ from .score_matrix import materialized_attention, prefers_materialized
 from .shared_starts import Copies, Places, lengths_of_kept
 
 COST_OF_A_BRANCH = 4096
-"""Pairs of a query and a key that take as long as a call does (measured with the backward pass, 4 heads of 64: 0.2 ms)."""
+"""Pairs of a query and a key that take as long as a call does: 0.2 ms, backward pass included, with 4 heads of 64."""
 
 
 def branches_are_cheaper(lengths: NDArray[np.int64], starts: NDArray[np.int64]) -> bool:

@@ -13,6 +13,7 @@ Axes beyond the project's table: ``D_head`` size of a head.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,8 @@ from torch import Tensor, nn
 from rlhf_core import ConfigError, PluginError
 
 from .attention import Layout
+
+log = logging.getLogger(__name__)
 
 
 class PerSequenceRope(nn.Module):
@@ -75,6 +78,7 @@ class PerSequenceRopes:
     def __init__(self, model: nn.Module) -> None:
         _replace(model)
         self._ropes = [m for m in model.modules() if isinstance(m, PerSequenceRope)]
+        self._has_refused = False
 
     @property
     def limit(self) -> int | None:
@@ -84,6 +88,18 @@ class PerSequenceRopes:
     def are_alike(self, lengths: Iterable[int]) -> bool:
         """Return whether sequences of these lengths get the same frequencies at the same positions."""
         return self.limit is None or int(max(lengths, default=0)) <= self.limit
+
+    def let_share(self, lengths: Iterable[int]) -> bool:
+        """Return whether sequences of these lengths may share what they begin with; the first refusal is logged."""
+        may = self.are_alike(lengths)
+        if not may and not self._has_refused:
+            self._has_refused = True
+            log.info(
+                "share_prompts: sequences of more than %s tokens are rotated by their length, so micro-batches with "
+                "such sequences compute beginnings for each of them",
+                self.limit,
+            )
+        return may
 
     @contextmanager
     def of(self, layout: Layout) -> Iterator[None]:

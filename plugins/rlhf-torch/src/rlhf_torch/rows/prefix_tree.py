@@ -50,37 +50,38 @@ def longest_starts(sequences: Sequence[NDArray[np.int64]]) -> Starts:
     Args:
         sequences: tokens of each sequence (T,), not negative.
     """
-    starts = Starts.none(len(sequences))
-    order = alphabetic(sequences)
-    place = np.argsort(order)
+    size, order = len(sequences), alphabetic(sequences)
+    place = [0] * size
+    for at, index in enumerate(order):
+        place[index] = at
     # Linked list over alphabetic places, with an end mark on each side: common[i] is shared by i and the place before.
-    size = len(order)
     before, after = list(range(-1, size)), list(range(1, size + 2))
     common = [0, *common_with_the_one_before([sequences[index] for index in order])[1:], 0]
+    lengths, sources = [0] * size, list(range(size))
     for index in range(size - 1, -1, -1):
-        at = int(place[index])
+        at = place[index]
         left, right = before[at], after[at]
         with_left = common[at] if left >= 0 else 0
         with_right = common[right] if right < size else 0
-        if max(with_left, with_right):
-            starts.lengths[index] = max(with_left, with_right)
-            starts.sources[index] = order[left if with_left >= with_right else right]
+        lengths[index] = max(with_left, with_right)
+        if lengths[index]:
+            sources[index] = order[left if with_left >= with_right else right]
         # Of three in alphabetic order the outer two share what both share with the middle one.
         common[right] = min(with_left, with_right)
         before[right] = left
         if left >= 0:
             after[left] = right
-    _name_owners(starts)
-    return starts
+    _name_owners(lengths, sources)
+    return Starts(
+        lengths=np.array(lengths, dtype=np.int64), sources=np.array(sources, dtype=np.int64)
+    )
 
 
-def _name_owners(starts: Starts) -> None:
+def _name_owners(lengths: list[int], sources: list[int]) -> None:
     """Replace each source by the first sequence that begins with the shared tokens."""
-    for index in np.flatnonzero(starts.lengths).tolist():
-        source = starts.sources[index]
-        while starts.lengths[source] >= starts.lengths[index]:
-            source = starts.sources[source]
-        starts.sources[index] = source
+    for index, length in enumerate(lengths):
+        while length and lengths[sources[index]] >= length:
+            sources[index] = sources[sources[index]]
 
 
 def alphabetic(sequences: Sequence[NDArray[np.int64]]) -> list[int]:

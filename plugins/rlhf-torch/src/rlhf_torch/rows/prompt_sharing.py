@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlhf_core.contracts import TrajectoryColumns
 
-from .microbatch import Runs, micro_batches, micro_batches_in_order
+from .microbatch import ROOM, Runs, micro_batches, micro_batches_in_order
 from .prefix_tree import Starts, alphabetic, common_with_the_one_before, longest_starts
 
 WORTH = 0.05
@@ -84,6 +84,9 @@ def sharing_micro_batches(
         by_unit = batch.num_tokens.reshape(-1, rows_per_unit).sum(axis=1)  # tokens of each unit
         within, cut = np.arange(rows_per_unit), micro_batches(by_unit, max_tokens)
         return [(units[:, None] * rows_per_unit + within).ravel() for units in cut]
+    whole = int(batch.num_tokens.sum())
+    if whole - int(starts.lengths.sum()) <= max_tokens and whole <= ROOM * max_tokens:
+        return [np.arange(len(batch))]
     if rows_per_unit == 1 and not starts.is_star:
         # Branches of a tree stay together.
         found = [_in_alphabetic_order(family) for family in found]
@@ -105,14 +108,17 @@ def _in_alphabetic_order(family: Family) -> Family:
 def families(batch: TrajectoryColumns) -> list[Family]:
     """Return the families of a batch, every row in one of them, in order."""
     sequences = _told_apart(batch)
-    prompts, groups = prompt_lengths(batch), batch.uid[:, :2]
+    prompts = prompt_lengths(batch).tolist()
+    in_group = (np.diff(batch.uid[:, :2], axis=0, prepend=-1) == 0).all(axis=1).tolist()
     runs: list[list[int]] = []
     for row, sequence in enumerate(sequences):
-        length = int(prompts[row])
+        length = prompts[row]
         if row and (
-            (groups[row] == groups[row - 1]).all()
-            or (0 < length == prompts[row - 1]
-            and np.array_equal(sequence[:length], sequences[row - 1][:length]))
+            in_group[row]
+            or (
+                0 < length == prompts[row - 1]
+                and np.array_equal(sequence[:length], sequences[row - 1][:length])
+            )
         ):
             runs[-1].append(row)
         else:
