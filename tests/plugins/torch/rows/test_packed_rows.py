@@ -207,6 +207,38 @@ def test_soft_caps_and_kinds_of_rotation_too(start, sgd_spec, tmp_path, kind, la
     assert_alike(shared, whole)
 
 
+def test_recomputed_layers_share_trees_too(start, sgd_spec, models, layout):
+    batch = train_batch(random_trees(1))
+    spec, plan = sgd_spec(models["gemma3"]), plan_of(batch.trajectories)
+
+    whole, recomputed = (
+        gradients(start(spec, compute_dtype="float32", **options), batch, plan)[0]
+        for options in ({"share_prompts": False}, {"gradient_checkpointing": True})
+    )
+
+    assert_alike(recomputed, whole)
+
+
+@pytest.mark.slow
+# Inductor itself uses what torch has deprecated.
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+def test_compiled_layers_share_trees_too(start, sgd_spec, models, monkeypatch):
+    monkeypatch.setattr(
+        "rlhf_torch.rows.packed_rows.branches_are_cheaper", lambda lengths, starts: True
+    )
+    batch = train_batch(random_trees(1))
+    spec, plan = sgd_spec(models["qwen3"], max_tokens=90), plan_of(batch.trajectories)
+
+    whole, compiled = (
+        gradients(start(spec, compute_dtype="float32", **options), batch, plan)[0]
+        for options in ({"share_prompts": False}, {"compile": True})
+    )
+
+    assert_alike(compiled, whole)
+
+
 def test_a_critic_shares_trees_too(start, make_spec, refs, models, layout):
     batch = train_batch(random_trees(3))
     spec = make_spec(

@@ -17,6 +17,7 @@ from rlhf_core.contracts import (
     Uid,
     ValueObjective,
 )
+from rlhf_core.media import MediaRef, MediaSpan
 from rlhf_core.testing.tiny import FAMILIES
 from rlhf_torch.rows.packed_rows import pack_rows
 from rlhf_torch.rows.prompt_sharing import prompt_lengths, shared_starts, sharing_micro_batches
@@ -111,6 +112,25 @@ def test_rows_without_actions_share_their_beginning_in_a_group_alone():
     rows = [row_of(Uid(0, 0, 0), [7, 8], [21]), silent, *others]
     batch = TrajectoryColumns.from_trajectories(rows)
     assert shared_starts(batch).lengths.tolist() == [0, 2, 0, 0]
+
+
+def test_tokens_of_other_images_are_other_tokens():
+    """All rows have the same tokens; the image at tokens 2 to 4 of the last one is another."""
+    images = [
+        MediaRef(sha256=digit * 64, num_bytes=9, format="png", width=2, height=2)
+        for digit in ("a", "a", "b")
+    ]
+    rows = [
+        replace(
+            row_of(Uid(0, 0, sample), [7, 8, 5, 5, 5, 9], [20 + sample]),
+            media=(MediaSpan(start=2, length=3, image=image),),
+        )
+        for sample, image in enumerate(images)
+    ]
+
+    starts = shared_starts(TrajectoryColumns.from_trajectories(rows))
+
+    assert starts.lengths.tolist() == [0, 6, 2]
 
 
 def test_a_shared_prompt_is_in_the_row_once(batch):

@@ -270,7 +270,7 @@ class SharingRun(NamedTuple):
     """Number of sequences."""
     prompts: int
     """Number of different prompts."""
-    count: int
+    micro_batches: int
     """Number of micro-batches."""
 
 
