@@ -80,6 +80,7 @@ IN_A_LARGER_WHOLE = {
     "plugins/local/engine/resident/attention_kernel.py": "plugins/local/engine/resident/test_kernels.py",
     "plugins/local/engine/resident/draw_kernel.py": "plugins/local/engine/resident/test_kernels.py",
     "plugins/local/engine/resident/paged_cache.py": "plugins/local/engine/resident/test_batch.py",
+    "plugins/local/engine/resident/resumed.py": "plugins/local/engine/resident/test_batch.py",
     "plugins/local/engine/resident/rows.py": "plugins/local/engine/resident/test_batch.py",
     "plugins/local/engine/resident/step.py": "plugins/local/engine/resident/test_batch.py",
     # With DeepSpeed, what one module computes shows only where ranks compute together.

@@ -92,6 +92,9 @@ class Batch:
         """Return True: the cache grows with what is admitted."""
         return True
 
+    def forget_histories(self) -> None:
+        """Nothing to do: rows are emptied when their sequence ends."""
+
     def set_version(self, version: int) -> None:
         """Label the tokens from here on."""
         self.version = version

@@ -27,7 +27,9 @@ class EmbeddedEngineConfig(Config):
         8192, ge=1, description="prompt tokens of one prefill pass; a longer prompt is one pass"
     )
     share_prefixes: bool = Field(
-        True, description="compute equal prompts that are admitted together once"
+        True,
+        description="compute equal prompts that are admitted together once; where decoding is resident, also compute "
+        "of a prompt only what follows a history that is still in the cache",
     )
     decode: Literal["auto", "resident", "stepwise"] = Field(
         "auto",

@@ -253,8 +253,8 @@ class EmbeddedEngine:
             self._batch.lm.eval()
         if self._batch.active:
             self._weights.check_unchanged()
-        else:
-            self._weights.catch_up()
+        elif self._weights.catch_up():
+            self._batch.forget_histories()
         finished: list[Finished] = []
         if wave := self._next_wave():
             finished += self._batch.admit(wave)

@@ -54,35 +54,45 @@ class PackedPrompts:
     blocks: Tensor | None
     """(N,) see ``PackedLayout``; None: all tokens look back."""
     starts: list[int]
-    """(P,) where each prompt begins, in the order in which the prompts were given."""
+    """(P,) where each prompt's computed tokens begin, in the order in which the prompts were given."""
+    order: list[int]
+    """(P,) the prompts in the order of the row."""
     padded_lengths: list[int]
     """(P,) in the order of the row: not decreasing."""
 
     @classmethod
     def pack(
-        cls, prompts: Sequence[Prompt], device: torch.device, reader: PictureReader | None = None
+        cls,
+        prompts: Sequence[Prompt],
+        device: torch.device,
+        reader: PictureReader | None = None,
+        known: Sequence[int] | None = None,
     ) -> PackedPrompts:
         """Pack prompts, none of them empty.
 
         Args:
             reader: reads images; None: the model reads text alone.
+            known: (P,) leading tokens of each prompt that are in the cache already and not in the row, fewer than all;
+                None: 0 each. For a model that reads text alone.
 
         Raises:
             PluginError: the tokens of an image are not those of the model's processor.
             DataError: an image is gone from the run's store.
         """
-        order = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt].token_ids))
+        known = known or [0] * len(prompts)
+        new = [len(prompt.token_ids) - past for prompt, past in zip(prompts, known, strict=True)]
+        order = sorted(range(len(prompts)), key=new.__getitem__)
         tokens: list[int] = []
         positions: list[int] = []
         starts = [0] * len(prompts)
-        lengths = [round_up(len(prompts[prompt].token_ids), ROW_MULTIPLE) for prompt in order]
+        lengths = [round_up(new[prompt], ROW_MULTIPLE) for prompt in order]
         for prompt, length in zip(order, lengths, strict=True):
-            ids = prompts[prompt].token_ids
+            ids = prompts[prompt].token_ids[known[prompt] :]
             starts[prompt] = len(tokens)
             tokens.extend(ids)
             # Padding follows its prompt, so causality alone hides it; any valid token does.
             tokens.extend(ids[-1:] * (length - len(ids)))
-            positions.extend(range(length))
+            positions.extend(range(known[prompt], known[prompt] + length))
         own_positions = torch.tensor(positions, device=device)
         seen = _seen([(starts[one], prompts[one]) for one in order], lengths, reader, device)
         return cls(
@@ -95,6 +105,7 @@ class PackedPrompts:
             images=None if seen is None else seen.images,
             blocks=None if seen is None else seen.blocks,
             starts=starts,
+            order=order,
             padded_lengths=lengths,
         )
 

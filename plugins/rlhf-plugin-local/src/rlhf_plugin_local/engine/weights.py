@@ -81,10 +81,13 @@ class ServedWeights:
         self._source = source
         self._follow()
 
-    def catch_up(self) -> None:
-        """Take over a change that nobody announced, such as a checkpoint that was loaded; nothing is running."""
-        if self._changed():
+    def catch_up(self) -> bool:
+        """Take over a change that nobody announced, such as a checkpoint that was loaded, and return whether there was
+        one; nothing is running."""
+        changed = self._changed()
+        if changed:
             self._follow()
+        return changed
 
     def check_unchanged(self) -> None:
         """Raise if somebody changed the shared tensors without ``update``: versions would be wrong.

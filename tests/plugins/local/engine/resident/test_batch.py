@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -87,7 +88,8 @@ def test_every_sample_comes_once_with_the_tokens_it_has_alone(
         outcomes = await asyncio.gather(*(task for _, task in life.tasks), return_exceptions=True)
         expected = [await alone.generate(request) for request, _ in life.tasks]
         assert engine._batch.num_free == 8
-        assert engine._batch._pool.num_free == engine._batch._pool.num_pages - 1
+        pool = engine._batch._pool
+        assert pool.num_free + len(engine._batch._histories) == pool.num_pages - 1
         return life, outcomes, expected
 
     life, outcomes, expected = run(live())
@@ -118,6 +120,77 @@ def test_samples_of_a_prompt_share_its_full_pages(lm, run, start, make_request):
 
     assert len({first for first, _ in table}) == 1
     assert len({second for _, second in table}) == 4
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3", "qwen3_moe"])
+def test_a_later_turn_computes_only_what_is_new(
+    family, lm_of, run, start, make_request, monkeypatch
+):
+    lm = lm_of(family)
+    sizes = []
+    hidden = type(lm).hidden
+    monkeypatch.setattr(
+        type(lm),
+        "hidden",
+        lambda self, ids, *rest: sizes.append(len(ids)) or hidden(self, ids, *rest),
+    )
+    observation = (9, 8, 7)
+
+    async def turns_of(engine):
+        prompt, written = tuple(range(4, 54)), []
+        for turn in range(3):
+            request = make_request(prompt, seeds=(turn, 7), max_new_tokens=50, number=turn)
+            sizes.clear()
+            completions = await engine.generate(request)
+            written.append((sizes[0], completions))
+            prompt += (*completions[0].token_ids.tolist(), *observation)
+        return written
+
+    async def both():
+        resident = await turns_of(await start(lm, family=family, max_length=300))
+        stepwise = await turns_of(await start(lm, family=family, max_length=300, decode="stepwise"))
+        return resident, stepwise
+
+    resident, stepwise = run(both())
+
+    # Prompts of 50, 103 and 156 tokens, in multiples of 8; of 102 and 155 that were read a page of 64, and two.
+    assert [size for size, _ in resident] == [56, 40, 32]
+    for (_, own), (_, other) in zip(resident, stepwise, strict=True):
+        for one, two in zip(own, other, strict=True):
+            assert one.token_ids.tolist() == two.token_ids.tolist()
+            np.testing.assert_allclose(one.logprobs, two.logprobs, atol=2e-5)
+
+
+def test_histories_of_other_weights_are_not_used(lm, run, start, make_request, source_of):
+    async def updated():
+        engine = await start(lm, max_length=MAX_LENGTH)
+        request = make_request((5,) * (PAGE + 3))
+        await engine.generate(request)
+        known = len(engine._batch._histories)
+        await engine.update_weights(1, source_of(lm))
+        return known, len(engine._batch._histories)
+
+    assert run(updated()) == (1, 0)
+
+
+def test_a_sequence_that_began_under_other_weights_is_no_history(
+    lm, run, start, make_request, source_of, monkeypatch
+):
+    monkeypatch.setattr(bursts, "FEWEST", 1)
+    monkeypatch.setattr(bursts, "MOST", 1)
+
+    async def updated():
+        engine = await start(lm, max_length=MAX_LENGTH)
+        request = make_request((5,) * (PAGE + 3), max_new_tokens=20)
+        task = asyncio.create_task(engine.generate(request))
+        await turns(4)
+        await engine.pause()
+        await engine.update_weights(1, source_of(lm))
+        await engine.resume()
+        await task
+        return len(engine._batch._histories)
+
+    assert run(updated()) == 0
 
 
 def test_a_stop_string_cuts_a_burst_at_its_token(lm, run, start, make_request, monkeypatch):

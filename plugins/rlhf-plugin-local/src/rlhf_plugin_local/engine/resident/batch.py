@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -20,11 +20,13 @@ from rlhf_torch.models.vision_lm import VisionLM
 from ..cache import round_up, storage_dtype
 from ..drawing import DrawKind
 from ..prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
-from ..sequence import Finished, Sequence
+from ..sequence import Finished, Prompt, Sequence
 from .bursts import BurstLength
 from .graphs import GraphedSteps, Steps, graph_sizes
+from .histories import Histories
 from .paged_cache import PagedCache
 from .pages import PAGE, PagePool, pages_of
+from .resumed import Resumed, ResumedPrefill
 from .rows import DeviceRows, Look
 from .step import TokenStep
 
@@ -44,6 +46,39 @@ class _Seat:
     """True if its pages may hold what is not a number."""
 
 
+class _Wave(NamedTuple):
+    """Sequences that are admitted together."""
+
+    prompts: list[Prompt]
+    """(P,) to compute."""
+    owner: list[int]
+    """Number of each sequence's prompt."""
+    known: list[int]
+    """(P,) leading tokens that are in the cache already."""
+
+    def ends(self, packed: PackedPrompts) -> list[int]:
+        """Return where in the row each sequence's prompt ends; a few more fill up a multiple."""
+        new = [
+            len(prompt.token_ids) - known
+            for prompt, known in zip(self.prompts, self.known, strict=True)
+        ]
+        last = [packed.starts[prompt] + new[prompt] - 1 for prompt in self.owner]
+        return last + last[-1:] * (-len(last) % ROW_MULTIPLE)
+
+    def targets(
+        self, packed: PackedPrompts, firsts: list[int], first_row: int, device: torch.device
+    ) -> CacheTargets:
+        """Send the tokens of each prompt from its sequence's ``firsts`` on to the sequence's row."""
+        source, rows, positions = [], [], []
+        for number, (prompt, first) in enumerate(zip(self.owner, firsts, strict=True)):
+            own = torch.arange(first, len(self.prompts[prompt].token_ids))
+            source.append(packed.starts[prompt] + own - self.known[prompt])
+            rows.append(torch.full_like(own, first_row + number))
+            positions.append(own)
+        joined = [torch.cat(part).to(device) for part in (source, rows, positions)]
+        return CacheTargets(source=joined[0], rows=joined[1], positions=joined[2])
+
+
 class ResidentBatch:
     """Sequences in rows whose state lives on the device.
 
@@ -55,7 +90,8 @@ class ResidentBatch:
         max_length: prompt and response tokens of the longest sequence.
         num_pages: pages of the cache. A sequence is admitted when the pages of its longest possible form are free, so
             none has to be thrown out.
-        share_prefixes: compute equal prompts that are admitted together once, and keep their full pages once.
+        share_prefixes: compute equal prompts that are admitted together once, keep their full pages once, and compute
+            of a prompt only what follows the longest history that is still in the cache.
         compile: compile the model's layers, on a GPU.
     """
 
@@ -79,6 +115,7 @@ class ResidentBatch:
         dtype = storage_dtype(lm.compute_dtype, device)
         self._cache = PagedCache(num_rows, pages_of(max_length), num_pages, dtype, device)
         self._pool = PagePool(num_pages)
+        self._histories = Histories(self._pool)
         self._rows = DeviceRows(num_rows, max_length, device)
         self._eos_token_ids = frozenset(eos_token_ids)
         is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
@@ -90,6 +127,8 @@ class ResidentBatch:
             else Steps(self._step)
         )
         self._reader = lm.reader if isinstance(lm, VisionLM) else None
+        # Ids do not tell images apart.
+        self._keeps_histories = share_prefixes and self._reader is None
         self._seats: list[_Seat] = []
         """(R,) by row."""
         self._kinds: Counter[SamplingParams] = Counter()
@@ -105,15 +144,19 @@ class ResidentBatch:
         return self.num_slots - len(self._seats)
 
     def has_room(self, sequences: list[Sequence]) -> bool:
-        """Return whether the free pages hold these sequences, whatever they share."""
-        needed = sum(map(_most_pages, sequences))
-        return needed <= self._pool.num_free
+        """Return whether the free pages hold these sequences, whatever they share; histories give way to them."""
+        return self._histories.make_room(sum(map(_most_pages, sequences)))
 
     def set_version(self, version: int) -> None:
         """Label the tokens from here on."""
         self.version = version
+        self.forget_histories()
         for seat in self._seats:
             seat.sequence.versions.append((seat.count, version))
+
+    def forget_histories(self) -> None:
+        """Compute prompts anew from now on: the keys of their beginnings are those of other weights."""
+        self._histories.clear()
 
     @torch.no_grad()
     def admit(self, sequences: list[Sequence]) -> list[Finished]:
@@ -122,18 +165,18 @@ class ResidentBatch:
             self._steps.check_weights()
         first = len(self._seats)
         prompts, owner = distinct([s.prompt for s in sequences], share=self._share_prefixes)
-        packed = PackedPrompts.pack(prompts, self.lm.device, self._reader)
-        seats, firsts = self._seat(sequences, owner)
+        known = [self._known(prompt) for prompt in prompts]
+        seats, firsts = self._seat(sequences, owner, known)
+        wave = _Wave(prompts, owner, [len(pages) * PAGE for pages in known])
+        packed = PackedPrompts.pack(prompts, self.lm.device, self._reader, wave.known)
         self._cache.seat(first, [seat.pages for seat in seats])
         self._rows.seat(first, sequences, [packed.shifts[prompt] for prompt in owner])
-        targets = _targets(seats, firsts, [packed.starts[p] for p in owner], first, self.lm.device)
-        layout = PrefillLayout(packed, targets, self._cache, self.lm.compute_dtype)
+        targets = wave.targets(packed, firsts, first, self.lm.device)
+        layout = self._prefill(packed, targets, known)
         hidden = self.lm.hidden(
             packed.tokens, packed.rope_positions, layout, packed.images
         )  # (N, D)
-        last = [packed.starts[p] + len(prompts[p].token_ids) - 1 for p in owner]
-        last += last[-1:] * (-len(last) % ROW_MULTIPLE)
-        ends = hidden[torch.tensor(last, device=self.lm.device)]
+        ends = hidden[torch.tensor(wave.ends(packed), device=self.lm.device)]
         self._seats += seats
         self._kinds.update(sequence.sampling for sequence in sequences)
         rows = slice(first, len(self._seats))
@@ -159,23 +202,48 @@ class ResidentBatch:
     def clear(self) -> None:
         """Forget all sequences and free cache and graphs."""
         self._release(list(range(len(self._seats))))
+        self._histories.clear()
         self._steps.forget()
         self._cache.clear()
 
-    def _seat(self, sequences: list[Sequence], owner: list[int]) -> tuple[list[_Seat], list[int]]:
+    def _known(self, prompt: Prompt) -> list[int]:
+        """Return the pages that hold the beginning of a prompt already."""
+        return self._histories.find(prompt.token_ids) if self._keeps_histories else []
+
+    def _seat(
+        self, sequences: list[Sequence], owner: list[int], known: list[list[int]]
+    ) -> tuple[list[_Seat], list[int]]:
         """Return seats with pages for each sequence, and of each the first position whose key it has to get: those
-        before stand in pages that another sequence of the prompt fills."""
-        filled: dict[int, list[int]] = {}
+        before stand in pages that are in the cache, or that another sequence of the prompt fills.
+
+        Args:
+            owner: number of each sequence's prompt.
+            known: of each prompt, the pages of its beginning that are in the cache.
+        """
+        filled = dict(enumerate(known))
         seats, firsts = [], []
         for sequence, prompt in zip(sequences, owner, strict=True):
-            shared = filled.get(prompt, [])
+            shared = filled[prompt]
             self._pool.hold(shared)
             pages = shared + self._pool.take(_most_pages(sequence) - len(shared))
-            filled[prompt] = pages[: len(sequence.prompt_ids) // PAGE]
+            if self._share_prefixes:
+                filled[prompt] = pages[: len(sequence.prompt_ids) // PAGE]
             sequence.versions.append((0, self.version))
             seats.append(_Seat(sequence, pages))
             firsts.append(len(shared) * PAGE)
         return seats, firsts
+
+    def _prefill(
+        self, packed: PackedPrompts, targets: CacheTargets, known: list[list[int]]
+    ) -> PrefillLayout | ResumedPrefill:
+        """Return the attention of a wave of prompts; known pages of each are in the cache."""
+        if not any(known):
+            return PrefillLayout(packed, targets, self._cache, self.lm.compute_dtype)
+        resumed = [
+            Resumed(length=length, pages=known[prompt])
+            for prompt, length in zip(packed.order, packed.padded_lengths, strict=True)
+        ]
+        return ResumedPrefill(resumed, targets, self._cache, self.lm.compute_dtype)
 
     def _collect(self) -> list[Finished]:
         """Look at the rows, and release those that have finished."""
@@ -211,6 +279,10 @@ class ResidentBatch:
             own_tokens, own_logprobs = (part[:count].copy() for part in written)
             item = Finished.of(seat.sequence, own_tokens, own_logprobs, self._eos_token_ids)
             seat.is_broken = isinstance(item.outcome, RolloutError)
+            # A sequence that began under other weights has keys of theirs.
+            if self._keeps_histories and not seat.is_broken and len(seat.sequence.versions) == 1:
+                # The last token has not been read.
+                self._histories.keep([*seat.sequence.prompt_ids, *own_tokens[:-1]], seat.pages)
             finished.append(item)
         return finished
 
@@ -258,25 +330,3 @@ def _stop(seat: _Seat, tokens: list[int]) -> int | None:
 def _most_pages(sequence: Sequence) -> int:
     """Return the pages of a sequence that writes all that it may."""
     return pages_of(len(sequence.prompt_ids) + sequence.limit)
-
-
-def _targets(
-    seats: list[_Seat],
-    firsts: list[int],
-    starts: list[int],
-    first_row: int,
-    device: torch.device,
-) -> CacheTargets:
-    """Send the tokens of each prompt from its ``firsts`` on to the row of its sequence.
-
-    Args:
-        starts: of each sequence, where its prompt begins in the packed row.
-    """
-    source, rows, positions = [], [], []
-    for number, (seat, first, start) in enumerate(zip(seats, firsts, starts, strict=True)):
-        own = torch.arange(first, len(seat.sequence.prompt_ids))
-        source.append(start + own)
-        rows.append(torch.full_like(own, first_row + number))
-        positions.append(own)
-    joined = [torch.cat(part).to(device) for part in (source, rows, positions)]
-    return CacheTargets(source=joined[0], rows=joined[1], positions=joined[2])

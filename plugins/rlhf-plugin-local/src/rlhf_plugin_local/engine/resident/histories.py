@@ -1,0 +1,75 @@
+"""Pages of sequences that have ended, kept as long as nobody needs the memory.
+
+The next turn of an agent begins with what the turn before was, to the token. Its full pages then hold the keys and
+values already, so only the new tokens are computed. Keys are those of the weights that computed them; when weights
+change, all histories go.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from .pages import PAGE, PagePool
+
+
+class Histories:
+    """Full pages by the tokens from the beginning of a sequence to their end.
+
+    A page is found by a digest of these tokens, 128 bits of BLAKE2b, so that two histories have one digest with a
+    probability of 2**-64 only once there are 2**32 of them.
+    """
+
+    def __init__(self, pool: PagePool) -> None:
+        self._pool = pool
+        self._pages: OrderedDict[bytes, int] = OrderedDict()
+        """By digest, the least recently used first. Each page is held once for being here."""
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def find(self, token_ids: Sequence[int]) -> list[int]:
+        """Return the pages that hold the longest known beginning of a prompt; at least one token is left to compute."""
+        found = []
+        for digest in _digests(token_ids[:-1]):
+            if (page := self._pages.get(digest)) is None:
+                break
+            found.append(page)
+            self._pages.move_to_end(digest)
+        return found
+
+    def keep(self, token_ids: Sequence[int], pages: Sequence[int]) -> None:
+        """Hold the full pages of a sequence.
+
+        Args:
+            token_ids: those whose keys and values the pages have.
+            pages: of the sequence; what is behind the tokens is not kept.
+        """
+        for digest, page in zip(_digests(token_ids), pages, strict=False):
+            if digest not in self._pages:
+                self._pool.hold([page])
+                self._pages[digest] = page
+            self._pages.move_to_end(digest)
+
+    def make_room(self, pages: int) -> bool:
+        """Give up histories, the least recently used first, until so many pages are free; False if they never are."""
+        while self._pool.num_free < pages and self._pages:
+            _, page = self._pages.popitem(last=False)
+            self._pool.release([page])
+        return self._pool.num_free >= pages
+
+    def clear(self) -> None:
+        """Give up all of them."""
+        self.make_room(self._pool.num_pages)
+
+
+def _digests(token_ids: Sequence[int]) -> Iterator[bytes]:
+    """Yield the digest of the tokens up to the end of each full page."""
+    running = blake2b(digest_size=16)
+    tokens = np.asarray(token_ids, dtype=np.int32)
+    for end in range(PAGE, len(tokens) + 1, PAGE):
+        running.update(tokens[end - PAGE : end].tobytes())
+        yield running.digest()

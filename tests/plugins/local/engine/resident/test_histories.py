@@ -1,0 +1,78 @@
+"""Histories are found by their tokens, and give way to sequences that need their pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_plugin_local.engine.resident.histories import Histories
+from rlhf_plugin_local.engine.resident.pages import PAGE, PagePool
+
+LONG = list(range(3 * PAGE + 5))
+
+
+@pytest.fixture
+def pool() -> PagePool:
+    return PagePool(9)
+
+
+@pytest.fixture
+def histories(pool: PagePool) -> Histories:
+    """Three full pages of ``LONG``, held by nobody else."""
+    found = Histories(pool)
+    pages = pool.take(4)
+    found.keep(LONG, pages)
+    pool.release(pages)
+    return found
+
+
+def test_full_pages_are_kept_and_the_last_one_is_not(pool, histories):
+    assert len(histories) == 3
+    assert pool.num_free == 8 - 3
+
+
+def test_the_longest_known_beginning_is_found(histories):
+    pages = histories.find([*LONG, 1, 2])
+
+    assert len(pages) == 3
+    assert histories.find(LONG[: 2 * PAGE + 1]) == pages[:2]
+    assert histories.find([*LONG[:PAGE], 7, *LONG[PAGE + 1 :]]) == pages[:1]
+    assert histories.find([7, *LONG[1:]]) == []
+
+
+def test_one_token_at_least_is_left_to_compute(histories):
+    assert len(histories.find(LONG[: 2 * PAGE])) == 1
+
+
+def test_an_equal_page_is_kept_once(pool, histories):
+    pages = pool.take(2)
+    histories.keep(LONG[: 2 * PAGE], pages)
+    pool.release(pages)
+
+    assert len(histories) == 3
+    assert pool.num_free == 8 - 3
+
+
+def test_the_least_recently_used_gives_way(pool, histories):
+    other = pool.take(1)
+    histories.keep([9] * PAGE, other)
+    pool.release(other)
+    histories.find([*LONG, 1])
+
+    assert histories.make_room(5)
+    assert histories.find([9] * (PAGE + 1)) == []
+    assert len(histories.find([*LONG, 1])) == 3
+
+
+def test_pages_in_use_do_not_become_free(pool, histories):
+    pool.hold(histories.find([*LONG, 1]))
+
+    assert not histories.make_room(6)
+    assert pool.num_free == 5
+    assert len(histories) == 0
+
+
+def test_all_histories_can_be_given_up(pool, histories):
+    histories.clear()
+
+    assert pool.num_free == 8
+    assert histories.find([*LONG, 1]) == []
