@@ -32,7 +32,7 @@ PAGES = (
     "cli/README.md",
     *(f"{family}/**/README.md" for family in ("plugins", "contrib", "examples")),
 )
-IMAGES = ("docs/**/*.png",)
+IMAGES = ("docs/**/*.png", "examples/*/*.png")
 SOURCES = "source"
 """Folder of the site with the source files that pages link to."""
 REFERENCE = "api"

@@ -82,7 +82,13 @@ def test_only_generating_ahead_overlaps(planned):
 
 
 def test_a_recipe_is_refused_on_less_than_it_needs(planned):
-    code, result = planned("hybrid_7b", "--gpu", "l40s")
+    code, result = planned("hybrid_7b", "--gpu", "l40s", "--runtime.sleep", "never")
 
     assert code == 1
-    assert result["remedies"]
+    assert "--runtime.sleep always" in str(result["remedies"])
+
+
+def test_a_recipe_whose_engine_sleeps_fits_on_less(planned):
+    code, result = planned("hybrid_7b", "--gpu", "l40s")
+
+    assert (code, result["problems"]) == (0, [])

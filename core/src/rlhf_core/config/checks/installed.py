@@ -16,9 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from ...code_reference import CodeReference
 from ...component import Registered, missing_requirements
 from ...errors import MissingDependency
@@ -137,6 +134,10 @@ def _source(module: str) -> Path | None:
 
 def _requirement(module: str, distribution: Distribution | None) -> str:
     """Return what to install for a module: the requirement of that name, with the extra that has it, else its name."""
+    # Of all that `rlhf --help` imports, nothing else needs its parser.
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
     for text in (distribution.requires or ()) if distribution is not None else ():
         requirement = Requirement(text)
         if canonicalize_name(requirement.name) == canonicalize_name(module):
