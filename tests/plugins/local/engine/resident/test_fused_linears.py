@@ -10,6 +10,7 @@ from torch import nn
 
 from rlhf_plugin_local.engine.precast import Precast
 from rlhf_plugin_local.engine.resident.fused_linears import join_linears
+from rlhf_torch.models.layers import compile_layers
 from rlhf_torch.packed.packing import PackedLayout
 
 
@@ -40,6 +41,22 @@ def test_a_model_with_joined_layers_is_the_model(family, lm_of):
     assert difference() > 1e-4
     joined.refresh()
     assert difference() < 1e-6
+
+
+@pytest.mark.slow
+def test_compiled_layers_join_too_and_leave_nothing_behind(lm_of):
+    lm = lm_of("qwen3")
+    joined = Precast(lm, join=True)
+    compile_layers(joined.lm.model)
+    for length in (32, 40):
+        tokens, places = torch.arange(4, 4 + length), torch.arange(length)
+        layout = PackedLayout([0, length], torch.device("cpu"))
+        with torch.no_grad():
+            own, other = (part.hidden(tokens, places, layout) for part in (lm, joined.lm))
+        torch.testing.assert_close(own, other, atol=5e-6, rtol=5e-6)
+        parts = [module for module in joined.lm.modules() if hasattr(module, "joined")]
+        assert parts
+        assert all(part.joined.products == () for part in parts)
 
 
 def test_biases_are_joined_too():
