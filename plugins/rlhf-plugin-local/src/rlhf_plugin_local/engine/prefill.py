@@ -185,6 +185,28 @@ def distinct(prompts: Iterable[Prompt], *, share: bool) -> tuple[list[Prompt], l
     return list(number), owner
 
 
+class CacheWriter:
+    """Sends keys and values of the packed row to the cache, rounded as the trainer's attention rounds them."""
+
+    def __init__(
+        self, targets: CacheTargets, cache: KeyValueStore, compute_dtype: torch.dtype
+    ) -> None:
+        self._targets = targets
+        self._cache = cache
+        self._compute_dtype = compute_dtype
+        self._index: dict[int, Tensor] = {}
+
+    def write(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Store what of keys and values (1, H_kv, N, K) the cache is to have."""
+        targets, num_heads = self._targets, key.shape[1]
+        if num_heads not in self._index:
+            self._index[num_heads] = self._cache.index(num_heads, targets.rows, targets.positions)
+        keys, values = (
+            part[0].transpose(0, 1)[targets.source].to(self._compute_dtype) for part in (key, value)
+        )  # (M, H_kv, K)
+        self._cache.write(layer, keys, values, self._index[num_heads])
+
+
 class PrefillLayout:
     """Causal attention within each packed prompt; keys and values also go to the cache.
 
@@ -199,9 +221,7 @@ class PrefillLayout:
         cache: KeyValueStore,
         compute_dtype: torch.dtype,
     ) -> None:
-        self.cache = cache
-        self.compute_dtype = compute_dtype
-        self.targets = targets
+        self._writer = CacheWriter(targets, cache, compute_dtype)
         device = prompts.tokens.device
         lengths = prompts.padded_lengths
         parts = (
@@ -213,7 +233,6 @@ class PrefillLayout:
             PackedLayout([0, *accumulate(part)], device, own)
             for part, own in zip(parts, blocks, strict=True)
         ]
-        self._index: dict[int, Tensor] = {}
 
     def sequence_lengths(self, at_least: int) -> Tensor:
         """(N,) ``at_least`` everywhere: what the engine serves is no longer than lengths that matter."""
@@ -231,13 +250,7 @@ class PrefillLayout:
         softcap: float | None,
     ) -> Tensor:
         """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
-        targets, num_heads = self.targets, key.shape[1]
-        if num_heads not in self._index:
-            self._index[num_heads] = self.cache.index(num_heads, targets.rows, targets.positions)
-        keys, values = (
-            part[0].transpose(0, 1)[targets.source].to(self.compute_dtype) for part in (key, value)
-        )  # (M, H_kv, K)
-        self.cache.write(layer, keys, values, self._index[num_heads])
+        self._writer.write(layer, key, value)
         pieces = zip(
             self.parts,
             *(part.split(self.sizes, dim=2) for part in (query, key, value)),

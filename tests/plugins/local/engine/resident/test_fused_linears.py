@@ -44,6 +44,7 @@ def test_a_model_with_joined_layers_is_the_model(family, lm_of):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's compiler imports it
 def test_compiled_layers_join_too_and_leave_nothing_behind(lm_of):
     lm = lm_of("qwen3")
     joined = Precast(lm, join=True)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..prefill import CacheTargets
+from ..prefill import CacheTargets, CacheWriter
 from .paged_cache import PagedCache
 
 
@@ -45,12 +45,11 @@ class ResumedPrefill:
     ) -> None:
         self.cache = cache
         self.compute_dtype = compute_dtype
-        self.targets = targets
+        self._writer = CacheWriter(targets, cache, compute_dtype)
         self._lengths = [prompt.length for prompt in prompts]
         self._pages = [
             torch.tensor(prompt.pages, dtype=torch.int64, device=cache.device) for prompt in prompts
         ]
-        self._index: dict[int, Tensor] = {}
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
 
     def sequence_lengths(self, at_least: int) -> Tensor:
@@ -69,12 +68,8 @@ class ResumedPrefill:
         softcap: float | None,
     ) -> Tensor:
         """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
-        targets, num_heads = self.targets, key.shape[1]
-        if num_heads not in self._index:
-            self._index[num_heads] = self.cache.index(num_heads, targets.rows, targets.positions)
+        self._writer.write(layer, key, value)
         query, key, value = (part.to(self.compute_dtype) for part in (query, key, value))
-        keys, values = (part[0].transpose(0, 1)[targets.source] for part in (key, value))
-        self.cache.write(layer, keys, values, self._index[num_heads])  # (M, H_kv, K) each
         split = (part.split(self._lengths, dim=2) for part in (query, key, value))
         outputs = []
         for pages, own_query, own_key, own_value in zip(self._pages, *split, strict=True):
