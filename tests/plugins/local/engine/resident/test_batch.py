@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rlhf_core import RolloutError
 from rlhf_core.testing.tiny import tiny_tokenizer
 from rlhf_plugin_local.engine.resident import bursts
 from rlhf_plugin_local.engine.resident.pages import PAGE
@@ -159,6 +160,23 @@ def test_a_later_turn_computes_only_what_is_new(
         for one, two in zip(own, other, strict=True):
             assert one.token_ids.tolist() == two.token_ids.tolist()
             np.testing.assert_allclose(one.logprobs, two.logprobs, atol=2e-5)
+
+
+def test_an_error_in_a_prefill_loses_no_page(lm, run, start, make_request, monkeypatch):
+    async def failing():
+        engine = await start(lm, max_length=MAX_LENGTH, slots=2)
+        request = make_request((5,) * (PAGE + 3), seeds=(1, 2))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(lm), "hidden", broken)
+            for _ in range(3):  # the pages of two sequences at most are there
+                with pytest.raises(RolloutError, match="no memory"):
+                    await engine.generate(request)
+        await engine.generate(request)
+
+    def broken(*_):
+        raise RuntimeError("no memory")
+
+    run(failing())
 
 
 def test_histories_of_other_weights_are_not_used(lm, run, start, make_request, source_of):

@@ -167,6 +167,9 @@ class ResidentBatch:
         prompts, owner = distinct([s.prompt for s in sequences], share=self._share_prefixes)
         known = [self._known(prompt) for prompt in prompts]
         seats, firsts = self._seat(sequences, owner, known)
+        # From here on an error finds the pages with their holders, who give them back.
+        self._seats += seats
+        self._kinds.update(sequence.sampling for sequence in sequences)
         wave = _Wave(prompts, owner, [len(pages) * PAGE for pages in known])
         packed = PackedPrompts.pack(prompts, self.lm.device, self._reader, wave.known)
         self._cache.seat(first, [seat.pages for seat in seats])
@@ -177,8 +180,6 @@ class ResidentBatch:
             packed.tokens, packed.rope_positions, layout, packed.images
         )  # (N, D)
         ends = hidden[torch.tensor(wave.ends(packed), device=self.lm.device)]
-        self._seats += seats
-        self._kinds.update(sequence.sampling for sequence in sequences)
         rows = slice(first, len(self._seats))
         self._step.draw(ends, rows, DrawKind.of(self._kinds))
         return self._collect()
