@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_plugin_local.engine.resident.histories import Histories
+from rlhf_plugin_local.engine.resident.histories import CachedHistories
 from rlhf_plugin_local.engine.resident.pages import PAGE, PagePool
 
 LONG = list(range(3 * PAGE + 5))
@@ -16,9 +16,9 @@ def pool() -> PagePool:
 
 
 @pytest.fixture
-def histories(pool: PagePool) -> Histories:
+def histories(pool: PagePool) -> CachedHistories:
     """Three full pages of ``LONG``, held by nobody else."""
-    found = Histories(pool)
+    found = CachedHistories(pool)
     pages = pool.take(4)
     found.keep(LONG, pages)
     pool.release(pages)

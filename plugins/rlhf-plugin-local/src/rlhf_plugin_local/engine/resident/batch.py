@@ -23,7 +23,7 @@ from ..prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, 
 from ..sequence import Finished, Prompt, Sequence
 from .bursts import BurstLength
 from .graphs import GraphedSteps, Steps, graph_sizes
-from .histories import Histories
+from .histories import CachedHistories
 from .paged_cache import PagedCache
 from .pages import PAGE, PagePool, pages_of
 from .resumed import Resumed, ResumedPrefill
@@ -115,7 +115,7 @@ class ResidentBatch:
         dtype = storage_dtype(lm.compute_dtype, device)
         self._cache = PagedCache(num_rows, pages_of(max_length), num_pages, dtype, device)
         self._pool = PagePool(num_pages)
-        self._histories = Histories(self._pool)
+        self._histories = CachedHistories(self._pool)
         self._rows = DeviceRows(num_rows, max_length, device)
         self._eos_token_ids = frozenset(eos_token_ids)
         is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)

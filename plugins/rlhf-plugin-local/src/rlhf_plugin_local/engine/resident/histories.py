@@ -16,7 +16,7 @@ import numpy as np
 from .pages import PAGE, PagePool
 
 
-class Histories:
+class CachedHistories:
     """Full pages by the tokens from the beginning of a sequence to their end.
 
     A page is found by a digest of these tokens, 128 bits of BLAKE2b, so that two histories have one digest with a
