@@ -18,17 +18,14 @@ from rlhf_core.contracts import SamplingParams
 from rlhf_torch.models.vision_lm import VisionLM
 
 from .cache import KVCache, round_up, storage_dtype
-from .counter import signed_seed
 from .decode import DecodeLayout
 from .drawing import DrawKind, draw_rows
 from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
-from .sequence import Finished, Sequence
+from .sequence import FLOATS, INTEGERS, Finished, Sequence
 
 if TYPE_CHECKING:
     from rlhf_torch.models.modeling import CausalLM
 
-INTEGERS = ("token", "position", "index", "seed", "limit", "min_new", "top_k", "shift")
-FLOATS = ("temperature", "top_p", "min_p")
 FEWEST_POSITIONS = 64
 """Positions of the cache that a step reads at least. torch computes batched products of less than 400 multiplications
 by another method, with other last bits; a sequence must not notice when the batch's longest one crosses that."""
@@ -88,7 +85,11 @@ class Batch:
     def num_free(self) -> int:
         return self.num_slots - len(self.active)
 
-    def has_room(self, sequences: list[Sequence]) -> bool:
+    def most_pages(self, sequence: Sequence) -> int:
+        """Return 0: the cache has rows, no pages."""
+        return 0
+
+    def has_room(self, pages: int) -> bool:
         """Return True: the cache grows with what is admitted."""
         return True
 
@@ -164,18 +165,10 @@ class Batch:
         rows = slice(len(self.active), len(self.active) + len(sequences))
         integers, floats = [], []
         for sequence, shift in zip(sequences, shifts, strict=True):
-            params, length = sequence.sampling, len(sequence.prompt_ids)
-            seed = signed_seed(sequence.request.seeds[sequence.sample])
             sequence.versions.append((0, self.version))
-            # ``_sample`` advances position and index.
-            integers.append(
-                (
-                    *(0, length - 1, 0, seed, sequence.limit),
-                    *(params.min_new_tokens, params.top_k, shift),
-                )
-            )
-            floats.append((params.temperature, params.top_p, params.min_p))
-            self._longest = max(self._longest, length + 1)
+            integers.append(sequence.integers(shift))
+            floats.append(sequence.floats)
+            self._longest = max(self._longest, len(sequence.prompt_ids) + 1)
         self._integers[rows] = torch.tensor(integers, device=self._device)
         self._floats[rows] = torch.tensor(floats, device=self._device)
         self._kinds.update(sequence.sampling for sequence in sequences)

@@ -271,7 +271,7 @@ class EmbeddedEngine:
             return []
         wave: list[Sequence] = []
         prompts: set[Prompt] = set()
-        num_tokens = 0
+        num_tokens = pages = 0
         while self._queue and len(wave) < free:
             prompt = self._queue[0].prompt
             if prompt not in prompts or not self._config.share_prefixes:
@@ -279,7 +279,8 @@ class EmbeddedEngine:
                 if wave and num_tokens > self._config.prefill_tokens:
                     break
                 prompts.add(prompt)
-            if not self._batch.has_room([*wave, self._queue[0]]):
+            pages += self._batch.most_pages(self._queue[0])
+            if not self._batch.has_room(pages):
                 break
             wave.append(self._queue.popleft())
         return wave

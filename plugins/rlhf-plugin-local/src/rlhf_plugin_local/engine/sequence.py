@@ -13,7 +13,12 @@ from rlhf_core import RolloutError
 from rlhf_core.contracts import Completion, GenerationRequest, SamplingParams, Stop
 from rlhf_core.media import MediaSpan
 
+from .counter import signed_seed
 from .stop import StopWatcher
+
+INTEGERS = ("token", "position", "index", "seed", "limit", "min_new", "top_k", "shift")
+FLOATS = ("temperature", "top_p", "min_p")
+"""Numbers of a row of the batch, in their order."""
 
 
 class Prompt(NamedTuple):
@@ -50,6 +55,22 @@ class Sequence:
     @property
     def sampling(self) -> SamplingParams:
         return self.request.sampling
+
+    def integers(self, shift: int) -> tuple[int, ...]:
+        """Return ``INTEGERS`` of a row before its first token, with which position and index go one further.
+
+        Args:
+            shift: what is added to a position for rotary embeddings.
+        """
+        seed = signed_seed(self.request.seeds[self.sample])
+        params = self.sampling
+        state = (0, len(self.prompt_ids) - 1, 0)
+        return (*state, seed, self.limit, params.min_new_tokens, params.top_k, shift)
+
+    @property
+    def floats(self) -> tuple[float, ...]:
+        """``FLOATS`` of a row."""
+        return (self.sampling.temperature, self.sampling.top_p, self.sampling.min_p)
 
     def weight_version(self, num_tokens: int) -> NDArray[np.int32]:
         """(A,) version of the weights that sampled each token."""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .attention import as_matmul_inputs
 from .packing import PackedLayout
-from .score_matrix import materialized_attention, prefers_materialized
+from .score_matrix import materialized_attention, prefers_materialized, tail_mask
 from .shared_starts import Copies, Places, lengths_of_kept
 
 COST_OF_A_BRANCH = 4096
@@ -137,9 +137,7 @@ class BranchLayout:
     def _mask(self, shape: _Shape) -> Tensor:
         """Return (m, T): True where the query may see the key; the last query is at the last key."""
         if shape not in self._masks:
-            steps = torch.arange(shape.length, device=self.place.device)
-            behind = steps[-shape.own :, None] - steps  # (m, T)
-            self._masks[shape] = (behind >= 0) & (behind < (shape.window or shape.length))
+            self._masks[shape] = tail_mask(*shape, self.place.device)
         return self._masks[shape]
 
 

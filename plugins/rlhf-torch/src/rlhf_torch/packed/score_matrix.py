@@ -7,6 +7,7 @@ fewer than the ``T`` keys where earlier queries were computed elsewhere.
 from __future__ import annotations
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 MAX_MATERIALIZED = 512
@@ -32,6 +33,19 @@ def materialized_attention(
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
     attended: Tensor = (weights @ value.unsqueeze(2)).flatten(1, 2)  # (b, H, Q, D_head)
     return attended
+
+
+def tail_mask(
+    queries: int, length: int, window: int | None, device: torch.device
+) -> Bool[Tensor, "Q T"]:
+    """Return (Q, T): True where the query may see the key, for the last ``queries`` of ``length`` tokens.
+
+    Args:
+        window: number of positions that a query sees, its own among them; None: all.
+    """
+    steps = torch.arange(length, device=device)
+    behind = steps[-queries:, None] - steps  # (Q, T)
+    return (behind >= 0) & (behind < (window or length))
 
 
 def prefers_materialized(query: Tensor, longest: int) -> bool:

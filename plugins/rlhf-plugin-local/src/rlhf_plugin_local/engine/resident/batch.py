@@ -143,9 +143,13 @@ class ResidentBatch:
     def num_free(self) -> int:
         return self.num_slots - len(self._seats)
 
-    def has_room(self, sequences: list[Sequence]) -> bool:
-        """Return whether the free pages hold these sequences, whatever they share; histories give way to them."""
-        return self._histories.make_room(sum(map(_most_pages, sequences)))
+    def most_pages(self, sequence: Sequence) -> int:
+        """Return the pages of a sequence that writes all that it may and shares nothing."""
+        return pages_of(len(sequence.prompt_ids) + sequence.limit)
+
+    def has_room(self, pages: int) -> bool:
+        """Return whether so many pages are free, histories given up for them."""
+        return self._histories.make_room(pages)
 
     def set_version(self, version: int) -> None:
         """Label the tokens from here on."""
@@ -226,7 +230,7 @@ class ResidentBatch:
         for sequence, prompt in zip(sequences, owner, strict=True):
             shared = filled[prompt]
             self._pool.hold(shared)
-            pages = shared + self._pool.take(_most_pages(sequence) - len(shared))
+            pages = shared + self._pool.take(self.most_pages(sequence) - len(shared))
             if self._share_prefixes:
                 filled[prompt] = pages[: len(sequence.prompt_ids) // PAGE]
             sequence.versions.append((0, self.version))
@@ -326,8 +330,3 @@ def _stop(seat: _Seat, tokens: list[int]) -> int | None:
         if has_stop and place + 1 >= sequence.sampling.min_new_tokens:
             return place + 1
     return None
-
-
-def _most_pages(sequence: Sequence) -> int:
-    """Return the pages of a sequence that writes all that it may."""
-    return pages_of(len(sequence.prompt_ids) + sequence.limit)

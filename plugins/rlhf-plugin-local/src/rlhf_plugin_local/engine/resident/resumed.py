@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlhf_torch.packed.score_matrix import materialized_attention, tail_mask
+
 from ..prefill import CacheTargets, CacheWriter
 from .paged_cache import PagedCache
 
@@ -90,9 +92,7 @@ class ResumedPrefill:
         """Return (m, T): True where the query may see the key; the last query is at the last key."""
         shape = (own, length, window)
         if shape not in self._masks:
-            steps = torch.arange(length, device=self.cache.device)
-            behind = steps[-own:, None] - steps  # (m, T)
-            self._masks[shape] = (behind >= 0) & (behind < (window or length))
+            self._masks[shape] = tail_mask(*shape, self.cache.device)
         return self._masks[shape]
 
 
@@ -100,12 +100,10 @@ def _attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None
 ) -> Tensor:
     """softmax(cap(scaling q k^T) + mask) v for query (1, H, m, K), key and value (1, H_kv, T, K)."""
-    groups = query.shape[1] // key.shape[1]
-    # No fused GPU kernel takes a mask and lets heads share keys.
-    key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     with torch.autocast(query.device.type, enabled=False):
-        if softcap is None:
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
-        scores = (query.float() @ key.float().transpose(-1, -2)) * scaling  # (1, H, m, T)
-        scores = (softcap * torch.tanh(scores / softcap)).masked_fill(~mask, -torch.inf)
-        return (scores.softmax(dim=-1) @ value.float()).to(query.dtype)
+        if softcap is not None:
+            return materialized_attention(query, key, value, mask, scaling, softcap)
+        groups = query.shape[1] // key.shape[1]
+        # No fused GPU kernel takes a mask and lets heads share keys.
+        key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)

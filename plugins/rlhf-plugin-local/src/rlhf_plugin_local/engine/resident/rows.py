@@ -16,11 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..counter import signed_seed
-from ..sequence import Sequence
+from ..sequence import FLOATS, INTEGERS, Sequence
 
-INTEGERS = ("token", "position", "index", "seed", "limit", "min_new", "top_k", "shift", "alive")
-FLOATS = ("temperature", "top_p", "min_p")
+COLUMNS = (*INTEGERS, "alive")
 
 
 class Look(NamedTuple):
@@ -41,9 +39,9 @@ class DeviceRows:
 
     def __init__(self, num_rows: int, longest: int, device: torch.device) -> None:
         self.device = device
-        self._integers = torch.zeros(len(INTEGERS), num_rows, dtype=torch.int64, device=device)
+        self._integers = torch.zeros(len(COLUMNS), num_rows, dtype=torch.int64, device=device)
         self._floats = torch.zeros(len(FLOATS), num_rows, device=device)
-        self._columns = dict(zip(INTEGERS, self._integers, strict=True))
+        self._columns = dict(zip(COLUMNS, self._integers, strict=True))
         self._columns |= dict(zip(FLOATS, self._floats, strict=True))
         # One place more than tokens: a row that stands still writes behind its last one.
         self._tokens = torch.zeros(num_rows, longest + 1, dtype=torch.int32, device=device)
@@ -61,16 +59,8 @@ class DeviceRows:
         """
         integers, floats = [], []
         for sequence, shift in zip(sequences, shifts, strict=True):
-            params, length = sequence.sampling, len(sequence.prompt_ids)
-            seed = signed_seed(sequence.request.seeds[sequence.sample])
-            # ``append`` advances position and index.
-            integers.append(
-                (
-                    *(0, length - 1, 0, seed, sequence.limit),
-                    *(params.min_new_tokens, params.top_k, shift, 1),
-                )
-            )
-            floats.append((params.temperature, params.top_p, params.min_p))
+            integers.append((*sequence.integers(shift), 1))
+            floats.append(sequence.floats)
         rows = slice(first, first + len(sequences))
         self._integers[:, rows] = torch.tensor(integers, device=self.device).T
         self._floats[:, rows] = torch.tensor(floats, device=self.device).T
