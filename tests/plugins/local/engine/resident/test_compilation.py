@@ -52,15 +52,20 @@ def compiles(kernel, types, constants):
     return bool(triton.compile(source, target=HOPPER).asm["ptx"])
 
 
+@pytest.mark.parametrize(("group", "head"), [(6, 128), (1, 8)], ids=["usual", "small"])
 @pytest.mark.parametrize(
     ("dtype", "windowed", "capped", "parts"),
     [("bf16", False, False, 2), ("bf16", True, True, 1), ("fp32", True, True, 4)],
 )
-def test_attention_compiles(dtype, windowed, capped, parts):
+def test_attention_compiles(dtype, windowed, capped, parts, group, head):
     names = ("query_ptr", "key_ptr", "value_ptr", "keys_ptr", "values_ptr")
     output = "fp32" if parts > 1 else dtype
     types = ATTENTION | dict.fromkeys(names, f"*{dtype}") | {"output_ptr": f"*{output}"}
-    shape = {"H_kv": 2, "G": 6, "G_block": 16, "K": 128, "K_block": 128, "page_size": 64}
+    blocks = {
+        "G_block": attention_kernel.block_of(group),
+        "K_block": attention_kernel.block_of(head),
+    }
+    shape = {"H_kv": 2, "G": group, "K": head, "page_size": 64} | blocks
     kind = {"parts": parts, "capped": capped, "windowed": windowed, "exact": dtype == "fp32"}
     joined = {
         "parts_ptr": "*fp32",
@@ -70,7 +75,8 @@ def test_attention_compiles(dtype, windowed, capped, parts):
     }
 
     assert compiles(attention_kernel._part_kernel, types, shape | kind)
-    assert compiles(attention_kernel._join_kernel, joined, {"K": 128, "K_block": 128, "parts": 4})
+    join = {"K": head, "K_block": blocks["K_block"], "parts": 4}
+    assert compiles(attention_kernel._join_kernel, joined, join)
 
 
 @pytest.mark.parametrize("delayed", [False, True])

@@ -26,7 +26,8 @@ MAX_PARTS = 16
 """Parts of a row at most."""
 PROGRAMS_PER_PROCESSOR = 4
 """Programs of the first kernel for each multiprocessor that the number of parts aims at."""
-
+FEWEST_IN_A_PRODUCT = 16
+"""Rows, columns and terms that a product of matrices has at least on a GPU; smaller heads and groups are padded."""
 
 LOG2E = tl.constexpr(1.4426950408889634)
 """exp(x) = exp2(x log2(e)), and exp2 is what the GPU computes."""
@@ -205,7 +206,7 @@ def decode_attention(
         found = torch.empty(R, H, parts, K, dtype=torch.float32, device=query.device)
         maxima = torch.empty(R, H, parts, dtype=torch.float32, device=query.device)
         sums = torch.empty_like(maxima)
-    K_block = triton.next_power_of_2(K)
+    K_block = block_of(K)
     _part_kernel[(R, H_kv, parts)](
         query,
         key,
@@ -226,7 +227,7 @@ def decode_attention(
         window or 0,
         H_kv=H_kv,
         G=H // H_kv,
-        G_block=max(16, triton.next_power_of_2(H // H_kv)),
+        G_block=block_of(H // H_kv),
         K=K,
         K_block=K_block,
         page_size=PAGE,
@@ -242,6 +243,11 @@ def decode_attention(
             found, maxima, sums, output, K=K, K_block=K_block, parts=parts, num_warps=1
         )
     return output
+
+
+def block_of(size: int) -> int:
+    """Return how many rows or columns of a product a program computes for ``size`` of them."""
+    return max(FEWEST_IN_A_PRODUCT, triton.next_power_of_2(size))
 
 
 def _number_of_parts(programs: int, processors: int) -> int:
