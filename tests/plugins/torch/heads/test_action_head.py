@@ -5,8 +5,8 @@ import weakref
 import pytest
 import torch
 
+from rlhf_torch.building.compiling import compiled
 from rlhf_torch.heads.action_head import action_scores
-from rlhf_torch.heads.compiling import compiled
 from rlhf_torch.heads.fused_head import head_grad, head_scores
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import LogitForm

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from ..building.compiling import compiled
+from ..building.triton_modules import kernel_module
 from ..models.modeling import LogitForm
 from . import fused_head
-from .compiling import compiled
-
-log = logging.getLogger(__name__)
 
 
 @cache
 def kernels() -> ModuleType | None:
-    """Return the module ``head_kernels`` if its kernels run here, which a first call shows; else None."""
-    try:
-        from . import head_kernels
+    """Return the module ``head_kernels`` if its kernels run here; else None."""
+    loss = "kernels of the output head cannot be built, so it is slower"
+    return kernel_module(f"{__package__}.head_kernels", _try, loss=loss)
 
-        trial = torch.zeros(1, 16, device="cuda")
-        head_kernels.head_scores(
-            trial, torch.zeros(1, 1, dtype=torch.int64, device="cuda"), LogitForm()
-        )
-    except Exception as error:  # Triton is missing, or finds no C compiler, or knows no such GPU
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        log.warning("kernels of the output head cannot be built, so it is slower: %s", reason)
-        return None
-    return head_kernels
+
+def _try(found: ModuleType) -> None:
+    raw = torch.zeros(1, 16, device="cuda")
+    found.head_scores(raw, torch.zeros(1, 1, dtype=torch.int64, device="cuda"), LogitForm())
 
 
 def head_scores(raw: Tensor, ids: Tensor, form: LogitForm) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rlhf_core.contracts import Statistic
 
+from ..building.compiling import compiled
 from .action_head import expected
-from .compiling import compiled
 from .fused_head import head_sum_pi_squared
 from .on_gpu import head_scores
 

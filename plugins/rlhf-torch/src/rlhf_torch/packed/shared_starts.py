@@ -87,6 +87,10 @@ class Copies:
         by_token = np.argsort(place, kind="stable")  # (F,) places, those of one token together
         self.kept = on_device(by_token[firsts], device)
         """(N,) the first place of each token."""
+        is_first = np.zeros(len(place), dtype=bool)
+        is_first[by_token[firsts]] = True
+        self.repeated = on_device(np.flatnonzero(~is_first), device)
+        """(F - N,) the other places."""
         self.shared: list[_SharedTokens] = []
         bits = np.frexp(counts - 0.5)[1]  # (N,) counts up to 2 ** bits
         for size in np.unique(bits[counts > 1]).tolist():
@@ -134,7 +138,7 @@ class SharedLayout:
         query = self.copies.spread(query, adds=False)
         key, value = self.copies.spread(key), self.copies.spread(value)
         output = self._whole.attend(layer, query, key, value, **options)
-        kept: Tensor = _Keep.apply(output, self.kept)  # type: ignore[no-untyped-call]
+        kept: Tensor = _Keep.apply(output, self.copies)  # type: ignore[no-untyped-call]
         return kept
 
 
@@ -172,26 +176,41 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         copies: Copies = ctx.copies
+        # (H, N, D_head) in this order: the graph of a compiled layer would copy any other one into it.
+        kept = _selected(grad[0], 1, copies.kept)
         rows = grad[0].transpose(0, 1)  # (F, H, D_head)
-        kept = rows.index_select(0, copies.kept)
         for shared in copies.shared if ctx.adds else ():
             parts = rows.index_select(0, shared.copies.flatten()).unflatten(0, shared.copies.shape)
             parts = parts.masked_fill(~shared.is_copy[..., None, None], 0.0)  # (S, C, H, D_head)
-            kept.index_copy_(0, shared.shared, parts.sum(1))
-        return kept.transpose(0, 1)[None], None, None
+            kept.index_copy_(1, shared.shared, parts.sum(1).transpose(0, 1))
+        return kept[None], None, None
 
 
 class _Keep(torch.autograd.Function):
     """(1, F, H, D_head) to (1, N, H, D_head): the outputs at the row's own places."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, kept: Tensor) -> Tensor:
-        ctx.save_for_backward(kept)
-        ctx.num_tokens = output.shape[1]
-        return output.index_select(1, kept)
+    def forward(ctx: Any, output: Tensor, copies: Copies) -> Tensor:
+        ctx.copies = copies
+        return output.index_select(1, copies.kept)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (kept,) = ctx.saved_tensors
-        whole = grad.new_zeros(1, ctx.num_tokens, *grad.shape[2:])
-        return whole.index_copy_(1, kept, grad), None
+        copies: Copies = ctx.copies
+        whole = grad.index_select(1, copies.place)
+        _in_words(whole).index_fill_(1, copies.repeated, 0)
+        return whole, None
+
+
+def _selected(part: Tensor, axis: int, index: Tensor) -> Tensor:
+    """Return ``part.index_select(axis, index)``, contiguous."""
+    return _in_words(part).index_select(axis, index).view(part.dtype)
+
+
+def _in_words(part: Tensor) -> Tensor:
+    """Return the same memory as integers of 8 bytes where vectors can be cut into them: torch's kernels that copy by an
+    index move one number at a time, so they take as much shorter as numbers are fewer."""
+    ratio = 8 // part.element_size()
+    steps = (*part.stride()[:-1], part.storage_offset(), part.shape[-1])
+    can_be_cut = part.stride(-1) == 1 and all(step % ratio == 0 for step in steps)
+    return part.view(torch.int64) if can_be_cut else part

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rlhf_core.contracts import Metric, Metrics, NamedParameters, Optimizer, RoleSpec
 from rlhf_core.math import lr_factor
 
+from .gradient_sums import add_gradient
 from .trained_parts import check_groups, log_groups, peak_lrs, require_trainable
 
 COPIED_AT_ONCE = 2**28
@@ -73,8 +74,7 @@ class Updater:
                 first.append(weight.grad)
                 pending += weight.grad.nbytes
             else:
-                # add_ reads bfloat16 directly: a separate cast takes half as long again.
-                master.grad.add_(weight.grad)
+                add_gradient(master.grad, weight.grad)
             weight.grad = None
             if pending >= COPIED_AT_ONCE:
                 torch._foreach_copy_(copies, first)
