@@ -6,6 +6,8 @@ The step is the whole one of ``rlhf train``: generation, reward in its own proce
 from __future__ import annotations
 
 import argparse
+import contextlib
+import faulthandler
 import json
 import random
 import string
@@ -19,6 +21,8 @@ from typing import Any
 from pictures import write_pictures
 from shapes import image_tokens
 
+STUCK_S = 180
+"""Seconds after which, and again, all threads say where they are."""
 REWARD = "def score(token_ids):\n    return sum(token_ids) % 7 / 7\n"
 
 
@@ -109,7 +113,7 @@ def train_options(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]
         "actor.adam.lr": 1e-6,
         "steps": arguments.steps,
         "checkpoint.export": "false",
-        "log.progress": "off",
+        "log.progress": "plain",
     }
     if arguments.images:
         options |= {"model.vision": "vlm", "data.chat": "true", "data.image_key": "images"}
@@ -120,7 +124,12 @@ def step_records(options: dict[str, Any]) -> list[dict[str, Any]]:
     """Run ``rlhf train`` and return what it recorded of each step."""
     from rlhf_cli.main import main as rlhf
 
-    if code := rlhf(["train", *_words(options)]):
+    # A run that is cut off says in its last lines how far it came, and where it stood.
+    faulthandler.dump_traceback_later(STUCK_S, repeat=True)
+    with contextlib.redirect_stdout(sys.stderr):
+        code = rlhf(["train", *_words(options)])
+    faulthandler.cancel_dump_traceback_later()
+    if code:
         raise SystemExit(code)
     lines = (options["output"] / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
