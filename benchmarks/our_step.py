@@ -112,6 +112,7 @@ def train_options(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]
         "data.max_prompt_tokens": prompt_tokens,
         "actor.adam.lr": 1e-6,
         "steps": arguments.steps,
+        "checkpoint.at_end": "false",
         "checkpoint.export": "false",
         "log.progress": "plain",
     }

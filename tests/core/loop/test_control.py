@@ -58,6 +58,21 @@ def test_what_is_saved_already_is_not_saved_again(small_run):
     assert len(saves) == 2, "the role's and the checkpoint's"
 
 
+def test_a_run_that_saves_nothing_at_its_end_is_exported(small_run):
+    at_end = {"checkpoint": {"every": 0, "at_end": False}}
+
+    assert steered(small_run, Steered(), at_end).status == "finished"
+    assert small_run.checkpoints() == []
+    assert (small_run.folder / "run" / "model").is_dir()
+    assert len((small_run.folder / "run" / "metrics.jsonl").read_text().splitlines()) >= 3
+
+
+def test_a_stop_saves_whatever_the_end_does(small_run):
+    steered(small_run, Steered(stop_at=3), {"checkpoint": {"every": 0, "at_end": False}})
+
+    assert small_run.checkpoints() == [2]
+
+
 def test_a_run_that_is_stopped_before_its_first_step_saves_nothing(small_run):
     result = steered(small_run, Steered(stop_at=1))
 

@@ -144,6 +144,9 @@ class EvalSchedule(Config):
 
 class CheckpointConfig(Config):
     every: NotNegative = Field(0, description="steps between checkpoints; 0: only at the end")
+    at_end: bool = Field(
+        True, description="write one after the last step, from which a longer run can go on"
+    )
     keep: Positive = Field(
         2, description="newest checkpoints to keep; the best one is kept besides"
     )

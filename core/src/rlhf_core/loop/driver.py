@@ -155,7 +155,7 @@ class _Run(Generic[RunT, StateT]):
                 is_best = await self._evaluate(course)
                 last = self._is_over(course)
             is_due = _is_due(self.state.step, self.config.checkpoint.every)
-            if is_due or is_best or last:
+            if is_due or is_best or (last and self.config.checkpoint.at_end):
                 await self._save(course)
             if (reason := self._stop_reason()) and not last:
                 return await self._stop(course, reason)
