@@ -46,6 +46,6 @@ class LocalRuntimeConfig(Config):
     threads: int | None = Field(
         None,
         ge=1,
-        description="CPU threads of torch; unset: OMP_NUM_THREADS, else one per available core. Results are equal to "
-        "the bit for an equal number of threads only",
+        description="CPU threads of torch; unset: OMP_NUM_THREADS, else 1 if each model's weight files have 4 MiB at "
+        "most, else one per available core. Results are equal to the bit for an equal number of threads only",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +30,7 @@ from rlhf_core.contracts import (
 from rlhf_core.plugins import Plugins
 
 from .config import LocalRuntimeConfig
+from .threads import default_threads
 
 Result = TypeVar("Result")
 
@@ -109,7 +109,7 @@ class LocalRuntime:
 
     async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
         """Build everything; the engine serves version 0 of the policy's weights."""
-        torch.set_num_threads(self._config.threads or _default_threads())
+        torch.set_num_threads(self._config.threads or default_threads(spec.roles.values()))
         for name, role in spec.roles.items():
             backend: TrainBackend = plugins.build(spec.backend)
             others = tuple(self._backends.values())
@@ -151,14 +151,3 @@ class LocalRuntime:
                 backend.close()
             self._engine = None
             self._backends.clear()
-
-
-def _default_threads() -> int:
-    """Return what OMP_NUM_THREADS says, as torch reads it, else the number of cores that this process may use, which in
-    a container are fewer than the machine has."""
-    asked = os.environ.get("OMP_NUM_THREADS", "").strip()
-    if asked.isdecimal() and int(asked) > 0:
-        return int(asked)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
