@@ -13,13 +13,16 @@ from rlhf_core.testing.conformance import run_checks
 
 
 class Handle:
-    """A role's calls as coroutines."""
+    """A role's calls as coroutines, in a thread where the run overlaps."""
 
-    def __init__(self, backend):
+    def __init__(self, backend, *, overlaps=False):
         self.backend = backend
+        self.overlaps = overlaps
 
     def __getattr__(self, name):
         async def call(*arguments, **named):
+            if self.overlaps:
+                return await asyncio.to_thread(getattr(self.backend, name), *arguments, **named)
             return getattr(self.backend, name)(*arguments, **named)
 
         return call
@@ -43,7 +46,7 @@ class Right:
             backend = plugins.build(spec.backend)
             self.parts.append(backend)
             backend.setup(role, plugins)
-            roles[name] = self.handle(backend)
+            roles[name] = self.handle(backend, overlaps=spec.overlaps)
         return Placement(roles=roles, engine=await self.serve(spec, plugins, roles))
 
     async def serve(self, spec, plugins, roles):
@@ -65,6 +68,13 @@ class ServesTheCritic(Right):
     """The engine gets another role's weights."""
 
     served = "critic"
+
+
+class HoldsTheLoop(Right):
+    """Requests of the engine wait while a role computes, also where they should not."""
+
+    async def start(self, spec, plugins):
+        return await super().start(replace(spec, overlaps=False), plugins)
 
 
 class AlwaysAnEngine(Right):
@@ -135,6 +145,7 @@ def caught_by(hook, factory, **described):
     ("runtime", "check"),
     [
         (ServesTheCritic, "check_the_engine_serves_the_policy"),
+        (HoldsTheLoop, "check_roles_leave_the_loop_to_the_engine"),
         (AlwaysAnEngine, "check_a_run_without_an_engine_has_none"),
         (LeavesRolesOpen, "check_close_takes_everything_down"),
         (OneBackendForAll, "check_each_role_is_built_once"),

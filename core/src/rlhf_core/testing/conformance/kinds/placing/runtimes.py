@@ -34,6 +34,7 @@ class _WrittenBackend:
         self.role = ""
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         self.closed = 0
+        self.held_the_loop = False
 
     def setup(self, spec: RoleSpec, plugins: Any) -> None:
         self.role = spec.role
@@ -50,11 +51,20 @@ class _WrittenBackend:
 
         def call(*arguments: Any, **named: Any) -> Any:
             self.calls.append((name, arguments, named))
+            self.held_the_loop |= _in_a_loops_thread()
             if name == self._parts.breaks:
                 raise ValueError(f"no {name} today")
             return (self.role, name)
 
         return call
+
+
+def _in_a_loops_thread() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # which says that there is none
+        return False
+    return True
 
 
 class _WrittenEngine:
@@ -100,12 +110,13 @@ class _Parts:
         return self.backends[-1]
 
 
-def _spec(*, engine: bool = True) -> RuntimeSpec:
+def _spec(*, engine: bool = True, overlaps: bool = False) -> RuntimeSpec:
     return RuntimeSpec(
         roles={name: RoleSpec(role=name, model_path="model") for name in _ROLES},
         backend=_BACKEND,
         engine=_ENGINE if engine else None,
         engine_spec=_ENGINE_SPEC if engine else None,
+        overlaps=overlaps,
     )
 
 
@@ -115,13 +126,14 @@ def _placed(
     use: Callable[[Placement], Awaitable[None]],
     *,
     engine: bool = True,
+    overlaps: bool = False,
 ) -> None:
     """Start the runtime, use what it has built, and close it, whatever happened."""
 
     async def run() -> None:
         runtime = subject.make()
         try:
-            placement = await runtime.start(_spec(engine=engine), parts)
+            placement = await runtime.start(_spec(engine=engine, overlaps=overlaps), parts)
             await use(placement)
         finally:
             await runtime.close()
@@ -207,6 +219,29 @@ def check_the_engine_serves_the_policy(subject: Subject) -> None:
     _placed(subject, parts, use)
 
 
+def check_roles_leave_the_loop_to_the_engine(subject: Subject) -> None:
+    """With ``RuntimeSpec.overlaps``, no role computes in the thread of the event loop, where the engine generates
+    meanwhile; calls, answers and errors are the same."""
+    parts = _Parts(breaks="values")
+    batch: Any = object()
+
+    async def use(placement: Placement) -> None:
+        for name, role in placement.roles.items():
+            answer: Any = await role.train_step(batch, batch)
+            assert answer == (name, "train_step"), f"the handle of {name} answers {answer}"
+            await role.logprobs(batch)
+            raised: Exception | None = None
+            try:
+                await role.values(batch)
+            except ValueError as error:
+                raised = error
+            assert raised is not None, f"an error in values of {name} was swallowed"
+        held = [backend.role for backend in parts.backends if backend.held_the_loop]
+        assert not held, f"computed in the thread of the event loop: {', '.join(held)}"
+
+    _placed(subject, parts, use, overlaps=True)
+
+
 def check_a_run_without_an_engine_has_none(subject: Subject) -> None:
     """Where the spec has no engine, none is built: commands that train on examples generate nothing."""
     parts = _Parts()
@@ -250,6 +285,7 @@ CHECKS = tuple(
         check_calls_and_answers_come_through,
         check_an_error_of_a_role_comes_through,
         check_the_engine_serves_the_policy,
+        check_roles_leave_the_loop_to_the_engine,
         check_a_run_without_an_engine_has_none,
         check_close_takes_everything_down,
     )
