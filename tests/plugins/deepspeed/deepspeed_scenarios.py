@@ -222,10 +222,15 @@ TRAINING = {
 }
 
 
+LR_FACTORS = {1: 0.25}
+"""Update -> share of the scheduled rate that its plan asks for."""
+
+
 def training(
     place: Place, found: Found, updates: int = 5, *, rests: bool = False, **changes: Any
 ) -> None:
-    """Five updates with clipping, schedule and average; the third has NaN on one rank."""
+    """Five updates with clipping, schedule and average; the third has NaN on one rank, and the rate of the second is a
+    quarter of the schedule's."""
     backend = place.start(**{**TRAINING, **changes})
     for step in range(updates):
         batch = make_batch(seed=step)
@@ -234,7 +239,8 @@ def training(
             advantages[0] = np.nan  # of the first row
             batch = replace(batch, columns={**batch.columns, "advantages": advantages})
         before = backend.checksum()
-        found.metrics(backend.train_step(place.part(batch), make_plan(batch)))
+        plan = make_plan(batch, lr_factor=LR_FACTORS.get(step, 1.0))
+        found.metrics(backend.train_step(place.part(batch), plan))
         if step == NAN_STEP:
             found.facts["unchanged"] = backend.checksum() == before
         if rests:
