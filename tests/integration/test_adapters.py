@@ -27,10 +27,9 @@ from .test_dpo import PAIRS, naive_loss
 
 pytestmark = pytest.mark.slow
 
-ADAPTED = (
-    *("--actor.adapter", "lora", "--actor.lora.rank", "4", "--actor.lora.dropout", "0.1"),
-    *("--critic.adapter", "lora", "--critic.lora.rank", "2"),
-)
+OF_POLICY = ("--actor.adapter", "lora", "--actor.lora.rank", "4", "--actor.lora.dropout", "0.1")
+OF_CRITIC = ("--critic.adapter", "lora", "--critic.lora.rank", "2")
+ADAPTED = (*OF_POLICY, *OF_CRITIC)
 
 
 def files_digest(run):
@@ -114,6 +113,40 @@ def test_a_critic_on_a_base_of_its_own_is_the_same_to_the_bit(workspace, uninter
     assert metrics_without_times(workspace / "apart") == metrics_without_times(uninterrupted)
     assert files_digest(workspace / "apart") == files_digest(uninterrupted)
     assert state_digest(workspace / "apart") == state_digest(uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("flags", "exports"),
+    [
+        (OF_POLICY, ["model/adapter_model.safetensors", "model_ema/adapter_model.safetensors"]),
+        (OF_CRITIC, []),
+    ],
+    ids=["policy", "critic"],
+)
+def test_one_of_policy_and_critic_may_have_an_adapter_and_the_other_train_all_weights(
+    workspace, flags, exports
+):
+    """What the one trains does not move the base of the other: bases of their own give the same, to the bit."""
+    shutil.copytree(workspace / "model", workspace / "copy", dirs_exist_ok=True)
+    together, apart = f"together-{len(exports)}", f"apart-{len(exports)}"
+    own = ("--critic.path", "copy", "--ref.path", "model")
+    for output, words in ((together, flags), (apart, (*flags, *own))):
+        code = train_in_a_fork(workspace, output, *words, "--steps", "3")
+        assert code == 0, (workspace / f"{output}.log").read_text()
+
+    assert list(files_digest(workspace / together)) == exports
+    assert metrics_without_times(workspace / together) == metrics_without_times(workspace / apart)
+    assert state_digest(workspace / together) == state_digest(workspace / apart)
+    sizes = {
+        role: sum(
+            file.stat().st_size
+            for file in (workspace / together / "checkpoints").rglob("*.safetensors")
+            if role in file.relative_to(workspace / together).as_posix()
+        )
+        for role in ("policy", "critic")
+    }
+    adapted, whole = ("policy", "critic") if exports else ("critic", "policy")
+    assert 0 < sizes[adapted] < sizes[whole]
 
 
 def test_an_exported_adapter_may_be_the_reference(workspace, uninterrupted, monkeypatch):
