@@ -181,6 +181,12 @@ def test_words_behind_the_command_are_the_commands():
             "pip install 'rlhf-plugin-loggers[wandb]'",
         ),
         ("localhost:8000 does not answer", (None, None, None), None),
+        (
+            "rlhf eval compare: unrecognized arguments: --nope=1 2",
+            ("--nope", None, None),
+            None,
+        ),
+        ("rlhf merge: unrecognized arguments: three", (None, None, None), None),
         ("the engine ended", (None, None, None), None),
     ],
 )

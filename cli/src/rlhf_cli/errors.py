@@ -29,6 +29,7 @@ _PLACES = (
     re.compile(r"(?P<file>[^\s:]+\.toml): (?P<option>\w+(?:\.\w+)*)"),
     re.compile(r"(?P<file>[^\s:]+\.(?:arrow|csv|json|jsonl|parquet|py|toml|txt))\b"),
     re.compile(r"(?:No such option:|Invalid value for|Missing option) ?'?(?P<option>-[\w.-]*\w)"),
+    re.compile(r"rlhf [\w -]+: unrecognized arguments: (?P<option>--?[\w.-]*\w)"),
     re.compile(r"(?P<option>--?[\w.-]*\w)"),
     re.compile(r"(?P<option>[a-z]\w*(?:\.\w+)+)"),
 )

@@ -1,5 +1,6 @@
 """Mistakes on the command line of ``rlhf serve-rm``: exit code 2, one line, before a model is loaded."""
 
+import json
 import subprocess
 import sys
 
@@ -27,6 +28,14 @@ def test_a_mistake_is_exit_code_two_and_names_the_flag(capsys, words, text):
 
     assert code == 2
     assert text in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_unknown_flag_is_in_the_object_that_programs_read(capsys):
+    assert main(["--errors", "json", "serve-rm", "no-such-model", "--prot", "1"]) == 2
+
+    found = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (found["kind"], found["option"]) == ("ConfigError", "--prot")
+    assert found["message"] == "rlhf serve-rm: unrecognized arguments: --prot 1"
 
 
 def test_a_folder_that_is_no_model_is_exit_code_two(capsys, tmp_path):

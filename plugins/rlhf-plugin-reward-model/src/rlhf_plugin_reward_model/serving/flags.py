@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import types
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -13,6 +13,13 @@ from pydantic.fields import FieldInfo
 from rlhf_core import Config, ConfigError
 
 ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+class _FlagParser(argparse.ArgumentParser):
+    """Raises what argparse would print, so that ``rlhf --errors json`` has the message too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.prog}: {message}")
 
 
 def parse_flags(
@@ -26,10 +33,10 @@ def parse_flags(
         about: description of the command in its help.
 
     Raises:
-        ConfigError: a value is not allowed; names the flag.
-        SystemExit: with 2 for an unknown flag or a missing argument, with 0 after help.
+        ConfigError: a value is not allowed, a flag is unknown, or an argument is missing; names it.
+        SystemExit: with 0 after help.
     """
-    parser = argparse.ArgumentParser(prog=command, description=about, allow_abbrev=False)
+    parser = _FlagParser(prog=command, description=about, allow_abbrev=False)
     for name, info in model.model_fields.items():
         if name == positional:
             parser.add_argument(name, metavar="MODEL", help=info.description)
