@@ -70,6 +70,24 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(train):
     assert metrics_of(resumed) == metrics_of(whole)
 
 
+def test_an_observer_ends_a_run_that_goes_on_from_its_state_as_in_one_process(train):
+    """The first value stays the best, so the run ends at the third one after it, the fourth step."""
+    stops = ("--observers.use", "early_stop", "--observers.early_stop.patience", "3")
+    flags = [*stops, "--observers.early_stop.min_delta", "1000", "--checkpoint.every", "2"]
+    here = train("local", *flags, "--steps", "6", "--runtime.local.threads", "1")
+
+    # Without its state it would count anew from the third step on.
+    train("ray", *flags, "--steps", "2", "--runtime", "ray")
+    there = train("ray", *flags, "--steps", "6", "--runtime", "ray", "--resume", "auto")
+
+    assert len(metrics_of(there)) == 4
+    assert metrics_of(there) == metrics_of(here)
+    assert [line["end"] for line in there if "end" in line] == [
+        line["end"] for line in here if "end" in line
+    ]
+    assert "has not become better for 3 values" in there[-1]["end"]
+
+
 def test_split_placement_and_two_engines_change_nothing(train):
     here = train("local", "--steps", "2", "--runtime.local.threads", "1")
     there = train(
