@@ -193,4 +193,5 @@ def _largest_image(planned: PlannedRun, policy: ModelShape, longest: int) -> int
     (vision,) = planned.selections["model.vision"]
     pixels = getattr(vision.options, "max_pixels", None)
     assert policy.tower is not None
-    return longest if pixels is None else min(longest, policy.tower.image_tokens(pixels))
+    largest = policy.tower.image_tokens(pixels)
+    return longest if largest is None else min(longest, largest)

@@ -102,7 +102,7 @@ def bytes_of_a_layer(family, precision, **options):
 
 
 @pytest.mark.parametrize("parameters", ["bfloat16", "float32"])
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gemma3_text"])
 def test_a_layer_keeps_what_the_formula_says(family, parameters):
     precision = Precision(parameters=parameters, compute="bfloat16")
     shape = shape_of(SIZES | {"model_type": family, "num_hidden_layers": 3}, family)

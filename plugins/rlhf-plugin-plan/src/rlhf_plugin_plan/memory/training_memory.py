@@ -158,7 +158,7 @@ def moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Mapping[str, Par
 
 def trained_parameters(role: Role) -> int:
     """Return the number of parameters that the optimizer updates: the adapter's, or else all but a critic's unused
-    output head and a frozen vision tower."""
+    output head and a frozen vision tower; a projector beside it is trained all the same."""
     if role.adapter is not None:
         return role.adapter.trained
     unused = role.shape.head_weights if not role.has_head and not role.shape.tied else 0
@@ -166,8 +166,10 @@ def trained_parameters(role: Role) -> int:
 
 
 def _trained_tower(role: Role) -> int:
-    """Return the number of parameters of a vision tower that is trained as a whole."""
-    return 0 if role.frozen_tower or role.adapter is not None else role.shape.tower_parameters
+    """Return the number of parameters that are trained as a whole: of a vision tower, and of a projector beside it."""
+    if role.adapter is not None:
+        return 0
+    return role.shape.projector_parameters if role.frozen_tower else role.shape.tower_parameters
 
 
 def weight_bytes(role: Role) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .plain_towers import PlainTowerShape
 from .shapes import ModelShape
 from .towers import TowerShape
 
@@ -69,6 +70,7 @@ def layer_bytes(
         # Input and normalized input of both norms, then the norms' outputs, which the matmuls keep.
         norms = 2 * (4 + 4) * d + 2 * 4 * d
     attention = attention_bytes(shape, precision)
+    norms += _further_norms(shape, precision, compiled=compiled)
     fuses = compiled and precision.parameters == "bfloat16"
     if shape.qk_norm:
         attention += (2 if fuses else 4 + width) * (q + k) + 4 * (shape.heads + shape.kv_heads)
@@ -110,6 +112,7 @@ def adapted_layer_bytes(
     fuses = compiled and precision.parameters == "bfloat16"
     normalized = 4 if precision.parameters == "float32" else 2
     norms = 2 * (2 if fuses else 4) * d + (0 if fuses else layer.trained_norms * normalized * d)
+    norms += _further_norms(shape, precision, compiled=compiled)
     norms += (layer.first_norm + layer.second_norm) * precision.weight_bytes * d
     attention = attention_bytes(shape, precision)
     if shape.qk_norm:
@@ -119,17 +122,35 @@ def adapted_layer_bytes(
     return norms + attention + feed_forward + _statistics(shape) + layer.own
 
 
+def _further_norms(shape: ModelShape, precision: Precision, *, compiled: bool) -> int:
+    """Return the bytes of one token that a layer of four norms keeps beyond what one of two does, as Gemma 3 has them.
+
+    Each further norm keeps input, normalized input and a number. Both inputs are float32 in all norms of such a layer,
+    also with bfloat16 parameters, and in norms of queries and keys. Compiled: not measured.
+    """
+    further = shape.norms - 2
+    if not further:
+        return 0
+    if compiled and precision.parameters == "bfloat16":
+        return further * (4 * shape.hidden + 4)
+    first = 2 * 2 * shape.hidden if precision.parameters == "bfloat16" else 0
+    heads = (4 - precision.compute_bytes) * (shape.query_width + shape.kv_width)
+    return further * (8 * shape.hidden + 4) + first + (heads if shape.qk_norm else 0)
+
+
 def _statistics(shape: ModelShape) -> int:
     """Return the bytes of the softmax's log-sum for each head, and of one number for each of two norms."""
     return 4 * shape.heads + 2 * 4
 
 
-def tower_bytes(tower: TowerShape | None, image_tokens: int, precision: Precision) -> int:
+def tower_bytes(
+    tower: TowerShape | PlainTowerShape | None, image_tokens: int, precision: Precision
+) -> int:
     """Return the bytes that a trained vision tower keeps of images with this many features for its backward pass.
 
     Its layers keep what those of a decoder keep whose keys have as many heads as its queries, or up to two casts of a
-    norm's output less, and without a gate two arrays of the feed-forward part less; a merger keeps its normalized input
-    and what its two matmuls and GELU read. It is not recomputed. Not measured.
+    norm's output less, and without a gate two arrays of the feed-forward part less; a merger or projector keeps its
+    normalized input and what its matmuls and GELU read. It is not recomputed. Not measured.
     """
     if tower is None:
         return 0
@@ -143,18 +164,20 @@ def tower_bytes(tower: TowerShape | None, image_tokens: int, precision: Precisio
         vocab=1,
         tied=True,
     )
-    mergers = (1 + tower.early_mergers) * (8 + 3 * precision.compute_bytes) * tower.hidden
     # Without a gate GELU's input and output are kept, in the place of gate, silu(gate), up and their product.
     ungated = 0 if tower.gated else 2 * precision.compute_bytes * tower.ffn
-    each = tower.layers * (layer_bytes(layer, precision) - ungated) + mergers
-    return image_tokens * tower.patches_of_feature * each
+    each = tower.layers * (layer_bytes(layer, precision) - ungated)
+    last = tower.projector_bytes(image_tokens, precision.compute_bytes)
+    return tower.patches(image_tokens) * each + last
 
 
-def tower_scoring_bytes(tower: TowerShape, image_tokens: int, precision: Precision) -> int:
+def tower_scoring_bytes(
+    tower: TowerShape | PlainTowerShape, image_tokens: int, precision: Precision
+) -> int:
     """Return the bytes of images with this many features at the widest point of a pass without gradients."""
     each = precision.compute_bytes * tower.ffn_matrices * tower.ffn
     each += (2 * precision.weight_bytes + precision.compute_bytes) * tower.hidden
-    return image_tokens * tower.patches_of_feature * each
+    return tower.patches(image_tokens) * each
 
 
 def attention_bytes(shape: ModelShape, precision: Precision) -> int:

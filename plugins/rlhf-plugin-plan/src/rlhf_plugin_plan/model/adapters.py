@@ -22,14 +22,14 @@ from rlhf_core.plugins import Plugins
 
 from .activations import AdaptedLayer, Precision
 from .quantized import linear_weight_bytes
-from .shapes import SEEING
+from .seeing import SEEING
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TOKENS = 64
 """Number of tokens with which a layer is called; twice as many show what grows with the tokens."""
-LAYER = re.compile(r"\.layers\.(\d+)\.")
+LAYER = re.compile(r"^(?!.*vision_tower).*\.layers\.(\d+)\.")
 READERS = {
     "q_proj": "first_norm",
     "k_proj": "first_norm",
@@ -146,7 +146,7 @@ def count(
     model = adapter.wrap(model, 0)
     if frozen_tower:
         for key, parameter in model.named_parameters():
-            if ".visual." in key:
+            if ".visual." in key or ".vision_tower." in key:
                 parameter.requires_grad_(False)
     trained = {key: p for key, p in model.named_parameters() if p.requires_grad}
     matrices = {

@@ -10,12 +10,13 @@ from typing import Any
 
 from rlhf_core import ConfigError
 
-from .towers import TowerShape, tower_of
+from .plain_towers import PlainTowerShape
+from .seeing import SEEING, text_config, tower_of_config
+from .towers import TowerShape
 
-SEEING = {"qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
-"""``model_type`` of an image-text model that is modeled -> that of its text model, which is behind a vision tower."""
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", *SEEING)
-"""Values of ``model_type`` that are modeled: dense decoders with attention, a gated feed-forward part and two norms."""
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text", *SEEING)
+"""Values of ``model_type`` that are modeled: dense decoders with attention, a gated feed-forward part and two norms,
+or four; some of them behind a vision tower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +47,11 @@ class ModelShape:
     """Whether the matrices of the feed-forward part have biases."""
     qk_norm: bool = False
     """Whether queries and keys are normalized, each head by itself."""
+    norms: int = 2
+    """Number of norms of a layer."""
     head_ranks: int = 1
     """Number of ranks that share the rows of the output head."""
-    tower: TowerShape | None = None
+    tower: TowerShape | PlainTowerShape | None = None
     """The part that reads pixels; None: the model reads text alone."""
 
     @property
@@ -90,7 +93,7 @@ class ModelShape:
     @property
     def layer_parameters(self) -> int:
         """Number of parameters of all layers, norms and biases included."""
-        small = 2 * self.hidden
+        small = self.norms * self.hidden
         small += (self.query_width + 2 * self.kv_width) if self.qkv_bias else 0
         small += self.hidden if self.output_bias else 0
         small += 2 * self.ffn + self.hidden if self.ffn_bias else 0
@@ -106,8 +109,13 @@ class ModelShape:
 
     @property
     def tower_parameters(self) -> int:
-        """Number of parameters of the vision tower, if there is one."""
+        """Number of parameters of the vision tower and of a projector beside it, if there is one."""
         return self.tower.parameters if self.tower is not None else 0
+
+    @property
+    def projector_parameters(self) -> int:
+        """Number of parameters of a projector beside the vision tower, which is trained with the text model."""
+        return self.tower.projector_parameters if self.tower is not None else 0
 
     def part(self, ranks: int) -> ModelShape:
         """Return the shape of one rank's part of the model when ``ranks`` ranks share every matrix.
@@ -174,7 +182,11 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
         raise ConfigError(
             f"{source}: {heads} attention heads cannot share {kv_heads} key and value heads"
         )
-    biased = bool(config.get("attention_bias", False)) and family in ("llama", "qwen3")
+    biased = bool(config.get("attention_bias", False)) and family in (
+        "llama",
+        "qwen3",
+        "gemma3_text",
+    )
     return ModelShape(
         hidden=hidden,
         layers=number("num_hidden_layers"),
@@ -187,7 +199,8 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
         qkv_bias=biased or family == "qwen2",
         output_bias=biased,
         ffn_bias=family == "llama" and bool(config.get("mlp_bias", False)),
-        qk_norm=family == "qwen3",
+        qk_norm=family in ("qwen3", "gemma3_text"),
+        norms=4 if family == "gemma3_text" else 2,
     )
 
 
@@ -196,19 +209,12 @@ def _seeing_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         raise ConfigError(f"{source}: vision_config is {vision!r}; expected an object")
-    text = {
-        **config,
-        **(config.get("text_config") or {}),
-        "model_type": SEEING[config["model_type"]],
-    }
-    # The text model has an entry of its own, which does not count: the output head belongs to the whole.
-    text["tie_word_embeddings"] = config.get("tie_word_embeddings", False)
-    tower = tower_of(
-        vision,
-        lambda key: _number(vision, key, f"{source}: vision_config"),
-        gated=config["model_type"] == "qwen2_5_vl",
-    )
-    return replace(shape_of(text, source), tower=tower)
+    text = shape_of(text_config(config), source)
+
+    def number(key: str) -> int:
+        return _number(vision, key, f"{source}: vision_config")
+
+    return replace(text, tower=tower_of_config(config, number, text.hidden, source))
 
 
 def _number(config: Mapping[str, Any], key: str, source: str) -> int:

@@ -50,6 +50,11 @@ class TowerShape:
     """Number of mergers behind earlier layers."""
 
     @property
+    def projector_parameters(self) -> int:
+        """Number of parameters of a projector beside the tower: 0, since mergers belong to it."""
+        return 0
+
+    @property
     def ffn_matrices(self) -> int:
         """Number of matrices of a feed-forward part."""
         return 3 if self.gated else 2
@@ -94,7 +99,7 @@ class TowerShape:
         Args:
             image_tokens: number of the image's features.
         """
-        patches = image_tokens * self.patches_of_feature
+        patches = self.patches(image_tokens)
         weights = 2 * (self.layer_weights + self.patch_inputs * self.hidden) * patches
         weights += 2 * self.merger_weights * image_tokens
         seen = self.full_layers * patches + (self.layers - self.full_layers) * min(
@@ -102,9 +107,24 @@ class TowerShape:
         )
         return weights + 4 * self.hidden * patches * seen
 
-    def image_tokens(self, pixels: int) -> int:
-        """Return the number of features of an image of this area."""
+    def patches(self, image_tokens: int) -> int:
+        """Return the number of patches of an image with this many features."""
+        return image_tokens * self.patches_of_feature
+
+    def image_tokens(self, pixels: int | None) -> int | None:
+        """Return the number of features of an image of this area; None without an area: there is no largest one."""
+        if pixels is None:
+            return None
         return max(1, pixels // (self.patch_side * self.merge) ** 2)
+
+    def projector_bytes(self, image_tokens: int, width: int) -> int:
+        """Return the bytes that all mergers keep of an image: normalized inputs and what matmuls and GELU read.
+
+        Args:
+            width: bytes of one element of a matmul's input.
+        """
+        mergers = (1 + self.early_mergers) * (8 + 3 * width) * self.hidden
+        return self.patches(image_tokens) * mergers
 
 
 def tower_of(

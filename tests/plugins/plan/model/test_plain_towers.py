@@ -1,0 +1,230 @@
+"""Towers of LLaVA, Gemma 3 and InternVL: parameters as Transformers counts them, operations and bytes by hand."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from rlhf_core import ConfigError
+from rlhf_plugin_lora import rlhf_model_adapters
+from rlhf_plugin_plan.memory.training_memory import Role, trained_parameters
+from rlhf_plugin_plan.model.activations import Precision, tower_bytes
+from rlhf_plugin_plan.model.adapters import count
+from rlhf_plugin_plan.model.plain_towers import PlainTowerShape
+from rlhf_plugin_plan.model.shapes import shape_of
+
+BF16 = Precision(parameters="bfloat16", compute="bfloat16")
+TOWER = PlainTowerShape(
+    hidden=2,
+    layers=3,
+    heads=1,
+    ffn=5,
+    patch_inputs=6,
+    side=4,
+    more_tokens=1,
+    tile_tokens=4,
+    tiles=3,
+    small_parameters=7,
+    projector_weights=12,
+    projector_parameters=14,
+    normed=8,
+    projected=11,
+)
+CLIP = {
+    "model_type": "clip_vision_model",
+    "hidden_size": 1024,
+    "image_size": 336,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "patch_size": 14,
+    "vocab_size": 32000,
+}
+SIGLIP = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 1152,
+    "image_size": 896,
+    "intermediate_size": 4304,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 27,
+    "patch_size": 14,
+}
+INTERN = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "image_size": [56, 56],
+    "patch_size": [14, 14],
+}
+QWEN = {
+    "model_type": "qwen2",
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 500,
+}
+LLAVA_7B = {
+    "model_type": "llava",
+    "text_config": {"model_type": "llama", "vocab_size": 32064},
+    "vision_config": CLIP,
+    "vision_feature_layer": -2,
+}
+GEMMA_4B = {
+    "model_type": "gemma3",
+    "mm_tokens_per_image": 256,
+    "text_config": {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+    },
+    "vision_config": SIGLIP | {"vision_use_head": False},
+}
+INTERNVL = {"model_type": "internvl", "text_config": QWEN, "vision_config": INTERN}
+CONFIGS = {
+    "llava": {"model_type": "llava", "vision_config": CLIP, "text_config": {"model_type": "llama"}},
+    "llava 7b": LLAVA_7B,
+    "llava, whole images": LLAVA_7B
+    | {"vision_feature_select_strategy": "full", "multimodal_projector_bias": False},
+    "gemma 4b": GEMMA_4B,
+    "gemma, with a head": GEMMA_4B | {"vision_config": SIGLIP},
+    "gemma, head of its own": GEMMA_4B | {"tie_word_embeddings": False},
+    "internvl": INTERNVL,
+    "internvl, head of its own": INTERNVL | {"tie_word_embeddings": False},
+    "internvl, all parts": INTERNVL
+    | {
+        "vision_config": INTERN
+        | {
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "norm_type": "rms_norm",
+            "use_mask_token": True,
+            "use_mean_pooling": False,
+        }
+    },
+    "internvl, qwen3": INTERNVL | {"text_config": QWEN | {"model_type": "qwen3", "head_dim": 16}},
+}
+"""As the hub has them: what a configuration class fills in is missing."""
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_are_those_of_transformers(name):
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    values = dict(CONFIGS[name])
+    config = AutoConfig.for_model(values.pop("model_type"), **values)
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config)
+    saved = json.loads(json.dumps(config.to_dict()))
+
+    for shape in (shape_of(CONFIGS[name], name), shape_of(saved, name)):
+        beside = sum(p.numel() for p in model.model.multi_modal_projector.parameters())
+        tower = sum(p.numel() for p in model.model.vision_tower.parameters())
+        assert shape.projector_parameters == beside
+        assert shape.tower.parameters == tower + beside
+        assert shape.parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_features_of_the_largest_image():
+    """LLaVA 336 x 336 in patches of 14: 24 x 24; InternVL 448 x 448, halved: 16 x 16 for each of 13 tiles."""
+    assert shape_of(LLAVA_7B, "").tower.image_tokens(None) == 576
+    assert shape_of(CONFIGS["llava, whole images"], "").tower.image_tokens(None) == 577
+    assert shape_of(GEMMA_4B, "").tower.image_tokens(None) == 256
+    large = INTERNVL | {"vision_config": INTERN | {"image_size": [448, 448]}}
+    assert shape_of(large, "").tower.image_tokens(None) == 13 * 256
+
+
+def test_operations_of_tiles_by_hand():
+    # 5 features are 2 tiles, of 4 features and 17 hidden states each. Weights: 3 (4 x 4 + 2 x 2 x 5) = 108 for 34
+    # states, 6 x 2 for 32 patches, 12 for 8 features. Attention: 4 x 2 for 17 x 17 pairs, 3 layers, 2 tiles.
+    assert TOWER.flops(5) == 2 * (108 * 34 + 12 * 32 + 12 * 8) + 4 * 2 * 3 * 2 * 17 * 17
+    assert TOWER.flops(4) == TOWER.flops(8) / 2
+    assert TOWER.flops(0) == 0
+
+
+def test_bytes_of_a_tile_by_hand():
+    # A layer: norms 2 x (4 + 2 + 2) x 2, attention 2 x 4 x 2, feed-forward 2 x 2 x 5, statistics 4 + 8. The projector:
+    # a norm of 8, and 11 values of 2 bytes, for 4 features.
+    assert tower_bytes(TOWER, 1, BF16) == 17 * 3 * (32 + 16 + 20 + 12) + 4 * (64 + 22)
+
+
+def test_a_projector_is_trained_beside_a_frozen_tower(pencil):
+    shape = replace(pencil, tower=TOWER)
+
+    def trained(*, frozen):
+        role = Role(
+            name="policy",
+            shape=shape,
+            precision=BF16,
+            trained=True,
+            has_head=True,
+            frozen_tower=frozen,
+        )
+        return trained_parameters(role)
+
+    assert trained(frozen=True) == pencil.parameters + 14
+    assert trained(frozen=False) == pencil.parameters + TOWER.parameters
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vision_config": None}, "vision_config is None; expected an object"),
+        ({"vision_config": CLIP | {"hidden_size": 0}}, "vision_config: hidden_size is 0"),
+        ({"vision_config": CLIP | {"patch_size": None}}, "patch_size is None; expected a size"),
+        ({"vision_feature_layer": [-2, -1]}, "vision_feature_layer names several layers"),
+        ({"text_config": {"model_type": "mixtral"}}, "model_type 'mixtral' is not modeled"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        shape_of(LLAVA_7B | changes, "llava")
+
+
+@pytest.mark.parametrize(("config", "features"), [(LLAVA_7B, 576), (GEMMA_4B, 256)])
+def test_a_run_is_planned_with_the_images_of_its_family(run, config, features):
+    flags = ("--model.vision", "vlm", "--engine", "embedded", "--data.max_prompt_tokens", "800")
+
+    def planned(*more):
+        # Two layers fit, so that no remedies are looked for.
+        short = {
+            "text_config": config["text_config"] | {"num_hidden_layers": 2, "vocab_size": 32000},
+            "vision_config": config["vision_config"] | {"num_hidden_layers": 2},
+        }
+        code, result = run(*flags, *more, model="qwen2.5-vl-3b", **config | short)
+        assert code == 0
+        return result
+
+    whole = planned()
+    assert whole["phases"] == planned("--image-tokens", str(features))["phases"]
+    seconds = [
+        {phase["name"]: phase["limit_s"] for phase in planned(*more)["phases"]}["train policy"]
+        for more in (("--image-tokens", "0"), ("--actor.freeze_visual_encoder", "true"), ())
+    ]
+    assert seconds[0] < seconds[1] < seconds[2]
+
+
+@pytest.mark.parametrize(
+    ("config", "inside"),
+    [(LLAVA_7B, 2 * 16 * (4 * 2 * 1024 + 2 * 5120)), (INTERNVL, 2 * 16 * (4 * 2 * 64 + 2 * 160))],
+)
+def test_factors_of_a_frozen_tower_are_not_trained(config, inside, tmp_path):
+    """Of rank 16: ``in + out`` of four matrices of attention and two of the feed-forward part, in two layers."""
+    (component,) = (each for each in rlhf_model_adapters() if each.name == "lora")
+    options = component.config(rank=16)
+    short = {
+        key: value | {"num_hidden_layers": 2} if key.endswith("_config") else value
+        for key, value in config.items()
+    }
+    (tmp_path / "config.json").write_text(json.dumps(short))
+
+    seeing, frozen = (
+        count(component.factory(options), "lora", tmp_path, BF16, frozen_tower=it)
+        for it in (False, True)
+    )
+
+    assert seeing.trained - frozen.trained == inside
