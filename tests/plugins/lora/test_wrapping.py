@@ -12,10 +12,11 @@ from tests.plugins.lora.conftest import (
     plain_model,
     trained,
 )
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from rlhf_core import ConfigError, MissingDependency, Registered, component
 from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
+from rlhf_core.testing.tiny_vision import write_tiny_vision_model
 from rlhf_plugin_lora import qlora
 from rlhf_plugin_lora.adapter import PeftAdapter
 from rlhf_plugin_lora.lora import LoraOptions
@@ -204,3 +205,14 @@ def test_in_a_base_of_two_dtypes_each_layer_has_its_own(models):
     assert layers[0].mlp.down_proj.lora_A["default"].weight.dtype == torch.bfloat16
     assert wrapped.model.norm.modules_to_save["default"].weight.dtype == torch.float32
     assert layers[1].input_layernorm.modules_to_save["default"].weight.dtype == torch.bfloat16
+
+
+def test_tables_of_a_vision_tower_are_no_experts(tmp_path, caplog):
+    """InternVL's position table has three axes, as stacked experts have."""
+    path = write_tiny_vision_model(tmp_path / "model", "internvl")
+    model = AutoModelForImageTextToText.from_pretrained(path)
+
+    modules = adapted_modules(model, [])
+
+    assert any(name.endswith("gate_proj") for name in modules)
+    assert "experts" not in caplog.text

@@ -139,7 +139,9 @@ def _is_expert(name: str) -> bool:
 
 
 def _stacked_parameters(model: nn.Module) -> list[str]:
-    return [name for name, parameter in model.named_parameters() if parameter.dim() == 3]
+    """Return parameters of one matrix for each expert; tables of a vision tower have one row along their first axis."""
+    found = model.named_parameters()
+    return [name for name, each in found if each.dim() == 3 and len(each) > 1]
 
 
 def _share(model: nn.Module, names: Iterable[str]) -> float:
