@@ -125,6 +125,10 @@ def test_a_bad_image_is_named_by_file_and_row_before_training(tmp_path, write_ro
         ({"prompt": "a", "images": ["high.png"]}, "the model reads no image higher than 100"),
         ({"prompt": "a", "images": ["https://example.org/x.png"]}, "--data.allow_image_urls"),
         ({"prompt": "a", "images": 7}, "expected an image as a path"),
+        (
+            {"prompt": [{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}]},
+            "the messages have a video; expected images",
+        ),
     ],
 )
 def test_images_that_do_not_fit_their_prompt_are_named(tmp_path, write_rows, load, row, reason):

@@ -10,7 +10,7 @@ from typing import Any
 
 from .given import bytes_of
 from .inspecting import MediaLimits
-from .parts import image_parts, references_in, with_references
+from .parts import image_parts, references_in, refuse_videos, with_references
 from .problem import MediaProblem
 from .reference import MediaRef
 from .store import MediaStore, reference_of
@@ -71,6 +71,7 @@ class MediaDesk:
         Raises:
             MediaProblem: an image cannot be used, there are too many, or they do not fit their places.
         """
+        refuse_videos(messages)
         if not images and not any(image_parts(messages)):
             return tuple(messages)
         start = folder or Path()

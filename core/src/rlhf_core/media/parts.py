@@ -35,6 +35,24 @@ def image_parts(messages: Sequence[Message]) -> Iterator[Mapping[str, Any]]:
             yield from (part for part in content if is_image(part))
 
 
+def refuse_videos(messages: Sequence[Message]) -> None:
+    """Refuse a part with a video, which a chat template would write as a placeholder that nothing fills.
+
+    Raises:
+        MediaProblem: a message has a video.
+    """
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if not isinstance(content, Sequence) or isinstance(content, str | bytes):
+            continue
+        for part in content:
+            if isinstance(part, Mapping) and part.get("type") in ("video", "video_url"):
+                raise MediaProblem(
+                    "video",
+                    "the messages have a video; expected images. Give some of its frames as images",
+                )
+
+
 def references_in(messages: Sequence[Message]) -> tuple[MediaRef, ...]:
     """Return the references of all images of messages, in order.
 
