@@ -60,6 +60,19 @@ def uninterrupted(workspace):
     return workspace / "whole"
 
 
+def test_an_engine_that_sleeps_changes_no_number(workspace, uninterrupted):
+    """To the bit, under adapters of policy and critic with dropout."""
+    status = train_in_a_fork(workspace, "sleeping", *ADAPTED, "--runtime.sleep", "always")
+    run = workspace / "sleeping"
+
+    assert status == 0, (workspace / "sleeping.log").read_text()
+    assert metrics_without_times(run) == metrics_without_times(uninterrupted)
+    assert files_digest(run) == files_digest(uninterrupted)
+    assert state_digest(run) == state_digest(uninterrupted)
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    assert all(line["timing"]["moves_s"] > 0 for line in lines if "metrics" in line)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["generate:2", "train:5", "save:6", "export:12"])
 def test_a_killed_run_goes_on_to_the_bit(workspace, uninterrupted, point):

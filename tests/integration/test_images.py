@@ -95,6 +95,25 @@ def test_a_run_goes_on_to_the_bit(workspace, words):
         assert image["tokens"][0] < image["tokens"][1]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(PROMPTS, id="prompts", marks=pytest.mark.matrix),
+        pytest.param(TURNS, id="turns"),
+    ],
+)
+def test_an_engine_that_sleeps_changes_no_number(workspace, words):
+    """To the bit: the visual tower moves out and back with the other weights."""
+    for sleep in ("never", "always"):
+        assert train(sleep, *words, "--steps", "2", "--runtime.sleep", sleep) == 0
+
+    assert metrics_without_times(workspace / "always") == metrics_without_times(workspace / "never")
+    assert digests(workspace / "always/model") == digests(workspace / "never/model")
+    assert digests(workspace / "never/model") != digests(workspace / "model")
+    lines = (workspace / "always/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["timing"]["moves_s"] > 0 for line in lines] == [True, True]
+
+
 POINTS = [("generate", 3), ("train", 3), ("save", 2)]
 
 
