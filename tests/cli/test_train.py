@@ -42,7 +42,15 @@ def test_config_needs_a_file(words):
 
 
 def test_a_valid_configuration_is_valid(folder, rlhf):
-    assert rlhf("train", *COMPLETE, "--check") == (0, "The configuration is valid.\n", "")
+    named = [*COMPLETE, "--engine", "embedded", "--check"]
+    assert rlhf("train", *named) == (0, "The configuration is valid.\n", "")
+
+
+def test_a_check_says_which_engine_is_chosen(folder, rlhf):
+    code, out, err = rlhf("train", *COMPLETE, "--check")
+    assert (code, out) == (0, "The configuration is valid.\n")
+    assert err.startswith("engine ")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("switch", ["--check", "--dry-run"])
@@ -154,7 +162,8 @@ def test_plugins_that_failed_are_a_warning_each_and_an_error_if_named(folder, ca
         FailedPlugin("acme", "rlhf-plugin-acme 1.0", ImportError("no module x\nmore"))
     )
 
-    assert train.execute([*COMPLETE, "--check"], plugins) == 0
+    named = [*COMPLETE, "--engine", "embedded", "--check"]
+    assert train.execute(named, plugins) == 0
     err = capsys.readouterr().err
     assert err == "warning: plugin 'acme' (rlhf-plugin-acme 1.0) is not usable: no module x\n"
 

@@ -18,7 +18,7 @@ from rlhf_core.config import (
     resolve,
     resolve_options,
 )
-from rlhf_core.contracts import ComponentRef, RuntimeSpec
+from rlhf_core.contracts import Accelerator, ComponentRef, RuntimeSpec
 from rlhf_core.learning.demands import Demands, demands_of
 from rlhf_core.learning.roles import max_length, runtime_spec
 from rlhf_core.plugins import Plugins
@@ -45,13 +45,18 @@ class PlannedRun:
     """Number of tokens of the longest sequence."""
 
 
-def read_run(words: Sequence[str], plugins: Plugins) -> PlannedRun:
+def read_run(
+    words: Sequence[str], plugins: Plugins, accelerators: Sequence[Accelerator] | None = None
+) -> PlannedRun:
     """Return the run that ``rlhf train WORDS`` would start, without a check that its files exist.
+
+    Args:
+        accelerators: the GPUs by which ``auto`` chooses an engine; None: those of this machine.
 
     Raises:
         ConfigError: the configuration is wrong.
     """
-    resolved = resolve(layers_of(split_arguments(words), train.DEFAULTS), plugins)
+    resolved = resolve(layers_of(split_arguments(words), train.DEFAULTS), plugins, accelerators)
     return planned(resolved)
 
 

@@ -113,12 +113,14 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         except MissingDependency as error:
             # The configuration is right, and may be meant for another machine.
             print(f"not ready to run here: {error}", file=sys.stderr)
+        say_choices(resolved)
         for caution in resolved.cautions:
             print(f"warning: {caution}", file=sys.stderr)
         print("The configuration is valid.")
         return 0
     check_installed(resolved)
     _say_unused(resolved)
+    say_choices(resolved)
     result: RunResult = _function(command.run)(resolved, plugins)
     code = _EXIT_CODES[result.status]
     if result.message and result.status != "finished":
@@ -200,6 +202,12 @@ def _say_unused(resolved: ResolvedOptions[Any]) -> None:
             f"not used by this run: {', '.join(resolved.unused)} (their components are not selected)",
             file=sys.stderr,
         )
+
+
+def say_choices(resolved: ResolvedOptions[Any]) -> None:
+    """Print on stderr which component each selector's ``auto`` has come to, and why."""
+    for choice in resolved.choices:
+        print(choice, file=sys.stderr)
 
 
 def _function(path: str) -> Any:

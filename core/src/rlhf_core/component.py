@@ -83,6 +83,10 @@ class Component(Generic[ProductT]):
     """Name of the distribution's extra whose requirements the component needs at run time. They are checked before the
     factory is imported or called, whether it is a class or a string."""
 
+    suits: str | None = None
+    """``"module:function"``, called with a ``contracts.ChoiceSetting`` where the component's selector says ``auto``. It
+    returns a ``contracts.Suitability``, and its module imports nothing heavy. None: ``auto`` never chooses it."""
+
     def __post_init__(self) -> None:
         for name in (self.name, *self.aliases):
             if not _NAME.fullmatch(name):
@@ -92,6 +96,10 @@ class Component(Generic[ProductT]):
         if isinstance(self.factory, str) and not _FACTORY.fullmatch(self.factory):
             raise PluginError(
                 f"factory {self.factory!r} of component {self.name!r}: expected 'package.module:callable'"
+            )
+        if self.suits is not None and not _FACTORY.fullmatch(self.suits):
+            raise PluginError(
+                f"suits {self.suits!r} of component {self.name!r}: expected 'package.module:callable'"
             )
         for label in ("needs", "conflicts", "provides"):
             object.__setattr__(self, label, frozenset(getattr(self, label)))

@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import rlhf_core
+from rlhf_core.config.automatic.choosing import AUTO
 from rlhf_core.config.layers import lookup
 from rlhf_core.config.run import RunConfig
 from rlhf_core.config.sections import options_of
@@ -24,6 +25,7 @@ ALLOWED = {
     },
     ("weights/link.py", "plan"): "how weights lie in buckets",
     ("lazy.py", "torch"): "the library",
+    ("config/automatic/accelerators.py", "torch"): "the library",
     **{
         (path, "linear"): "a form of the KL's tail"
         for path in (
@@ -67,7 +69,7 @@ def first_party_names():
     }
     defaults = Path(__file__).parents[3] / "cli" / "src" / "rlhf_cli" / "defaults.toml"
     chosen = tomllib.loads(defaults.read_text())
-    return names | {lookup(chosen, slot.path) for slot in SLOTS} - {None}
+    return names | {lookup(chosen, slot.path) for slot in SLOTS} - {None, AUTO}
 
 
 def constants(path):

@@ -212,7 +212,9 @@ class ResumeConfig(Config):
 
 
 class EngineSelection(Config):
-    name: str = Field(description="who generates")
+    name: str = Field(
+        description="who generates; auto: the engine that suits model and machine best, said at the start"
+    )
 
 
 class BackendSelection(Config):

@@ -17,7 +17,7 @@ from .option_tree import OptionTree, Selector
 from .problems import Labels, flag
 from .resolved import OptionsT
 from .sections import fields_of
-from .selection import Choice, select_slot
+from .selection import Choice, is_automatic, select_automatically, select_slot
 from .train import TRAIN
 
 _USAGE = """\
@@ -73,7 +73,11 @@ def _select_leniently(
     trouble: list[str] = []
     for slot in options.selectors:
         try:
-            choices += select_slot(slot, tree, labels, plugins, options)
+            if is_automatic(slot, tree, plugins):
+                # Help is the same on each machine, and asks none for its GPUs.
+                choices.append(select_automatically(slot, tree, choices, plugins, options, ()))
+            else:
+                choices += select_slot(slot, tree, labels, plugins, options)
         except RLHFError as error:
             trouble.append(str(error))
     return choices, trouble

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from .. import code_reference
 from ..component import Config
+from ..contracts.engine import Accelerator
 from ..errors import PluginError
 from ..hookspecs import COMPONENT_HOOKS
 from ..plugins import Plugins
@@ -30,18 +31,27 @@ from .selection import Choice, SelectorEntry, select, written_names
 from .train import TRAIN
 
 
-def resolve(layers: Sequence[Layer], plugins: Plugins) -> Resolved:
+def resolve(
+    layers: Sequence[Layer], plugins: Plugins, accelerators: Sequence[Accelerator] | None = None
+) -> Resolved:
     """Return the validated configuration of ``rlhf train``; see ``resolve_options``."""
-    return resolve_options(layers, plugins, TRAIN)
+    return resolve_options(layers, plugins, TRAIN, accelerators)
 
 
 def resolve_options(
-    layers: Sequence[Layer], plugins: Plugins, options: OptionTree[OptionsT]
+    layers: Sequence[Layer],
+    plugins: Plugins,
+    options: OptionTree[OptionsT],
+    accelerators: Sequence[Accelerator] | None = None,
 ) -> ResolvedOptions[OptionsT]:
     """Return the validated configuration of all layers, later ones winning.
 
-    Reads no file but the code that a selector names, and imports nothing heavy. Whether data and models exist is
-    for ``check_paths`` to say.
+    Reads no file but the code that a selector names and, for a selector that says ``auto``, the model's ``config.json``
+    and the configuration of a run that is resumed; and imports nothing heavy. Whether data and models exist is for
+    ``check_paths`` to say.
+
+    Args:
+        accelerators: the GPUs by which ``auto`` chooses; None: those of this machine.
 
     Raises:
         ConfigError: an option is wrong; the message gives the first in full and names the others.
@@ -49,7 +59,7 @@ def resolve_options(
     """
     tree = merge(layers)
     labels = Labels(tree)
-    choices = select(tree, labels, plugins, options)
+    choices = select(tree, labels, plugins, options, accelerators)
     report = Report()
     core, sections, unused = _split(tree, layers, options, choices, plugins, labels, report)
     validator = Validator(labels, known_options(options, choices), report)
@@ -71,6 +81,7 @@ def resolve_options(
         unused=unused,
         command=options.command,
         cautions=options.cautions(run, frozen, labels),
+        choices=tuple(choice.reason for choice in choices if choice.reason is not None),
     )
 
 

@@ -110,6 +110,8 @@ class ResolvedOptions(Generic[OptionsT]):
     """Name of the command whose options these are."""
     cautions: tuple[str, ...] = field(default=())
     """Warnings about options that are allowed and probably not meant; the run logs them once, at its start."""
+    choices: tuple[str, ...] = field(default=())
+    """Lines that say which component a selector's ``auto`` has come to, and why."""
 
     def one(self, slot: str) -> Selection:
         """Return the component of a selector that is always set."""

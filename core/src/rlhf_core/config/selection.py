@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import code_reference
 from ..capabilities import WRAPS_CODE
 from ..component import Registered
+from ..contracts.engine import Accelerator, ChoiceSetting
 from ..errors import ConfigError, PluginError, RLHFError
 from ..plugins import Plugins
 from ..registry import AnyRegistry
 from .annotations import Mismatch, convert
-from .layers import Layer, lookup
+from .automatic.accelerators import visible_accelerators
+from .automatic.choosing import AUTO, best, may_choose, model_config
+from .files import read_toml
+from .layers import Layer, Words, leaves, lookup
 from .option_tree import OptionTree, Selector
+from .paths import folder_to_resume
 from .problems import Labels, show, with_article
 from .resolved import OptionsT
 
@@ -67,6 +72,8 @@ class Choice:
     """The label that the entry gives to it; the section is named after it."""
     share: str | None = None
     """The option ``share`` as the entry gives it."""
+    reason: str | None = None
+    """Line that says what ``auto`` has chosen and why; None: the component was named."""
 
     @property
     def recorded(self) -> str:
@@ -82,20 +89,33 @@ class Choice:
 
 
 def select(
-    tree: Layer, labels: Labels, plugins: Plugins, options: OptionTree[OptionsT]
+    tree: Layer,
+    labels: Labels,
+    plugins: Plugins,
+    options: OptionTree[OptionsT],
+    accelerators: Sequence[Accelerator] | None = None,
 ) -> list[Choice]:
     """Return the components that the selectors name, in the selectors' order.
+
+    Args:
+        accelerators: the GPUs by which ``auto`` chooses; None: those of this machine.
 
     Raises:
         ConfigError: a required selector is not set, a selector names no installed component, or two selected
             components would share a section.
         PluginError: a component has the name of an option of the section in which its own options would stand.
     """
-    choices = [
-        choice
+    waiting = [slot for slot in options.selectors if is_automatic(slot, tree, plugins)]
+    found = {
+        slot.path: select_slot(slot, tree, labels, plugins, options)
         for slot in options.selectors
-        for choice in select_slot(slot, tree, labels, plugins, options)
-    ]
+        if slot not in waiting
+    }
+    for slot in waiting:
+        others = [choice for chosen in found.values() for choice in chosen]
+        chosen = select_automatically(slot, tree, others, plugins, options, accelerators)
+        found[slot.path] = [chosen]
+    choices = [choice for slot in options.selectors for choice in found[slot.path]]
     seen: dict[str, Choice] = {}
     for choice in choices:
         if other := seen.get(choice.section):
@@ -148,6 +168,69 @@ def select_slot(
             f"{label}: expected the name of {with_article(registry.kind)}, got {show(value)}; {_installed(registry)}"
         )
     return [_choose(slot, name, label, plugins) for name in named]
+
+
+def is_automatic(slot: Selector, tree: Layer, plugins: Plugins) -> bool:
+    """Return whether a selector leaves the choice of its one component to the setting."""
+    value = lookup(tree.values, slot.path)
+    written = value in (AUTO, Words((AUTO,)))
+    return written and not slot.many and may_choose(plugins.registries[slot.hook])
+
+
+def select_automatically(
+    slot: Selector,
+    tree: Layer,
+    others: Sequence[Choice],
+    plugins: Plugins,
+    options: OptionTree[OptionsT],
+    accelerators: Sequence[Accelerator] | None,
+) -> Choice:
+    """Return what ``auto`` comes to: in a run that is resumed what it had, else the component that suits best.
+
+    Args:
+        others: the choices of other selectors.
+        accelerators: as for ``select``.
+
+    Raises:
+        ConfigError: no component suits.
+    """
+    registry = plugins.registries[slot.hook]
+    folder = folder_to_resume([tree], options)
+    if folder is not None and folder.config.is_file():
+        had = lookup(read_toml(folder.config).values, slot.path)
+        if isinstance(had, str) and had != AUTO:
+            choice = _choose(slot, had, f"{folder.config}: {slot.path}", plugins)
+            reason = f"{registry.kind} {choice.registered.name}: the run that is resumed had it"
+            return replace(choice, reason=reason)
+    setting = _setting(tree, others, options, accelerators)
+    needs = [word for choice in others for word in choice.registered.component.needs]
+    registered, why = best(registry, setting, needs)
+    entry = SelectorEntry(registered.qualified)
+    choice = _choice(slot, entry, registered, registered.name)
+    return replace(choice, reason=f"{registry.kind} {registered.name}: {why}")
+
+
+def _setting(
+    tree: Layer,
+    others: Sequence[Choice],
+    options: OptionTree[OptionsT],
+    accelerators: Sequence[Accelerator] | None,
+) -> ChoiceSetting:
+    components: dict[str, tuple[str, ...]] = {slot.path: () for slot in options.selectors}
+    for choice in others:
+        components[choice.slot.path] += (choice.registered.qualified,)
+    written = {
+        path: " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for path, value in leaves(tree.values)
+    }
+    visible = visible_accelerators() if accelerators is None else tuple(accelerators)
+    return ChoiceSetting(
+        accelerators=visible,
+        components=components,
+        provides=frozenset[str]().union(*(c.registered.component.provides for c in others)),
+        options=written,
+        model=model_config(written.get("model.path", "")) if visible else {},
+    )
 
 
 def written_names(slot: Selector, layers: Sequence[Layer]) -> Iterator[str]:

@@ -36,12 +36,15 @@ from .correction import Correction, IsCorrection
 from .data.sampler import DrawRequest, PromptResult, PromptSampler, PromptSet
 from .data.source import DataSource
 from .engine import (
+    Accelerator,
+    ChoiceSetting,
     Completion,
     Engine,
     EngineSpec,
     GenerationRequest,
     LinkedEngine,
     SamplingParams,
+    Suitability,
     WeightSource,
     WeightSync,
 )
@@ -109,6 +112,7 @@ __all__ = [
     "PREPARED",
     "ROLLOUT",
     "ROW_WEIGHTS",
+    "Accelerator",
     "Action",
     "AdvantageEstimator",
     "Advantages",
@@ -117,6 +121,7 @@ __all__ = [
     "AnswerLogprobs",
     "Block",
     "ChatContinuation",
+    "ChoiceSetting",
     "Colocation",
     "Completion",
     "ComponentRef",
@@ -211,6 +216,7 @@ __all__ = [
     "StepPlan",
     "StepResult",
     "Stop",
+    "Suitability",
     "Task",
     "TokenColumns",
     "TokenLoss",

@@ -267,3 +267,40 @@ class EngineSpec:
     sleeps: bool = False
     """True: the loop calls ``sleep`` in each step to have memory for its roles, so the engine has to be started in the
     way that lets it give memory back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One GPU that a run may use."""
+
+    name: str
+    """Name that its driver gives, such as ``NVIDIA H200``."""
+    memory_gib: float | None = None
+    """Memory in GiB; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceSetting:
+    """Facts by which ``auto`` chooses a component (``Component.suits``), before options are validated."""
+
+    accelerators: tuple[Accelerator, ...]
+    """GPUs that are visible; none: the run computes on CPUs."""
+    components: Mapping[str, tuple[str, ...]]
+    """Selector -> qualified names of what the run has chosen there; no entry: the command has no such selector."""
+    provides: frozenset[str]
+    """Capabilities that these components provide."""
+    options: Mapping[str, str]
+    """Options as they are written, by path; what nobody wrote has no entry."""
+    model: Mapping[str, Any]
+    """``config.json`` of the policy's model; empty where it is not on this machine, and where there is no GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suitability:
+    """Fitness of a component for a setting."""
+
+    rank: float | None
+    """0: it works; 1: it is made for such settings; 2: measured as the fastest there. The highest is chosen. None: it
+    does not work."""
+    reason: str
+    """Reason for it, without a full stop; it is shown at the start of the run."""

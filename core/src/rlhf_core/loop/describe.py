@@ -50,6 +50,9 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
     lines += [f"  {line}" for line in _step(resolved, demands)]
     lines.append("output")
     lines.append(f"  {run.output}")
+    if resolved.choices:
+        lines.append("chosen by auto")
+        lines += [f"  {choice}" for choice in resolved.choices]
     if resolved.cautions:
         lines.append("warnings")
         lines += [f"  {caution}" for caution in resolved.cautions]

@@ -59,6 +59,8 @@ def drive(
     folder = RunFolder(Path(resolved.run.output))
     resume = resolved.run.resume.checkpoint is not None
     with claim(folder, resume=resume), run_log(folder.log, plugins) as notes:
+        for choice in resolved.choices:
+            log.info("%s", choice)
         for caution in resolved.cautions:
             log.warning("%s", caution)
         loggers = Loggers.of(resolved)

@@ -28,6 +28,7 @@ def rlhf_engines() -> list[Component[Any]]:
             factory="rlhf_plugin_local.engine.embedded:EmbeddedEngine",
             summary="generates in this process, on the trainer's own weights",
             provides=frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS, ENGINE_SEES}),
+            suits="rlhf_plugin_local.engine.suitability:suits",
         )
     ]
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 from rlhf_cli.runs import PlannedRun, read_run
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.contracts import RoleSpec
+from rlhf_core.contracts import Accelerator, RoleSpec
 
 from .machine.hardware import GPUS, GpuSpec, find_gpu
 from .memory.placement import ClusterSize
@@ -76,9 +76,11 @@ def main(arguments: Sequence[str]) -> int:
     plugins = plugin_loader.load()
     gpu, cluster = find_gpu(own.gpu), _cluster(own.nodes, own.gpus_per_node)
     models = AdaptedModels(plugins)
+    one = Accelerator(name=gpu.name, memory_gib=gpu.memory_gib)
+    accelerators = (one,) * (cluster.nodes * cluster.gpus_per_node if cluster else 1)
 
     def predicted(more: Sequence[str]) -> tuple[PlannedRun, Prediction]:
-        planned = read_run(replaced(words, more), plugins)
+        planned = read_run(replaced(words, more), plugins, accelerators)
         return planned, predicted_run(planned, models, gpu, cluster, own)
 
     planned, prediction = predicted([])

@@ -19,5 +19,6 @@ def rlhf_engines() -> list[Component[Any]]:
             factory="rlhf_plugin_vllm.engine:VllmEngine",
             summary="generates with vLLM in processes of its own; weights follow the trainer's",
             provides=frozenset({ENGINE_SEES, SERVES_ADAPTERS, SERVES_FOUR_BITS}),
+            suits="rlhf_plugin_vllm.suitability:suits",
         )
     ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.training import layers_of, split_arguments, warn_of_failed_plugins
+from rlhf_cli.training import layers_of, say_choices, split_arguments, warn_of_failed_plugins
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.config import check_paths, render_help, resolve_options
@@ -45,6 +45,7 @@ def chat(words: Sequence[str]) -> int:
         )
     resolved = resolve_options(layers, plugins, CHAT)
     check_paths(resolved, layers, CHAT)
+    say_choices(resolved)
     if arguments.check:
         print("The configuration is valid.")
         return 0

@@ -1,0 +1,70 @@
+"""Settings for which the embedded engine is the right one, by what was measured (docs/performance.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlhf_core.capabilities import IN_PROCESS
+from rlhf_core.contracts import ChoiceSetting, Suitability
+
+LARGEST_MEASURED = 4e9
+"""Parameters up to which one GPU was measured beside vLLM: shapes of 0.5, 1.5 and 3 billion, the last with 3.1."""
+
+
+def suits(setting: ChoiceSetting) -> Suitability:
+    """Return how well the engine suits: best on CPUs, and on one GPU for models of the measured sizes."""
+    if not setting.accelerators:
+        return Suitability(rank=2, reason="on CPUs it computes with the model's own weights")
+    if setting.options.get("backend.torch.device") == "cpu":
+        return Suitability(rank=2, reason="backend.torch.device is cpu, where it generates too")
+    if unmeasured := _unmeasured(setting):
+        return Suitability(rank=0, reason=unmeasured)
+    return Suitability(
+        rank=2,
+        reason="of models of up to 4 billion parameters on one GPU, it was measured as the fastest",
+    )
+
+
+def parameters(config: Mapping[str, Any]) -> float | None:
+    """Return about how many parameters a causal language model has; None where its ``config.json`` does not say.
+
+    Matrices alone: L (2 D H d + 2 D K d + 3 E D I) + n V D, with H heads and K key-value heads of size d, E experts of
+    width I, and n = 1 for tied heads, else 2.
+    """
+    text = config.get("text_config", config)
+    sizes = [
+        text.get(key)
+        for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    ]
+    experts = text.get("num_experts", text.get("num_local_experts", 1)) or 1
+    dense = text.get("intermediate_size")
+    width = text.get("moe_intermediate_size", dense) if experts > 1 else dense
+    if not all(isinstance(size, int) and size > 0 for size in (*sizes, experts, width)):
+        return None
+    hidden, layers, heads, vocabulary = sizes
+    size = text.get("head_dim") or hidden // heads
+    pairs = text.get("num_key_value_heads") or heads
+    layer = 2 * hidden * size * (heads + pairs) + 3 * experts * hidden * width
+    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
+    return float(layers * layer + (1 if tied else 2) * vocabulary * hidden)
+
+
+def _unmeasured(setting: ChoiceSetting) -> str | None:
+    """Return the reason why measurements do not speak for the engine, or None."""
+    if "runtime.name" in setting.components and IN_PROCESS not in setting.provides:
+        return "the runtime has processes of its own, in which it shares no weights"
+    if setting.options.get("engines", "1") != "1":
+        return "several of it share one process and its GPU"
+    if setting.options.get("engine.embedded.decode") == "stepwise":
+        return "engine.embedded.decode is stepwise, which is slow on a GPU"
+    if setting.options.get("rollout.max_staleness", "0") != "0":
+        return "rollout.max_staleness asks for generation beside training, which it does not do on one GPU"
+    if setting.components.get("env.use"):
+        return "with environments, whose turns have long histories, it was not measured"
+    count = parameters(setting.model)
+    if count is None:
+        return "the model's size is unknown, as its config.json is not on this machine"
+    if count > LARGEST_MEASURED:
+        return f"with {count / 1e9:.1f} billion parameters it was not measured"
+    return None
