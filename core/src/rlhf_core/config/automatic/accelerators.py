@@ -65,6 +65,7 @@ def _accelerator(row: Sequence[str]) -> Accelerator:
 
 def _is_for_cpus() -> bool:
     try:
-        return "+cpu" in version("torch")
+        build = version("torch")
     except PackageNotFoundError:
         return True
+    return "+cpu" in build
