@@ -66,6 +66,7 @@ WORDS_OF_THE_LANGUAGE = {
     for library in ("torch", "ray", "vllm", "deepspeed")
 } | {
     ("core/src/rlhf_core/lazy.py", "torch"),  # the library
+    ("core/src/rlhf_core/config/automatic/accelerators.py", "torch"),  # the library
     *(
         (f"core/src/rlhf_core/math/{module}.py", name)  # estimates between sampler and trainer
         for module in ("mismatch", "importance")
