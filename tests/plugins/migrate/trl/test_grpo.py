@@ -191,7 +191,7 @@ def test_one_process_without_vllm_is_local(grpo):
     settings, _ = grpo("num_generations: 4")
 
     assert settings["backend.name"] == "torch"
-    assert "engine.name" not in settings
+    assert settings["engine.name"] == "embedded"
     assert "algo.correction.kind" not in settings
 
 

@@ -22,7 +22,7 @@ def suits(setting: ChoiceSetting) -> Suitability:
         return Suitability(rank=0, reason=unmeasured)
     return Suitability(
         rank=2,
-        reason="of models of up to 4 billion parameters on one GPU, it was measured as the fastest",
+        reason="of text models of up to 4 billion parameters on one GPU, it was measured as the fastest",
     )
 
 
@@ -59,7 +59,11 @@ def _unmeasured(setting: ChoiceSetting) -> str | None:
     if setting.options.get("engine.embedded.decode") == "stepwise":
         return "engine.embedded.decode is stepwise, which is slow on a GPU"
     if setting.options.get("rollout.max_staleness", "0") != "0":
-        return "rollout.max_staleness asks for generation beside training, which it does not do on one GPU"
+        return "rollout.max_staleness asks for generation beside training, which was not measured on one GPU"
+    if setting.components.get("actor.adapter"):
+        return "with an adapter it was not measured since sequences stay on the GPU, and was far slower before"
+    if setting.components.get("model.vision"):
+        return "with a model that reads images it was not measured beside another engine"
     if setting.components.get("env.use"):
         return "with environments, whose turns have long histories, it was not measured"
     count = parameters(setting.model)

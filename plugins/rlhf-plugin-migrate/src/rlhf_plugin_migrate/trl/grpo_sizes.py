@@ -26,7 +26,7 @@ def set_components(source: SourceOptions, out: Outcome, processes: int) -> str:
         if has_reference_role(source):
             out.set("runtime.ray.ranks.reference", processes, "beta")
     if not source.flag("use_vllm"):
-        out.nothing("use_vllm", "off: the engine embedded generates on the trainer's own weights")
+        out.set("engine.name", "embedded", "use_vllm")  # on the trainer's own weights, as TRL does
         for name in (
             *("vllm_mode", "vllm_gpu_memory_utilization"),
             *("vllm_tensor_parallel_size", "vllm_enable_sleep_mode"),
