@@ -29,6 +29,8 @@ from rlhf_core.contracts import Engine, EngineSpec, GenerationRequest, SamplingP
 
 HERE = Path(__file__).parent
 MARK = "GENERATION "
+EOS = 2
+"""Token that ends a sequence, which forced lengths keep from being drawn."""
 SPREAD = 0.6
 """Standard deviation of the logarithm of ragged lengths."""
 
@@ -88,15 +90,7 @@ async def measured(arguments: argparse.Namespace) -> dict[str, Any]:
 
     begun = time.perf_counter()
     engine = _engine(arguments)
-    total = arguments.prompts * arguments.samples
-    spec = EngineSpec(
-        model_path=str(arguments.model),
-        dtype=arguments.dtype,
-        max_length=arguments.prompt_tokens + arguments.response_tokens,
-        max_concurrency=total,
-        eos_token_ids=(2,),
-    )
-    await engine.start(spec, _weights(arguments))
+    await engine.start(engine_spec(arguments, arguments.dtype), _weights(arguments))
     started_s = time.perf_counter() - begun
     seconds, tokens = [], 0
     try:
@@ -116,6 +110,17 @@ async def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         "tokens": tokens,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU",
     }
+
+
+def engine_spec(arguments: argparse.Namespace, dtype: str) -> EngineSpec:
+    """Return what an engine is told that serves all samples of a round at once."""
+    return EngineSpec(
+        model_path=str(arguments.model),
+        dtype=dtype,
+        max_length=arguments.prompt_tokens + arguments.response_tokens,
+        max_concurrency=arguments.prompts * arguments.samples,
+        eos_token_ids=(EOS,),
+    )
 
 
 def _engine(arguments: argparse.Namespace) -> Engine:
@@ -151,12 +156,17 @@ class Weights:
 def _weights(arguments: argparse.Namespace) -> Weights:
     if arguments.only != "embedded":
         return Weights(arguments.model, None)
+    return Weights(arguments.model, load_lm(arguments.model, arguments.dtype))
+
+
+def load_lm(model: Path, dtype: str) -> Any:
+    """Return the language model of a folder, on the GPU if there is one."""
     import torch
 
     from rlhf_torch.models.loading import load_causal_lm
 
-    lm = load_causal_lm(str(arguments.model), dtype=arguments.dtype)
-    return Weights(arguments.model, lm.to("cuda" if torch.cuda.is_available() else "cpu").eval())
+    lm = load_causal_lm(str(model), dtype=dtype)
+    return lm.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
 def requests(arguments: argparse.Namespace, number: int) -> Iterator[GenerationRequest]:

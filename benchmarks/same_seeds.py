@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from generation import Weights, requests
+from generation import EOS, Weights, engine_spec, load_lm, requests
 from shapes import write_model
 
-from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest
+from rlhf_core.contracts import Completion, GenerationRequest
 
-EOS = 2
 Answers = dict[int, Completion]
 """What was sampled, by seed."""
 
@@ -54,7 +53,7 @@ def main() -> None:
 
 def report(arguments: argparse.Namespace, dtype: str) -> str:
     """Return a line for the first run, and one for each of the others."""
-    lm = load(arguments.model, dtype)
+    lm = load_lm(arguments.model, dtype)
     asked = list(requests(arguments, 0))
     total = len(asked)
     at_once = sampled(arguments, lm, dtype, asked, total)
@@ -111,15 +110,6 @@ def off_forward(lm: Any, request: GenerationRequest, answer: Completion) -> floa
     return float(np.abs(expected.cpu().numpy() - answer.logprobs).max(initial=0.0))
 
 
-def load(model: Path, dtype: str) -> Any:
-    import torch
-
-    from rlhf_torch.models.loading import load_causal_lm
-
-    lm = load_causal_lm(str(model), dtype=dtype)
-    return lm.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-
-
 def sampled(
     arguments: argparse.Namespace,
     lm: Any,
@@ -131,17 +121,9 @@ def sampled(
     from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
     from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 
-    spec = EngineSpec(
-        model_path=str(arguments.model),
-        dtype=dtype,
-        max_length=arguments.prompt_tokens + arguments.response_tokens,
-        max_concurrency=len(asked),
-        eos_token_ids=(EOS,),
-    )
-
     async def run() -> Answers:
         engine = EmbeddedEngine(EmbeddedEngineConfig(slots=slots))
-        await engine.start(spec, Weights(arguments.model, lm))
+        await engine.start(engine_spec(arguments, dtype), Weights(arguments.model, lm))
         try:
             answers = await asyncio.gather(*map(engine.generate, asked))
         finally:

@@ -157,14 +157,22 @@ class Registered(Generic[ProductT]):
             )
         if not isinstance(self.component.factory, str):
             return self.component.factory
-        module, _, attribute = self.component.factory.partition(":")
+        return self.imported(self.component.factory)
+
+    def imported(self, reference: str) -> Callable[..., Any]:
+        """Return what one of the component's references ``module:callable`` names.
+
+        Raises:
+            PluginError: the module lacks it.
+        """
+        module, _, attribute = reference.partition(":")
         try:
-            loaded: Callable[..., ProductT] = getattr(importlib.import_module(module), attribute)
+            found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
         except AttributeError as error:
             raise PluginError(
                 f"{self.qualified} ({self.origin}): module {module!r} has no {attribute!r}"
             ) from error
-        return loaded
+        return found
 
     def build(self, config: Config | None = None) -> ProductT:
         """Import the component and call its factory with ``config`` (its defaults when None).

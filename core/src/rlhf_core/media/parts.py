@@ -28,11 +28,7 @@ def is_image(part: Any) -> bool:
 
 def image_parts(messages: Sequence[Message]) -> Iterator[Mapping[str, Any]]:
     """Yield the images and places for images of all messages, in order."""
-    for message in messages:
-        # Messages of users' code: what is none is refused by the chat template, with its own words.
-        content = message.get("content") if isinstance(message, Mapping) else None
-        if isinstance(content, Sequence) and not isinstance(content, str | bytes):
-            yield from (part for part in content if is_image(part))
+    yield from (part for part in _parts(messages) if is_image(part))
 
 
 def refuse_videos(messages: Sequence[Message]) -> None:
@@ -41,16 +37,20 @@ def refuse_videos(messages: Sequence[Message]) -> None:
     Raises:
         MediaProblem: a message has a video.
     """
+    for part in _parts(messages):
+        if isinstance(part, Mapping) and part.get("type") in ("video", "video_url"):
+            raise MediaProblem(
+                "video",
+                "the messages have a video; expected images. Give some of its frames as images",
+            )
+
+
+def _parts(messages: Sequence[Message]) -> Iterator[Any]:
+    """Yield the parts of all contents that are lists of parts, in order."""
     for message in messages:
         content = message.get("content") if isinstance(message, Mapping) else None
-        if not isinstance(content, Sequence) or isinstance(content, str | bytes):
-            continue
-        for part in content:
-            if isinstance(part, Mapping) and part.get("type") in ("video", "video_url"):
-                raise MediaProblem(
-                    "video",
-                    "the messages have a video; expected images. Give some of its frames as images",
-                )
+        if isinstance(content, Sequence) and not isinstance(content, str | bytes):
+            yield from content
 
 
 def references_in(messages: Sequence[Message]) -> tuple[MediaRef, ...]:

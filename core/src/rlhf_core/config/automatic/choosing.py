@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -47,7 +46,7 @@ def best(
         if missing := asked - entry.component.provides:
             refused.append(f"{entry.name}: lacks {', '.join(sorted(missing))}")
             continue
-        fit = _asked(entry, setting)
+        fit = _asked(entry, entry.component.suits, setting)
         if fit.rank is None:
             refused.append(f"{entry.name}: {fit.reason}")
         else:
@@ -87,14 +86,10 @@ def model_config(name: str) -> Mapping[str, Any]:
     return read if isinstance(read, dict) else {}
 
 
-def _asked(entry: Registered[Any], setting: ChoiceSetting) -> Suitability:
-    module, _, name = str(entry.component.suits).partition(":")
-    suits = getattr(importlib.import_module(module), name, None)
-    if not callable(suits):
-        raise PluginError(f"{entry.qualified} ({entry.origin}): module {module!r} has no {name!r}")
-    fit = suits(setting)
+def _asked(entry: Registered[Any], suits: str, setting: ChoiceSetting) -> Suitability:
+    fit = entry.imported(suits)(setting)
     if not isinstance(fit, Suitability):
         raise PluginError(
-            f"{entry.qualified} ({entry.origin}): {name} returned {fit!r}; expected a Suitability"
+            f"{entry.qualified} ({entry.origin}): {suits} returned {fit!r}; expected a Suitability"
         )
     return fit
