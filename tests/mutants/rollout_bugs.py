@@ -64,8 +64,8 @@ def global_randomness(right: Function) -> Function:
 def logprobs_before_temperature(right: Function) -> Function:
     """The recorded log-prob is of a distribution that is flatter than the one that was drawn from."""
 
-    def wrong(logits: Any, uniform: Any) -> Any:
-        tokens, _ = right(logits, uniform)
+    def wrong(logits: Any, seeds: Any, index: Any) -> Any:
+        tokens, _ = right(logits, seeds, index)
         flat = (logits * 0.6).log_softmax(-1)
         return tokens, flat.gather(1, tokens[:, None]).squeeze(1)
 
@@ -190,7 +190,7 @@ MUTANTS = (
     _engine(
         "tokens depend on what else is generated",
         "the class of verl#3005, sync and async rollouts differ",
-        "rlhf_plugin_local.engine.batch:uniforms",
+        "rlhf_plugin_local.engine.sampling:uniforms",
         global_randomness,
     ),
     _engine(

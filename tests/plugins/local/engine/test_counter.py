@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
-from rlhf_plugin_local.engine.counter import signed_seed, uniforms
+from rlhf_plugin_local.engine import counter
+from rlhf_plugin_local.engine.counter import exponentials, signed_seed, uniforms
 
 MASK = (1 << 64) - 1
 
 
-def slow_uniform(seed: int, index: int) -> float:
+def mix(z: int) -> int:
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def slow_state(seed: int, index: int) -> int:
     """The same in Python's unbounded integers, as SplitMix64 is usually written."""
+    return (mix(seed & MASK) + 0x9E3779B97F4A7C15 * (index + 1)) & MASK
 
-    def mix(z: int) -> int:
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
-        return z ^ (z >> 31)
 
-    state = (mix(seed & MASK) + 0x9E3779B97F4A7C15 * (index + 1)) & MASK
-    return (mix(state) >> 11) / 2.0**53
+def slow_uniform(seed: int, index: int) -> float:
+    return (mix(slow_state(seed, index)) >> 11) / 2.0**53
+
+
+def slow_exponential(seed: int, index: int, place: int) -> float:
+    upper = mix(slow_state(slow_state(seed, index), place)) >> 12
+    return -math.log((upper + 0.5) / 2.0**52)
 
 
 def uniform_of(seeds: list[int], indices: list[int]) -> torch.Tensor:
@@ -79,3 +89,44 @@ def test_neighboring_positions_and_neighboring_seeds_are_unrelated():
         assert joint < 103.4
     shifted = uniform_of([0x9E3779B97F4A7C15], [0])
     assert shifted.item() != uniform_of([0], [1]).item()
+
+
+def test_exponential_numbers_equal_a_slow_implementation():
+    seeds, indices = [0, 2**31, 2**63 - 1, -1, -(2**63)], [0, 5, 1000, 7, 10**6]
+
+    actual = exponentials(torch.tensor(seeds), torch.tensor(indices), 3)
+
+    expected = [
+        [slow_exponential(seed, index, place) for place in range(3)]
+        for seed, index in zip(seeds, indices, strict=True)
+    ]
+    # The logarithm may differ in its last bit.
+    torch.testing.assert_close(
+        actual, torch.tensor(expected, dtype=torch.float64), atol=0.0, rtol=1e-13
+    )
+
+
+@pytest.mark.parametrize(("bits", "expected"), [(0, 53 * math.log(2)), (-1, 2.0**-53)])
+def test_exponential_numbers_are_neither_zero_nor_infinite(bits, expected, monkeypatch):
+    monkeypatch.setattr(counter, "_mix", lambda mixed: torch.full_like(mixed, bits))
+
+    actual = exponentials(torch.tensor([1]), torch.tensor([2]), 1).item()
+
+    assert math.isclose(actual, expected, rel_tol=1e-12)
+
+
+def test_exponential_numbers_are_so_over_places_tokens_and_seeds():
+    n = 20_000
+    zero = torch.zeros(n, dtype=torch.int64)
+    over_places = exponentials(zero[:1] + 9, zero[:1] + 4, n)[0]
+    over_tokens = exponentials(zero + 9, torch.arange(n), 3)
+    over_seeds = exponentials(torch.arange(n), zero, 3)
+    several = [over_places, *over_tokens.unbind(1), *over_seeds.unbind(1)]
+    for values in several:
+        assert chi_square((-values).exp(), 64) < 103.4
+    correlations = torch.corrcoef(torch.stack(several)).fill_diagonal_(0.0)
+    assert float(correlations.abs().max()) < 4.5 / math.sqrt(n)
+    # Neighboring places of a token, and one place of neighboring tokens.
+    for other in (over_tokens[:, 1], over_tokens[:, 0].roll(1), over_tokens[:, 1].roll(1)):
+        one, two = (-over_tokens[:, 0]).exp(), (-other).exp()
+        assert chi_square((one * 8).floor() / 8 + two / 8, 64) < 103.4

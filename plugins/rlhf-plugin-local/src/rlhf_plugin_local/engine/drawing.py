@@ -14,7 +14,6 @@ from torch import Tensor
 from rlhf_core.contracts import SamplingParams
 
 from . import sampling
-from .counter import uniforms
 
 
 class DrawKind(NamedTuple):
@@ -65,7 +64,7 @@ def draw_rows(
         scaled = logits / torch.where(is_greedy, 1.0, rows["temperature"])[:, None]
     if kind.truncated:
         scaled = sampling.truncate(scaled, rows["top_k"], rows["top_p"], rows["min_p"])
-    tokens, logprobs = sampling.draw(scaled, uniforms(rows["seed"], index))
+    tokens, logprobs = sampling.draw(scaled, rows["seed"], index)
     if kind.some_greedy:
         best, best_logprobs = sampling.argmax(logits)
         tokens = torch.where(is_greedy, best, tokens)

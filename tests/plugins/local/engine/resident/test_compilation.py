@@ -16,6 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from rlhf_plugin_local.engine.resident import attention_kernel, draw_kernel
+from rlhf_plugin_local.engine.sampling import BLOCK
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing"
@@ -81,9 +82,14 @@ def test_attention_compiles(dtype, windowed, capped, parts, group, head):
 
 @pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("capped", [False, True])
-def test_the_draw_compiles(capped, delayed):
-    kind = {"capped": capped, "delayed": delayed, "chunk": 4096}
+@pytest.mark.parametrize("raced", [False, True])
+def test_the_draw_compiles(capped, delayed, raced):
+    kind = {"capped": capped, "delayed": delayed, "block": BLOCK}
+    # An argument of 1 is compiled in.
+    types, known = (DRAW, kind) if raced else (DRAW | {"C": "constexpr"}, kind | {"C": 1})
     drawn = {"seed_ptr": "*i64", "index_ptr": "*i64", "tokens_ptr": "*i64", "logprobs_ptr": "*fp32"}
+    picking = {"C_block": 256 if raced else 1, "raced": raced}
 
-    assert compiles(draw_kernel._chunks_kernel, DRAW, kind)
-    assert compiles(draw_kernel._pick_kernel, DRAW | drawn, kind | {"C_block": 64})
+    blocks = {"blocks": draw_kernel.BLOCKS if raced else 1}
+    assert compiles(draw_kernel._blocks_kernel, types, known | blocks)
+    assert compiles(draw_kernel._pick_kernel, types | drawn, known | picking)

@@ -10,7 +10,6 @@ import torch
 pytest.importorskip("triton")
 
 from rlhf_plugin_local.engine import sampling
-from rlhf_plugin_local.engine.counter import uniforms
 from rlhf_plugin_local.engine.resident import attention_kernel, draw_kernel
 from rlhf_plugin_local.engine.resident.attention import plain_decode_attention
 from rlhf_plugin_local.engine.resident.pages import PAGE
@@ -60,18 +59,26 @@ def test_parts_give_every_processor_work_and_are_a_power_of_two():
     assert attention_kernel._number_of_parts(10_000, 132) == 1
 
 
+def rows_of(R, V, scale=4.0):
+    """Products of the output head, temperatures, seeds and indices."""
+    draw = torch.Generator().manual_seed(V)
+    raw = scale * torch.randn(R, V, generator=draw)
+    seed = torch.randint(-(2**62), 2**62, (R,), generator=draw)
+    temperature = torch.rand(R, generator=draw) + 0.3
+    return [x.to(DEVICE) for x in (raw, temperature, seed, torch.arange(R))]
+
+
 @pytest.mark.parametrize("form", [LogitForm(), LogitForm(0.5, 5.0)])
 @pytest.mark.parametrize("delayed", [False, True])
-def test_the_draw_takes_the_tokens_of_the_plain_one(form, delayed, monkeypatch):
-    monkeypatch.setattr(draw_kernel, "CHUNK", 64)
-    draw = torch.Generator().manual_seed(0)
-    raw = (4 * torch.randn(200, 211, generator=draw)).to(DEVICE)
-    seed = torch.randint(-(2**62), 2**62, (200,), generator=draw).to(DEVICE)
-    index = torch.arange(200, device=DEVICE)
-    temperature = (torch.rand(200, generator=draw) + 0.3).to(DEVICE)
-
+@pytest.mark.parametrize(
+    ("R", "V"), [(100, 211), (40, 1024), (40, 1025), (60, 3000), (4, 152_064), (4, 151_937)]
+)
+def test_the_draw_takes_the_tokens_of_the_plain_one(form, delayed, R, V):
+    raw, temperature, seed, index = rows_of(R, V)
     early = index % 2 == 0 if delayed else None
-    is_eos = torch.arange(211, device=DEVICE) % 3 == 0
+    # A whole block too, which nothing is drawn from.
+    place = torch.arange(V, device=DEVICE)
+    is_eos = (place % 3 == 0) | ((place >= 1024) & (place < 2048))
 
     tokens, logprobs = draw_kernel.draw(
         raw, form, temperature, seed, index, early=early, is_eos=is_eos
@@ -80,21 +87,75 @@ def test_the_draw_takes_the_tokens_of_the_plain_one(form, delayed, monkeypatch):
     logits = form.apply(raw) / temperature[:, None]
     if early is not None:
         logits = logits.masked_fill(early[:, None] & is_eos, -torch.inf)
-    expected, expected_logprobs = sampling.draw(logits, uniforms(seed, index))
+    expected, expected_logprobs = sampling.draw(logits, seed, index)
     assert tokens.tolist() == expected.tolist()
     torch.testing.assert_close(logprobs, expected_logprobs, atol=5e-6, rtol=5e-6)
 
 
+@pytest.mark.parametrize("kept", [[3], [1024, 2999], [5, 1030, 2048]])
+def test_the_draw_passes_over_products_of_minus_infinity(kept):
+    raw, temperature, seed, index = rows_of(20, 3000)
+    others = torch.ones(3000, dtype=torch.bool, device=DEVICE)
+    others[kept] = False
+    raw[:, others] = -torch.inf
+
+    tokens, logprobs = draw_kernel.draw(raw, LogitForm(), temperature, seed, index)
+
+    expected = sampling.draw(raw / temperature[:, None], seed, index)
+    assert tokens.tolist() == expected[0].tolist()
+    torch.testing.assert_close(logprobs, expected[1], atol=5e-6, rtol=5e-6)
+
+
+def test_tokens_of_the_draw_follow_the_distribution():
+    n = 20_000 if DEVICE == "cuda" else 400
+    raw = rows_of(1, 3000, 2.0)[0].expand(n, -1).contiguous()
+    ones, seed = torch.ones(n, device=DEVICE), torch.arange(n, device=DEVICE)
+
+    tokens, _ = draw_kernel.draw(raw, LogitForm(), ones, seed, seed)
+
+    # In 31 groups of tokens that lie far apart; 99.9 % quantile of chi-square with 30 degrees of freedom.
+    group = torch.arange(3000, device=DEVICE) % 31
+    probs = raw[0].double().softmax(-1)
+    expected = n * torch.zeros(31, device=DEVICE, dtype=torch.float64).index_add(0, group, probs)
+    counts = torch.bincount(group[tokens], minlength=31)
+    assert float(((counts - expected) ** 2 / expected).sum()) < 59.7
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="takes minutes in the interpreter")
+def test_roundings_change_next_to_no_draw():
+    raw, ones = rows_of(1, 152_064, 1.0)[0], torch.ones(500, device=DEVICE)
+    other = raw + 1e-6 * torch.randn(raw.shape, generator=torch.Generator().manual_seed(1)).to(raw)
+    changed = 0
+    for seed in torch.arange(20_000, device=DEVICE).split(500):
+        drawn = [
+            draw_kernel.draw(x.expand(500, -1).contiguous(), LogitForm(), ones, seed, seed)[0]
+            for x in (raw, other)
+        ]
+        changed += int((drawn[0] != drawn[1]).sum())
+    assert changed <= 1
+
+
 # The interpreter computes with numpy, which warns; a GPU does not.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("place", [0, 100, 210])
-def test_a_logit_that_is_not_a_number_is_seen_in_the_log_prob(place, monkeypatch):
-    monkeypatch.setattr(draw_kernel, "CHUNK", 64)
-    raw = torch.zeros(2, 211, device=DEVICE)
+@pytest.mark.parametrize(
+    ("V", "place"),
+    [
+        (211, 0),
+        (211, 100),
+        (211, 210),
+        (2100, 5),
+        (2100, 1500),
+        (2100, 2099),
+        (2100, slice(2048, 2100)),
+        (2100, slice(0, 2100)),
+    ],
+)
+def test_a_logit_that_is_not_a_number_is_seen_in_the_log_prob(V, place):
+    raw = torch.zeros(2, V, device=DEVICE)
     raw[1, place] = torch.nan
     ones, numbers = torch.ones(2, device=DEVICE), torch.arange(2, device=DEVICE)
 
     tokens, logprobs = draw_kernel.draw(raw, LogitForm(), ones, numbers, numbers)
 
     assert logprobs.isnan().tolist() == [False, True]
-    assert ((tokens >= 0) & (tokens < 211)).all()
+    assert ((tokens >= 0) & (tokens < V)).all()

@@ -1,10 +1,11 @@
 """The draw of ``sampling.draw`` as two kernels that read the products of the output head once.
 
-The first sums the weights exp(s - max) over chunks of the vocabulary. The second works out each row's uniform number
-(``counter.uniforms``), finds the chunk in which the number falls, and in that chunk the token; it sums in float64.
-Truncation and greedy rows are not its business: they go the plain way.
+The first sums the weights exp(s - max) of each block of the vocabulary. The second finds the block that wins the race,
+reads it once more, and finds the token that wins there, by the random numbers of ``counter``; from a vocabulary of one
+block it takes a quantile. It computes in float64. Truncation and greedy rows are not its business: they go the plain
+way.
 
-Axes: ``R`` rows, ``V`` vocabulary, ``C`` chunks of it.
+Axes: ``R`` rows, ``V`` vocabulary, ``C`` blocks of it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from torch import Tensor
 
 from rlhf_torch.models.modeling import LogitForm
 
-CHUNK = 4096
-"""Tokens whose weights a program sums."""
+from ..sampling import BLOCK
+
+BLOCKS = 4
+"""Blocks that a program sums. A program of one block alone would have too little to read at a time."""
 
 
 @triton.jit
@@ -31,7 +34,7 @@ def _scaled(raw, scale, softcap, temperature, capped: tl.constexpr):
 
 
 @triton.jit
-def _chunk_logits(
+def _column_logits(
     raw_ptr,
     temperature_ptr,
     early_ptr,
@@ -56,7 +59,7 @@ def _chunk_logits(
 
 
 @triton.jit
-def _chunks_kernel(
+def _blocks_kernel(
     raw_ptr,
     temperature_ptr,
     early_ptr,
@@ -69,12 +72,13 @@ def _chunks_kernel(
     C,
     capped: tl.constexpr,
     delayed: tl.constexpr,
-    chunk: tl.constexpr,
+    block: tl.constexpr,
+    blocks: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    number = tl.program_id(1)
-    columns = number * chunk + tl.arange(0, chunk)
-    logits = _chunk_logits(
+    numbers = tl.program_id(1) * blocks + tl.arange(0, blocks)
+    columns = numbers[:, None] * block + tl.arange(0, block)[None, :]
+    logits = _column_logits(
         raw_ptr,
         temperature_ptr,
         early_ptr,
@@ -87,9 +91,13 @@ def _chunks_kernel(
         capped,
         delayed,
     )
-    top = tl.max(logits, axis=0)
-    tl.store(maxima_ptr + row * C + number, top)
-    tl.store(sums_ptr + row * C + number, tl.sum(tl.exp(logits - top), axis=0))
+    top = tl.max(logits, axis=1)  # (blocks,)
+    # Of a block without a token that can be drawn all weights are exp(-inf) = 0, not exp(-inf - -inf).
+    base = tl.where(top == -float("inf"), 0.0, top)
+    there = numbers < C
+    tl.store(maxima_ptr + row * C + numbers, top, mask=there)
+    summed = tl.sum(tl.exp(logits - base[:, None]), axis=1)
+    tl.store(sums_ptr + row * C + numbers, summed, mask=there)
 
 
 @triton.jit
@@ -100,11 +108,41 @@ def _mix(bits):
 
 
 @triton.jit
-def _uniform(seed, index):
-    """Return the number in [0, 1) of ``counter.uniforms``."""
+def _state(seed, index):
+    """Return the 64 bits of a token, which ``counter`` mixes for its uniform number."""
     counted = (index + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
-    bits = _mix(_mix(seed.to(tl.uint64, bitcast=True)) + counted)
-    return (bits >> 11).to(tl.float64) * (1.0 / 9007199254740992.0)  # 2**-53
+    return _mix(seed.to(tl.uint64, bitcast=True)) + counted
+
+
+@triton.jit
+def _uniform(state):
+    """Return the number in [0, 1) of ``counter.uniforms``."""
+    return (_mix(state) >> 11).to(tl.float64) * (1.0 / 9007199254740992.0)  # 2**-53
+
+
+@triton.jit
+def _exponentials(state, places):
+    """Return the numbers of ``counter.exponentials`` at these places."""
+    counted = (places + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
+    upper = (_mix(_mix(state) + counted) >> 12).to(tl.float64)
+    return -tl.log((upper + 0.5) * (1.0 / 4503599627370496.0))  # 2**-52
+
+
+@triton.jit
+def _winner(weights, numbers, places, last):
+    """Return the first place of the largest ratio, or the last place where that is not a number."""
+    ratios = weights / numbers
+    best = tl.max(ratios, axis=0)
+    return tl.min(tl.where(ratios == best, places, last), axis=0)
+
+
+@triton.jit
+def _quantile(weights, target, places):
+    """Return the first place whose running sum exceeds the target."""
+    running = tl.cumsum(weights, axis=0)
+    place = tl.sum((running <= target).to(tl.int32), axis=0)
+    # The total was rounded in another order: the target may exceed this sum by a few bits.
+    return tl.minimum(place, tl.max(tl.where(weights > 0.0, places, 0), axis=0))
 
 
 @triton.jit
@@ -125,32 +163,30 @@ def _pick_kernel(
     C,
     capped: tl.constexpr,
     delayed: tl.constexpr,
-    chunk: tl.constexpr,
+    block: tl.constexpr,
     C_block: tl.constexpr,
+    raced: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, C_block)
     maxima = tl.load(maxima_ptr + row * C + c, mask=c < C, other=-float("inf"))
     sums = tl.load(sums_ptr + row * C + c, mask=c < C, other=0.0)
     top = tl.max(maxima, axis=0)
-    summed = sums.to(tl.float64) * tl.exp(maxima - top).to(tl.float64)
-    cumulative = tl.cumsum(summed, axis=0)
-    # Not the last of these: a maximum passes over what is not a number, and the log-prob has to show it.
-    total = tl.sum(summed, axis=0)
-    target = _uniform(tl.load(seed_ptr + row), tl.load(index_ptr + row)) * total
-    before_it = (cumulative <= target) & (c < C)
-    # Rounding, or logits that are not numbers, may lead past the end.
-    number = tl.minimum(tl.sum(before_it.to(tl.int32), axis=0), C - 1)
-    left = target - tl.max(tl.where(c < number, cumulative, 0.0), axis=0)
+    masses = sums.to(tl.float64) * tl.exp(maxima - top).to(tl.float64)
+    total = tl.sum(masses, axis=0)
+    state = _state(tl.load(seed_ptr + row), tl.load(index_ptr + row))
+    number = 0
+    if raced:
+        number = _winner(masses, _exponentials(state, c), c, C - 1)
 
-    columns = number * chunk + tl.arange(0, chunk)
-    logits = _chunk_logits(
+    places = tl.arange(0, block)
+    logits = _column_logits(
         raw_ptr,
         temperature_ptr,
         early_ptr,
         is_eos_ptr,
         row,
-        columns,
+        number * block + places,
         scale,
         softcap,
         V,
@@ -158,13 +194,14 @@ def _pick_kernel(
         delayed,
     )
     weights = tl.exp(logits - top).to(tl.float64)
-    running = tl.cumsum(weights, axis=0)
-    places = tl.arange(0, chunk)
-    place = tl.sum((running <= left).to(tl.int32), axis=0)
-    # The chunk's sum was rounded in another order: what is left may exceed it by a few bits.
-    place = tl.minimum(place, tl.max(tl.where(weights > 0.0, places, 0), axis=0))
+    if raced:
+        place = _winner(weights, _exponentials(state, C + places), places, block - 1)
+    else:
+        place = _quantile(weights, _uniform(state) * total, places)
+    # Behind the vocabulary the ratios are 0, and so are they the largest of a block that has no number else.
+    place = tl.minimum(place, V - 1 - number * block)
     logit = tl.sum(tl.where(places == place, logits, 0.0), axis=0)
-    tl.store(tokens_ptr + row, (number * chunk + place).to(tl.int64))
+    tl.store(tokens_ptr + row, (number * block + place).to(tl.int64))
     tl.store(logprobs_ptr + row, logit - (top + tl.log(total.to(tl.float32))))
 
 
@@ -178,8 +215,8 @@ def draw(
     early: Tensor | None = None,
     is_eos: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the tokens (R,) that ``sampling.draw`` takes from ``form.apply(raw) / temperature`` at the uniform numbers
-    of (seed, index), and their log-probabilities (R,) in float32. All arguments are contiguous.
+    """Return the tokens (R,) that ``sampling.draw`` takes from ``form.apply(raw) / temperature`` at (seed, index),
+    and their log-probabilities (R,) in float32. All arguments are contiguous.
 
     Args:
         raw: (R, V) products of the output head.
@@ -190,7 +227,7 @@ def draw(
         is_eos: (V,) true for end-of-sequence tokens; read where some rows may not end.
     """
     R, V = raw.shape
-    C = triton.cdiv(V, CHUNK)
+    C = triton.cdiv(V, BLOCK)
     maxima = torch.empty(R, C, dtype=torch.float32, device=raw.device)
     sums = torch.empty_like(maxima)
     tokens = torch.empty(R, dtype=torch.int64, device=raw.device)
@@ -199,8 +236,11 @@ def draw(
     masks = (early, is_eos) if delayed else (temperature, temperature)  # not read
     summed = (raw, temperature, *masks, maxima, sums)
     shape = (form.scale, form.softcap or 1.0, V, C)
-    kind = (form.softcap is not None, delayed, CHUNK)
-    _chunks_kernel[(R, C)](*summed, *shape, *kind)
+    kind = (form.softcap is not None, delayed, BLOCK)
+    blocks = min(BLOCKS, triton.next_power_of_2(C))
+    _blocks_kernel[(R, triton.cdiv(C, blocks))](*summed, *shape, *kind, blocks)
     drawn = (seed, index, tokens, logprobs)
-    _pick_kernel[(R,)](*summed, *drawn, *shape, *kind, triton.next_power_of_2(C), num_warps=8)
+    _pick_kernel[(R,)](
+        *summed, *drawn, *shape, *kind, triton.next_power_of_2(C), C > 1, num_warps=8
+    )
     return tokens, logprobs
