@@ -9,8 +9,6 @@ from torch import Tensor
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
-_MASK_53 = (1 << 53) - 1
-_MASK_52 = (1 << 52) - 1
 
 
 def uniforms(seeds: Int64[Tensor, " r"], index: Int64[Tensor, " r"]) -> Float64[Tensor, " r"]:
@@ -26,7 +24,7 @@ def uniforms(seeds: Int64[Tensor, " r"], index: Int64[Tensor, " r"]) -> Float64[
     Source: Steele, Lea and Flood 2014 (SplitMix64); the finaliser is Stafford's variant 13.
     """
     bits = _mix(_mix(seeds) + _GOLDEN * (index + 1))
-    return (_logical_shift(bits, 11) & _MASK_53).to(torch.float64) * 2.0**-53
+    return _logical_shift(bits, 11).to(torch.float64) * 2.0**-53
 
 
 def exponentials(
@@ -47,8 +45,8 @@ def exponentials(
     place = torch.arange(1, count + 1, device=seeds.device)  # (N,)
     state = _mix(seeds) + _GOLDEN * (index + 1)  # (R,)
     bits = _mix(_mix(state)[:, None] + _GOLDEN * place)  # (R, N)
-    upper = (_logical_shift(bits, 12) & _MASK_52).to(torch.float64)
-    return -((upper + 0.5) * 2.0**-52).log()
+    upper = _logical_shift(bits, 12).to(torch.float64)
+    return upper.add_(0.5).mul_(2.0**-52).log_().neg_()
 
 
 def signed_seed(seed: int) -> int:
@@ -57,11 +55,12 @@ def signed_seed(seed: int) -> int:
 
 
 def _mix(bits: Tensor) -> Tensor:
-    bits = (bits ^ _logical_shift(bits, 30)) * _MIX_1
-    bits = (bits ^ _logical_shift(bits, 27)) * _MIX_2
-    return bits ^ _logical_shift(bits, 31)
+    # In place behind the first operation: new memory costs more than the arithmetic.
+    bits = (bits ^ _logical_shift(bits, 30)).mul_(_MIX_1)
+    bits = bits.bitwise_xor_(_logical_shift(bits, 27)).mul_(_MIX_2)
+    return bits.bitwise_xor_(_logical_shift(bits, 31))
 
 
 def _logical_shift(bits: Tensor, by: int) -> Tensor:
     # torch shifts int64 arithmetically; the mask clears the copies of the sign bit.
-    return (bits >> by) & ((1 << (64 - by)) - 1)
+    return (bits >> by).bitwise_and_((1 << (64 - by)) - 1)
