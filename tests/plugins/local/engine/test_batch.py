@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from rlhf_core.contracts import Stop
-from rlhf_core.testing.tiny import FAMILIES, tiny_tokenizer
+from rlhf_core.testing.tiny import FAMILIES, tiny_tokenizer, write_tiny_model
+from rlhf_plugin_local.engine.sampling import BLOCK
+from rlhf_torch.models.loading import load_causal_lm
 
 PROMPTS = [tuple((np.arange(3 + 5 * n) * 7 + n) % 90 + 4) for n in range(6)]
 PROMPTS = [tuple(map(int, prompt)) for prompt in PROMPTS]
@@ -168,6 +170,28 @@ def test_different_sampling_in_one_batch_changes_nothing(lm, generate, make_requ
         assert actual.token_ids.tolist() == wanted.token_ids.tolist()
         assert actual.logprobs.tolist() == wanted.logprobs.tolist()
         assert actual.stop == wanted.stop
+
+
+def test_tokens_of_a_large_vocabulary_do_not_depend_on_company_either(
+    tmp_path, generate, make_request, full_logits
+):
+    alphabet = "".join(map(chr, range(0x4E00, 0x4E00 + 2500)))
+    lm = load_causal_lm(str(write_tiny_model(tmp_path, alphabet=alphabet)), dtype="float32")
+    params = [{}, {"temperature": 0.5, "top_k": 50}, {"temperature": 0.0}, {"top_p": 0.8}]
+    requests = [
+        make_request(prompt, seeds=(n, n + 50), number=n, max_new_tokens=8, **kind)
+        for n, (prompt, kind) in enumerate(zip(PROMPTS, params, strict=False))
+    ]
+
+    together = generate(lm, requests, slots=64)
+
+    for actual, other in zip(together, generate(lm, requests, slots=3), strict=True):
+        assert actual.token_ids.tolist() == other.token_ids.tolist()
+        assert actual.logprobs.tolist() == other.logprobs.tolist()
+    assert {token // BLOCK for c in together for token in c.token_ids.tolist()} == {0, 1, 2}
+    ids = torch.tensor(together[0].token_ids, dtype=torch.int64)[:, None]
+    expected = full_logits(lm, PROMPTS[0], together[0]).log_softmax(-1).gather(1, ids)[:, 0]
+    torch.testing.assert_close(torch.tensor(together[0].logprobs), expected, atol=1e-4, rtol=0.0)
 
 
 @pytest.mark.parametrize("params", [{"top_k": 4}, {"top_p": 0.6}, {"min_p": 0.2}])
