@@ -10,6 +10,7 @@ import pytest
 from tests.contrib.bridges import openenv_server
 from tests.deadlines import HANG_S
 
+from rlhf_bridge_openenv.absent import absent_module, advice
 from rlhf_bridge_openenv.actions import ActionForm, MalformedAction, action_form, call_action
 from rlhf_bridge_openenv.config import OpenEnvConfig
 from rlhf_bridge_openenv.environment import OpenEnvBridge
@@ -274,11 +275,45 @@ def test_a_started_server_plays_and_one_that_died_is_started_again(played, optio
 
 
 @pytest.mark.usefixtures("started")
-def test_a_server_that_does_not_start_says_why():
-    config = OpenEnvConfig(app="no_such_module:app", start_s=HANG_S)
+def test_an_absent_package_of_a_server_is_named_with_the_command_that_installs_it():
+    config = OpenEnvConfig(app="no_such_env.server.app:app", start_s=HANG_S)
 
-    with pytest.raises(RolloutError, match=r"ended before it answered(.|\n)*no_such_module"):
+    with pytest.raises(ConfigError) as caught:
         started_server(config).address()
+
+    said = str(caught.value)
+    assert "the server no_such_env.server.app:app cannot start" in said
+    assert f"{sys.executable} has no package no_such_env" in said
+    assert f"  {sys.executable} -m pip install 'git+https://github.com/huggingface/OpenEnv" in said
+
+
+@pytest.mark.usefixtures("started")
+def test_a_server_that_ends_for_another_reason_shows_what_it_printed(tmp_path):
+    (tmp_path / "broken_env.py").write_text("raise OSError('no such maze')")
+    config = OpenEnvConfig(app="broken_env:app", server_folder=str(tmp_path), start_s=HANG_S)
+
+    with pytest.raises(RolloutError, match=r"ended before it answered(.|\n)*OSError: no such maze"):
+        started_server(config).address()
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("/env/bin/python: No module named uvicorn", "/env/bin/python -m pip install 'openenv>=0.10"),
+        ("ModuleNotFoundError: No module named 'openenv.core'", "pip install 'openenv>=0.10"),
+        ("ModuleNotFoundError: No module named 'maze_env'", "subdirectory=envs/maze_env'"),
+        ("ModuleNotFoundError: No module named 'maze_env.server.ap'", "has no module maze_env.server.ap;"),
+        ("ModuleNotFoundError: No module named 'PIL.Image'", "/env/bin/python -m pip install PIL"),
+    ],
+)  # fmt: skip
+def test_what_a_server_lacks_is_read_off_its_last_words(line, told):
+    module = absent_module(["Traceback (most recent call last):", line, "later words"])
+
+    assert told in advice(module, "maze_env.server.app:app", "/env/bin/python")
+
+
+def test_words_that_name_no_absent_module_give_no_advice():
+    assert absent_module(["OSError: no such maze", "No module named x was loaded"]) is None
 
 
 @pytest.mark.usefixtures("started")

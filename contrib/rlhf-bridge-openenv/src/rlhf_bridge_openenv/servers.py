@@ -12,6 +12,7 @@ from pathlib import Path
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.processes.program import GuardedProgram
 
+from .absent import absent_module, advice
 from .address import Address, local_address
 from .config import OpenEnvConfig
 from .http import Limits, request
@@ -46,6 +47,7 @@ class StartedServer:
         """Return the address of the running server. It blocks while the server starts.
 
         Raises:
+            ConfigError: its interpreter lacks a package that it imports.
             RolloutError: it does not start, or died more often than it may.
         """
         with self._lock:
@@ -127,7 +129,16 @@ class StartedServer:
             except (OSError, RolloutError):
                 pass  # Not there yet; how long that may last is asked above.
             time.sleep(_RETRY_S)
+        self._refuse_absence()
         raise RolloutError(f"the server {self._words()} ended before it answered{self._said()}")
+
+    def _refuse_absence(self) -> None:
+        assert self._program is not None
+        module = absent_module(self._program.tail)
+        if self._config.app and module is not None:
+            raise ConfigError(
+                f"the server {self._config.app} cannot start: {advice(module, self._config.app, self._python)}"
+            )
 
     def _words(self) -> str:
         return self._config.app or " ".join(self._config.command)
