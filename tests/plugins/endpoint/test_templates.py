@@ -64,6 +64,7 @@ class RandomEngine:
                 prompt_ids=prompt_ids,
                 token_ids=tuple(ids),
                 logprobs=logprobs,
+                versions=(0,) * len(ids),
                 stop=stop,
                 temperature=1.0,
             )

@@ -18,6 +18,8 @@ class CapturedRow:
     """True at the tokens that train, one for each token."""
     logprobs: tuple[float, ...]
     """Log-probs of the tokens that train, in order."""
+    versions: tuple[int, ...] | None = None
+    """Version of the weights that sampled each of them; None: the endpoint records none, and none is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .adapter import CapturedRow, CapturedTrace
 from .policy import SampledAnswer
@@ -24,7 +25,7 @@ def expect(condition: object, text: str) -> None:
 
 def check_exact(trace: CapturedTrace, sampled: Sequence[SampledAnswer]) -> None:
     """Check that exactly these answers train: each token once, on the tokens that were read before it, with the
-    log-prob of its sampling, and no other token.
+    log-prob of its sampling and, where the endpoint records versions of the weights, its version, and no other token.
 
     Raises:
         Nonconforming: one is missing, doubled, altered or masked wrongly, or something else trains.
@@ -37,7 +38,7 @@ def check_exact(trace: CapturedTrace, sampled: Sequence[SampledAnswer]) -> None:
             f"answer {number} ({len(answer.token_ids)} tokens after {len(answer.prompt_ids)}) does not train as it was "
             f"sampled, once; {_shown(trace)}",
         )
-    rest = sum(len(span[1]) for spans in left for span in spans)
+    rest = sum(len(span.token_ids) for spans in left for span in spans)
     expect(rest == 0, f"{rest} tokens train that were sampled by nobody, or a second time")
 
 
@@ -50,8 +51,13 @@ def check_paths(trace: CapturedTrace, count: int) -> None:
     expect(trace.num_paths == count, f"expected {count} path(s), got {trace.num_paths}")
 
 
-Span = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
-"""Tokens before a run of trained tokens, the run, and its log-probs."""
+class Span(NamedTuple):
+    """A run of trained tokens."""
+
+    before: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...] | None
 
 
 def _spans(row: CapturedRow) -> list[Span]:
@@ -66,8 +72,14 @@ def _spans(row: CapturedRow) -> list[Span]:
         while end < len(row.mask) and row.mask[end]:
             end += 1
         count = end - start
+        versions = None if row.versions is None else row.versions[used : used + count]
         spans.append(
-            (row.token_ids[:start], row.token_ids[start:end], row.logprobs[used : used + count])
+            Span(
+                row.token_ids[:start],
+                row.token_ids[start:end],
+                row.logprobs[used : used + count],
+                versions,
+            )
         )
         used += count
         start = end
@@ -76,9 +88,9 @@ def _spans(row: CapturedRow) -> list[Span]:
 
 def _take(spans: list[Span], answer: SampledAnswer) -> bool:
     """Remove the span that is the answer, and return whether there was one."""
-    wanted = (answer.prompt_ids, answer.token_ids, answer.logprobs)
+    wanted = Span(answer.prompt_ids, answer.token_ids, answer.logprobs, answer.versions)
     for index, span in enumerate(spans):
-        if span == wanted:
+        if span == (wanted if span.versions is not None else wanted._replace(versions=None)):
             del spans[index]
             return True
     return False

@@ -81,6 +81,7 @@ def _row(trajectory: Trajectory) -> CapturedRow:
         token_ids=tuple(trajectory.token_ids.tolist()),
         mask=tuple(trajectory.action_mask.tolist()),
         logprobs=tuple(trajectory.rollout_logprobs.tolist()),
+        versions=tuple(trajectory.weight_version.tolist()),
     )
 
 
@@ -140,7 +141,7 @@ class _PolicyEngine:
         return Completion(
             token_ids=np.array(answer.token_ids, dtype=np.int32),
             logprobs=np.array(answer.logprobs, dtype=np.float32),
-            weight_version=np.zeros(len(answer.token_ids), dtype=np.int32),
+            weight_version=np.array(answer.versions, dtype=np.int32),
             stop=answer.stop,
         )
 

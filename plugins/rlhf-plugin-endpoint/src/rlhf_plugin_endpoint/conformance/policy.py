@@ -25,6 +25,8 @@ class SampledAnswer:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     """Different for each token, and exact in float32."""
+    versions: tuple[int, ...]
+    """Version of the weights for each token. They change with each answer, and in the middle of it."""
     stop: Stop
     temperature: float
 
@@ -77,11 +79,16 @@ class ScriptedPolicy:
                 prompt_ids=read,
                 token_ids=tuple(token_ids),
                 logprobs=tuple(-(first + place + 1) / 1024 for place in range(len(token_ids))),
+                versions=_versions(len(self.record), len(token_ids)),
                 stop=end,
                 temperature=temperature,
             )
             self.record.append(answer)
             return answer
+
+
+def _versions(answer: int, count: int) -> tuple[int, ...]:
+    return tuple(2 * answer + (2 * place >= count) for place in range(count))
 
 
 def _ended(

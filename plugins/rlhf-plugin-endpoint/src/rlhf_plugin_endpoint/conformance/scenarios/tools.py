@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rlhf_core.testing.fakes import EOS_ID
+
 from ..adapter import EndpointUnderTest
 from ..checks import expect
 from .scene import WEATHER, Scenario, call, result_of, scene, user
@@ -90,6 +92,11 @@ def _inert_words(endpoint: EndpointUnderTest) -> None:
         expect(not answer.get("tool_calls"), f"a user's text became a tool call: {answer}")
         expect(answer["content"] == "only text", f"expected 'only text', got {answer}")
         play.client.chat([*messages, answer, user(words)], tools=[WEATHER])
+        ends = [read.prompt_ids.count(EOS_ID) for read in play.policy.record]
+        expect(
+            ends == [0, 1],
+            f"a control word of the user's is a control token: the policy reads {ends} ends of turns; expected [0, 1]",
+        )
         play.check(paths=1)
 
 
