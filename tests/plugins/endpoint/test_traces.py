@@ -1,8 +1,11 @@
 import json
+import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.contrib.bridges.interpreters import own_interpreter
+from tests.deadlines import HANG_S
 
 from rlhf_core import DataError
 from rlhf_core.contracts import Completion, Stop, Uid
@@ -151,3 +154,25 @@ def test_what_does_not_train_is_discarded_and_half_a_turn_is_refused():
     assert len(graph_from_trace(untrained, UID).trajectories()) == 1
     with pytest.raises(DataError, match="only some of its tokens train"):
         graph_from_trace(half, UID)
+
+
+@pytest.mark.matrix
+def test_released_openenv_reads_what_is_written_and_writes_what_is_read(graph, tmp_path):
+    """Its own models, strict ones, in the virtual environment that docs/bridges.md makes for ``openenv``."""
+    python = own_interpreter("openenv")
+    given, back = tmp_path / "given.jsonl", tmp_path / "back.jsonl"
+    trace = trace_from_graph(graph)
+    write_traces(given, [trace, trace_from_trajectories(graph.trajectories())])
+    code = (
+        "import sys\n"
+        "from openenv.core.harness.training import TrainingTrace\n"
+        "traces = map(TrainingTrace.model_validate_json, open(sys.argv[1]))\n"
+        "open(sys.argv[2], 'w').writelines(trace.model_dump_json() + '\\n' for trace in traces)\n"
+    )
+
+    subprocess.run(
+        [f"{python}/bin/python", "-I", "-c", code, given, back], check=True, timeout=HANG_S
+    )
+
+    assert list(read_traces(back)) == list(read_traces(given))
+    assert next(read_traces(back)) == trace

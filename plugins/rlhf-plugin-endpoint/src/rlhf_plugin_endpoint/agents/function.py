@@ -15,6 +15,7 @@ import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core import ConfigError
@@ -71,12 +72,12 @@ class FunctionAgent:
         """Return what the function says of the episode.
 
         Raises:
-            AgentFailure: it raised, or returned no outcome.
+            AgentFailure: it raised, exited or cancelled itself, or returned no outcome.
         """
         if self._is_coroutine:
             if self._loop is None:
                 self._loop = _LoopThread()
-            running = self._loop.start(self._function(context))
+            running = self._loop.start(_settled(self._function, context))
         else:
             running = _in_thread(lambda: self._function(context), context.uid)
         try:
@@ -84,7 +85,8 @@ class FunctionAgent:
         except asyncio.CancelledError:
             running.cancel()
             raise
-        except Exception as error:
+        if isinstance(value, _Raised):
+            error = value.error
             raise AgentFailure(f"raised {type(error).__name__}: {error}") from error
         return read_outcome(value)
 
@@ -95,6 +97,30 @@ class FunctionAgent:
             await asyncio.to_thread(loop.close)
 
 
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """Result of a function that raised: SystemExit and the like, as exceptions of a future, would end the run."""
+
+    error: BaseException
+
+
+async def _settled(function: Callable[[AgentContext], Any], context: AgentContext) -> Any:
+    """Return what a coroutine function returns, or raised.
+
+    Raises:
+        asyncio.CancelledError: it was cancelled from outside, as an episode that is out of time.
+    """
+    try:
+        return await function(context)
+    except GeneratorExit:
+        raise  # The loop is gone, and nobody waits.
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        return _Raised(error)
+
+
 def _in_thread(call: Callable[[], Any], name: str) -> Future[Any]:
     """Run a function in a thread of its own, which does not keep the process alive."""
     result: Future[Any] = Future()
@@ -103,11 +129,9 @@ def _in_thread(call: Callable[[], Any], name: str) -> Future[Any]:
         try:
             value = call()
         except BaseException as error:
-            with contextlib.suppress(Exception):  # the future was cancelled
-                result.set_exception(error)
-        else:
-            with contextlib.suppress(Exception):
-                result.set_result(value)
+            value = _Raised(error)
+        with contextlib.suppress(Exception):  # the future was cancelled
+            result.set_result(value)
 
     threading.Thread(target=run, name=f"agent {name}", daemon=True).start()
     return result
@@ -118,6 +142,7 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="agents", daemon=True)
         self._thread.start()
 
@@ -127,6 +152,7 @@ class _LoopThread:
 
     def close(self) -> None:
         """Cancel what is left, wait a while for it, and end the loop."""
+        self._is_closing = True
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LEAVE_S)
@@ -135,7 +161,10 @@ class _LoopThread:
         loop = self._loop
         asyncio.set_event_loop(loop)
         try:
-            loop.run_forever()
+            while not self._is_closing:
+                # asyncio stops a loop at such an exception of any task, and the others would wait for ever.
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    loop.run_forever()
             left = asyncio.all_tasks(loop)
             for task in left:
                 task.cancel()
