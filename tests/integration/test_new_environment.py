@@ -65,6 +65,13 @@ def test_the_wheel_of_a_new_environment_is_checked_trained_on_and_evaluated(
         cwd=tmp_path,
     )
 
+    command(
+        *(clean, "-m", "rlhf_cli", "eval", tmp_path / "run", "--env", "my_game"),
+        *("--rollout.max_length", 256, "--rollout.max_new_tokens", 4, "--eval.max_samples", 3),
+        *("--eval.n_samples", 2, "--eval.temperatures", 1, "--output", tmp_path / "eval"),
+        cwd=tmp_path,
+    )
+
     assert json.loads(report)["failed"] == 0
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
@@ -76,3 +83,5 @@ def test_the_wheel_of_a_new_environment_is_checked_trained_on_and_evaluated(
     record = json.loads((tmp_path / "run" / "plugins.json").read_text())["history"][-1]
     assert record["environments"] == {"my_game": "my_game@1"}
     assert record["plugins"]["env_my_game"] == "rlhf-env-my-game 0.1.0"
+    episodes = (tmp_path / "eval" / "episodes.jsonl").read_text().splitlines()
+    assert len(episodes) == 3 * 2
