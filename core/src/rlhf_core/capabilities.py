@@ -85,7 +85,7 @@ SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "final_values": "the critic values the state after a truncated response",
     "sum_pi_squared": "the policy gives the sum of its squared probabilities at each action, before its updates",
     "greedy_rewards": "one more episode per prompt is sampled greedily and scored",
-    "observations": "the texts that the policy read before its turns are indexed",
+    "observations": "what the policy read before its turns, texts and images, is indexed",
     "mismatched_kl": "policy and reference give their log-probs of answers beside the prompts of others",
     "teacher_logprobs": "the teacher gives its log-probs for each batch",
     "teacher_top_k": "the teacher gives its most probable tokens at each action",

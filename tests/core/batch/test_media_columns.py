@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlhf_core.batch.media_columns import media_rows, media_spans
 from rlhf_core.batch.task import Uid
 from rlhf_core.batch.trajectory import Trajectory, Turn
-from rlhf_core.batch.trajectory_columns import TrajectoryColumns
+from rlhf_core.batch.trajectory_columns import IMAGE, TrajectoryColumns
 from rlhf_core.learning.final_values import one_more_action
 from rlhf_core.media import MediaRef, MediaSpan
 
@@ -85,3 +85,19 @@ def test_a_row_with_one_more_action_keeps_its_images():
 
     assert [longer.media_of(row) for row in range(2)] == [(span(1, 2),), ()]
     assert replace(longer, tokens=batch.tokens).media is longer.media
+
+
+def test_tokens_of_different_images_differ_and_others_stay():
+    batch = TrajectoryColumns.from_trajectories(
+        [
+            trajectory(0, span(1, 2, 5), span(4, 1, 6)),
+            trajectory(1, span(1, 2, 6)),
+            trajectory(2, span(1, 2, 5)),
+        ]
+    )
+
+    first, other, again = batch.tokens_with_images()
+
+    assert first.tolist() == [0, 1 + IMAGE, 2 + IMAGE, 3, 4 + 2 * IMAGE, 5, 6, 7]
+    assert other.tolist() == [0, 1 + 2 * IMAGE, 2 + 2 * IMAGE, 3, 4, 5, 6, 7]
+    assert again.tolist() == [0, 1 + IMAGE, 2 + IMAGE, 3, 4, 5, 6, 7]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 from ..lazy import NDArray, np
+from ..media.reference import MediaRef
 from ..media.spans import MediaSpan
 from .media_columns import media_rows, media_spans
 from .ragged import offsets_of, packed, ragged_index
@@ -37,6 +39,8 @@ PER_STEP = ("step_actions", "step_rewards")
 """Names of the columns with one entry a step reward."""
 PER_MEDIA = ("media",)
 """Names of the columns with one entry an image."""
+IMAGE = 2**32
+"""Added to the tokens of an image, once for each image before it in the batch: larger than any token id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +175,21 @@ class TrajectoryColumns:
         """Return the images of one sequence, with the places of their tokens in it."""
         end = int(self.num_media[: row + 1].sum())
         return media_spans(self.media[end - int(self.num_media[row]) : end])
+
+    def tokens_with_images(self) -> list[NDArray[np.int64]]:
+        """Return the tokens (T,) of each row, among which those of different images differ, whatever their ids.
+
+        To each token of an image the number of the image is added, times ``IMAGE``. So equal sequences are equal
+        prompts and observations.
+        """
+        tokens = self.token_ids.astype(np.int64)
+        offsets = self.token_offsets.tolist()
+        numbers: dict[MediaRef, int] = {}
+        for row in np.flatnonzero(self.num_media).tolist():
+            for span in self.media_of(row):
+                number = numbers.setdefault(span.image, len(numbers) + 1)
+                tokens[offsets[row] + span.start : offsets[row] + span.end] += IMAGE * number
+        return [tokens[first:end] for first, end in pairwise(offsets)]
 
     def uids(self) -> Iterator[Uid]:
         """Yield each sequence's name."""

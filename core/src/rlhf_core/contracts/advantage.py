@@ -52,8 +52,8 @@ class RewardBatch:
     """Reward of the greedy episode (temperature 0) of the row's prompt; given to components that need
     ``greedy_rewards``."""
     observation: Int[Tensor, "b a"] | None = None
-    """Dense index of the text that the policy read before the turn of each action token: the prompt before the first
-    turn, the environment's text before later ones. Within a group indices are equal exactly where the token ids are;
+    """Dense index of what the policy read before the turn of each action token: the prompt before the first turn, what
+    the environment showed before later ones. Within a group indices are equal exactly where token ids and images are;
     different groups share none. Given to components that need ``observations``. 0 at padding."""
 
 

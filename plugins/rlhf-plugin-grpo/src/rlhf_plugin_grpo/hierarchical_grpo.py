@@ -31,7 +31,7 @@ def peer_groups(
     Where each episode has one row, the peers are the rows of a prompt.
 
     Args:
-        first_observation: index of the text that the policy read before the row's first action, never equal across
+        first_observation: index of what the policy read before the row's first action, never equal across
             prompts.
         group: index of the prompt.
         episode: index of the episode.

@@ -6,7 +6,6 @@ go on from. Tokens that the policy wrote may be part of it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,8 +19,6 @@ from .prefix_tree import Starts, alphabetic, common_with_the_one_before, longest
 
 WORTH = 0.05
 """Smallest share of a batch's tokens that sharing has to save: spreading keys and values takes time too."""
-IMAGE = 2**32
-"""Added to the tokens of an image, once for each image before it in the batch: larger than any token id."""
 
 
 class Family(NamedTuple):
@@ -107,7 +104,7 @@ def _in_alphabetic_order(family: Family) -> Family:
 
 def families(batch: TrajectoryColumns) -> list[Family]:
     """Return the families of a batch, every row in one of them, in order."""
-    sequences = _told_apart(batch)
+    sequences = batch.tokens_with_images()
     prompts = prompt_lengths(batch).tolist()
     in_group = (np.diff(batch.uid[:, :2], axis=0, prepend=-1) == 0).all(axis=1).tolist()
     runs: list[list[int]] = []
@@ -124,17 +121,3 @@ def families(batch: TrajectoryColumns) -> list[Family]:
         else:
             runs.append([row])
     return [Family(np.array(rows), [sequences[row] for row in rows]) for rows in runs]
-
-
-def _told_apart(batch: TrajectoryColumns) -> list[NDArray[np.int64]]:
-    """Return the tokens of each row, with the number of its image added to each token of an image."""
-    tokens = batch.token_ids.astype(np.int64)
-    offsets = batch.token_offsets
-    if len(batch.media):
-        numbers: dict[object, int] = {}
-        for row in np.flatnonzero(batch.num_media).tolist():
-            for span in batch.media_of(row):
-                number = numbers.setdefault(span.image, len(numbers) + 1)
-                first = int(offsets[row]) + span.start
-                tokens[first : first + span.length] += IMAGE * number
-    return [tokens[first:end] for first, end in itertools.pairwise(offsets.tolist())]

@@ -5,11 +5,20 @@ import pytest
 
 from rlhf_core import DataError
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_core.media import MediaRef, MediaSpan
 from rlhf_plugin_supervised.training.preferences.mismatched import mismatched
 
 
-def rows_of(*rows):
-    """Rows of a prompt and an answer, with a token of a chat template behind each."""
+def image(number):
+    return MediaRef(sha256=f"{number:064x}", num_bytes=1, format="png", width=8, height=8)
+
+
+def rows_of(*rows, images=()):
+    """Rows of a prompt and an answer, with a token of a chat template behind each.
+
+    Args:
+        images: for each row the number of the image on its first token.
+    """
     made = []
     for index, (prompt, answer) in enumerate(rows):
         start, end = len(prompt), len(prompt) + len(answer)
@@ -24,6 +33,10 @@ def rows_of(*rows):
                 rollout_logprobs=np.zeros(len(answer), dtype=np.float32),
                 weight_version=np.zeros(len(answer), dtype=np.int32),
                 turns=(Turn(start=start, end=end),),
+                media=tuple(
+                    MediaSpan(start=0, length=1, image=image(number))
+                    for number in images[index : index + 1]
+                ),
             )
         )
     return TrajectoryColumns.from_trajectories(made)
@@ -70,3 +83,15 @@ def test_an_answer_that_is_too_long_beside_its_new_prompt_loses_its_end():
 def test_answers_to_one_prompt_alone_are_refused(count):
     with pytest.raises(DataError, match=f"all {count} rows have the same prompt"):
         mismatched(rows_of(*(([1], [10 + row]) for row in range(count))), 100)
+
+
+def test_prompts_keep_their_images_and_other_images_are_other_prompts():
+    rows = rows_of(([1, 2], [10]), ([1, 2], [11]), ([1, 2], [12]), images=[5, 5, 6])
+
+    found = mismatched(rows, 100)
+
+    assert [found.media_of(row) for row in range(3)] == [rows.media_of(row) for row in range(3)]
+    # The first two rows have one prompt. Shifted by 1 the first of them meets its own, by 2 the second.
+    assert [answer for _, (answer,) in shown(found)] == [11, 12, 10]
+    with pytest.raises(DataError, match="all 2 rows have the same prompt"):
+        mismatched(rows_of(([1], [10]), ([1], [11]), images=[5, 5]), 100)
