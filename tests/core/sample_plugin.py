@@ -11,6 +11,7 @@ from rlhf_core.capabilities import (
     ENGINE_SEES,
     EXECUTOR_SEES,
     NO_PULL,
+    READS_TEXT,
     RUNTIME_SEES,
     SERVES_ADAPTERS,
 )
@@ -112,6 +113,8 @@ COMPONENTS = {
         component("pattern", config=Pattern),
         component("code", config=Wrapped, provides={"wraps_code"}),
         component("clashing", config=Clashing),
+        component("reads_texts", provides={READS_TEXT}),
+        component("reads_tokens", conflicts={"images"}),
     ],
     "rlhf_reward_shapers": [
         component("bounds", config=Bounds),

@@ -239,12 +239,28 @@ COURSE = [
 ]
 
 
-@pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
-def test_given_answers_to_images_are_learned(workspace, capsys, command):
+LEARNED = {
+    "sft": [],
+    "dpo": [],
+    "rm": [],
+    "distill": ["--teacher.path", "teacher"],
+    "kto": ["--preference.loss", "kto", "--data.response_key", "response"],
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.matrix] if name == "kto" else []) for name in LEARNED],
+)
+def test_given_answers_to_images_are_learned(workspace, capsys, name):
+    write_tiny_vision_model(
+        workspace / "teacher", hidden_size=16, num_heads=2, num_layers=1, vision_layers=1, seed=1
+    )
     rows = [json.loads(line) for line in (workspace / "rows.jsonl").read_text().splitlines()]
-    answers = {"response": "a", "chosen": "b", "rejected": "c"}
+    answers = {"response": "a", "chosen": "b", "rejected": "c", "label": True}
     (workspace / "given.jsonl").write_text("\n".join(json.dumps(row | answers) for row in rows))
-    words = [command, "--model", "model", "--data", "given.jsonl", "--train.steps", "2", *COURSE]
+    words = ["dpo" if name == "kto" else name, "--model", "model", "--data", "given.jsonl"]
+    words += ["--train.steps", "2", *COURSE, *LEARNED[name]]
 
     assert main([*words, "--model.vision", "vlm", "--output", "run"]) == 0, capsys.readouterr().err
 

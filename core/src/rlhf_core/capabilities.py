@@ -62,6 +62,9 @@ EXECUTOR_SEES = "executor_passes_images"
 """Word of an executor that passes images to the engine, and on to the trainer."""
 RUNTIME_SEES = "runtime_passes_images"
 """Word of a runtime that gives its processes what they need to read images."""
+READS_TEXT = "reads_text_alone"
+"""Word of a reward that judges answers by the text of what was asked: it sees no image. A run on images with it is
+warned. One that would read the tokens of images as text excludes ``images``."""
 SEEING = frozenset({ENGINE_SEES, BACKEND_SEES, EXECUTOR_SEES, RUNTIME_SEES})
 """Words of an engine, a backend, an executor and a runtime that work with images. A vision model needs all of them; the
 core adds them to its own needs."""
@@ -117,6 +120,12 @@ FIX: Mapping[str, str] = {
 }
 """Capability that a component needs and the run lacks -> the user's way to get it."""
 
+AVOIDED: Mapping[str, str] = {
+    "images": "--model.vision. The former reads text alone, and would take the tokens of images for text. Choose "
+    "another one, or an option of it with which images are left out of what it reads",
+}
+"""Capability that a component may exclude -> what brings it, and the way out, where the words alone say too little."""
+
 BROUGHT_BY_OPTIONS: Mapping[str, str] = {
     "environment": "an environment is chosen",
     "reward": "a reward is chosen",
@@ -160,6 +169,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     BACKEND_SEES: "the training backend reads images",
     EXECUTOR_SEES: "the executor passes images to the engine, and on to the trainer",
     RUNTIME_SEES: "the runtime gives its processes what they need to read images",
+    READS_TEXT: "the reward judges answers by the text of what was asked, and sees no image",
     IN_PROCESS: "the runtime builds every component in the process that started the run",
     PLANS_MEMORY: "the command predicts whether a run fits into its accelerators (MemoryPlanner)",
     WRAPS_CODE: "the component wraps a function in a file that the user names",
@@ -252,7 +262,8 @@ def check(chosen: Sequence[Chosen], features: frozenset[str], samples_per_prompt
         for need in sorted(choice.needs):
             _check_need(choice, need, present, samples_per_prompt)
         for conflict in sorted(choice.conflicts & present):
-            cause = _who_brings(conflict, chosen) or "an option of this run"
+            unknown = AVOIDED.get(conflict, "an option of this run")
+            cause = _who_brings(conflict, chosen) or unknown
             raise CapabilityError(
                 f"{choice.flag} {component.name} cannot be combined with {conflict!r}, which comes from {cause}"
             )

@@ -121,7 +121,7 @@ def test_what_is_no_name_is_shown_as_it_was_written(choices, value, shown):
 
     assert str(caught.value) == (
         f"a.toml: reward.use: expected the name of a reward, got {shown}; "
-        "installed: clashing, code, pattern"
+        "installed: clashing, code, pattern, reads_texts, reads_tokens"
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 from tests.images import noisy, refused, saved
 
 from rlhf_core.data.chat.renderer import TokenizerRenderer
+from rlhf_core.data.responses import load_responses
 from rlhf_core.data.tasks import load_task_set
 from rlhf_core.errors import DataError
 from rlhf_core.media.desk import MediaDesk, MediaOptions
@@ -167,3 +168,39 @@ def test_a_second_start_writes_no_image_again(tmp_path, write_rows, load, reader
 
     assert len(files) == 1
     assert [file.stat().st_mtime_ns for file in files] == times
+
+
+def test_responses_to_imitate_have_the_images_of_their_prompts(
+    run_config, seeing, reader, tmp_path, write_rows
+):
+    (tmp_path / "a.png").write_bytes(saved(noisy(3, 2)))
+    rows = [
+        {"prompt": "is <image> it", "images": "a.png", "response": "no"},
+        {"prompt": "1+1", "response": "2"},
+    ]
+    config = run_config(chat=True)
+    supervised = config.supervised.model_copy(update={"data": (write_rows(rows),)})
+    config = config.model_copy(update={"supervised": supervised})
+
+    found = load_responses(config, seeing, 2, reader)
+
+    assert found.tokens_of(0).tolist() == [*seeing.encode("is ~~~ itno"), 2]
+    assert found.actions_of(0).tolist() == [*seeing.encode("no"), 2]
+    (span,) = found.media_of(0)
+    assert (span.start, span.length, span.image.width) == (3, 3, 3)
+    assert (reader.desk.store.folder / span.image.file_name).is_file()
+    assert found.media_of(1) == ()
+
+
+def test_a_bad_image_of_a_response_to_imitate_is_named_by_its_row(
+    run_config, seeing, reader, write_rows
+):
+    config = run_config(chat=True)
+    path = write_rows([{"prompt": "<image>", "images": "gone.png", "response": "no"}])
+    supervised = config.supervised.model_copy(update={"data": (path,)})
+    config = config.model_copy(update={"supervised": supervised})
+
+    with pytest.raises(
+        DataError, match=r"supervised\.data: 1 of 1 rows.*\n.*rows\.jsonl:1: .*gone\.png"
+    ):
+        load_responses(config, seeing, 2, reader)

@@ -176,7 +176,18 @@ def test_text_is_scored_with_exactly_one_end_token(results, reward_model, plain,
     assert found == pytest.approx([expected, expected], **CLOSE)
 
 
-@pytest.mark.parametrize("messages", ["hi", [{"role": "user", "content": "hi"}]])
+IMAGE = {"type": "image", "media": {"sha256": "0" * 64}}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        "hi",
+        [{"role": "user", "content": "hi"}],
+        [{"role": "user", "content": [{"type": "text", "text": "h"}, IMAGE, "i"]}],
+    ],
+    ids=["text", "messages", "without its image"],
+)
 def test_chat_is_scored_in_the_model_s_own_template(results, reward_model, plain, sample, messages):
     request = sample("policy's own format", "hello", row={"question": messages})
 

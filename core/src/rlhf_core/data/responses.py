@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,9 +12,12 @@ from ..batch.trajectory import Trajectory, Turn
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..config.run import RunConfig
 from ..errors import DataError
+from ..media.reader import ImageReader
+from ..media.spans import Expanded
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .prompts import check_characters, tokenize_prompts
+from .row_images import RowImages, media_of
 from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
 from .source import Row, Source
 from .sources import open_source
@@ -21,15 +25,23 @@ from .sources import open_source
 log = logging.getLogger(__name__)
 
 
-def load_responses(run: RunConfig, renderer: TokenizerRenderer, eos: int) -> TrajectoryColumns:
+def load_responses(
+    run: RunConfig, renderer: TokenizerRenderer, eos: int, images: ImageReader | None = None
+) -> TrajectoryColumns:
     """Return all rows of ``supervised.data``; the action mask marks the response and the end-of-sequence after it.
+
+    Args:
+        images: reader of the images of prompts; None: the model reads text alone.
 
     Raises:
         DataError: a set cannot be opened, or a row has no usable prompt or response or is longer than
             ``train.max_tokens_per_micro_batch``.
     """
     options = run.supervised
-    prompt_format = PromptFormat.of(run.data.model_copy(update={"prompt_key": options.prompt_key}))
+    prompt_format = replace(
+        PromptFormat.of(run.data.model_copy(update={"prompt_key": options.prompt_key})),
+        image_key=None if images is None else images.key,
+    )
     rows: list[Trajectory] = []
     bad: list[BadRow] = []
     inert = InertWords()
@@ -38,14 +50,16 @@ def load_responses(run: RunConfig, renderer: TokenizerRenderer, eos: int) -> Tra
         source = open_source(spec, split=run.data.split)
         total += len(source)
         wanted = np.ones(len(source), dtype=bool)
+        seen = RowImages.of(images, spec)
         prompts = tokenize_prompts(
-            source, wanted, prompt_format, renderer, run.data.max_prompt_tokens
+            source, wanted, prompt_format, renderer, run.data.max_prompt_tokens, seen
         )
         bad += prompts.bad
         inert = inert.joined(prompts.inert)
         for position, index in enumerate(prompts.rows.tolist()):
             try:
-                response = _response(source.row(index), options.response_key)
+                row = source.row(index)
+                response = _response(row, options.response_key)
                 most = run.train.max_tokens_per_micro_batch
                 check_characters(
                     response, most, "the response", "--train.max_tokens_per_micro_batch"
@@ -53,7 +67,9 @@ def load_responses(run: RunConfig, renderer: TokenizerRenderer, eos: int) -> Tra
                 answer = renderer.answer_text(response)
                 inert = inert.plus(answer.inert, source.where(index))
                 tokens = [*renderer.texts.encode([answer])[0], eos]
-                rows.append(_sequence(len(rows), prompts.tokens(position), tokens, run))
+                prompt = _expanded(prompts.tokens(position), row, prompt_format, seen)
+                _check_sampled(tokens, images)
+                rows.append(_sequence(len(rows), prompt, tokens, run))
             except RowProblem as problem:
                 bad.append(_located(problem, source, index))
     if bad:
@@ -79,7 +95,26 @@ def _response(row: Row, key: str) -> str:
     return text
 
 
-def _sequence(index: int, prompt: tuple[int, ...], tokens: list[int], run: RunConfig) -> Trajectory:
+def _expanded(
+    token_ids: tuple[int, ...], row: Row, prompt_format: PromptFormat, seen: RowImages
+) -> Expanded:
+    """Return a prompt with all tokens of its images, which fit it: so many tokens were counted before."""
+    if seen.reader is None:
+        return Expanded(token_ids, ())
+    media = media_of(seen.prompt(row, prompt_format.prompt(row)))
+    return seen.reader.expand(token_ids, media)
+
+
+def _check_sampled(tokens: list[int], images: ImageReader | None) -> None:
+    if images is not None and set(tokens) & set(images.tokens.never_sampled):
+        raise RowProblem(
+            "image in a response",
+            "the response has a token that stands for images, which a policy never writes; leave it out",
+        )
+
+
+def _sequence(index: int, read: Expanded, tokens: list[int], run: RunConfig) -> Trajectory:
+    prompt = read.token_ids
     length = len(prompt) + len(tokens)
     if length > run.train.max_tokens_per_micro_batch:
         raise RowProblem(
@@ -94,6 +129,7 @@ def _sequence(index: int, prompt: tuple[int, ...], tokens: list[int], run: RunCo
         rollout_logprobs=np.zeros(len(tokens), dtype=np.float32),
         weight_version=np.zeros(len(tokens), dtype=np.int32),
         turns=(Turn(start=len(prompt), end=length),),
+        media=read.spans,
     )
 
 

@@ -17,13 +17,14 @@ def rlhf_rewards() -> list[Component[Any]]:
             config=RewardModelConfig,
             factory="rlhf_plugin_reward_model.reward:RewardModelReward",
             summary="score of the whole sequence by a sequence-classification model",
-            provides=frozenset({"one_process"}),
+            provides=frozenset({"one_process", "reads_text_alone"}),
         ),
         Component(
             name="process_reward_model",
             config=StepRewardConfig,
             factory="rlhf_plugin_reward_model.step_reward:StepReward",
             summary="probabilities that the steps are good, by a process reward model: one number or each",
+            conflicts=frozenset({"images"}),
             provides=frozenset({"one_process"}),
         ),
     ]

@@ -96,7 +96,7 @@ class RewardModelConfig(ModelOptions):
         "ids",
         description="input of the model. ids: the tokens as they were sampled, which needs the policy's tokenizer; "
         "text: prompt and response, tokenized again, with one end token; chat: the row's prompt and the response in "
-        "this model's own chat template",
+        "this model's own chat template, without images; a policy that reads images needs chat",
     )
     messages_key: str = Field(
         "prompt",
@@ -106,6 +106,10 @@ class RewardModelConfig(ModelOptions):
         None,
         description="reward of a response that hit a token limit; unset: the model's score",
     )
+
+    def excluded_by_options(self) -> frozenset[str]:
+        # Tokens and text of a sequence have those of its images; messages have images as parts, which are left out.
+        return frozenset() if self.input == "chat" else frozenset({"images"})
 
 
 class StepTexts(Config):

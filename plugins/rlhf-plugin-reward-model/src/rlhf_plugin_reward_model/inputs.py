@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest
+from rlhf_core.media import image_parts
 
 
 def sampled_ids(request: RewardRequest, tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
@@ -71,6 +72,8 @@ def chat_ids(
 ) -> Sequence[int]:
     """Return the tokens of the row's prompt and the response, as one conversation in the tokenizer's chat template.
 
+    Images of the prompt are left out: the model reads text alone.
+
     Args:
         messages_key: column of the row with the prompt, as text or as chat messages.
 
@@ -89,7 +92,7 @@ def chat_ids(
         raise RewardError(
             "the reward model's tokenizer has no chat template; use input = text, or name another with tokenizer"
         )
-    messages = [*map(dict, prompt), {"role": "assistant", "content": request.response}]
+    messages = [*map(_without_images, prompt), {"role": "assistant", "content": request.response}]
     try:
         text: Any = tokenizer.apply_chat_template(messages, tokenize=False)
     except (TemplateError, TypeError, ValueError, KeyError) as error:
@@ -97,6 +100,15 @@ def chat_ids(
             f"the reward model's chat template refuses the messages: {error}"
         ) from error
     return _encoded(text, tokenizer)
+
+
+def _without_images(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message whose content, if it has images among its parts, is the text of the others."""
+    if not any(image_parts([message])):
+        return dict(message)
+    parts = message["content"]
+    texts = [part if isinstance(part, str) else part.get("text") or "" for part in parts]
+    return {**message, "content": "".join(texts)}
 
 
 def _encoded(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:

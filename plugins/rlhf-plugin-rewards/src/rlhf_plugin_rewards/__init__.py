@@ -42,6 +42,7 @@ def rlhf_rewards() -> list[Component[Any]]:
             factory="rlhf_plugin_rewards.remote.reward:HttpReward",
             config=HttpConfig,
             summary="scores from reward servers that speak OpenRLHF's JSON protocol",
+            provides=frozenset({"reads_text_alone"}),
             extra="http",
         ),
     ]

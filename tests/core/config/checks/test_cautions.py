@@ -76,3 +76,13 @@ def test_an_adapter_at_the_learning_rate_of_full_training_is_doubted(resolved, w
 )
 def test_an_adapter_that_learns_and_full_training_are_not(resolved, words):
     assert resolved(*words).cautions == ()
+
+
+def test_a_reward_that_sees_no_image_is_named_where_the_policy_does(resolved):
+    assert resolved("--reward", "reads_texts").cautions == ()
+
+    (caution,) = resolved(
+        "--reward", "reads_texts", "--model.vision", "eyes", "--engine", "takes_images"
+    ).cautions
+
+    assert caution.startswith("--reward reads_texts reads text alone: the policy sees the images")

@@ -198,3 +198,12 @@ def test_images_need_an_engine_an_executor_and_a_backend_that_take_them(resolved
         resolved(*words)
     with pytest.raises(CapabilityError, match="'executor_passes_images'"):
         resolved(*words, "--engine", "takes_images", "--executor", "turns", "--env", "maze", *ROOM)
+
+
+def test_what_would_read_tokens_of_images_as_text_is_refused_with_images(resolved):
+    resolved("--reward", "reads_tokens")
+    with pytest.raises(
+        CapabilityError,
+        match=r"--reward reads_tokens cannot be combined with 'images', which comes from --model\.vision\. The former",
+    ):
+        resolved("--reward", "reads_tokens", "--model.vision", "eyes", "--engine", "takes_images")

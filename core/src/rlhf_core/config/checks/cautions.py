@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...capabilities import READS_TEXT
 from ..problems import Labels
 from ..resolved import Selections
 from ..run import RunConfig
@@ -22,6 +23,7 @@ def cautions(run: RunConfig, selections: Selections, labels: Labels) -> tuple[st
         *_truncated_sampling(run, labels),
         *_later_updates(run, selections, labels),
         *small_adapter_rates(selections, labels),
+        *_blind_rewards(selections, labels),
     )
 
 
@@ -85,3 +87,16 @@ def _later_updates(run: RunConfig, selections: Selections, labels: Labels) -> It
             "ratio, its gradient is biased from the second update on. For one update: --train.inner_epochs 1, and no "
             "--train.batch_size."
         )
+
+
+def _blind_rewards(selections: Selections, labels: Labels) -> Iterator[str]:
+    """Warn of rewards that judge answers about images by text alone."""
+    if not selections["model.vision"]:
+        return
+    for reward in selections["reward.use"]:
+        if READS_TEXT in reward.registered.component.provides:
+            yield (
+                f"{labels('reward.use')} {reward.registered.name} reads text alone: the policy sees the images of "
+                "prompts and observations, and this reward does not. It can tell how an answer reads, not whether it "
+                "is true of an image."
+            )
