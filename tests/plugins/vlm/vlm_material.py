@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
+from rlhf_torch.vision.family import VisionFamily
 
 VLM = ComponentRef(kind="rlhf_vision_models", name="vlm:vlm")
 LORA = ComponentRef(kind="rlhf_model_adapters", name="lora:lora", options={"rank": 4})
@@ -115,12 +117,15 @@ class Stage:
     def vision(self) -> ImageTextModel:
         return ImageTextModel(VlmConfig())
 
-    @property
-    def images(self) -> ImageReader:
-        tokens = self.vision.image_tokens(str(self.path), trust_remote_code=False)
-        return ImageReader(MediaDesk(MediaOptions(folder=str(self.media))), tokens)
+    @cached_property
+    def family(self) -> VisionFamily:
+        return self.vision.family(str(self.path), trust_remote_code=False)
 
-    @property
+    @cached_property
+    def images(self) -> ImageReader:
+        return ImageReader(MediaDesk(MediaOptions(folder=str(self.media))), self.family.tokens)
+
+    @cached_property
     def renderer(self) -> TokenizerRenderer:
         return TokenizerRenderer(load_tokenizer(str(self.path)))
 
@@ -215,7 +220,7 @@ def _hidden(stage: Stage, model, batch: TrajectoryColumns, row: int) -> torch.Te
 
 def own_row(stage: Stage, model, batch: TrajectoryColumns, row: int) -> np.ndarray:
     """Log-probs of a row's actions by a model of Transformers."""
-    family = stage.vision.family(str(stage.path), trust_remote_code=False)
+    family = stage.family
     inputs = own_inputs(stage, batch, row)
     with torch.no_grad():
         logits = model(**inputs).logits[0].float()
@@ -229,7 +234,7 @@ def own_row(stage: Stage, model, batch: TrajectoryColumns, row: int) -> np.ndarr
 
 def own_inputs(stage: Stage, batch: TrajectoryColumns, row: int) -> dict[str, torch.Tensor]:
     """A row as models of Transformers take it, with pixels by their own processor."""
-    family = stage.vision.family(str(stage.path), trust_remote_code=False)
+    family = stage.family
     tokens = torch.from_numpy(batch.tokens_of(row).astype(np.int64))[None]
     # By the model's own config, so that a family that looks the wrong way is found out.
     is_gemma = json.loads((stage.path / "config.json").read_text())["model_type"] == "gemma3"
