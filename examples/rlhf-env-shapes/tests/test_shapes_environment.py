@@ -91,6 +91,21 @@ def test_zooming_is_the_only_way_to_the_color():
     assert results[1].metrics == {"right": 1.0, "zoomed": 1.0}
 
 
+def test_a_share_of_the_scenes_of_training_shows_its_colors_at_once():
+    def shown_in_gray(row):
+        environment = Shapes(ShapesConfig(zoom=True, zoom_share=0.7, questions=("color",)))
+        first = asyncio.run(environment.reset(Task(uid=Uid(0, 0), row=row), 0))
+        return colors_of(image_of(first)) == {WHITE, GRAY}
+
+    options = ShapesConfig(zoom=True, zoom_share=0.7, questions=("color",))
+    rows = list(islice(Shapes(options).tasks("train"), 400))
+    held_out = list(islice(Shapes(options).tasks("eval"), 40))
+
+    assert 240 < sum(row["in_gray"] for row in rows) < 320
+    assert [shown_in_gray(row) for row in rows[:40]] == [row["in_gray"] for row in rows[:40]]
+    assert all(map(shown_in_gray, held_out))
+
+
 def test_a_second_zoom_is_an_answer_and_a_wrong_one():
     _, results = play(["3", "3"], zoom=True, questions=("color",), style="letters")
 
@@ -157,7 +172,14 @@ def test_splits_are_the_same_each_time():
 
 
 @pytest.mark.parametrize(
-    "options", [{"most": 3, "distractors": 2}, {"zoom": True}, {"size": 8}, {"questions": ()}]
+    "options",
+    [
+        {"most": 3, "distractors": 2},
+        {"zoom": True},
+        {"zoom_share": 0.5},
+        {"size": 8},
+        {"questions": ()},
+    ],
 )
 def test_options_that_cannot_be_meant_are_refused(options):
     with pytest.raises(ValidationError):

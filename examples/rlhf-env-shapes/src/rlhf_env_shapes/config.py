@@ -27,6 +27,13 @@ class ShapesConfig(Config):
         False,
         description="show the scene in gray, until the policy asks for a part of it: then show this part in color",
     )
+    zoom_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="with zoom, the share of the scenes of the split train that are gray at first; the others teach to "
+        "tell colors",
+    )
     image: bool = Field(True, description="show images; false: a control that has to guess")
     style: Literal["chat", "letters"] = Field(
         "chat", description="chat: sentences and words; letters: one each, for a tiny model"
@@ -40,4 +47,8 @@ class ShapesConfig(Config):
             )
         if self.zoom and self.questions != ("color",):
             raise ValueError('zoom hides colors alone; expected questions = ["color"] with it')
+        if self.zoom_share != 1 and not self.zoom:
+            raise ValueError(
+                f"zoom_share is {self.zoom_share}, and without zoom no scene is gray; set zoom, or leave it out"
+            )
         return self

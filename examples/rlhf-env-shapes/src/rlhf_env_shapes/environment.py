@@ -70,7 +70,8 @@ class Shapes:
         row = task.row if "scene" in task.row else self._row("", random.Random(seed), None)
         self._scene, self._question = Scene.of(row["scene"]), str(row["question"])
         self._has_zoomed = False
-        image = self._scene.image(self._config.size, in_gray=self._config.zoom)
+        in_gray = self._config.zoom and bool(row.get("in_gray", True))
+        image = self._scene.image(self._config.size, in_gray=in_gray)
         if self._config.style == "letters":
             return self._shown(image, self._question[0])
         return self._shown(image, WORDS[self._question] + (ZOOM if self._config.zoom else ""))
@@ -114,11 +115,10 @@ class Shapes:
             distractors=config.distractors,
             held_out=held_out,
         )
-        return {
-            "key": key,
-            "scene": scene.fields(),
-            "question": draw.choice(config.questions),
-        }
+        row = {"key": key, "scene": scene.fields(), "question": draw.choice(config.questions)}
+        if config.zoom_share < 1 and not held_out:
+            row["in_gray"] = draw.random() < config.zoom_share
+        return row
 
     def _answers(self) -> list[str]:
         """Return all right answers."""
