@@ -54,6 +54,15 @@ def test_ppo_with_a_reward_model_on_shared_gpus(example, workspace):
     assert config["actor"]["lr_schedule"] == "cosine"
 
 
+def test_prompts_with_images(example):
+    config = example("images.sh").config
+
+    assert config["model"]["vision"] == "vlm"
+    assert config["data"]["image_key"] == "images"
+    assert config["data"]["max_images"] == 1
+    assert config["actor"]["freeze_visual_encoder"] is True
+
+
 def test_dapo(example):
     config = example("dapo.sh").config
 

@@ -19,10 +19,7 @@ def set_data(source: SourceOptions, out: Outcome) -> None:
             "data.prompt_probs",
             "an epoch ends before a row would come twice; OpenRLHF repeats rows of the smaller sets until all are used",
         )
-    if source.whole("data.max_images_per_prompt") == 0:
-        out.nothing("data.image_key", "there are no images in the prompts")
-    else:
-        out.missing("data.image_key", "images are not supported yet")
+    _set_images(source, out)
 
 
 def set_prompt(source: SourceOptions, out: Outcome) -> None:
@@ -31,3 +28,21 @@ def set_prompt(source: SourceOptions, out: Outcome) -> None:
         out.set("data.chat", True, "data.apply_chat_template")
     if not set_template(source, out, "data.input_key"):
         out.set("data.prompt_key", source.text("data.input_key"), "data.input_key")
+
+
+def _set_images(source: SourceOptions, out: Outcome) -> None:
+    """Set the reading of images, if prompts may have some: OpenRLHF's number of them is its switch."""
+    most = source.whole("data.max_images_per_prompt")
+    if most == 0:
+        for name in ("data.image_key", "data.max_images_per_prompt", "actor.freeze_visual_encoder"):
+            out.nothing(name, "there are no images in the prompts")
+        return
+    out.set("model.vision", "vlm", "data.max_images_per_prompt")
+    out.set("data.max_images", most, "data.max_images_per_prompt")
+    out.differs(
+        "data.max_images_per_prompt",
+        "images of later turns count too, and a row with more of them is named before the run begins",
+    )
+    out.set("data.image_key", source.text("data.image_key"), "data.image_key")
+    if source.flag("actor.freeze_visual_encoder"):
+        out.set("actor.freeze_visual_encoder", True, "actor.freeze_visual_encoder")

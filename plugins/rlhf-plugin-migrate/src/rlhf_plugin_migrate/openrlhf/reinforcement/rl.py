@@ -71,7 +71,7 @@ _ACTOR: tuple[Line, ...] = (
     ("actor.aux_loss_coef", NUMBER, 0.0, why.BALANCING, "aux_loss_coef"),
     ("actor.entropy_coef", NUMBER, None, Rule("algo.loss.entropy_coef"), "entropy_loss_coef"),
     ("actor.model_name_or_path", TEXT, None, To("model.path"), "pretrain"),
-    ("actor.freeze_visual_encoder", SWITCH, False, why.IMAGES, "freeze_visual_encoder"),
+    ("actor.freeze_visual_encoder", SWITCH, False, Rule("actor.freeze_visual_encoder"), "freeze_visual_encoder"),
 )
 
 _CRITIC: tuple[Line, ...] = (
@@ -176,8 +176,8 @@ _DATA_AND_EVAL: tuple[Line, ...] = (
     ("data.apply_chat_template", SWITCH, False, Rule("data.chat"), "apply_chat_template"),
     ("data.max_len", WHOLE, 2048, Rule(*_LENGTHS), "max_len"),
     ("data.max_samples", NUMBER, 1e8, Rule("data.max_samples"), "max_samples"),
-    ("data.image_key", TEXT, "images", Rule(), "image_key"),
-    ("data.max_images_per_prompt", WHOLE, 0, why.IMAGES, "max_images_per_prompt"),
+    ("data.image_key", TEXT, "images", Rule("data.image_key"), "image_key"),
+    ("data.max_images_per_prompt", WHOLE, 0, Rule("model.vision", "data.max_images"), "max_images_per_prompt"),
     ("eval.dataset", TEXT, None, _EVAL, "eval_dataset"),
     ("eval.steps", WHOLE, -1, _EVAL, "eval_steps"),
     ("eval.split", TEXT, "train", _EVAL, "eval_split"),
