@@ -6,13 +6,31 @@
         return float(response == answer)
 
     result = rlhf.train("run.toml", reward=score, data=rows, steps=100)
+    tuned = rlhf.sft("sft.toml", data=conversations)
 
-Options are those of ``rlhf train``. Importing this package imports no torch.
+Options are those of ``rlhf train``, or of another command that trains: ``rlhf.sft``, ``rlhf.dpo`` and whatever else the
+installed plugins have. Importing this package imports no torch.
 """
 
+from rlhf_core import UnknownComponent
+
 from .callbacks import DoneStep
-from .entry import describe, start, train
+from .entry import Command, command, command_names, describe, start, train
 from .result import TrainingResult
 from .run import Run
 
-__all__ = ["DoneStep", "Run", "TrainingResult", "describe", "start", "train"]
+__all__ = ["Command", "DoneStep", "Run", "TrainingResult", "command", "describe", "start", "train"]
+
+
+def __getattr__(name: str) -> Command:
+    """Return the command that trains of this name; ``command`` finds also those that are called like something here."""
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return command(name)
+    except UnknownComponent as error:
+        raise AttributeError(str(error)) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *command_names()})

@@ -8,10 +8,16 @@ from collections.abc import Mapping, Sequence
 WIDTH, HEIGHT = 480, 120
 """Size of the curve, in pixels."""
 REWARD = "reward/mean"
+_LOSS = "loss/"
 
 
-def curve_of(rows: Sequence[Mapping[str, float]], name: str = REWARD) -> str:
-    """Return an SVG picture of one metric over the steps; empty with fewer than two finite values."""
+def curve_of(rows: Sequence[Mapping[str, float]], name: str | None = None) -> str:
+    """Return an SVG picture of one metric over the steps; empty with fewer than two finite values.
+
+    Args:
+        name: the metric; None: the reward, or the first loss of a run that has no rewards.
+    """
+    name = name or _main_metric(rows)
     points = [
         (row["step"], row[name]) for row in rows if name in row and abs(row[name]) < float("inf")
     ]
@@ -30,3 +36,9 @@ def curve_of(rows: Sequence[Mapping[str, float]], name: str = REWARD) -> str:
         f'<text x="0" y="{HEIGHT + 18}" font-size="12">{html.escape(name)}: {low:.4g} to {high:.4g}, '
         f"steps {first} to {last}</text></svg>"
     )
+
+
+def _main_metric(rows: Sequence[Mapping[str, float]]) -> str:
+    if any(REWARD in row for row in rows):
+        return REWARD
+    return next((name for row in rows for name in row if name.startswith(_LOSS)), REWARD)

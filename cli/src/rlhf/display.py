@@ -54,7 +54,9 @@ class NotebookView:
 
 
 def numbers_of(values: Mapping[str, float]) -> str:
-    """Return the metrics to look at as text for HTML: the usual ones, then evaluations."""
-    names = [*SHOWN, *(name for name in values if name.startswith("eval/"))]
+    """Return the metrics to look at as text for HTML: the usual ones, losses where there are no rewards, then
+    evaluations."""
+    losses = [] if SHOWN[0] in values else [name for name in values if name.startswith("loss/")]
+    names = [*losses, *SHOWN, *(name for name in values if name.startswith("eval/"))]
     shown = [f"{html.escape(name)} {values[name]:.4g}" for name in names if name in values]
     return "".join(f" &middot; {text}" for text in shown)

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rlhf_cli.train import DEFAULTS
+from rlhf_cli.train import COMMAND
+from rlhf_cli.training import TrainingCommand
 from rlhf_core import ConfigError, RLHFError
 from rlhf_core.component import Component
-from rlhf_core.config import TRAIN, Layer, Origin, Selector, read_toml
+from rlhf_core.config import Layer, Origin, Selector, read_toml
 from rlhf_core.config.flags import SHORT_NAMES
 from rlhf_core.config.layers import insert, lookup, merge
 from rlhf_core.given_objects import give
@@ -25,10 +26,8 @@ Options: TypeAlias = Mapping[str, Any]
 _ISOLATE = "isolate"
 _PROGRESS = "log.progress"
 _SUMMARY = "log.summary"
-_OUTPUT = TRAIN.model.model_fields["output"].default
 _ROWS = ("data.train", "eval.data", "supervised.data")
 """Options whose values may be rows instead of the names of files."""
-_SELECTORS: Mapping[str, Selector] = {slot.path: slot for slot in TRAIN.selectors}
 
 
 class PythonOptions:
@@ -36,6 +35,7 @@ class PythonOptions:
 
     Args:
         plugins: get the components that the call gives as objects.
+        command: the command whose options they are.
         in_notebook: a view of the notebook shows progress, unless the call says how to show it.
 
     Raises:
@@ -48,10 +48,13 @@ class PythonOptions:
         config: Given | Sequence[Given] | None,
         keywords: Options,
         plugins: Plugins,
+        command: TrainingCommand[Any] = COMMAND,
         *,
         in_notebook: bool = False,
     ) -> None:
         self._plugins = plugins
+        self._tree = command.options
+        self._selectors = {slot.path: slot for slot in command.options.selectors}
         self.rows: list[GivenRows] = []
         """Rows that the call gives, which the run writes into its folder."""
         given = [self._layer_of(one) for one in _configurations(config)]
@@ -59,15 +62,20 @@ class PythonOptions:
         self.wants_view = in_notebook and all(
             lookup(layer.values, _PROGRESS) is None for layer in given
         )
-        self.layers: list[Layer] = [read_toml(DEFAULTS, defaults=True), self._assumed(), *given]
+        self.layers: list[Layer] = [
+            read_toml(command.defaults, defaults=True),
+            self._assumed(),
+            *given,
+        ]
 
         self._place_rows()
 
     def _place_rows(self) -> None:
         """Name the files of the given rows, below the run folder, in the options that hold them."""
+        default = self._tree.model.model_fields["output"].default
         output = lookup(merge(self.layers).values, "output")
         for rows in self.rows:
-            rows.place(Path(output if isinstance(output, str) else _OUTPUT))
+            rows.place(Path(output if isinstance(output, str) else default))
         self.layers = [_placed(layer) for layer in self.layers]
 
     def _layer_of(self, config: Given) -> Layer:
@@ -92,7 +100,7 @@ class PythonOptions:
         return Layer(values, origins)
 
     def _value(self, path: str, value: Any, label: str) -> Any:
-        if (slot := _SELECTORS.get(path)) is not None:
+        if (slot := self._selectors.get(path)) is not None:
             return self._names(slot, value, label)
         if path in _ROWS:
             return self._sets(path, value, label)
@@ -143,10 +151,10 @@ class PythonOptions:
         if self.wants_view:
             insert(values, _PROGRESS, "off")
             insert(values, _SUMMARY, False)
-        for path, shared in TRAIN.shared.items():
+        for path, shared in self._tree.shared.items():
             if _ISOLATE not in shared.model_fields:
                 continue
-            for entry in self._plugins.registries[_SELECTORS[path].hook]:
+            for entry in self._plugins.registries[self._selectors[path].hook]:
                 if entry.plugin == GIVEN:
                     insert(values, f"{path.rpartition('.')[0]}.{entry.name}.{_ISOLATE}", False)
         return Layer.of(values)

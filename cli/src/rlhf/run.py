@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from rlhf_core import ConfigError
-from rlhf_core.config import Resolved
+from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import RunResult
 from rlhf_core.loop.control import Control
 from rlhf_core.loop.interrupts import Interrupts
-from rlhf_core.loop.state import LoopState, RunState
+from rlhf_core.loop.state import RatedState, RunState
 
 from .callbacks import DoneStep, StepRecorder
 from .display import NotebookView
@@ -24,8 +24,6 @@ POLL_S = 0.1
 """Seconds between two looks at signals while a step is waited for."""
 ABORT_S = 60.0
 """Seconds that a run which is ended at once may take to let go of what it has."""
-_OPTIMIZERS = {"policy": "actor.optim", "critic": "critic.optim"}
-"""Role -> selector of its optimizer."""
 
 
 class Run:
@@ -37,11 +35,13 @@ class Run:
     def __init__(
         self,
         work: Callable[[Control], RunResult],
-        resolved: Resolved,
+        resolved: ResolvedOptions[Any],
+        optimizers: Mapping[str, str],
         recorder: StepRecorder,
         view: NotebookView | None,
     ) -> None:
         self._resolved = resolved
+        self._optimizers = optimizers
         self._recorder = recorder
         self._view = view
         self._gate = _Gate()
@@ -75,17 +75,20 @@ class Run:
         """Have the run end after the step that is under way. Works from any thread."""
         self._gate.stop("run.stop()")
 
-    def set_learning_rate(self, lr: float, role: str = "policy") -> None:
+    def set_learning_rate(self, lr: float, role: str | None = None) -> None:
         """Give a role's optimizer another peak learning rate, from the next step on. The schedule still scales it.
 
         The other parameter groups of the optimizer change by the same factor. Checkpoints hold the factor, and
         metrics have it as ``policy/lr_factor``. Works from any thread.
 
+        Args:
+            role: the model whose rate it is; None: the one that the command trains, of ``rlhf train`` the policy.
+
         Raises:
             ConfigError: the rate is no number of at least 0, the role has no optimizer, or its optimizer has no
                 option ``lr`` above 0: then ``scale_learning_rate`` still works.
         """
-        optimizer = self._resolved.one(self._selector(role))
+        optimizer = self._resolved.one(self._optimizers[self._role(role)])
         peak = getattr(optimizer.options, "lr", None)
         if not isinstance(peak, float | int) or peak <= 0:
             raise ConfigError(
@@ -93,23 +96,30 @@ class Run:
             )
         self.scale_learning_rate(lr / peak, role)
 
-    def scale_learning_rate(self, factor: float, role: str = "policy") -> None:
+    def scale_learning_rate(self, factor: float, role: str | None = None) -> None:
         """Multiply the learning rates that the run was configured with, from the next step on; 1 puts them back.
 
         Raises:
             ConfigError: the factor is no number of at least 0, or the role has no optimizer.
         """
-        self._selector(role)
+        known = self._role(role)
         if not (isinstance(factor, float | int) and 0 <= factor < float("inf")):
             raise ConfigError(
-                f"learning rate of the {role}: expected a number of at least 0, got {factor!r}"
+                f"learning rate of the {known}: expected a number of at least 0, got {factor!r}"
             )
-        self._gate.scale(role, float(factor))
+        self._gate.scale(known, float(factor))
 
-    def _selector(self, role: str) -> str:
-        if role not in _OPTIMIZERS:
-            raise ConfigError(f"role {role!r}: expected {' or '.join(_OPTIMIZERS)}")
-        return _OPTIMIZERS[role]
+    def _role(self, role: str | None) -> str:
+        """Return the role that is meant, one with an optimizer."""
+        if not self._optimizers:
+            raise ConfigError(
+                f"rlhf {self._resolved.command} has no learning rate that can be changed while it goes on; expected a "
+                "command whose TrainingCommand names its optimizers. Set the rate before the run."
+            )
+        named = next(iter(self._optimizers)) if role is None else role
+        if named not in self._optimizers:
+            raise ConfigError(f"role {named!r}: expected {' or '.join(self._optimizers)}")
+        return named
 
     def __iter__(self) -> Run:
         return self
@@ -246,7 +256,7 @@ class _Gate:
         with self._lock:
             factors, self._lr_factors = self._lr_factors, {}
         if factors:
-            assert isinstance(state, LoopState)
+            assert isinstance(state, RatedState), "TrainingCommand.optimizers promises it"
             state.lr_factors |= factors
 
     def _passed(self) -> bool:

@@ -5,11 +5,13 @@ This module is public to plugins (``docs/plugins.md``) and imports no torch.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core import UnknownComponent
+from rlhf_core import PluginError, UnknownComponent
 from rlhf_core.config import (
     Resolved,
     ResolvedOptions,
@@ -83,14 +85,38 @@ def training_command(name: str, plugins: Plugins) -> TrainingCommand[Any]:
     """
     if name == train.COMMAND.options.command:
         return train.COMMAND
+    registry = plugins.registries["rlhf_commands"]
+    entry = next((entry for entry in registry if entry.name == name), None)
+    command = entry.load() if entry is not None else None
+    if isinstance(command, TrainingCommand):
+        return command
+    known = training_commands(plugins)
+    near = difflib.get_close_matches(name, known, n=1)
+    got = (
+        "a command that does something else"
+        if entry is not None
+        else "a name that no installed plugin has for a command"
+    )
+    fix = (
+        f"Did you mean {near[0]}?"
+        if near
+        else "Choose one of these, or install the plugin that has it."
+    )
+    raise UnknownComponent(
+        f"rlhf {name}: expected a command that trains ({', '.join(known)}); got {got}. {fix}"
+    )
+
+
+def training_commands(plugins: Plugins) -> Mapping[str, TrainingCommand[Any]]:
+    """Return every command that trains, by name. Those that cannot be imported are left out; ``training_command`` names
+    what is wrong with them."""
+    found = {train.COMMAND.options.command: train.COMMAND}
     for entry in plugins.registries["rlhf_commands"]:
-        if entry.name == name:
+        with suppress(PluginError, ImportError):
             command = entry.load()
             if isinstance(command, TrainingCommand):
-                return command
-    raise UnknownComponent(
-        f"rlhf {name}: expected a command that trains; none of that name is installed"
-    )
+                found[entry.name] = command
+    return dict(sorted(found.items()))
 
 
 def read_options(

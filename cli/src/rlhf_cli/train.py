@@ -19,6 +19,7 @@ COMMAND = training.TrainingCommand(
     defaults=DEFAULTS,
     run="rlhf_core.loop.run:run",
     describe="rlhf_core.loop.describe:describe",
+    optimizers={"policy": "actor.optim", "critic": "critic.optim"},
 )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -65,9 +65,14 @@ class TrainingCommand(Generic[OptionsT]):
     """TOML file with the components that run when nobody says otherwise."""
     run: str
     """``module:function``, called with the resolved options and the plugins; it returns a ``RunResult``. The module is
-    imported when a run starts, because it imports torch."""
+    imported when a run starts, because it imports torch. From Python it is also given ``control``, a
+    ``rlhf_core.runs.Control`` for ``drive``; without that parameter the command is not done step by step."""
     describe: str
-    """``module:function`` likewise, which returns the text of ``--dry-run``."""
+    """``module:function`` likewise, called with the resolved options and the plugins; it returns the text of
+    ``--dry-run``."""
+    optimizers: Mapping[str, str] = field(default_factory=dict)
+    """Role that learns -> selector of its optimizer, the main one first. A Python program may change their learning
+    rates while the run goes on. Its course reads them in ``rlhf_core.runs.RatedState``."""
 
     def __call__(self, words: Sequence[str]) -> int:
         """Run the command with the plugins that are installed; see ``execute``. So it can be a plugin's command."""
@@ -93,7 +98,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         lost = _how_to_get_it_back(layers, plugins, command.options)
         raise UnknownComponent(f"{error}{lost}") from error
     if arguments.dry_run:
-        print(_function(command.describe)(resolved, plugins))
+        print(function_of(command.describe)(resolved, plugins))
         for problem in path_problems(resolved, layers, command.options):
             print(f"not ready to run: {problem}", file=sys.stderr)
         for check in (check_outside, build_loggers, build_observers, check_installed):
@@ -121,7 +126,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
     check_installed(resolved)
     _say_unused(resolved)
     say_choices(resolved)
-    result: RunResult = _function(command.run)(resolved, plugins)
+    result: RunResult = function_of(command.run)(resolved, plugins)
     code = _EXIT_CODES[result.status]
     if result.message and result.status != "finished":
         kind = {"failed": "RunFailed", "interrupted": "Interrupted"}[result.status]
@@ -210,6 +215,7 @@ def say_choices(resolved: ResolvedOptions[Any]) -> None:
         print(choice, file=sys.stderr)
 
 
-def _function(path: str) -> Any:
+def function_of(path: str) -> Any:
+    """Return the function that ``module:function`` names, after its module is imported."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

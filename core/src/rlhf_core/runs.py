@@ -12,22 +12,25 @@ from .learning.bad_updates.skipped import count_skipped
 from .learning.bad_updates.zero_gradients import ZeroGradientCauses, ZeroGradients
 from .learning.minibatches import normalizers_of
 from .learning.rates.schedules import schedule_of
+from .loop.control import Control
 from .loop.course import Course, Export, Exportable, FinishedStep, OwnRecord, RunKind
 from .loop.driver import drive
 from .loop.restore import restore_roles
 from .loop.resume import ResumePoint, ResumeRules
-from .loop.state import RunState
+from .loop.state import RatedState, RunState
 from .media.reader import ImageReader
 from .rng import generator_of, seed_of
 from .rollouts.images import image_reader, vision_spec
 
 __all__ = [
+    "Control",
     "Course",
     "Export",
     "Exportable",
     "FinishedStep",
     "ImageReader",
     "OwnRecord",
+    "RatedState",
     "ResumePoint",
     "ResumeRules",
     "RunFolder",

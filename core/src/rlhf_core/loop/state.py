@@ -37,7 +37,15 @@ class RunState:
 
 
 @dataclass(slots=True, kw_only=True)
-class LoopState(RunState):
+class RatedState(RunState):
+    """The state of a run whose learning rates may be changed from outside while it goes on (``loop.control``)."""
+
+    lr_factors: dict[str, float] = field(default_factory=dict)
+    """Role -> factor of its learning rate, ``StepPlan.lr_factor``; 1 for a role that is not named."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LoopState(RatedState):
     """The state of ``rlhf train``."""
 
     prompts_taken: int = 0
@@ -64,8 +72,6 @@ class LoopState(RunState):
     """Role -> updates in a row whose gradient was not finite."""
     shapers: list[dict[str, Any]] = field(default_factory=list)
     """State of the reward shapers, in their order."""
-    lr_factors: dict[str, float] = field(default_factory=dict)
-    """Role -> factor of its learning rate, set from outside while the run goes on (``loop.control``)."""
 
 
 def initial_state(run: RunConfig) -> LoopState:

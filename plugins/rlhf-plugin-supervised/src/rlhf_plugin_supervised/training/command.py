@@ -11,6 +11,7 @@ from rlhf_core.config import OptionTree
 
 from .imitation.distill_options import DISTILL
 from .imitation.sft_options import SFT
+from .options import POLICY, TRAINED_ROLES
 from .preferences.dpo_options import DPO
 from .reward_models.prm_options import PRM
 from .reward_models.rm_options import RM
@@ -21,6 +22,7 @@ _HERE = "rlhf_plugin_supervised.training"
 def _command(options: OptionTree[Any], room: str) -> TrainingCommand[Any]:
     return TrainingCommand(
         options=options,
+        optimizers={TRAINED_ROLES.get(options.command, POLICY): "actor.optim"},
         defaults=Path(__file__).with_name(f"{options.command}.toml"),
         run=f"{_HERE}.{room}.{options.command}:run",
         describe=f"{_HERE}.describe:describe",

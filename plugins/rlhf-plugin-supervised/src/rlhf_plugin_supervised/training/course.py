@@ -28,11 +28,11 @@ from rlhf_core.runs import (
     Exportable,
     FinishedStep,
     OwnRecord,
+    RatedState,
     ResumePoint,
     ResumeRules,
     RunFolder,
     RunKind,
-    RunState,
     ZeroGradientCauses,
     ZeroGradients,
     count_skipped,
@@ -54,7 +54,7 @@ CAUSES = ZeroGradientCauses(
 
 
 @dataclass(slots=True, kw_only=True)
-class ExampleState(RunState):
+class ExampleState(RatedState):
     """The state between steps; the units of a step follow from its number."""
 
     skipped_in_a_row: int = 0
@@ -164,6 +164,7 @@ class ExampleCourse:
             normalizers=normalizers_of(rows.num_actions, self._run.data.max_length),
             mismatched_kl=update.mismatched_kl,
             on_policy=True,
+            lr_factor=self.state.lr_factors.get(self._role, 1.0),
         )
         fault_point("train", self.state.step + 1)
         outcome = await self._model.train_step(update.batch, plan)
@@ -177,6 +178,7 @@ class ExampleCourse:
         values = metric_values(outcome.metrics)
         values.pop("policy/approx_kl", None)  # 0 before each update, which is when it is measured
         self.state.step += 1
+        values |= {f"{role}/lr_factor": factor for role, factor in self.state.lr_factors.items()}
         values["train/epoch"] = self.state.step / self._order.updates_per_epoch
         self._zero_gradients.note(self.state.step, values)
         seconds = time.perf_counter() - started

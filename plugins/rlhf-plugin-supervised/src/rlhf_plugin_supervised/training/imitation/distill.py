@@ -21,7 +21,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.data import load_tokenizer
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Exportable, drive, vision_spec
+from rlhf_core.runs import Control, Exportable, drive, vision_spec
 
 from ..course import TrainedModel, Update, kind_of, logprobs_of
 from .distill_options import DistillOptions
@@ -132,10 +132,15 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     return TrainedModel(objective=objective, beside={TEACHER: spec})
 
 
-def run(resolved: ResolvedOptions[DistillOptions], plugins: Plugins) -> RunResult:
+def run(
+    resolved: ResolvedOptions[DistillOptions], plugins: Plugins, control: Control | None = None
+) -> RunResult:
     """Run a whole distillation and return how it ended.
+
+    Args:
+        control: steers the run from outside; None: only signals can end it early.
 
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(_load, _trained, binding=("teacher",)), resolved, plugins)
+    return drive(kind_of(_load, _trained, binding=("teacher",)), resolved, plugins, control)

@@ -20,7 +20,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.data import load_conversations
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Exportable, drive, image_reader
+from rlhf_core.runs import Control, Exportable, drive, image_reader
 
 from ..course import TrainedModel, Update, kind_of, logprobs_of, renderer_of
 from .distill_options import DistillOptions
@@ -85,10 +85,15 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     return TrainedModel(objective=objective)
 
 
-def run(resolved: ResolvedOptions[SftOptions], plugins: Plugins) -> RunResult:
+def run(
+    resolved: ResolvedOptions[SftOptions], plugins: Plugins, control: Control | None = None
+) -> RunResult:
     """Run a whole fine-tuning and return how it ended.
+
+    Args:
+        control: steers the run from outside; None: only signals can end it early.
 
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(load_rows, _trained), resolved, plugins)
+    return drive(kind_of(load_rows, _trained), resolved, plugins, control)

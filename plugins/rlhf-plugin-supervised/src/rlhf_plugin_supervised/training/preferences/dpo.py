@@ -23,7 +23,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.data import load_labeled_answers, load_pairs
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Exportable, drive, image_reader
+from rlhf_core.runs import Control, Exportable, drive, image_reader
 
 from ..course import TrainedModel, Update, kind_of, logprobs_of, renderer_of
 from .dpo_options import DpoOptions
@@ -157,10 +157,15 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     return TrainedModel(objective=objective)
 
 
-def run(resolved: ResolvedOptions[DpoOptions], plugins: Plugins) -> RunResult:
+def run(
+    resolved: ResolvedOptions[DpoOptions], plugins: Plugins, control: Control | None = None
+) -> RunResult:
     """Run a whole training on preferences and return how it ended.
+
+    Args:
+        control: steers the run from outside; None: only signals can end it early.
 
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(_load, _trained, binding=("preference",)), resolved, plugins)
+    return drive(kind_of(_load, _trained, binding=("preference",)), resolved, plugins, control)

@@ -26,7 +26,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.data import load_step_labels
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Exportable, drive, image_reader
+from rlhf_core.runs import Control, Exportable, drive, image_reader
 
 from ..course import TrainedModel, Update, kind_of, renderer_of, scores_of
 from ..options import REWARD_MODEL
@@ -108,10 +108,15 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     return TrainedModel(objective=StepLabelObjective(), role=REWARD_MODEL, head="score")
 
 
-def run(resolved: ResolvedOptions[PrmOptions], plugins: Plugins) -> RunResult:
+def run(
+    resolved: ResolvedOptions[PrmOptions], plugins: Plugins, control: Control | None = None
+) -> RunResult:
     """Run a whole training of a process reward model and return how it ended.
+
+    Args:
+        control: steers the run from outside; None: only signals can end it early.
 
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(_load, _trained), resolved, plugins)
+    return drive(kind_of(_load, _trained), resolved, plugins, control)

@@ -21,7 +21,7 @@ from rlhf_core.contracts import (
 from rlhf_core.data import load_pairs
 from rlhf_core.objective import ranking_loss
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Exportable, drive, generator_of, image_reader
+from rlhf_core.runs import Control, Exportable, drive, generator_of, image_reader
 
 from ..course import TrainedModel, Update, kind_of, renderer_of, scores_of
 from ..options import REWARD_MODEL
@@ -134,10 +134,15 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     )
 
 
-def run(resolved: ResolvedOptions[RmOptions], plugins: Plugins) -> RunResult:
+def run(
+    resolved: ResolvedOptions[RmOptions], plugins: Plugins, control: Control | None = None
+) -> RunResult:
     """Run a whole training of a reward model and return how it ended.
+
+    Args:
+        control: steers the run from outside; None: only signals can end it early.
 
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(_load, _trained, binding=("ranking",)), resolved, plugins)
+    return drive(kind_of(_load, _trained, binding=("ranking",)), resolved, plugins, control)

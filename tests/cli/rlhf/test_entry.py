@@ -1,0 +1,53 @@
+"""Commands that train by their names, in Python: found, listed, and refused with what there is."""
+
+from pathlib import Path
+
+import pytest
+
+import rlhf
+from rlhf.entry import Command
+from rlhf_cli.training import TrainingCommand
+from rlhf_core import ConfigError, UnknownComponent
+from rlhf_core.config import TRAIN
+
+
+def test_a_command_is_found_by_its_name_and_as_a_name_of_the_package():
+    assert rlhf.command("sft").name == rlhf.sft.name == "sft"
+    assert "supervised fine-tuning" in repr(rlhf.sft)
+    assert {"sft", "dpo", "rm", "prm", "distill", "train"} <= set(dir(rlhf))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sftt", "expected a command that trains .*dpo.*train.*Did you mean sft"),
+        ("eval", "got a command that does something else. Choose one of these"),
+        ("poems", "got a name that no installed plugin has .*install the plugin that has it"),
+    ],
+)
+def test_an_unknown_command_is_refused_with_those_that_there_are(name, said):
+    with pytest.raises(UnknownComponent, match=f"rlhf {name}: .*{said}"):
+        rlhf.command(name)
+    with pytest.raises(AttributeError, match=f"rlhf {name}: .*{said}"):
+        getattr(rlhf, name)
+
+
+def test_a_private_name_is_no_command():
+    with pytest.raises(AttributeError, match="module 'rlhf' has no attribute '_sft'"):
+        rlhf._sft  # noqa: B018
+
+
+def run_as_it_was(resolved, plugins):
+    raise AssertionError("nothing runs")
+
+
+def test_a_command_whose_runs_take_no_control_is_not_done_step_by_step(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    defaults = Path(rlhf.entry.COMMAND.defaults)
+    mine = TrainingCommand(options=TRAIN, defaults=defaults, run=f"{__name__}:run_as_it_was",
+                           describe="rlhf_core.loop.describe:describe")  # fmt: skip
+
+    with pytest.raises(ConfigError, match=r"run_as_it_was takes no 'control'\. Use train"):
+        Command(mine).start(model="model", data=[{"prompt": "a"}], reward=len)
