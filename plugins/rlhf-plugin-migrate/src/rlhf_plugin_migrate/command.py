@@ -18,7 +18,7 @@ from .document import MigrationReport, report_of
 from .migration import Migrate, Migration, migrated
 from .openrlhf import programs
 from .shell.launchers import launch_of, launches_of
-from .shell.script import Command, commands
+from .shell.script import ShellCommand, commands
 from .trl import scripts
 
 _STDIN = "-"
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
         ConfigError: a flag is wrong, or the input cannot be read or has no command of OpenRLHF.
     """
     own = parser().parse_args(list(arguments))
-    line, variables = Command(tuple(own.input), line=1), _variables(own.set)
+    line, variables = ShellCommand(tuple(own.input), line=1), _variables(own.set)
     if launch_of(line) is None and own.input[1:]:
         # Everything from the file's name on: flags may follow it.
         own = parser().parse_args([*own.input[1:], own.input[0]], own)
@@ -158,12 +158,12 @@ def main(arguments: Sequence[str]) -> int:
     return int(incomplete or any(report.refusal for report in reports))
 
 
-def _script(path: str, variables: dict[str, str]) -> list[Command]:
+def _script(path: str, variables: dict[str, str]) -> list[ShellCommand]:
     folder = Path.cwd() if path == _STDIN else Path(os.path.abspath(path)).parent
     return commands(_read(path), variables, folder)
 
 
-def _openrlhf_jobs(found: Sequence[Command], name: str, processes: int | None) -> Jobs:
+def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | None) -> Jobs:
     """Return the programs of OpenRLHF that commands start.
 
     Args:
@@ -191,7 +191,7 @@ def _openrlhf_jobs(found: Sequence[Command], name: str, processes: int | None) -
     return jobs
 
 
-def _remarks(found: Sequence[Command]) -> Iterator[str]:
+def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
     """Yield a line for flags that bash passes to nobody, and one that names all commands that are not OpenRLHF's."""
     others = [command for command in found if launch_of(command) is None]
     for command in others:

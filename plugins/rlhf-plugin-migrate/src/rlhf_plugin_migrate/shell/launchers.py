@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .script import Command
+from .script import ShellCommand
 
 _MODULE = re.compile(r"openrlhf\.cli\.(\w+)")
 _SECRETS = re.compile(r"(--runtime-env-json|[A-Za-z_]\w*)=.*", re.DOTALL)
@@ -39,7 +39,7 @@ class Launch:
     """Expansions that only the shell could work out."""
 
 
-def launch_of(command: Command) -> Launch | None:
+def launch_of(command: ShellCommand) -> Launch | None:
     """Return the start of OpenRLHF's program in a command, or None if there is none."""
     for index, word in enumerate(command.words):
         found = _MODULE.fullmatch(word) or _FILE.fullmatch(word)
@@ -75,6 +75,6 @@ def _processes(words: Sequence[str]) -> int | None:
     return counts["node"] * counts.get("nodes", 1) if "node" in counts else None
 
 
-def launches_of(commands: Sequence[Command]) -> list[Launch]:
+def launches_of(commands: Sequence[ShellCommand]) -> list[Launch]:
     """Return all starts of OpenRLHF's programs, in order."""
     return [launch for command in commands if (launch := launch_of(command))]

@@ -28,7 +28,7 @@ _MAX_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShellCommand:
     """One simple command."""
 
     words: tuple[str, ...]
@@ -50,7 +50,7 @@ class _Pending:
     here: str | None = None
 
 
-def commands(text: str, variables: Mapping[str, str], folder: Path) -> list[Command]:
+def commands(text: str, variables: Mapping[str, str], folder: Path) -> list[ShellCommand]:
     """Return the commands of a script in order, those of ``bash -c`` in place of it.
 
     Args:
@@ -88,7 +88,7 @@ class _Reader:
         self.command = _Pending(line=line)
         self.documents: list[tuple[str, bool]] = []
 
-    def read(self) -> Iterator[Command]:
+    def read(self) -> Iterator[ShellCommand]:
         while self.at < len(self.text):
             character = self._next()
             if character == "\n":
@@ -108,7 +108,7 @@ class _Reader:
         self._end_word()
         yield from self._end_command()
 
-    def _separate(self, character: str) -> Iterator[Command]:
+    def _separate(self, character: str) -> Iterator[ShellCommand]:
         if character == "(" and self.word is not None and self.word.endswith("="):
             self._array(self.word.rstrip("+="), appends=self.word.endswith("+="))
         elif character == "&" and self._peek() == ">":
@@ -239,7 +239,7 @@ class _Reader:
         self.shell.unresolved[written] = None
         return written
 
-    def _inner(self, text: str) -> Iterator[Command]:
+    def _inner(self, text: str) -> Iterator[ShellCommand]:
         if self.depth == _MAX_DEPTH:
             raise ConfigError(
                 f"line {self.line}: commands within commands, deeper than {_MAX_DEPTH}"
@@ -255,7 +255,7 @@ class _Reader:
             self.command.words.append(self.word)
         self.word = None
 
-    def _end_command(self) -> Iterator[Command]:
+    def _end_command(self) -> Iterator[ShellCommand]:
         done, self.command = self.command, _Pending(line=self.line)
         words = done.words
         assigned: list[str] = []
@@ -276,7 +276,7 @@ class _Reader:
             yield from self._inner(inner)
         else:
             left = (part for part in self.shell.unresolved if any(part in word for word in words))
-            yield Command(tuple(words), done.line, tuple(assigned), tuple(left))
+            yield ShellCommand(tuple(words), done.line, tuple(assigned), tuple(left))
 
     @staticmethod
     def _script_of(words: list[str]) -> str | None:
