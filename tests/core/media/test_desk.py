@@ -1,6 +1,8 @@
 """Images as users give them, in messages and beside them, as references."""
 
 import base64
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,69 @@ def test_an_image_may_be_given_in_many_forms(desk, tmp_path, value):
 def test_what_is_no_image_is_refused(desk, tmp_path, value, reason):
     with pytest.raises(MediaProblem, match=reason):
         desk.take(value, tmp_path)
+
+
+ANSWERS = {
+    "good": b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(CONTENT) + CONTENT,
+    "cut off": b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(CONTENT) + CONTENT[:90],
+    "gone": b"HTTP/1.0 404 Not Found\r\n\r\n",
+    "no HTTP": b"hello\r\n\r\n",
+    "nothing": b"",
+    "large": b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 5000,
+}
+
+
+@pytest.fixture
+def url_of():
+    """Serves one answer to one request, and returns the address."""
+    servers = []
+
+    def serve(answer: bytes) -> str:
+        server = socket.create_server(("127.0.0.1", 0))
+        servers.append(server)
+
+        def once() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        threading.Thread(target=once, daemon=True).start()
+        return f"http://127.0.0.1:{server.getsockname()[1]}/a.png"
+
+    yield serve
+    for server in servers:
+        server.close()
+
+
+def test_a_url_is_fetched_where_that_is_allowed(tmp_path, url_of):
+    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media"), allow_urls=True))
+
+    reference = desk.take({"image_url": {"url": url_of(ANSWERS["good"])}}, tmp_path)
+
+    assert desk.store.read(reference) == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("cut off", "image file is truncated"),
+        ("gone", "cannot be fetched: HTTP Error 404"),
+        ("no HTTP", "cannot be fetched: hello"),
+        ("nothing", "cannot be fetched: Remote end closed"),
+        ("large", r"--data\.max_image_bytes allows 4000"),
+    ],
+)
+def test_a_url_that_gives_no_image_is_refused(tmp_path, url_of, name, reason):
+    options = MediaOptions(limits=MediaLimits(max_bytes=4000), allow_urls=True)
+
+    with pytest.raises(MediaProblem, match=reason):
+        MediaDesk(options).take(url_of(ANSWERS[name]), tmp_path)
+
+
+def test_an_address_that_is_none_is_refused(tmp_path):
+    with pytest.raises(MediaProblem, match="cannot be fetched"):
+        MediaDesk(MediaOptions(allow_urls=True)).take("http://a b/c.png", tmp_path)
 
 
 def test_a_file_above_the_limit_is_not_read(tmp_path):

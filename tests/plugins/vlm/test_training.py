@@ -9,6 +9,7 @@ import torch
 from tests.plugins.vlm.vlm_material import LORA, in_tower, moved, plan_for, train_batch
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
+from rlhf_cli.main import main
 from rlhf_core.contracts import ValueObjective
 from rlhf_plugin_local.config import TorchBackendConfig
 
@@ -116,6 +117,27 @@ def test_a_saved_model_is_plain_and_gives_the_same(stage, batch, tmp_path):
     )
     assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == (
         AutoTokenizer.from_pretrained(stage.path).chat_template
+    )
+
+
+@pytest.mark.slow
+def test_a_saved_adapter_is_plain_and_can_be_merged(stage, batch, tmp_path):
+    """PEFT's folder beside its base, and the plain folder that ``rlhf merge`` makes of both, give what was trained."""
+    optimizer = replace(stage.spec.optimizer, options={"lr": 1.0})
+    backend = stage.backend(adapter=LORA, optimizer=optimizer)
+    before = backend.logprobs(batch)
+    backend.train_step(train_batch(batch), plan_for(batch))
+    adapter, merged = tmp_path / "adapter", tmp_path / "merged"
+
+    backend.export(adapter)
+    assert main(["merge", str(stage.path), str(adapter), str(merged)]) == 0
+
+    trained = backend.logprobs(batch)
+    assert np.abs(trained - before).max() > 1e-3
+    for folder in (adapter, merged):
+        np.testing.assert_allclose(stage.own_logprobs(batch, folder), trained, atol=1e-4)
+    assert type(AutoImageProcessor.from_pretrained(merged, backend="pil")) is type(
+        AutoImageProcessor.from_pretrained(stage.path, backend="pil")
     )
 
 

@@ -121,13 +121,14 @@ def _decoded(text: Any, limits: MediaLimits) -> bytes:
 
 
 def _fetched(url: str, limits: MediaLimits) -> bytes:
+    from http.client import HTTPException
     from urllib.error import URLError
     from urllib.request import urlopen
 
     try:
         with urlopen(url, timeout=_TIMEOUT_S) as answer:  # the scheme is one of _WEB
             content: bytes = answer.read(limits.max_bytes + 1)
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, HTTPException, OSError, ValueError) as error:
         raise MediaProblem("missing image", f"{url:.120} cannot be fetched: {error}") from error
     limits.check_bytes(len(content))
     return content

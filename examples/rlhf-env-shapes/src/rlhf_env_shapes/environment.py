@@ -115,7 +115,11 @@ class Shapes:
             distractors=config.distractors,
             held_out=held_out,
         )
-        row = {"key": key, "scene": scene.fields(), "question": draw.choice(config.questions)}
+        row: dict[str, Any] = {
+            "key": key,
+            "scene": scene.fields(),
+            "question": draw.choice(config.questions),
+        }
         if config.zoom_share < 1 and not held_out:
             row["in_gray"] = draw.random() < config.zoom_share
         return row

@@ -1,4 +1,5 @@
-"""Loading of the base of an adapter: a language model or a sequence classifier, in float32, its dtypes noted."""
+"""Loading of the base of an adapter: a language model, an image-text model or a sequence classifier, in float32, its
+dtypes noted."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSequenceClassification,
     PreTrainedModel,
 )
@@ -43,7 +45,7 @@ def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> B
     config = _config(base, trust_remote_code)
     refuse_quantized(base, config)
     options: dict[str, Any] = {"config": config}
-    kind = AutoModelForCausalLM
+    kind = AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
     if _is_classifier(folder, config):
         kind = AutoModelForSequenceClassification
         if labels := _labels(folder):
@@ -72,6 +74,11 @@ def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> B
         )
     dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}
     return BaseModel(model=model.float().eval(), dtypes=dtypes)
+
+
+def reads_images(config: Any) -> bool:
+    """Return whether a configuration is that of an image-text model."""
+    return getattr(config, "vision_config", None) is not None
 
 
 def _config(base: str, trust_remote_code: bool) -> Any:

@@ -6,16 +6,19 @@ import os
 import shutil
 from pathlib import Path
 
-from transformers import PreTrainedModel
+from transformers import AutoImageProcessor, PreTrainedModel
 
 from rlhf_core import ConfigError
 from rlhf_core.inference import remove, sync_folder, sync_tree
 from rlhf_torch.models.export import copy_tokenizer
 from rlhf_torch.models.quiet import no_progress_bars
 
+from .base_model import reads_images
+
 HEADS = ("value_head.safetensors",)
 """Files of heads beside a model, which are copied as they are."""
 _TOKENIZER = "tokenizer_config.json"
+_PROCESSOR = "preprocessor_config.json"
 
 
 def check_output(out: Path) -> None:
@@ -33,7 +36,8 @@ def write_merged(
 ) -> None:
     """Write model, tokenizer with chat template, generation config and heads; a kill leaves no half-written OUT.
 
-    The tokenizer is the adapter's where its folder has one, else the base's.
+    The tokenizer is the adapter's where its folder has one, else the base's; so is the image processor of a model that
+    reads images.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -46,6 +50,9 @@ def write_merged(
             model.save_pretrained(part)
         source = str(adapter) if (adapter / _TOKENIZER).is_file() else base
         copy_tokenizer(source, part, trust_remote_code=trust_remote_code)
+        if reads_images(model.config):
+            source = str(adapter) if (adapter / _PROCESSOR).is_file() else base
+            _copy_image_processor(source, part, trust_remote_code=trust_remote_code)
         for name in HEADS:
             if (adapter / name).is_file():
                 shutil.copyfile(adapter / name, part / name)
@@ -54,3 +61,10 @@ def write_merged(
         sync_folder(out.parent)
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written: {error.strerror or error}") from error
+
+
+def _copy_image_processor(source: str, folder: Path, *, trust_remote_code: bool) -> None:
+    processor = AutoImageProcessor.from_pretrained(
+        source, trust_remote_code=trust_remote_code, backend="pil"
+    )
+    processor.save_pretrained(folder)

@@ -1,0 +1,106 @@
+"""Processors, tokenizers and options that are another model's: named before anything is trained."""
+
+import json
+import shutil
+
+import pytest
+from transformers import Idefics3Config
+
+from rlhf_core import ConfigError
+from rlhf_core.testing.tiny_vision import GEMMA_SIDE, LLAVA_SIDE, PATCH, TILE
+from rlhf_plugin_vlm.config import VlmConfig
+from rlhf_plugin_vlm.model import ImageTextModel
+
+OTHER_SIDE = {"llava": LLAVA_SIDE, "gemma3": GEMMA_SIDE, "internvl": TILE}
+"""Sides of images that a family's model reads, where all have one size."""
+WORD = {
+    "qwen2_5_vl": "<|image_pad|>",
+    "qwen3_vl": "<|image_pad|>",
+    "llava": "<image>",
+    "gemma3": "<image_soft_token>",
+    "internvl": "<IMG_CONTEXT>",
+}
+"""A word that stands for images."""
+
+
+@pytest.fixture
+def copied(model_path, tmp_path):
+    """A copy of the model's small files, whose weights nobody reads."""
+    folder = tmp_path / "model"
+    shutil.copytree(model_path, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    return folder
+
+
+def changed(file, **values):
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def tokens_of(folder, **options):
+    return ImageTextModel(VlmConfig(**options)).image_tokens(str(folder), trust_remote_code=False)
+
+
+def test_the_models_own_files_are_read(copied):
+    assert tokens_of(copied).never_sampled
+
+
+def test_a_processor_of_another_model_is_refused(family, copied):
+    """One for the same kind of model, which makes other images than this model reads."""
+    side = OTHER_SIDE.get(family)
+    values = {"patch_size": PATCH + 2}
+    reason = f"has patch_size {PATCH + 2}, and the model {PATCH}"
+    if side is not None:
+        square = {"height": side + 8, "width": side + 8}
+        values = {"size": square, "crop_size": square} if family == "llava" else {"size": square}
+        reason = (
+            f"makes images of {side + 8} x {side + 8} pixels, and the model reads {side} x {side}"
+        )
+    changed(copied / "preprocessor_config.json", **values)
+
+    with pytest.raises(ConfigError, match=reason):
+        tokens_of(copied)
+
+
+def test_a_model_without_a_processor_is_refused(copied):
+    (copied / "preprocessor_config.json").unlink()
+
+    with pytest.raises(ConfigError, match="expected an image processor"):
+        tokens_of(copied)
+
+
+def test_a_tokenizer_of_another_model_is_refused(family, copied):
+    """Its words for images are other tokens than the model reads as images."""
+    file = copied / "tokenizer.json"
+    word = WORD[family]
+    words = json.loads(file.read_text())
+    shown = json.dumps(words, ensure_ascii=False)
+    file.write_text(shown.replace(json.dumps(word), json.dumps("<another>")))
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = copied / name
+        if path.is_file():
+            path.write_text(path.read_text().replace(json.dumps(word), json.dumps("<another>")))
+
+    with pytest.raises(ConfigError) as error:
+        tokens_of(copied)
+
+    assert f"its tokenizer has {word} as None" in str(error.value)
+
+
+@pytest.mark.parametrize("options", [{"min_pixels": 64}, {"max_pixels": 4096}])
+def test_limits_of_areas_are_for_families_that_see_them(family, copied, options):
+    if family in OTHER_SIDE:
+        with pytest.raises(
+            ConfigError, match=r"--model\.vlm\.max_pixels: .* sees all images at one size"
+        ):
+            tokens_of(copied, **options)
+    else:
+        tokens_of(copied, **options)
+
+
+def test_a_config_that_cannot_be_read_and_unknown_families_are_refused(copied):
+    Idefics3Config().save_pretrained(copied)
+    with pytest.raises(ConfigError, match="is of the family idefics3; expected one of gemma3"):
+        tokens_of(copied)
+
+    (copied / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json cannot be read"):
+        tokens_of(copied)
