@@ -141,6 +141,18 @@ def test_the_loss_of_sft_is_that_of_transformers(stage, conversations):
     assert outcome.metrics["loss/policy"].value() == pytest.approx(expected, abs=1e-5)
 
 
+def test_what_a_teacher_finds_most_probable_is_what_transformers_does(
+    stage, backend, conversations
+):
+    """``rlhf distill`` and losses that learn from a teacher ask for these."""
+    found = backend.top_tokens(conversations, 5)
+
+    expected = torch.cat(stage.own_distributions(conversations))
+    logprobs, tokens = expected.topk(5)
+    np.testing.assert_allclose(found.logprobs, logprobs.numpy(), atol=1e-5)
+    assert found.token_ids.tolist() == tokens.tolist()
+
+
 def test_the_loss_of_dpo_is_that_of_transformers(stage, pairs):
     assert answers_of(stage, pairs) == [
         "red<|im_end|>",

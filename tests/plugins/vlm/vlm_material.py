@@ -205,6 +205,13 @@ class Stage:
         model = AutoModelForImageTextToText.from_pretrained(path or self.path).eval()
         return np.concatenate([own_row(self, model, batch, row) for row in range(len(batch))])
 
+    def own_distributions(self, batch: TrajectoryColumns) -> list[torch.Tensor]:
+        """Log-probs (A, V) at the actions of each sequence, as ``own_logprobs``."""
+        from transformers import AutoModelForImageTextToText
+
+        model = AutoModelForImageTextToText.from_pretrained(self.path).eval()
+        return [own_distribution(self, model, batch, row) for row in range(len(batch))]
+
     def own_hidden(self, batch: TrajectoryColumns, path: Path) -> list[torch.Tensor]:
         """Last hidden states (T, D) of each sequence by Transformers' model below the output head."""
         from transformers import AutoModelForImageTextToText
@@ -220,16 +227,18 @@ def _hidden(stage: Stage, model, batch: TrajectoryColumns, row: int) -> torch.Te
 
 def own_row(stage: Stage, model, batch: TrajectoryColumns, row: int) -> np.ndarray:
     """Log-probs of a row's actions by a model of Transformers."""
-    family = stage.family
-    inputs = own_inputs(stage, batch, row)
+    actions = torch.from_numpy(batch.actions_of(row).astype(np.int64))
+    return own_distribution(stage, model, batch, row).gather(1, actions[:, None])[:, 0].numpy()
+
+
+def own_distribution(stage: Stage, model, batch: TrajectoryColumns, row: int) -> torch.Tensor:
+    """Log-probs (A, V) at a row's actions by a model of Transformers."""
     with torch.no_grad():
-        logits = model(**inputs).logits[0].float()
-    logits[:, list(family.tokens.never_sampled)] = -torch.inf
+        logits = model(**own_inputs(stage, batch, row)).logits[0].float()
+    logits[:, list(stage.family.tokens.never_sampled)] = -torch.inf
     columns = batch.tokens.read()
     mask = columns.action_mask[columns.token_offsets[row] : columns.token_offsets[row + 1]]
-    places = np.flatnonzero(mask)
-    logprobs = logits.log_softmax(-1)[places - 1, inputs["input_ids"][0, places]]
-    return logprobs.numpy()
+    return logits.log_softmax(-1)[np.flatnonzero(mask) - 1]
 
 
 def own_inputs(stage: Stage, batch: TrajectoryColumns, row: int) -> dict[str, torch.Tensor]:
