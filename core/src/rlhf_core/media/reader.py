@@ -59,5 +59,5 @@ def without_images(messages: Sequence[Message]) -> None:
         raise MediaProblem(
             "image for a text model",
             "the messages have an image, and the run's model reads text alone; choose what reads images with "
-            "--model.vision, or leave such rows out",
+            "--model.vision where the command has it, or leave such rows out",
         )

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3VLConfig
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
@@ -240,6 +240,13 @@ def test_a_window_of_all_layers_that_they_do_not_ask_for_is_refused(tmp_path, wi
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
 
     with pytest.raises(PluginError, match=f"asked for window None, and the config says {window}"):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def test_a_model_that_reads_images_is_named_where_it_is_taken_for_a_language_model(tmp_path):
+    Qwen3VLConfig().save_pretrained(tmp_path)
+
+    with pytest.raises(ConfigError, match=r"it reads images \(qwen3_vl\)\. .* set --model\.vision"):
         load_causal_lm(str(tmp_path), dtype="float32")
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_core import ConfigError, PluginError
 
@@ -196,6 +196,14 @@ def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigErro
         )
     if isinstance(error, OSError | SafetensorError):
         return ConfigError(f"model {path}: cannot be read: {first_line}")
+    # Transformers read the configuration, and has no language model for its kind.
+    if first_line.startswith("Unrecognized configuration class"):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        if getattr(config, "vision_config", None) is not None:
+            return ConfigError(
+                f"model {path}: expected a language model; it reads images ({config.model_type}). Where it is trained, "
+                "set --model.vision; commands without this option run models that read text alone."
+            )
     hint = (
         ""
         if trust_remote_code
