@@ -198,6 +198,23 @@ def test_on_policy_the_old_log_probs_are_the_policys_to_the_bit(built, batch, le
     assert not seen.old_logprobs.requires_grad
 
 
+def test_on_policy_a_correction_compares_the_old_log_probs_of_the_batch(
+    built, batch, leaves, part, plan, refs
+):
+    """Where they are the sampler's the weights are 1, whatever an adapter's dropout makes of the update's own."""
+    equal = np.full(6, -1.0, dtype=np.float32)
+    columns = {"old_logprobs": equal, "rollout_logprobs": equal, "advantages": np.ones(6, "f4")}
+    logprobs, entropies = leaves()
+
+    loss, _ = built(correction=refs.correction).rollouts(
+        *part(replace(batch, columns=columns), ALL, logprobs, entropies),
+        replace(plan, on_policy=True),
+    )
+    loss.backward()
+
+    assert logprobs.grad.tolist() == pytest.approx([-1 / 6] * 6)
+
+
 def test_a_loss_sees_what_the_batch_has_and_no_more(built, batch, leaves, part, plan, refs):
     columns = {name: batch.columns[name] for name in ("advantages", "old_logprobs")}
     batch = replace(batch, columns=columns)

@@ -16,6 +16,9 @@ from tests.plugins.torch.conftest import FAST_ADAM, make_batch, make_plan, make_
 
 from rlhf_core.contracts import ValueObjective
 from rlhf_core.testing.tiny import FAMILIES
+from rlhf_plugin_lora.dora import DoraOptions
+from rlhf_plugin_lora.lora import LoraOptions
+from rlhf_plugin_lora.qlora import QloraOptions
 
 
 def moved(backend, batch):
@@ -195,6 +198,13 @@ def test_dropout_is_on_in_updates_alone_and_follows_the_seed(start, spec_of, pla
     other = moved(start(replace(spec, seed=1)), batch)
     assert not torch.allclose(other[name], dropped[name], atol=1e-3)
     np.testing.assert_array_equal(backend.logprobs(rows), backend.logprobs(rows))
+
+
+@pytest.mark.parametrize("options", [LoraOptions, DoraOptions, QloraOptions])
+def test_with_dropout_the_old_log_probs_are_not_those_of_an_update(options):
+    """Else a correction, and the metrics of mismatch, would take what dropout does for the sampler's fault."""
+    assert "old_logprobs" in options(dropout=0.1).needed_by_options()
+    assert "old_logprobs" not in options().needed_by_options()
 
 
 def test_dropout_is_another_one_in_each_update_and_the_same_when_layers_are_recomputed(

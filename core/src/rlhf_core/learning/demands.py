@@ -51,7 +51,13 @@ class Demands:
 def demands_of(resolved: Resolved) -> Demands:
     """Return the demands of a configuration whose options have been checked against each other."""
     run = resolved.run
-    chosen = [selection for found in resolved.selections.values() for selection in found]
+    chosen = [
+        selection
+        for path, found in resolved.selections.items()
+        if path
+        != "critic.adapter"  # what an adapter needs concerns its own role, and these are the policy's
+        for selection in found
+    ]
     needs = frozenset().union(*(selection.needs for selection in chosen))
     loss = resolved.one("algo.loss.policy").registered.component
     old_from = old_logprobs_from(run, resolved.selections)

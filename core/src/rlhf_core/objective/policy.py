@@ -50,7 +50,7 @@ def policy_objective(
     policy = columns.grid.pad(scores.logprobs)  # (B, A)
     entropy = columns.grid.pad(scores.entropies)  # (B, A)
     old = policy.detach() if plan.on_policy else columns.padded("old_logprobs")
-    correction = _correction(components, old, columns)
+    correction = _correction(components, policy, columns, plan)
     inputs = _loss_inputs(
         components, _PolicyRows(policy, old, entropy), scores, columns, correction
     )
@@ -88,11 +88,21 @@ class _PolicyRows:
 
 
 def _correction(
-    components: PolicyComponents, old: Float[Tensor, "b a"], columns: ActionColumns
+    components: PolicyComponents,
+    policy: Float[Tensor, "b a"],
+    columns: ActionColumns,
+    plan: StepPlan,
 ) -> Correction | None:
-    """Return the weights between the sampler's policy and the old one, if the run corrects."""
+    """Return the weights between the sampler's policy and the old one, if the run corrects.
+
+    The old log-probs are those of the batch, also on-policy where it has them: under an adapter's dropout the update's
+    own are not what the sampler's are to be compared with.
+    """
     if components.correction is None:
         return None
+    old = columns.optional("old_logprobs") if plan.on_policy else columns.padded("old_logprobs")
+    if old is None:
+        old = policy.detach()
     rollout = columns.padded("rollout_logprobs")  # (B, A)
     return components.correction(old, rollout, columns.grid.mask)
 

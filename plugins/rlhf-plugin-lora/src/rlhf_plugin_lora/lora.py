@@ -30,7 +30,8 @@ class LoraOptions(LowRankOptions):
 
     def needed_by_options(self) -> frozenset[str]:
         """An engine that takes factors, if factors are what it gets."""
-        return frozenset({SERVES_ADAPTERS} if self.serve == "adapter" else ())
+        served = frozenset({SERVES_ADAPTERS} if self.serve == "adapter" else ())
+        return served | super().needed_by_options()
 
 
 def build(options: LoraOptions) -> PeftAdapter:

@@ -29,6 +29,10 @@ class LowRankOptions(Config):
         False, description="scale B A by alpha / sqrt(rank), which suits high ranks"
     )
 
+    def needed_by_options(self) -> frozenset[str]:
+        """With dropout the old log-probs, in a pass of their own: an update's are what dropout makes of them."""
+        return frozenset({"old_logprobs"} if self.dropout else ())
+
     @property
     def scaled_by(self) -> int:
         """The scaling's numerator."""
