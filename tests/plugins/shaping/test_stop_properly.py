@@ -49,9 +49,10 @@ def test_an_episode_is_truncated_if_one_of_its_sequences_is(Row, columns, info):
         Row(reward=1.0, sample=1),
     )
 
-    result, _ = shaped(batch, info, 0.0)
+    result, metrics = shaped(batch, info, 0.0)
 
     assert result.reward.tolist() == [0.0, 0.0, 1.0]
+    assert metrics["stop_properly/changed"].value() == 0.5  # of two samples one
 
 
 def test_what_was_not_truncated_stays_whatever_it_is():

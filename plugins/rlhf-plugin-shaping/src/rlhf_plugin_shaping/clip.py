@@ -7,9 +7,10 @@ from dataclasses import replace
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config
-from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
+from rlhf_core.contracts import Metrics, RolloutInfo, TrajectoryColumns
 from rlhf_core.lazy import np
 
+from .episodes import over_samples
 from .stateless import Stateless
 
 
@@ -41,8 +42,8 @@ class Clip(Stateless):
         total = batch.total_reward.astype(np.float64)  # (B,)
         excess = total - np.clip(total, self.config.low, self.config.high)
         metrics = {
-            "clip_reward/low": Metric(float((excess < 0).sum()), len(batch)),
-            "clip_reward/high": Metric(float((excess > 0).sum()), len(batch)),
+            "clip_reward/low": over_samples(excess < 0, batch.episode),
+            "clip_reward/high": over_samples(excess > 0, batch.episode),
         }
         return replace(batch, reward=(batch.reward - excess).astype(np.float32)), metrics
 

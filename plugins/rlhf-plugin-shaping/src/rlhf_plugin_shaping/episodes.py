@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.contracts import TrajectoryColumns
+from rlhf_core.contracts import Metric, TrajectoryColumns
 from rlhf_core.lazy import Bool, Float, Int, np, torch
 from rlhf_core.math import group_mean
 
@@ -33,3 +33,11 @@ def episode_means(
     """Return, at each row, the mean of ``values`` over the rows of its episode, in float64."""
     exact = torch.tensor(values, dtype=torch.float64)
     return group_mean(exact, torch.tensor(episode)).numpy()
+
+
+def over_samples(
+    values: Float[np.ndarray, " b"] | Bool[np.ndarray, " b"], episode: Int[np.ndarray, " b"]
+) -> Metric:
+    """Return the mean of ``values`` over samples as a metric: an episode counts once, with the mean of its rows."""
+    rows = np.bincount(episode)  # (E,)
+    return Metric(float((values / rows[episode]).sum()), len(rows))

@@ -8,10 +8,10 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_core import Component, Config
-from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
+from rlhf_core.contracts import Metrics, RolloutInfo, TrajectoryColumns
 from rlhf_core.lazy import Bool, Float, Int, np
 
-from .episodes import episode_lengths, episode_means
+from .episodes import episode_lengths, episode_means, over_samples
 from .stateless import Stateless
 
 
@@ -86,7 +86,7 @@ class LengthBonus(Stateless):
             bonus = config.per_token * lengths
         if config.only_correct:
             bonus = np.where(correct, bonus, 0.0)
-        metrics = {"length_bonus/mean": Metric(float(bonus.sum()), len(batch))}
+        metrics = {"length_bonus/mean": over_samples(bonus, batch.episode)}
         return replace(batch, reward=(batch.reward + bonus).astype(np.float32)), metrics
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, ConfigError
-from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
+from rlhf_core.contracts import Metrics, RolloutInfo, TrajectoryColumns
 from rlhf_core.lazy import Float, Int, np
 
-from .episodes import episode_lengths, longest_turns
+from .episodes import episode_lengths, longest_turns, over_samples
 from .stateless import Stateless
 
 
@@ -85,8 +85,8 @@ class Overlong(Stateless):
         lengths = episode_lengths(batch) if config.max_tokens else longest_turns(batch)
         penalty = overlong_penalty(lengths, limit=limit, buffer=buffer, factor=config.factor)
         metrics = {
-            "overlong/penalty": Metric(float(penalty.sum()), len(batch)),
-            "overlong/penalized": Metric(float((penalty > 0).sum()), len(batch)),
+            "overlong/penalty": over_samples(penalty, batch.episode),
+            "overlong/penalized": over_samples(penalty > 0, batch.episode),
         }
         return replace(batch, reward=(batch.reward - penalty).astype(np.float32)), metrics
 

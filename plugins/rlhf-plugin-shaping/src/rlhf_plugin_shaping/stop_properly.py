@@ -7,10 +7,10 @@ from dataclasses import replace
 from pydantic import Field
 
 from rlhf_core import Component, Config
-from rlhf_core.contracts import Metric, Metrics, RolloutInfo, TrajectoryColumns
+from rlhf_core.contracts import Metrics, RolloutInfo, TrajectoryColumns
 from rlhf_core.lazy import Bool, Float, np
 
-from .episodes import truncated_episodes
+from .episodes import over_samples, truncated_episodes
 from .stateless import Stateless
 
 
@@ -63,7 +63,7 @@ class StopProperly(Stateless):
                 batch.step_rewards, np.repeat(truncated, batch.num_steps), coef=kept_at_turns
             ).astype(np.float32),
         )
-        return shaped, {"stop_properly/changed": Metric(float(truncated.sum()), len(batch))}
+        return shaped, {"stop_properly/changed": over_samples(truncated, batch.episode)}
 
 
 COMPONENT = Component(
