@@ -3,11 +3,13 @@
 import itertools
 import json
 
+import numpy as np
 import pytest
 from tests.deadlines import HANG_S
 
-from rlhf_core import RolloutError
+from rlhf_core import Component, RolloutError
 from rlhf_core.batch.metric import Metric
+from rlhf_core.contracts import Trajectory, Turn
 from rlhf_core.durable.ledger import replay
 
 FILTERED = {"rollout": {"filters": ["drop_until"], "drop_until": {"until": 1}, "max_refills": 1}}
@@ -204,6 +206,41 @@ def test_an_adapted_kl_coefficient_is_reported_as_it_was_in_force_and_follows_th
     assert trainer.state.kl_coef == pytest.approx(0.55)  # at its target it stays
     requests = small_run.runtime.learner.requests
     assert [request.kl_coef for request in requests] == pytest.approx([0.5, 0.55])
+
+
+class TwoSegments:
+    """An executor whose episodes are two sequences each."""
+
+    async def run(self, task, samples, context):
+        return [
+            Trajectory(
+                uid=task.uid._replace(sample=sample, segment=segment),
+                token_ids=np.array([4, 5, 6], np.int32),
+                action_mask=np.array([False, True, True]),
+                rollout_logprobs=np.zeros(2, np.float32),
+                weight_version=np.zeros(2, np.int32),
+                turns=(Turn(start=1, end=3),),
+                is_final=segment == 1,
+            )
+            for sample in samples
+            for segment in (0, 1)
+        ]
+
+
+def test_episodes_of_several_sequences_move_an_adapted_kl_coefficient_as_those_of_one(small_run):
+    """4 episodes of 8 sequences, as above: 0.5 * (1 + 0.2 * 4 / 8) = 0.55."""
+    small_run.with_component(
+        "rlhf_rollout_executors", Component(name="cut", factory=lambda config: TwoSegments())
+    )
+    changes = {
+        "algo": {"kl": {**KL["algo"]["kl"], "target": 0.1, "horizon": 8}},
+        "rollout": {"executor": "cut"},
+    }
+
+    _, trainer = small_run.steps(changes, prepare=measured({"kl/ref": 0.2}))
+
+    assert len(small_run.runtime.learner.requests[0].batch) == 8
+    assert trainer.state.kl_coef == pytest.approx(0.55)
 
 
 def test_a_fixed_kl_coefficient_stays(small_run):

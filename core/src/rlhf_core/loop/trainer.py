@@ -149,7 +149,7 @@ class Trainer:
                 self.state.kl_coef,
                 values["kl/ref"],
                 target=kl.target,
-                num_samples=len(batch),
+                num_samples=int(batch.episode.max()) + 1,
                 horizon=kl.horizon,
             )
 

@@ -122,7 +122,7 @@ def adapted_kl_coef(
         coef: the coefficient in force, positive.
         kl: mean KL of the step, in the unit of ``target`` (nats per token in this framework).
         target: KL to keep, positive.
-        num_samples: number of sequences of the step.
+        num_samples: number of sequences of the step, an episode of several counted once.
         horizon: number of sequences over which the coefficient can change by about a factor e^0.2 = 1.22.
 
     Raises:
