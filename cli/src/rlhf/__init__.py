@@ -15,14 +15,23 @@ installed plugins have. Importing this package imports no torch.
 from rlhf_core import UnknownComponent
 
 from .callbacks import DoneStep
-from .entry import Command, command, command_names, describe, start, train
+from .entry import CallableCommand, command, command_names, describe, start, train
 from .result import TrainingResult
 from .run import Run
 
-__all__ = ["Command", "DoneStep", "Run", "TrainingResult", "command", "describe", "start", "train"]
+__all__ = [
+    "CallableCommand",
+    "DoneStep",
+    "Run",
+    "TrainingResult",
+    "command",
+    "describe",
+    "start",
+    "train",
+]
 
 
-def __getattr__(name: str) -> Command:
+def __getattr__(name: str) -> CallableCommand:
     """Return the command that trains of this name; ``command`` finds also those that are called like something here."""
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -63,7 +63,7 @@ def train(
         RLHFError: an option is wrong, or the run could not start or failed. Results so far are in the run folder,
             and ``resume="auto"`` goes on from the newest checkpoint.
     """
-    return Command(COMMAND).train(config, callbacks=callbacks, **options)
+    return CallableCommand(COMMAND).train(config, callbacks=callbacks, **options)
 
 
 def start(
@@ -82,7 +82,7 @@ def start(
 
     Nothing is built before the first step. Leaving the context ends the run and saves what is not saved.
     """
-    return Command(COMMAND).start(config, callbacks=callbacks, **options)
+    return CallableCommand(COMMAND).start(config, callbacks=callbacks, **options)
 
 
 def describe(config: Given | Sequence[Given] | None = None, /, **options: Any) -> str:
@@ -91,10 +91,10 @@ def describe(config: Given | Sequence[Given] | None = None, /, **options: Any) -
     Raises:
         RLHFError: an option is wrong.
     """
-    return Command(COMMAND).describe(config, **options)
+    return CallableCommand(COMMAND).describe(config, **options)
 
 
-class Command:
+class CallableCommand:
     """One command that trains, as Python functions: ``rlhf.command("sft").train(...)`` is ``rlhf sft ...``.
 
     Calling it is ``train``. The guarantees are those of ``rlhf.train``: the same options give the same weights, to the
@@ -170,13 +170,13 @@ class Command:
         return "\n".join(lines)
 
 
-def command(name: str) -> Command:
+def command(name: str) -> CallableCommand:
     """Return a command that trains by its name: ``rlhf.command("sft")``. ``rlhf.sft`` is the same.
 
     Raises:
         UnknownComponent: no installed plugin has a command of that name that trains; the message lists those there are.
     """
-    return Command(training_command(name, load()))
+    return CallableCommand(training_command(name, load()))
 
 
 def command_names() -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import rlhf
-from rlhf.entry import Command
+from rlhf.entry import CallableCommand
 from rlhf_cli.training import TrainingCommand
 from rlhf_core import ConfigError, UnknownComponent
 from rlhf_core.config import TRAIN
@@ -50,4 +50,4 @@ def test_a_command_whose_runs_take_no_control_is_not_done_step_by_step(tmp_path,
                            describe="rlhf_core.loop.describe:describe")  # fmt: skip
 
     with pytest.raises(ConfigError, match=r"run_as_it_was takes no 'control'\. Use train"):
-        Command(mine).start(model="model", data=[{"prompt": "a"}], reward=len)
+        CallableCommand(mine).start(model="model", data=[{"prompt": "a"}], reward=len)
