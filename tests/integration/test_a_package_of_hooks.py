@@ -1,5 +1,5 @@
-"""A package outside of this repository decides prompts, rows, learning rates, the KL, a metric and the end: it trains,
-dies and resumes."""
+"""A package outside of this repository decides prompts, rows, rewards of tokens, learning rates, the KL, a metric and
+the end: it trains, dies and resumes."""
 
 import json
 import os
@@ -30,14 +30,14 @@ packages = ["src/rlhf_plugin_outside"]
 """
 
 MODULE = '''
-"""A curriculum, rows without an end, a learning rate in stairs, and a KL that forgives what is near."""
+"""A curriculum, endless rows, rewards of steps, a learning rate in stairs, and a KL that forgives what is near."""
 
 from itertools import count
 
 from pydantic import Field
 from rlhf_core import Component, Config, hookimpl
 from rlhf_core.contracts import (
-    DrawRequest, EndRun, Observer, PromptResult, PromptSet, SchedulePoint
+    DrawRequest, EndRun, Observer, PromptResult, PromptSet, RewardResult, SchedulePoint
 )
 
 
@@ -81,6 +81,26 @@ class Numbers:
 
     def where(self, number):
         return f"number {number}"
+
+
+class StepsConfig(Config):
+    worth: float = Field(0.25, ge=0.0, description="reward of the best token")
+
+
+class Steps:
+    """Gives each token of the policy its part of the reward, by its id."""
+
+    def __init__(self, config: StepsConfig):
+        self.config = config
+
+    async def score(self, requests):
+        return [self.of(request) for request in requests]
+
+    def of(self, request):
+        pairs = zip(request.token_ids, request.action_mask, strict=True)
+        written = [int(token) for token, is_action in pairs if is_action]
+        parts = [(at, self.config.worth * (token % 3)) for at, token in enumerate(written)]
+        return RewardResult.at_steps(parts)
 
 
 class StairsConfig(Config):
@@ -145,6 +165,14 @@ class NineEvents(Observer):
 
 
 @hookimpl
+def rlhf_rewards():
+    return [
+        Component(name="steps", factory=Steps, config=StepsConfig, summary="by single tokens",
+                  needs={"credits_tokens"})
+    ]
+
+
+@hookimpl
 def rlhf_observers():
     return [Component(name="nine_events", factory=NineEvents, summary="ends after nine events")]
 
@@ -188,7 +216,11 @@ batch_size = 4
 n_samples_per_prompt = 2
 max_new_tokens = 4
 [reward]
-use = ["reward.py:score"]
+use = ["reward.py:score", "steps"]
+[reward.steps]
+worth = 0.5
+[algo.advantage]
+estimator = "reinforce"
 [actor]
 lr_schedule = "stairs"
 warmup_ratio = 0.2
@@ -268,7 +300,15 @@ def python(*words, cwd=None, code=0, **environment):
 def test_its_components_keep_the_promises_of_their_kinds(package):
     shown = python("-m", "rlhf_cli.main", "check", "rlhf-plugin-outside", PYTHONPATH=package)
 
-    for component in ("half_solved", "numbers", "stairs", "forgiving", "ones", "nine_events"):
+    for component in (
+        "half_solved",
+        "numbers",
+        "steps",
+        "stairs",
+        "forgiving",
+        "ones",
+        "nine_events",
+    ):
         assert component in shown
     assert "FAILED" not in shown
 
@@ -292,6 +332,10 @@ def test_a_run_with_its_components_is_killed_and_resumes_to_the_same_weights(pac
     assert weights_digest(killed) == weights_digest(whole)
     played = [(run / "eval_samples.jsonl").read_text() for run in (whole, killed)]
     assert played[0] == played[1]
+    sampled = [(run / "samples.jsonl").read_text() for run in (whole, killed)]
+    assert sampled[0] == sampled[1]
+    parts = [json.loads(line)["step_rewards"] for line in sampled[0].splitlines()]
+    assert any(len([part for _, part in steps if part]) > 1 for steps in parts), "within an answer"
     ones = [line["eval"] for line in metrics_without_times(whole) if "eval" in line]
     assert [0.0 <= values["eval/held/T1/ones"] <= 1.0 for values in ones] == [True] * 3
     balance = replay(killed / "ledger.jsonl")
