@@ -144,6 +144,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 
 OWN_TESTS = {
     "vllm:vllm",
+    "ray:ray",
     "deepspeed:deepspeed",
     "loggers:wandb",
     "loggers:trackio",
@@ -153,7 +154,7 @@ OWN_TESTS = {
     "bridge_openenv:openenv",
 }
 """They start processes, write outside of a run's folder, or are nothing without options. Tests of them:
-tests/plugins/vllm/test_contract.py, tests/plugins/loggers/test_contract.py, tests/plugins/deepspeed,
+test_contract.py in tests/plugins/vllm, tests/plugins/ray and tests/plugins/loggers, and tests/plugins/deepspeed,
 tests/plugins/tools and tests/contrib/bridges."""
 
 

@@ -1,15 +1,18 @@
 """Runtimes and vision models that break one promise each, and what catches them."""
 
 import asyncio
+import subprocess
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
-from rlhf_core import Component, ConfigError
+from rlhf_core import Component, ConfigError, DataError, RLHFError
 from rlhf_core.capabilities import IN_PROCESS
 from rlhf_core.contracts import Placement
 from rlhf_core.media import MediaRef
-from rlhf_core.testing.conformance import run_checks
+from rlhf_core.testing.conformance import applying, checks_of, run_checks, subject
+from rlhf_core.testing.conformance.kinds.placing import any_runtime
 
 
 class Handle:
@@ -58,7 +61,8 @@ class Right:
         return engine
 
     async def close(self):
-        for part in self.parts:
+        parts, self.parts = self.parts, []
+        for part in parts:
             closing = part.close()
             if asyncio.iscoroutine(closing):
                 await closing
@@ -154,12 +158,208 @@ def caught_by(hook, factory, **described):
     ],
 )
 def test_a_broken_runtime_is_caught(runtime, check):
-    assert check in caught_by("rlhf_runtimes", runtime, provides={IN_PROCESS})
+    checks = {one.name: one for one in checks_of("rlhf_runtimes")}
+    tried = Component(name="tried", factory=lambda config: runtime(), provides={IN_PROCESS})
+
+    with pytest.raises(AssertionError):
+        checks[check](subject(tried))
 
 
-def test_a_right_runtime_passes_and_one_with_processes_of_its_own_is_not_asked():
+def test_a_right_runtime_passes(here):
     assert caught_by("rlhf_runtimes", Right, provides={IN_PROCESS}) == set()
-    assert run_checks("rlhf_runtimes", Component(name="far", factory=Right)) == []
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder for the files by which roles speak; and no patience, since nothing takes long here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(any_runtime, "PATIENCE_S", 0.3)
+
+
+class Crossed(Handle):
+    """Answers of calls under way are dealt out from the last one on."""
+
+    waiting = ()
+
+    async def logprobs(self, batch):
+        Crossed.waiting = (*Crossed.waiting, self.backend.logprobs(batch))
+        await asyncio.sleep(0.01)
+        *Crossed.waiting, last = Crossed.waiting
+        return last
+
+
+class Renaming(Handle):
+    """Every error is one of the runtime's own, in its own words."""
+
+    def __getattr__(self, name):
+        async def call(*arguments, **named):
+            try:
+                return getattr(self.backend, name)(*arguments, **named)
+            except Exception:
+                raise RuntimeError("something failed in a role") from None
+
+        return call
+
+
+class OneAtATime(Handle):
+    """What a call that was cancelled still computes is the answer of the next."""
+
+    late = None
+
+    def __getattr__(self, name):
+        async def call(*arguments, **named):
+            work = asyncio.ensure_future(
+                asyncio.to_thread(getattr(self.backend, name), *arguments, **named)
+            )
+            before, self.late = self.late, None
+            try:
+                return await asyncio.shield(before or work)
+            except asyncio.CancelledError:
+                self.late = work
+                raise
+
+        return call
+
+
+class Mixed(Right):
+    handle = Crossed
+
+
+class Nameless(Right):
+    handle = Renaming
+
+
+class Belated(Right):
+    handle = OneAtATime
+
+
+class ClosesAgain(Right):
+    """Closes its parts as often as it is asked."""
+
+    async def close(self):
+        parts = list(self.parts)
+        await super().close()
+        self.parts = parts
+
+
+class LeavesATask(Right):
+    """Something goes on after its end."""
+
+    async def start(self, spec, plugins):
+        self.task = asyncio.ensure_future(asyncio.sleep(60))
+        return await super().start(spec, plugins)
+
+
+class LeavesAProcess(Right):
+    """A process of a role outlives the run."""
+
+    async def start(self, spec, plugins):
+        placement = await super().start(spec, plugins)
+        folder = Path(spec.roles["policy"].model_path)
+        self.process = subprocess.Popen(["sleep", "60"])
+        (folder / f"policy.pid-{self.process.pid}").touch()
+        return placement
+
+
+class QuietStart(Right):
+    """A start that failed looks like another error."""
+
+    async def start(self, spec, plugins):
+        try:
+            return await super().start(spec, plugins)
+        except DataError as error:
+            raise RuntimeError("could not start") from error
+
+
+@pytest.mark.parametrize(
+    ("runtime", "check"),
+    [
+        (Mixed, "check_calls_under_way_get_their_own_answers"),
+        (Nameless, "check_an_exception_of_a_role_keeps_its_name"),
+        (HoldsTheLoop, "check_roles_leave_the_loop_free"),
+        (Belated, "check_a_cancelled_call_leaves_nothing"),
+        (LeavesATask, "check_nothing_is_left_behind"),
+        (LeavesAProcess, "check_nothing_is_left_behind"),
+        (QuietStart, "check_nothing_is_left_behind"),
+        (ClosesAgain, "check_nothing_is_left_behind"),
+    ],
+)
+def test_a_broken_runtime_of_any_kind_is_caught(here, runtime, check):
+    checks = {one.name: one for one in any_runtime.CHECKS}
+    made = []
+
+    def make(config):
+        made.append(runtime())
+        return made[-1]
+
+    tried = subject(Component(name="tried", factory=make, provides={IN_PROCESS}))
+    try:
+        with pytest.raises(AssertionError):
+            checks[check](tried)
+    finally:
+        for one in made:
+            if process := getattr(one, "process", None):
+                process.kill()
+                process.wait()
+
+
+def test_a_killed_role_that_hangs_is_caught_and_one_that_is_reported_passes(here, monkeypatch):
+    monkeypatch.setattr(any_runtime, "PATIENCE_S", 20.0)
+    far = Component(name="far", factory=lambda config: Far())
+    checks = {one.name: one for one in any_runtime.CHECKS}
+    assert "check_a_killed_process_is_reported" in {
+        one.name for one in applying("rlhf_runtimes", subject(far))
+    }
+
+    checks["check_a_killed_process_is_reported"](subject(far))
+
+    hanging = Component(name="far", factory=lambda config: Far(reports=False))
+    monkeypatch.setattr(any_runtime, "PATIENCE_S", 5.0)
+    with pytest.raises(AssertionError, match="a call of a dead role hung for 5 s"):
+        checks["check_a_killed_process_is_reported"](subject(hanging))
+
+
+class Far(Right):
+    """Its roles are processes that do nothing but live; the runtime answers for them."""
+
+    def __init__(self, *, reports=True):
+        super().__init__()
+        self.reports = reports
+        self.processes = []
+
+    async def start(self, spec, plugins):
+        roles = {}
+        for name, role in spec.roles.items():
+            process = await asyncio.create_subprocess_exec("sleep", "60")
+            self.processes.append(process)
+            folder = Path(role.model_path)
+            (folder / f"{name}.pid-{process.pid}").touch()
+            roles[name] = FarHandle(name, folder, process, self.reports)
+        return Placement(roles=roles, engine=None)
+
+    async def close(self):
+        processes, self.processes = self.processes, []
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+class FarHandle:
+    """Every call waits for the end of the role's process."""
+
+    def __init__(self, name, folder, process, reports):
+        self.name, self.folder, self.process, self.reports = name, folder, process, reports
+
+    def __getattr__(self, name):
+        async def call(*arguments, **named):
+            (self.folder / f"{self.name}.began").touch()
+            await self.process.wait()
+            if not self.reports:
+                await asyncio.Event().wait()
+            raise RLHFError(f"{self.name} died during {name}")
+
+        return call
 
 
 @dataclass

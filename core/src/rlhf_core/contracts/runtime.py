@@ -246,5 +246,5 @@ class Runtime(Protocol):
         ...
 
     async def close(self) -> None:
-        """Take everything down; called once, also after a failed ``start``."""
+        """Take everything down, also after a failed ``start``. To close again does nothing."""
         ...

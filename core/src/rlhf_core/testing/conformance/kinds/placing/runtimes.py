@@ -1,7 +1,7 @@
 """Checks of runtimes (``contracts.Runtime``) that build everything in the process that started the run.
 
 They have such a runtime build roles and an engine that write down what is asked of them. A runtime with processes of
-its own builds its parts there, by their names, so that none of these checks applies to it.
+its own builds its parts there, by their names; to it, and to all others, ``any_runtime`` applies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .....contracts.backend import RoleSpec
 from .....contracts.engine import EngineSpec
 from .....contracts.runtime import Placement, RuntimeSpec
 from ...subject import Check, Subject
+from . import any_runtime
 
 _BACKEND = ComponentRef(kind="rlhf_train_backends", name="checked:backend")
 _ENGINE = ComponentRef(kind="rlhf_engines", name="checked:engine")
@@ -278,7 +279,7 @@ def _in_process(subject: Subject) -> bool:
     return IN_PROCESS in subject.provides
 
 
-CHECKS = tuple(
+CHECKS = any_runtime.CHECKS + tuple(
     Check(check, _in_process)
     for check in (
         check_each_role_is_built_once,
