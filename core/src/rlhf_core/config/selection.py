@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import code_reference
 from ..capabilities import WRAPS_CODE
-from ..component import Registered
+from ..component import Component, Registered
 from ..contracts.engine import Accelerator, ChoiceSetting
 from ..errors import ConfigError, PluginError, RLHFError
 from ..plugins import Plugins
@@ -228,9 +228,18 @@ def _setting(
         accelerators=visible,
         components=components,
         provides=frozenset[str]().union(*(c.registered.component.provides for c in others)),
+        needs=frozenset[str]().union(*(_default_needs(c.registered.component) for c in others)),
         options=written,
         model=model_config(written.get("model.path", "")) if visible else {},
     )
+
+
+def _default_needs(component: Component[Any]) -> frozenset[str]:
+    """Return what a component needs with the defaults of its options, as far as it has any without a value to write."""
+    fields = component.config.model_fields.values()
+    if any(info.is_required() for info in fields):
+        return component.needs
+    return component.needs | component.config().needed_by_options()
 
 
 def written_names(slot: Selector, layers: Sequence[Layer]) -> Iterator[str]:

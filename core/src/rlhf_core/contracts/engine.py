@@ -289,6 +289,8 @@ class ChoiceSetting:
     """Selector -> qualified names of what the run has chosen there; no entry: the command has no such selector."""
     provides: frozenset[str]
     """Capabilities that these components provide."""
+    needs: frozenset[str] = frozenset()
+    """Capabilities that these components need with the defaults of their options."""
     options: Mapping[str, str]
     """Options as they are written, by path; what nobody wrote has no entry."""
     model: Mapping[str, Any]

@@ -16,6 +16,7 @@ SMALL = {
     "intermediate_size": 8960, "vocab_size": 151936, "tie_word_embeddings": True,
 }  # fmt: skip
 LARGE = {**SMALL, "hidden_size": 3584, "intermediate_size": 18944, "tie_word_embeddings": False}
+LORA = ("--actor.adapter", "lora")
 ON_GPU = "it was measured as the fastest"
 
 
@@ -47,8 +48,14 @@ def chosen(tmp_path, monkeypatch):
         (SMALL, 0, ("--runtime", "ray"), "local:embedded", "on CPUs"),
         (SMALL, 1, ("--rollout.max_staleness", "1"), "vllm:vllm", "beside training"),
         (SMALL, 1, ("--backend.torch.device", "cpu"), "local:embedded", "device is cpu"),
-        (SMALL, 1, ("--actor.adapter", "lora"), "vllm:vllm", "with an adapter"),
-        (SMALL, 0, ("--actor.adapter", "lora"), "local:embedded", "on CPUs"),
+        (SMALL, 1, (*LORA, "--model.dtype", "bfloat16"), "vllm:vllm", "with an adapter"),
+        (SMALL, 1, (*LORA, "--actor.lora.serve", "merged"), "vllm:vllm", "with an adapter"),
+        (SMALL, 1, ("--actor.adapter", "dora"), "vllm:vllm", "with an adapter"),
+        (SMALL, 1, LORA, "local:embedded", "not vllm: on a GPU it serves adapters in 16 bits only"),
+        (SMALL, 1, ("--backend.torch.compute_dtype", "float32"), "vllm:vllm", "in bfloat16"),
+        ({**SMALL, "head_dim": "64"}, 1, (), "vllm:vllm", "or does not say it"),
+        ({"text_config": None}, 1, (), "vllm:vllm", "or does not say it"),
+        (SMALL, 0, LORA, "local:embedded", "on CPUs"),
         (SMALL, 1, ("--model.vision", "vlm"), "vllm:vllm", "reads images"),
         (SMALL, 1, ("--engine", "vllm"), "vllm:vllm", ""),
         (LARGE, 1, ("--engine", "embedded"), "local:embedded", ""),

@@ -32,19 +32,23 @@ def parameters(config: Mapping[str, Any]) -> float | None:
     Matrices alone: L (2 D H d + 2 D K d + 3 E D I) + n V D, with H heads and K key-value heads of size d, E experts of
     width I, and n = 1 for tied heads, else 2.
     """
-    text = config.get("text_config", config)
-    sizes = [
+    text: Mapping[str, Any] = config.get("text_config") or config
+    sizes: list[Any] = [
         text.get(key)
         for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     ]
-    experts = text.get("num_experts", text.get("num_local_experts", 1)) or 1
+    experts = text.get("num_experts") or text.get("num_local_experts") or 1
     dense = text.get("intermediate_size")
-    width = text.get("moe_intermediate_size", dense) if experts > 1 else dense
-    if not all(isinstance(size, int) and size > 0 for size in (*sizes, experts, width)):
+    width: Any = dense if experts == 1 else text.get("moe_intermediate_size", dense)
+    heads = sizes[2]
+    pairs: Any = text.get("num_key_value_heads") or heads
+    given: Any = text.get("head_dim")
+    # A head that is not given has the width of its share of the hidden state.
+    stated = (*sizes, experts, width, pairs, *([given] if given else []))
+    if not all(isinstance(number, int) and number > 0 for number in stated):
         return None
     hidden, layers, heads, vocabulary = sizes
-    size = text.get("head_dim") or hidden // heads
-    pairs = text.get("num_key_value_heads") or heads
+    size = given or hidden // heads
     layer = 2 * hidden * size * (heads + pairs) + 3 * experts * hidden * width
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
     return float(layers * layer + (1 if tied else 2) * vocabulary * hidden)
@@ -58,6 +62,8 @@ def _unmeasured(setting: ChoiceSetting) -> str | None:
         return "several of it share one process and its GPU"
     if setting.options.get("engine.embedded.decode") == "stepwise":
         return "engine.embedded.decode is stepwise, which is slow on a GPU"
+    if setting.options.get("backend.torch.compute_dtype") == "float32":
+        return "backend.torch.compute_dtype is float32, and it was measured in bfloat16"
     if setting.options.get("rollout.max_staleness", "0") != "0":
         return "rollout.max_staleness asks for generation beside training, which was not measured on one GPU"
     if setting.components.get("actor.adapter"):
@@ -68,7 +74,7 @@ def _unmeasured(setting: ChoiceSetting) -> str | None:
         return "with environments, whose turns have long histories, it was not measured"
     count = parameters(setting.model)
     if count is None:
-        return "the model's size is unknown, as its config.json is not on this machine"
+        return "the model's size is unknown: its config.json is not on this machine, or does not say it"
     if count > LARGEST_MEASURED:
         return f"with {count / 1e9:.1f} billion parameters it was not measured"
     return None

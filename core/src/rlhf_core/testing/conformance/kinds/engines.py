@@ -18,6 +18,7 @@ from ....errors import RolloutError
 from ..comparing import assert_equal
 from ..subject import HANGS_AFTER_S, Check, Subject
 from ..tiny_policy import PlainModel, tiny_model
+from .placing import suits
 
 PROMPTS = ((5, 9, 12), (7,), (30, 31, 32, 33, 34, 35, 36), (5, 9, 12, 40))
 SEEDS = (11, 2**63 + 5, 3)
@@ -194,14 +195,12 @@ def _plain_logprobs(
     return logprobs.gather(1, torch.from_numpy(row.token_ids.astype(np.int64))[:, None])[:, 0]
 
 
-CHECKS = tuple(
-    Check(run)
-    for run in (
-        check_a_seed_decides_its_tokens,
-        check_logprobs_equal_a_plain_forward,
-        check_zero_temperature_takes_the_best,
-        check_stops_are_right,
-        check_versions_are_recorded,
-        check_what_cannot_be_served_is_refused,
-    )
+CHECKS = (
+    suits.CHECK,
+    Check(check_a_seed_decides_its_tokens),
+    Check(check_logprobs_equal_a_plain_forward),
+    Check(check_zero_temperature_takes_the_best),
+    Check(check_stops_are_right),
+    Check(check_versions_are_recorded),
+    Check(check_what_cannot_be_served_is_refused),
 )
