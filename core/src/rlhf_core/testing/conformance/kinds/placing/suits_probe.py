@@ -30,7 +30,7 @@ _KNOWN: Mapping[str, Any] = {
     "torch_dtype": "bfloat16",
 }
 _H100 = Accelerator(name="NVIDIA H100", memory_gib=80.0)
-_SELECTED = {"runtime.name": ("local:local",), "backend.name": ("local:torch",)}
+_SELECTED = {"runtime.name": ("any:one_process",), "backend.name": ("any:on_gpu",)}
 
 
 def _setting(
