@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from rlhf_core.testing.conformance.kinds.placing import any_runtime, runtimes
+
 RIGHT = """
 from rlhf_core.contracts import TokenLoss
 
@@ -130,7 +132,11 @@ def test_a_component_is_never_both_failed_and_not_checked(rlhf, tmp_path, monkey
     ]
 
 
-def test_a_component_to_which_no_check_applies_is_not_checked_and_that_is_said(rlhf, tmp_path):
+def test_a_component_to_which_no_check_applies_is_not_checked_and_that_is_said(
+    rlhf, tmp_path, monkeypatch
+):
+    for_others = [check for check in runtimes.CHECKS if check not in any_runtime.CHECKS]
+    monkeypatch.setattr(runtimes, "CHECKS", for_others)
     (tmp_path / "far.py").write_text("class Far:\n    pass\n")
 
     code, out, _ = rlhf("check", str(tmp_path / "far.py:Far"), "--kind", "runtime", "--json")
