@@ -3,30 +3,15 @@
 import asyncio
 import random
 from collections import Counter
-from contextlib import closing
 
 import numpy as np
 import pytest
-from tests.deadlines import HANG_S
+from tests.chaos import PROMPTS, SAMPLES, STEPS, play
 
-from rlhf_core.contracts import (
-    Observation,
-    RolloutContext,
-    SamplingParams,
-    StepResult,
-    Task,
-    Uid,
-)
-from rlhf_core.durable.ledger import Ledger, replay
-from rlhf_core.rng import seed_of
-from rlhf_core.rollouts.cursor import Cursor
-from rlhf_core.rollouts.episodes import EpisodeRunner
-from rlhf_core.rollouts.source import RolloutSource
-from rlhf_core.testing.fakes import FakeEngine, FakeRenderer
+from rlhf_core.contracts import Observation, StepResult
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
 
-PROMPTS, SAMPLES, STEPS = 50, 8, 5
 MODES = (
     "well",
     "well",
@@ -39,17 +24,6 @@ MODES = (
     "cannot close",
     "unmade",
 )
-
-
-class Tasks:
-    def __len__(self):
-        return PROMPTS * STEPS
-
-    def order(self, epoch, seed):
-        return np.arange(len(self))
-
-    def task(self, index, epoch):
-        return Task(uid=Uid(epoch, index), prompt_ids=(5, 6), row={})
 
 
 class Chaotic:
@@ -100,50 +74,21 @@ class Chaotic:
             raise OSError("busy")
 
 
-async def play(policy, ledger, environment):
-    """Five steps of fifty prompts; the batches."""
-    numbers = iter(range(10**6))
-    engine = FakeEngine(mean_length=4)
-    episodes = EpisodeRunner(
-        executor=MultiTurn(MultiTurnConfig(on_error=policy, environment_timeout_s=0.5)),
-        context=RolloutContext(
-            engine=engine,
-            renderer=FakeRenderer(),
-            sampling=SamplingParams(max_new_tokens=8),
-            max_length=200,
-            seed=lambda sample, turn: 0,
-            environment=lambda task: environment(next(numbers)),
-        ),
-        seed_of=lambda task, sample, turn: seed_of(0, "sample", task.uid.prompt, sample, turn),
-        score=None,
-        samples_per_prompt=SAMPLES,
-    )
-    source, cursor = RolloutSource(episodes), Cursor(Tasks(), 0, epochs=1)
-    taken = []
-    for step in range(1, STEPS + 1):
-        taken.append(
-            await source.take(step, cursor, PROMPTS, max_refills=0, version=0, ledger=ledger)
-        )
-    assert source.in_flight == []
-    assert engine.in_flight == 0
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    return taken
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["drop", "value"])
 def test_no_episode_is_lost_or_counts_twice_whatever_environments_do(policy, tmp_path):
     environment = type("ChaoticEnvironment", (Chaotic,), {"made": Counter(), "closed": []})
 
-    async def bounded(ledger):
-        async with asyncio.timeout(HANG_S):
-            return await play(policy, ledger, environment)
+    numbers = iter(range(10**6))
+    executor = MultiTurn(MultiTurnConfig(on_error=policy, environment_timeout_s=0.5))
 
-    path = tmp_path / "ledger.jsonl"
-    with closing(Ledger(path)) as ledger:
-        taken = asyncio.run(bounded(ledger))
+    taken, balance = play(
+        executor,
+        tmp_path / "ledger.jsonl",
+        lambda task: environment(next(numbers)),
+        no_task_left=True,
+    )
 
-    balance = replay(path)
     assert balance.unsettled() == []
     assert sum(balance.planned.values()) == PROMPTS * SAMPLES * STEPS == 2000
     trained = [uid for step in taken for uid in step.batch.uids()]

@@ -4,24 +4,14 @@ import asyncio
 import random
 import sys
 from collections import Counter
-from contextlib import closing
 from types import ModuleType
 
-import numpy as np
 import pytest
-from tests.deadlines import HANG_S
+from tests.chaos import PROMPTS, SAMPLES, STEPS, play
 
-from rlhf_core.contracts import RolloutContext, SamplingParams, Task, Uid
-from rlhf_core.durable.ledger import Ledger, replay
-from rlhf_core.rng import seed_of
-from rlhf_core.rollouts.cursor import Cursor
-from rlhf_core.rollouts.episodes import EpisodeRunner
-from rlhf_core.rollouts.source import RolloutSource
-from rlhf_core.testing.fakes import FakeEngine, FakeRenderer
 from rlhf_plugin_endpoint.config import EndpointConfig
 from rlhf_plugin_endpoint.executor import Endpoint
 
-PROMPTS, SAMPLES, STEPS = 50, 8, 5
 EPISODE_S = 1.5
 """Time after which an agent that hangs is given up; on a slow machine others may be too late, which is told apart."""
 MODES = (
@@ -98,50 +88,6 @@ class Chaotic:
                 return 0.0
 
 
-class Tasks:
-    def __len__(self):
-        return PROMPTS * STEPS
-
-    def order(self, epoch, seed):
-        return np.arange(len(self))
-
-    def task(self, index, epoch):
-        return Task(uid=Uid(epoch, index), prompt_ids=(5, 6), row={})
-
-
-async def play(policy, ledger):
-    """Some steps of some prompts; the batches."""
-    engine = FakeEngine(mean_length=4)
-    episodes = EpisodeRunner(
-        executor=Endpoint(
-            EndpointConfig(
-                agent="chaotic_agent_of_a_test:agent",
-                on_error=policy,
-                episode_timeout_s=EPISODE_S,
-            )
-        ),
-        context=RolloutContext(
-            engine=engine,
-            renderer=FakeRenderer(),
-            sampling=SamplingParams(max_new_tokens=8),
-            max_length=200,
-            seed=lambda sample, turn: 0,
-        ),
-        seed_of=lambda task, sample, turn: seed_of(0, "sample", task.uid.prompt, sample, turn),
-        score=None,
-        samples_per_prompt=SAMPLES,
-    )
-    source, cursor = RolloutSource(episodes), Cursor(Tasks(), 0, epochs=1)
-    taken = []
-    for step in range(1, STEPS + 1):
-        taken.append(
-            await source.take(step, cursor, PROMPTS, max_refills=0, version=0, ledger=ledger)
-        )
-    assert source.in_flight == []
-    assert engine.in_flight == 0
-    return taken
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["drop", pytest.param("value", marks=pytest.mark.matrix)])
 def test_no_episode_is_lost_or_counts_twice_whatever_agents_do(policy, tmp_path, monkeypatch):
@@ -150,15 +96,14 @@ def test_no_episode_is_lost_or_counts_twice_whatever_agents_do(policy, tmp_path,
     module.agent = agent.__call__
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
-    async def bounded(ledger):
-        async with asyncio.timeout(HANG_S):
-            return await play(policy, ledger)
+    executor = Endpoint(
+        EndpointConfig(
+            agent="chaotic_agent_of_a_test:agent", on_error=policy, episode_timeout_s=EPISODE_S
+        )
+    )
 
-    path = tmp_path / "ledger.jsonl"
-    with closing(Ledger(path)) as ledger:
-        taken = asyncio.run(bounded(ledger))
+    taken, balance = play(executor, tmp_path / "ledger.jsonl")
 
-    balance = replay(path)
     assert balance.unsettled() == []
     assert sum(balance.planned.values()) == agent.modes.total() == PROMPTS * SAMPLES * STEPS == 2000
     assert sum(balance.trained.values()) + sum(balance.dropped.values()) == 2000

@@ -24,7 +24,7 @@ from .....capabilities import IN_PROCESS
 from .....component import ComponentRef
 from .....contracts.backend import RoleSpec
 from .....contracts.engine import EngineSpec
-from .....contracts.runtime import Placement, Runtime, RuntimeSpec
+from .....contracts.runtime import Placement, RoleHandle, Runtime, RuntimeSpec
 from .....errors import DataError, RLHFError
 from .....plugins import load
 from ...columns import batch_of, group_of
@@ -65,14 +65,18 @@ class _Trial:
         """Let calls of ``values`` come back."""
         (self.folder / answering.GO).touch()
 
-    async def has_begun(self, role: str, call: asyncio.Future[Any]) -> None:
-        """Wait until a call of ``values`` has begun, while the event loop goes on; raise what ended it before."""
+    async def call_under_way(self) -> tuple[RoleHandle, asyncio.Future[Any]]:
+        """Start, ask the policy for ``values``, and return it with the call once that has begun, while the event loop
+        goes on; raise what ended it before."""
+        role = (await self.start()).roles["policy"]
+        call = asyncio.ensure_future(role.values(_BATCHES[0]))
         give_up = time.monotonic() + PATIENCE_S
-        while not (self.folder / f"{role}.began").exists():
+        while not (self.folder / "policy.began").exists():
             if call.done():
                 call.result()
-            assert time.monotonic() < give_up, f"the call of {role} never reached its backend"
+            assert time.monotonic() < give_up, "the call of policy never reached its backend"
             await asyncio.sleep(_POLL_S)
+        return role, call
 
 
 def _try(
@@ -183,9 +187,7 @@ def check_roles_leave_the_loop_free(subject: Subject) -> None:
     """With ``RuntimeSpec.overlaps`` the event loop goes on while a role computes."""
 
     async def use(trial: _Trial) -> None:
-        placement = await trial.start()
-        call = asyncio.ensure_future(placement.roles["policy"].values(_BATCHES[0]))
-        await trial.has_begun("policy", call)
+        _, call = await trial.call_under_way()
         assert not call.done() or call.exception() is None, f"the loop stood still: {call}"
         trial.let_go()
         _assert_answer("policy", _BATCHES[0], await call, sign=-1.0)
@@ -197,9 +199,7 @@ def check_a_cancelled_call_leaves_nothing(subject: Subject) -> None:
     """A call that is cancelled under way ends with that, and its answer is given to no later call."""
 
     async def use(trial: _Trial) -> None:
-        role = (await trial.start()).roles["policy"]
-        call = asyncio.ensure_future(role.values(_BATCHES[0]))
-        await trial.has_begun("policy", call)
+        role, call = await trial.call_under_way()
         call.cancel()
         with suppress(asyncio.CancelledError):
             await call
@@ -215,9 +215,7 @@ def check_a_killed_process_is_reported(subject: Subject) -> None:
     """A role whose process is killed ends its call, and every later one, with an error that names the role."""
 
     async def use(trial: _Trial) -> None:
-        role = (await trial.start()).roles["policy"]
-        call = asyncio.ensure_future(role.values(_BATCHES[0]))
-        await trial.has_begun("policy", call)
+        role, call = await trial.call_under_way()
         assert trial.pid_of("policy") != os.getpid(), (
             f"the role is in this process; the component has to provide {IN_PROCESS!r}"
         )
