@@ -20,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 from rlhf_core import ConfigError
 from rlhf_torch.adapters.folder import CLASSIFIER, AdapterFolder
 from rlhf_torch.adapters.merging import refuse_quantized
+from rlhf_torch.models.loading import reads_images
 from rlhf_torch.models.quiet import no_progress_bars
 
 _HEADS = ("score", "classifier")
@@ -74,11 +75,6 @@ def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> B
         )
     dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}
     return BaseModel(model=model.float().eval(), dtypes=dtypes)
-
-
-def reads_images(config: Any) -> bool:
-    """Return whether a configuration is that of an image-text model."""
-    return getattr(config, "vision_config", None) is not None
 
 
 def _config(base: str, trust_remote_code: bool) -> Any:

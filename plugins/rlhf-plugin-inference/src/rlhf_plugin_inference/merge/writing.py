@@ -11,9 +11,8 @@ from transformers import AutoImageProcessor, PreTrainedModel
 from rlhf_core import ConfigError
 from rlhf_core.inference import remove, sync_folder, sync_tree
 from rlhf_torch.models.export import copy_tokenizer
+from rlhf_torch.models.loading import reads_images
 from rlhf_torch.models.quiet import no_progress_bars
-
-from .base_model import reads_images
 
 HEADS = ("value_head.safetensors",)
 """Files of heads beside a model, which are copied as they are."""

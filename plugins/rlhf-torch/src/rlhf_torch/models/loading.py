@@ -173,6 +173,11 @@ def _is_adapter(path: str) -> str:
     )
 
 
+def reads_images(config: Any) -> bool:
+    """Return whether a configuration is that of an image-text model."""
+    return getattr(config, "vision_config", None) is not None
+
+
 def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigError:
     """Return an error that says in the user's words why a path cannot be loaded."""
     folder = Path(path)
@@ -199,7 +204,7 @@ def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigErro
     # Transformers read the configuration, and has no language model for its kind.
     if first_line.startswith("Unrecognized configuration class"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-        if getattr(config, "vision_config", None) is not None:
+        if reads_images(config):
             return ConfigError(
                 f"model {path}: expected a language model; it reads images ({config.model_type}). Where it is trained, "
                 "set --model.vision; commands without this option run models that read text alone."
