@@ -40,8 +40,7 @@ def parameters(config: Mapping[str, Any]) -> float | None:
     experts = text.get("num_experts") or text.get("num_local_experts") or 1
     dense = text.get("intermediate_size")
     width: Any = dense if experts == 1 else text.get("moe_intermediate_size", dense)
-    heads = sizes[2]
-    pairs: Any = text.get("num_key_value_heads") or heads
+    pairs: Any = text.get("num_key_value_heads") or sizes[2]
     given: Any = text.get("head_dim")
     # A head that is not given has the width of its share of the hidden state.
     stated = (*sizes, experts, width, pairs, *([given] if given else []))
