@@ -1,6 +1,6 @@
 """TRL's step of supervised fine-tuning, for ``sft_step.py``: prints one line of JSON with the seconds of each step.
 
-Run in a process of its own: TRL brings its own trainer stack. On a GPU the model is in bfloat16, attention is torch's,
+Run in a process of its own: TRL brings its own trainer stack. On a GPU it computes in bfloat16, attention is torch's,
 and the optimizer is torch's fused AdamW.
 """
 
@@ -23,6 +23,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--micro-batch", type=int, required=True)
+    parser.add_argument(
+        "--weights", choices=("bfloat16", "float32"), default="bfloat16", help="and Adam's state"
+    )
+    parser.add_argument(
+        "--recompute", action="store_true", help="activations, in the backward pass: TRL's default"
+    )
     parser.add_argument("--adapter", choices=("lora", "qlora"))
     parser.add_argument("--rank", type=int, default=16)
     arguments = parser.parse_args()
@@ -60,12 +66,12 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
             optim="adamw_torch_fused",
             bf16=on_gpu,
             use_cpu=not on_gpu,
-            gradient_checkpointing=False,
+            gradient_checkpointing=arguments.recompute,
             logging_steps=1000,
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
-            model_init_kwargs=loading(arguments, "bfloat16" if on_gpu else "float32"),
+            model_init_kwargs=loading(arguments, arguments.weights if on_gpu else "float32"),
         ),
         peft_config=adapter(arguments),
         train_dataset=rows,

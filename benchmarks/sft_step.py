@@ -1,14 +1,18 @@
 """A step of supervised fine-tuning beside TRL's, on the same rows, one after the other on the same machine.
 
-    python benchmarks/sft_step.py --shape 0.5b --peer --json result.json
-    python benchmarks/sft_step.py --shape 7b --adapter qlora --peer
-    python benchmarks/sft_step.py --shape tiny --rows 16 --tokens 128 --rounds 2 --peer
+    python benchmarks/sft_step.py --shape 0.5b --peer 8 16 8:float32 8:recompute --json result.json
+    python benchmarks/sft_step.py --shape 7b --adapter qlora --peer 8
+    python benchmarks/sft_step.py --shape tiny --rows 16 --tokens 128 --rounds 2 --peer 8
 
 Random weights of a published shape; rows of plain text of one length, so neither side pads. Each side runs in processes
 of its own, in turns; the first steps of each process are left out (compilation). The limit is the time of the matrix
 products alone: 6 FLOP for each parameter and token, and 12 D for each layer and pair of tokens of causal attention, at
 the dense bfloat16 rate of the GPU. With an adapter the base's weights have no gradient, so it is 4 FLOP, and the
 adapter's own products are left out.
+
+Ours keeps weights and Adam's state in float32 beside the weights in bfloat16. So does TRL with ``float32``, by
+autocast; with weights in bfloat16 it has Adam's state in bfloat16 too, which is less work, and loses updates that are
+smaller than their rounding. TRL's own default is the dtype of the checkpoint, 8 rows, and recomputation.
 """
 
 from __future__ import annotations
@@ -22,13 +26,41 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 DENSE_BF16_FLOPS = {"H200": 989e12, "H100": 989e12}
 """NVIDIA's data sheets, without sparsity."""
 LEFT_OUT = 3
 """Steps at the start of each process that are not counted."""
+
+
+class Peer(NamedTuple):
+    """How TRL trains."""
+
+    rows: int
+    """Of a micro-batch."""
+    weights: str = "bfloat16"
+    recomputes: bool = False
+    """Whether the backward pass computes activations again."""
+
+    def __str__(self) -> str:
+        again = ", recomputed" if self.recomputes else ""
+        return f"TRL, {self.rows} rows, {self.weights}{again}"
+
+    @classmethod
+    def parse(cls, text: str) -> Peer:
+        """Return the peer that ``ROWS[:float32][:recompute]`` stands for."""
+        rows, *marks = text.split(":")
+        if unknown := set(marks) - {"float32", "recompute"}:
+            raise argparse.ArgumentTypeError(f"expected float32 or recompute, got {unknown}")
+        weights = "float32" if "float32" in marks else "bfloat16"
+        return cls(int(rows), weights, "recompute" in marks)
+
+    def words(self) -> list[str]:
+        """Return the arguments of ``peer_trl_sft.py``."""
+        again = ["--recompute"] if self.recomputes else []
+        return [f"--micro-batch={self.rows}", f"--weights={self.weights}", *again]
 
 
 def main() -> None:
@@ -45,9 +77,13 @@ def main() -> None:
         "--rank", type=int, default=16, help="of the adapter; its alpha is twice that"
     )
     parser.add_argument(
-        "--peer", action="store_true", help="measure TRL too, with PEFT's adapter if any"
+        "--peer",
+        type=Peer.parse,
+        nargs="+",
+        default=[],
+        metavar="ROWS[:float32][:recompute]",
+        help="measure TRL too, with micro-batches of so many rows, and PEFT's adapter if any",
     )
-    parser.add_argument("--peer-micro-batch", type=int, nargs="+", default=[8])
     parser.add_argument("--json", type=Path)
     parser.add_argument("options", nargs="*", help="NAME=VALUE: options of rlhf sft")
     arguments = parser.parse_args()
@@ -71,41 +107,45 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     )
     data.write_text("\n".join(json.dumps({"text": text}) for text in texts) + "\n")
     ours: list[float] = []
-    theirs: dict[int, list[float]] = {size: [] for size in arguments.peer_micro_batch}
+    theirs: dict[Peer, list[float]] = {peer: [] for peer in arguments.peer}
     memory: dict[str, float] = {}
     for round_ in range(arguments.rounds):
         seconds, memory["ours"] = run_ours(arguments, model, data, folder / f"run{round_}")
         ours += seconds
         print(f"round {round_}, ours: {seconds}", flush=True)
-        for size in arguments.peer_micro_batch if arguments.peer else ():
-            words = [f"--{name}={getattr(arguments, name)}" for name in ("rows", "tokens", "steps")]
-            command = [sys.executable, str(HERE / "peer_trl_sft.py"), f"--model={model}"]
-            command += [f"--data={data}", f"--micro-batch={size}", *words]
-            if arguments.adapter:
-                command += [f"--adapter={arguments.adapter}", f"--rank={arguments.rank}"]
-            found = read(command, "TRL ")
-            theirs[size] += found["step_s"][LEFT_OUT:]
-            print(f"round {round_}, TRL ({size}): {found['step_s'][LEFT_OUT:]}", flush=True)
-            memory[f"TRL, {size} rows"] = found["peak_gib"]
+        for peer in arguments.peer:
+            found = read(peer_command(arguments, model, data, peer), "TRL ")
+            theirs[peer] += found["step_s"][LEFT_OUT:]
+            print(f"round {round_}, {peer}: {found['step_s'][LEFT_OUT:]}", flush=True)
+            memory[str(peer)] = found["peak_gib"]
     report = {"shape": arguments.shape, "gpu": gpu(), "memory_gib": memory}
     report["adapter"] = f"{arguments.adapter}, rank {arguments.rank}" if arguments.adapter else None
     report["ours_s"] = statistics.median(ours)
-    report["trl_s"] = {size: statistics.median(found) for size, found in theirs.items() if found}
+    report["trl_s"] = {str(peer): statistics.median(found) for peer, found in theirs.items()}
     tokens = arguments.rows * arguments.tokens
     trained = report["adapter"] or "all weights"
     print(
         f"{report['gpu']}, {arguments.shape}, {trained}, {arguments.rows} x {arguments.tokens} tokens"
     )
-    print(f"  ours       {report['ours_s']:8.4f} s   {tokens / report['ours_s']:9.0f} tokens/s")
+    print(f"  {'ours':36} {report['ours_s']:8.4f} s   {tokens / report['ours_s']:9.0f} tokens/s")
     per_weight = 4 if arguments.adapter else 6
     limit = limit_s(model, arguments.rows, arguments.tokens, report["gpu"], per_weight)
     if limit is not None:
         report["limit_s"] = limit
-        print(f"  limit      {limit:8.4f} s   ours is at {limit / report['ours_s']:.0%} of it")
-    for size, seconds in report["trl_s"].items():
-        print(f"  TRL ({size:2})   {seconds:8.4f} s   {seconds / report['ours_s']:.2f} x ours")
+        print(f"  {'limit':36} {limit:8.4f} s   ours is at {limit / report['ours_s']:.0%} of it")
+    for name, seconds in report["trl_s"].items():
+        print(f"  {name:36} {seconds:8.4f} s   {seconds / report['ours_s']:.2f} x ours")
     print(f"  peak memory, GiB: {memory}", flush=True)
     return report
+
+
+def peer_command(arguments: argparse.Namespace, model: Path, data: Path, peer: Peer) -> list[str]:
+    """Return the command that prints TRL's seconds."""
+    words = [f"--{name}={getattr(arguments, name)}" for name in ("rows", "tokens", "steps")]
+    if arguments.adapter:
+        words += [f"--adapter={arguments.adapter}", f"--rank={arguments.rank}"]
+    command = [sys.executable, str(HERE / "peer_trl_sft.py"), f"--model={model}", f"--data={data}"]
+    return [*command, *peer.words(), *words]
 
 
 def run_ours(

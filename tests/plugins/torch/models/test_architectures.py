@@ -16,6 +16,7 @@ from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, U
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_torch.heads.action_head import action_scores
+from rlhf_torch.models import verification
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed.packing import PackedLayout
@@ -220,3 +221,36 @@ def test_what_cannot_be_computed_is_refused_with_the_reason(folder_of, model_typ
 
     with pytest.raises(PluginError, match=reason):
         load_causal_lm(str(folder_of(model_type, options)), dtype=dtype)
+
+
+DEEP: Mapping[str, Any] = {**COMMON, "num_hidden_layers": 64, "initializer_range": 0.5}
+"""64 layers of random weights: in bfloat16 rounding alone moves logits by more than a tenth of the largest."""
+
+
+def test_a_deep_model_is_not_refused_for_its_rounding(tmp_path):
+    folder = deep_model(tmp_path)
+    lm = load_causal_lm(str(folder), dtype="bfloat16")
+    rows = [verification._probe_tokens(length, lm.vocab_size) for length in (12, 7)]
+    with torch.inference_mode():
+        own = torch.cat([verification._own_logits(lm, row) for row in rows])
+        packed = verification._packed_logits(lm, rows, [])[1]
+    assert float((packed - own).abs().max() / own.abs().max()) > 0.1
+
+
+def test_a_deep_model_whose_sequences_see_each_other_is_refused(tmp_path, monkeypatch):
+    folder = deep_model(tmp_path)
+
+    def attend(witness, layer, query, key, value, **options):
+        witness.windows[layer] = options["sliding_window"]
+        whole = PackedLayout([0, int(witness.layout.lengths.sum())], witness.layout.device)
+        return whole.attend(layer, query, key, value, **options)
+
+    monkeypatch.setattr(verification._Witness, "attend", attend)
+    with pytest.raises(PluginError, match="differ from the model's own by"):
+        load_causal_lm(str(folder), dtype="bfloat16")
+
+
+def deep_model(folder: Path) -> Path:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **DEEP)).save_pretrained(folder)
+    return folder
