@@ -1,5 +1,7 @@
 """Whatever is written, a configuration is accepted and can be repeated, or refused with one of our errors."""
 
+from copy import deepcopy
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -94,7 +96,8 @@ def test_a_configuration_is_repeatable_or_refused(resolved, plugins, tmp_path, f
     tree = {}
     for path, value in entries:
         try:
-            insert(tree, path, value)
+            # Values are the test's own: a tree that is inserted into them would be there for every example.
+            insert(tree, path, deepcopy(value))
         except KeyError:
             continue
     layer = Layer.of(tree, "file.toml")
