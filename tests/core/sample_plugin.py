@@ -60,6 +60,13 @@ class Clashing(Config):
     weight: float = Field(1.0, description="clashes with the core's option")
 
 
+class Sight(Config):
+    sees: bool = Field(False, description="look at the images")
+
+    def needed_by_options(self):
+        return frozenset({"images"} if self.sees else ())
+
+
 class Following(Config):
     wide: bool = Field(False, description="look at several tokens of the teacher")
 
@@ -113,7 +120,7 @@ COMPONENTS = {
         component("pattern", config=Pattern),
         component("code", config=Wrapped, provides={"wraps_code"}),
         component("clashing", config=Clashing),
-        component("reads_texts", provides={READS_TEXT}),
+        component("reads_texts", config=Sight, provides={READS_TEXT}),
         component("reads_tokens", conflicts={"images"}),
     ],
     "rlhf_reward_shapers": [

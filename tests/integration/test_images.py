@@ -270,3 +270,58 @@ def test_given_answers_to_images_are_learned(workspace, capsys, name):
     assert len(stored) == len({path.read_bytes() for path in (workspace / "pictures").iterdir()})
     assert main([*words, "--output", "blind"]) == 2
     assert "--data.image_key: the run's model reads text alone" in capsys.readouterr().err
+
+
+OPENS = """
+from PIL import Image
+
+def width(one):
+    with Image.open(one.path) as image:
+        return image.size[0]
+
+def colors(media):
+    return {"reward": sum(map(width, media)) / 64, "images": len(media)}
+"""
+"""A reward of a user's that opens the images of its samples."""
+
+
+def metrics(output: Path) -> list[dict]:
+    lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
+    return [line["metrics"] for line in lines if "metrics" in line]
+
+
+def test_a_reward_model_that_was_trained_on_images_sees_them_in_a_run(workspace, capsys):
+    """Both it and a function in a file of the user's run in processes of their own."""
+    rows = [json.loads(line) for line in (workspace / "rows.jsonl").read_text().splitlines()]
+    pairs = "\n".join(json.dumps(row | {"chosen": "b", "rejected": "c"}) for row in rows)
+    (workspace / "pairs.jsonl").write_text(pairs)
+    words = ["rm", "--model", "model", "--model.vision", "vlm", "--data", "pairs.jsonl", *COURSE]
+    assert main([*words, "--train.steps", "2", "--output", "rm"]) == 0, capsys.readouterr().err
+    (workspace / "opens.py").write_text(OPENS)
+    seeing = [*PROMPTS[:-2], "--reward", "reward_model", "opens.py:colors"]
+    seeing += ["--reward.reward_model.path", "rm/model", "--reward.reward_model.vision", "vlm"]
+
+    assert train("run", *seeing, "--steps", "2") == 0, capsys.readouterr().err
+
+    found = metrics(workspace / "run")
+    assert len(found) == 2
+    assert all(step["rollout/colors/images"] == 1.0 for step in found)
+    assert all(0.1 <= step["reward/colors"] <= 0.5 for step in found)
+    assert all(step["reward/reward_model"] != 0.0 for step in found)
+    assert "reads text alone" not in (workspace / "run/run.log").read_text()
+
+
+def test_a_reward_model_that_reads_text_alone_is_refused_or_warned_of(workspace, capsys):
+    blind = [*PROMPTS[:-2], "--reward", "reward_model", "--reward.reward_model.path", "rm"]
+
+    assert train("run", *blind, "--check") == 2
+    assert "cannot be combined with 'images'" in capsys.readouterr().err
+    as_chat = ["--reward.reward_model.input", "chat"]
+    (workspace / "rm").mkdir()
+    assert train("run", *blind, *as_chat, "--check") == 0
+    assert "--reward reward_model reads text alone" in capsys.readouterr().err
+    assert train("run", *blind, "--reward.reward_model.vision", "vlm", "--check") == 0
+    assert "reads text alone" not in capsys.readouterr().err
+    text = ["--reward.reward_model.vision", "vlm", "--reward.reward_model.input", "text"]
+    assert train("run", *blind, *text, "--check") == 2
+    assert "tokens of images are no words" in capsys.readouterr().err

@@ -64,7 +64,8 @@ RUNTIME_SEES = "runtime_passes_images"
 """Word of a runtime that gives its processes what they need to read images."""
 READS_TEXT = "reads_text_alone"
 """Word of a reward that judges answers by the text of what was asked: it sees no image. A run on images with it is
-warned. One that would read the tokens of images as text excludes ``images``."""
+warned. One that would read the tokens of images as text excludes ``images``; one that sees them with some of its
+options needs ``images`` by those."""
 SEEING = frozenset({ENGINE_SEES, BACKEND_SEES, EXECUTOR_SEES, RUNTIME_SEES})
 """Words of an engine, a backend, an executor and a runtime that work with images. A vision model needs all of them; the
 core adds them to its own needs."""
@@ -114,6 +115,7 @@ FIX: Mapping[str, str] = {
     BACKEND_SEES: "this training backend reads text alone; choose --backend torch or deepspeed",
     EXECUTOR_SEES: "this executor passes text alone on; choose --executor single_turn or multi_turn",
     RUNTIME_SEES: "this runtime passes text alone on; choose --runtime local or ray",
+    "images": "the policy reads text alone, so there are none; choose what reads images with --model.vision",
     "is_correction": "set --algo.correction.kind",
     "kl_in_loss": "set --algo.kl.mode loss and --algo.kl.coef",
     "kl_in_reward": "set --algo.kl.mode reward and --algo.kl.coef",

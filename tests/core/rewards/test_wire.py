@@ -1,4 +1,5 @@
 import datetime
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest, Stop, Turn
+from rlhf_core.media import MediaRef, MediaSpan, SampleImage
 from rlhf_core.processes import marked_json
 from rlhf_core.processes.problem import Problem, ProblemKind
 from rlhf_core.rewards import wire
@@ -84,6 +86,17 @@ def test_samples_of_a_group_share_one_row_on_the_wire_but_not_at_the_other_end()
     assert line.count(b"x" * 1000) == 1
     assert first.row is not second.row
     assert first.row["list"] is not second.row["list"]
+
+
+def test_images_arrive_as_references():
+    image = MediaRef(sha256="ab" * 32, num_bytes=70, format="png", width=8, height=16)
+    shown = SampleImage(folder="/run/media", span=MediaSpan(start=2, length=4, image=image))
+    requests = [replace(request(), media=(shown, shown)), request()]
+
+    first, second = there_and_back(requests)
+
+    assert (first.media, second.media) == ((shown, shown), ())
+    assert first.media[0].path == f"/run/media/ab/{'ab' * 32}.png"
 
 
 def test_numpy_values_arrive_as_plain_ones():

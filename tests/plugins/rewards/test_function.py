@@ -1,9 +1,12 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
+from tests.images import noisy, saved
 
 from rlhf_core import ConfigError, PluginError, RewardError
 from rlhf_core.contracts import RewardResult, Turn
+from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan, SampleImage
 
 
 @pytest.fixture
@@ -42,6 +45,27 @@ def score(uid, prompt, response, row, turns, token_ids, action_mask, truncated, 
     ]
 
 
+def test_images_are_files_that_the_function_opens(values, request_for, tmp_path):
+    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media")))
+    image = desk.take(saved(noisy(20, 12)), tmp_path)
+    span = MediaSpan(start=0, length=1, image=image)
+    shown = SampleImage(folder=str(tmp_path / "media"), span=span)
+    source = """
+from PIL import Image
+
+def size(one):
+    with Image.open(one.path) as image:
+        return image.size
+
+def score(media):
+    return [size(one) + (one.span.image.width,) for one in media]
+"""
+
+    found = values(source, [replace(request_for(), media=(shown,)), request_for()])
+
+    assert found == [[(20, 12, 20)], []]
+
+
 def test_extra_gets_everything_that_no_parameter_names(values, request_for):
     source = "def score(response, **extra): return sorted(extra)"
 
@@ -56,6 +80,7 @@ def test_extra_gets_everything_that_no_parameter_names(values, request_for):
             "token_ids",
             "action_mask",
             "truncated",
+            "media",
             "answer",
             "level",
         ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..batch.trajectory import Turn
+from ..media.sample_image import SampleImage
 
 if TYPE_CHECKING:
     from ..batch.metric import Metrics
@@ -34,6 +35,8 @@ class RewardRequest:
     """The answers, in their order."""
     truncated: bool
     """True: the last answer hit a token limit."""
+    media: tuple[SampleImage, ...] = ()
+    """Images of prompt and observations, in the order of their tokens: files of the run, which the reward may open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

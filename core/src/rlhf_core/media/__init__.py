@@ -10,6 +10,7 @@ from .parts import image_parts, references_in
 from .problem import MediaProblem
 from .reader import ImageReader, without_images
 from .reference import MediaRef
+from .sample_image import SampleImage, sample_images
 from .spans import Expanded, ImageTokens, MediaSpan, collapsed, expanded
 from .store import MediaStore
 
@@ -24,10 +25,12 @@ __all__ = [
     "MediaRef",
     "MediaSpan",
     "MediaStore",
+    "SampleImage",
     "collapsed",
     "decode",
     "expanded",
     "image_parts",
     "references_in",
+    "sample_images",
     "without_images",
 ]

@@ -15,6 +15,9 @@ from typing import Any
 from ..batch.trajectory import Stop, Turn
 from ..contracts.reward import RewardRequest
 from ..errors import RewardError
+from ..media.reference import MediaRef
+from ..media.sample_image import SampleImage
+from ..media.spans import MediaSpan
 from ..processes import marked_json
 from ..processes.marked_json import copied
 from ..processes.problem import Problem, ProblemKind
@@ -47,6 +50,7 @@ def requests_line(call: int, requests: Sequence[RewardRequest]) -> bytes:
             for request in requests
         ],
         "truncated": [request.truncated for request in requests],
+        "media": [list(map(_image_fields, request.media)) for request in requests],
     }
     try:
         return line(message)
@@ -69,6 +73,7 @@ def requests_of(message: Mapping[str, Any]) -> list[RewardRequest]:
         masks,
         message["turns"],
         message["truncated"],
+        message["media"],
         strict=True,
     )
     return [
@@ -84,8 +89,9 @@ def requests_of(message: Mapping[str, Any]) -> list[RewardRequest]:
                 for first, last, reward, stop in turns
             ),
             truncated=truncated,
+            media=tuple(map(_image, media)),
         )
-        for uid, row, prompt, response, token_ids, mask, turns, truncated in columns
+        for uid, row, prompt, response, token_ids, mask, turns, truncated, media in columns
     ]
 
 
@@ -169,6 +175,17 @@ def _index(value: object) -> int:
 def line(message: Mapping[str, Any]) -> bytes:
     """Return the message as one line of JSON."""
     return marked_json.encode(message) + b"\n"
+
+
+def _image_fields(image: SampleImage) -> list[Any]:
+    span = image.span
+    return [image.folder, span.start, span.length, span.image.fields()]
+
+
+def _image(fields: Sequence[Any]) -> SampleImage:
+    folder, start, length, image = fields
+    span = MediaSpan(start=start, length=length, image=MediaRef.of(image))
+    return SampleImage(folder=folder, span=span)
 
 
 def _bits(mask: Sequence[bool]) -> str:

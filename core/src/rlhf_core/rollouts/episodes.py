@@ -120,7 +120,7 @@ class EpisodeRunner:
         """
         if self._score is None:
             return [self._finished(group) for group in groups]
-        requests = requests_of(groups, self.context.renderer)
+        requests = requests_of(groups, self.context.renderer, self.context.images)
         scores = iter(await self._score(requests) if requests else ())
         return [self._rewarded(group, list(islice(scores, len(group.scored)))) for group in groups]
 

@@ -15,6 +15,8 @@ from ..batch.trajectory import Trajectory
 from ..contracts.executor import Renderer
 from ..contracts.reward import RewardRequest
 from ..errors import RolloutError
+from ..media.reader import ImageReader
+from ..media.sample_image import sample_images
 from ..rewards.panel import SampleScore
 
 
@@ -72,9 +74,15 @@ def check_episodes(
             )
 
 
-def requests_of(groups: Sequence[PlayedGroup], renderer: Renderer) -> list[RewardRequest]:
+def requests_of(
+    groups: Sequence[PlayedGroup], renderer: Renderer, images: ImageReader | None = None
+) -> list[RewardRequest]:
     """Return one request for each episode. Its prompt is the text before the first action, which an environment may
-    have written."""
+    have written.
+
+    Args:
+        images: took the episodes' images in; None: the policy reads text alone.
+    """
     played = [(group.task, trajectory) for group in groups for trajectory in group.scored]
     tokens = [trajectory.token_ids.tolist() for _, trajectory in played]
     starts = [trajectory.turns[0].start for _, trajectory in played]
@@ -96,6 +104,7 @@ def requests_of(groups: Sequence[PlayedGroup], renderer: Renderer) -> list[Rewar
             action_mask=tuple(trajectory.action_mask.tolist()),
             turns=trajectory.turns,
             truncated=trajectory.truncated,
+            media=sample_images(trajectory.media, images),
         )
         for (task, trajectory), row, prompt, response in zip(
             played, tokens, prompts, responses, strict=True

@@ -15,7 +15,7 @@ def rlhf_rewards() -> list[Component[Any]]:
         Component(
             name="reward_model",
             config=RewardModelConfig,
-            factory="rlhf_plugin_reward_model.reward:RewardModelReward",
+            factory="rlhf_plugin_reward_model.reward:make_reward",
             summary="score of the whole sequence by a sequence-classification model",
             provides=frozenset({"one_process", "reads_text_alone"}),
         ),

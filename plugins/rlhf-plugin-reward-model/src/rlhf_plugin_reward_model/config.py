@@ -96,7 +96,13 @@ class RewardModelConfig(ModelOptions):
         "ids",
         description="input of the model. ids: the tokens as they were sampled, which needs the policy's tokenizer; "
         "text: prompt and response, tokenized again, with one end token; chat: the row's prompt and the response in "
-        "this model's own chat template, without images; a policy that reads images needs chat",
+        "this model's own chat template. For a policy that reads images: chat, or ids with vision",
+    )
+    vision: str | None = Field(
+        None,
+        min_length=1,
+        description="component that reads images for this model, such as vlm, so that the score is of text and images; "
+        "unset: the model reads text alone",
     )
     messages_key: str = Field(
         "prompt",
@@ -107,9 +113,28 @@ class RewardModelConfig(ModelOptions):
         description="reward of a response that hit a token limit; unset: the model's score",
     )
 
+    @model_validator(mode="after")
+    def _check_vision(self) -> Self:
+        if self.vision is None:
+            return self
+        if self.input == "text":
+            raise ValueError(
+                f"input = text with vision = {self.vision}: tokens of images are no words. Set input to ids or chat"
+            )
+        if self.overlong != "error":
+            raise ValueError(
+                f"overlong = {self.overlong} with vision = {self.vision}: a cut could go through an image. Leave "
+                "overlong out"
+            )
+        return self
+
+    def needed_by_options(self) -> frozenset[str]:
+        return frozenset() if self.vision is None else frozenset({"images"})
+
     def excluded_by_options(self) -> frozenset[str]:
         # Tokens and text of a sequence have those of its images; messages have images as parts, which are left out.
-        return frozenset() if self.input == "chat" else frozenset({"images"})
+        blind = self.vision is None and self.input != "chat"
+        return frozenset({"images"}) if blind else frozenset()
 
 
 class StepTexts(Config):

@@ -80,6 +80,16 @@ def chat_ids(
     Raises:
         RewardError: the column has no prompt, the tokenizer has no template, or the template refuses the messages.
     """
+    prompt = map(_without_images, chat_messages(request, messages_key))
+    return rendered([*prompt, {"role": "assistant", "content": request.response}], tokenizer)
+
+
+def chat_messages(request: RewardRequest, messages_key: str) -> list[Mapping[str, Any]]:
+    """Return the prompt in a column of the row as chat messages.
+
+    Raises:
+        RewardError: the column has no prompt.
+    """
     prompt = request.row.get(messages_key)
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
@@ -88,13 +98,23 @@ def chat_ids(
             f"column {messages_key!r} of the row holds {_short(repr(prompt))}; expected text or chat messages. "
             f"messages_key names the column with the prompt; there are: {', '.join(request.row) or 'none'}"
         )
+    return prompt
+
+
+def rendered(
+    messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase
+) -> list[int]:
+    """Return the tokens of a conversation in the tokenizer's chat template.
+
+    Raises:
+        RewardError: the tokenizer has no template, or the template refuses the messages.
+    """
     if tokenizer.chat_template is None:
         raise RewardError(
             "the reward model's tokenizer has no chat template; use input = text, or name another with tokenizer"
         )
-    messages = [*map(_without_images, prompt), {"role": "assistant", "content": request.response}]
     try:
-        text: Any = tokenizer.apply_chat_template(messages, tokenize=False)
+        text: Any = tokenizer.apply_chat_template([*map(dict, messages)], tokenize=False)
     except (TemplateError, TypeError, ValueError, KeyError) as error:
         raise RewardError(
             f"the reward model's chat template refuses the messages: {error}"

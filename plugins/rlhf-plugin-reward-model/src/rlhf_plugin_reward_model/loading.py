@@ -22,6 +22,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from rlhf_core import ConfigError, RLHFError
+from rlhf_torch.models.loading import reads_images
 
 from .adapted import adapted, config_of, merged
 from .config import ModelOptions
@@ -55,7 +56,7 @@ def load_model(options: ModelOptions) -> LoadedModel:
         ConfigError: the model cannot be read, does not give exactly one score, or has no head of the given name; or
             scores are to be normalized and config.json has no mean and std; or there is no such device.
     """
-    device = _device(options.device)
+    device = device_of(options)
     try:
         adapter = adapted(options, HEAD)
         config = (
@@ -63,10 +64,8 @@ def load_model(options: ModelOptions) -> LoadedModel:
             if adapter is None
             else config_of(options, adapter)
         )
-        tokenizer = AutoTokenizer.from_pretrained(
-            options.tokenizer or options.path, trust_remote_code=options.trust_remote_code
-        )
-        dtype = _dtype(options.dtype, device)
+        tokenizer = load_tokenizer(options)
+        dtype = dtype_of(options)
         if adapter is None:
             model = _load_weights(options, config, dtype)
         else:
@@ -76,10 +75,21 @@ def load_model(options: ModelOptions) -> LoadedModel:
         raise
     except Exception as error:  # Transformers checks little of what the files hold
         raise _why_not(options, error) from error
+    return described(options, model.eval().requires_grad_(False).to(device), tokenizer, config)
+
+
+def described(
+    options: ModelOptions, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Any
+) -> LoadedModel:
+    """Return a model with the properties that scoring needs.
+
+    Raises:
+        ConfigError: scores are to be normalized, and config.json has no mean and std.
+    """
     text = config.get_text_config()
     mean, std = _normalization(options, config)
     return LoadedModel(
-        model=model.eval().requires_grad_(False).to(device),
+        model=model,
         tokenizer=tokenizer,
         vocab_size=int(model.get_input_embeddings().weight.shape[0]),
         max_length=options.max_length or getattr(text, "max_position_embeddings", None),
@@ -87,6 +97,14 @@ def load_model(options: ModelOptions) -> LoadedModel:
         mean=mean,
         std=std,
     )
+
+
+def load_tokenizer(options: ModelOptions) -> PreTrainedTokenizerBase:
+    """Return the model's tokenizer."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        options.tokenizer or options.path, trust_remote_code=options.trust_remote_code
+    )
+    return tokenizer
 
 
 def _load_weights(options: ModelOptions, config: Any, dtype: torch.dtype) -> PreTrainedModel:
@@ -176,7 +194,13 @@ def _skipped_token(options: ModelOptions, config: Any) -> int | None:
     return pad if rule == "last_not_pad" else None
 
 
-def _device(wanted: str) -> torch.device:
+def device_of(options: ModelOptions) -> torch.device:
+    """Return the device of the model.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    wanted = options.device
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(wanted)
@@ -187,9 +211,11 @@ def _device(wanted: str) -> torch.device:
     return device
 
 
-def _dtype(wanted: str, device: torch.device) -> torch.dtype:
+def dtype_of(options: ModelOptions) -> torch.dtype:
+    """Return the dtype of the weights on the model's device."""
+    wanted = options.dtype
     if wanted == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
+        return torch.bfloat16 if device_of(options).type == "cuda" else torch.float32
     named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     return named[wanted]
 
@@ -202,6 +228,16 @@ def _why_not(options: ModelOptions, error: Exception) -> ConfigError:
             "Read the code, then set trust_remote_code"
         )
     first = text.splitlines()[0] if text else type(error).__name__
+    if first.startswith("Unrecognized configuration class"):
+        config = AutoConfig.from_pretrained(
+            options.path, trust_remote_code=options.trust_remote_code
+        )
+        if reads_images(config):
+            return ConfigError(
+                f"reward model {options.path}: it reads images ({config.model_type}). In a run on images the reward "
+                "reward_model reads them with its option vision, such as vlm; rlhf serve-rm serves models that read "
+                "text alone"
+            )
     if pickled := sorted(file.name for file in Path(options.path).glob("*.bin")):
         first = f"{pickled[0]} is a pickle, which is not read since it can run code; convert it to safetensors"
     return ConfigError(

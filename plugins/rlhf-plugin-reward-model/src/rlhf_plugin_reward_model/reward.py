@@ -3,40 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
 
 from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest, RewardResult
 
 from .config import RewardModelConfig
 from .inputs import chat_ids, sampled_ids, text_ids
-from .scoring import Scorer
+from .scoring import Scorer, TokenIds
+from .seeing import SeeingReader
+from .seeing_scorer import SeenTokens
+
+InputT = TypeVar("InputT")
 
 
-class RewardModelReward:
+class _Reader(Protocol[InputT]):
+    """A model, and the way in which it reads samples."""
+
+    def read(self, request: RewardRequest) -> InputT:
+        """Return a sample as the model takes it.
+
+        Raises:
+            RewardError: it cannot be read.
+        """
+        ...
+
+    def scores(self, inputs: Sequence[InputT]) -> list[float | RewardError]: ...
+
+
+class RewardModelReward(Generic[InputT]):
     """Scores sequences with a model. The other sequences of a batch change a sequence's score by rounding only."""
 
-    def __init__(self, config: RewardModelConfig) -> None:
+    def __init__(self, config: RewardModelConfig, model: _Reader[InputT]) -> None:
         self._config = config
-        self._scorer = Scorer(config)
+        self._model = model
 
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
         """Return a result with one score per request; for a request without a score, an error."""
         results: list[RewardResult | Exception] = [RewardError("not scored")] * len(requests)
-        sequences: dict[int, Sequence[int]] = {}
+        inputs: dict[int, InputT] = {}
         for index, request in enumerate(requests):
             if request.truncated and self._config.truncated_reward is not None:
                 results[index] = RewardResult(reward=self._config.truncated_reward)
                 continue
             try:
-                sequences[index] = self._tokens(request)
+                inputs[index] = self._model.read(request)
             except RewardError as error:
                 results[index] = error
-        scores = self._scorer.scores(list(sequences.values()))
-        for index, score in zip(sequences, scores, strict=True):
+        scores = self._model.scores(list(inputs.values()))
+        for index, score in zip(inputs, scores, strict=True):
             results[index] = score if isinstance(score, Exception) else RewardResult(reward=score)
         return results
 
-    def _tokens(self, request: RewardRequest) -> Sequence[int]:
+
+class TextReader:
+    """A model that reads text alone."""
+
+    def __init__(self, config: RewardModelConfig) -> None:
+        self._config = config
+        self._scorer = Scorer(config)
+
+    def read(self, request: RewardRequest) -> TokenIds:
         tokenizer = self._scorer.loaded.tokenizer
         match self._config.input:
             case "ids":
@@ -44,3 +71,19 @@ class RewardModelReward:
             case "text":
                 return text_ids(request.prompt + request.response, tokenizer)
         return chat_ids(request, self._config.messages_key, tokenizer)
+
+    def scores(self, inputs: Sequence[TokenIds]) -> list[float | RewardError]:
+        return self._scorer.scores(inputs)
+
+
+def make_reward(
+    config: RewardModelConfig,
+) -> RewardModelReward[TokenIds] | RewardModelReward[SeenTokens]:
+    """Return the reward that the options describe, with its model loaded.
+
+    Raises:
+        ConfigError: the model cannot be used.
+    """
+    if config.vision is None:
+        return RewardModelReward(config, TextReader(config))
+    return RewardModelReward(config, SeeingReader(config, config.vision))

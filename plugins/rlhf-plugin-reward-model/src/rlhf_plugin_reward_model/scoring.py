@@ -20,16 +20,21 @@ from .config import ModelOptions
 from .loading import HEAD, LoadedModel, load_model
 
 TokenIds = Sequence[int]
-Forward = Callable[[Sequence[TokenIds], Sequence[int]], list[list[float]]]
-"""Function from the sequences of a pass, and their indices among all, to some numbers of each."""
+Forward = Callable[[Sequence[TokenIds], Sequence[int]], Sequence[list[float] | RewardError]]
+"""Function from the sequences of a pass, and their indices among all, to some numbers of each, or the reason why it has
+none."""
 
 
 class Scorer:
-    """A loaded reward model that scores sequences. Only one thread may use a scorer at a time."""
+    """A loaded reward model that scores sequences. Only one thread may use a scorer at a time.
 
-    def __init__(self, options: ModelOptions) -> None:
+    Args:
+        loaded: the model; None: that of the options, which reads text alone.
+    """
+
+    def __init__(self, options: ModelOptions, loaded: LoadedModel | None = None) -> None:
         self._options = options
-        self.loaded: LoadedModel = load_model(options)
+        self.loaded: LoadedModel = loaded or load_model(options)
         self._device = next(self.loaded.model.parameters()).device
 
     def describe(self) -> str:
@@ -39,7 +44,13 @@ class Scorer:
 
     def scores(self, sequences: Sequence[TokenIds]) -> list[float | RewardError]:
         """Return each sequence's score; for a sequence without a score, an error with the reason."""
-        found = self._scores(sequences, self._forward)
+        return self.scores_by(sequences, self._forward)
+
+    def scores_by(
+        self, sequences: Sequence[TokenIds], forward: Forward
+    ) -> list[float | RewardError]:
+        """Return the scores of ``scores``, computed by another forward pass."""
+        found = self._scores(sequences, forward)
         return [value if isinstance(value, RewardError) else value[0] for value in found]
 
     def scores_at(
@@ -80,7 +91,9 @@ class Scorer:
         ):
             found = forward([fitting[index] for index in indices], indices)
             for index, values in zip(indices, found, strict=True):
-                results[index] = self._normalized(values)
+                results[index] = (
+                    values if isinstance(values, RewardError) else self._normalized(values)
+                )
         return results
 
     def _fitted(self, ids: TokenIds) -> TokenIds:

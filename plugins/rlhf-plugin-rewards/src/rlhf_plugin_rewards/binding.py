@@ -11,7 +11,10 @@ from typing import Any
 from rlhf_core import PluginError, RewardError
 from rlhf_core.contracts import RewardRequest
 
-_FIELDS = ("prompt", "response", "row", "uid", "turns", "token_ids", "action_mask", "truncated")
+_FIELDS = (
+    *("prompt", "response", "row", "uid", "turns", "token_ids", "action_mask", "truncated"),
+    "media",
+)
 """Fields of a request that a parameter may name."""
 _SINGULARS = {
     "prompts": "prompt",

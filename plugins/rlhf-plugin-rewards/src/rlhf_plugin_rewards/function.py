@@ -2,7 +2,7 @@
 
 The names of the function's parameters decide which arguments it gets. For one sample:
 
-    def score(prompt, response, row, uid, turns, token_ids, action_mask, truncated, request): ...
+    def score(prompt, response, row, uid, turns, token_ids, action_mask, truncated, media, request): ...
 
 Any other name is a column of the data row (``def score(response, answer)``). ``**extra`` gets all fields and columns
 that no parameter names. A parameter with a default keeps it if the row has no such column. With a parameter called

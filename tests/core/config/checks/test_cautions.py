@@ -2,6 +2,8 @@
 
 import pytest
 
+from rlhf_core import CapabilityError
+
 
 @pytest.mark.parametrize(
     ("words", "named"),
@@ -86,3 +88,12 @@ def test_a_reward_that_sees_no_image_is_named_where_the_policy_does(resolved):
     ).cautions
 
     assert caution.startswith("--reward reads_texts reads text alone: the policy sees the images")
+
+
+def test_a_reward_that_sees_images_by_its_options_is_for_policies_that_do(resolved):
+    words = ("--reward", "reads_texts", "--reward.reads_texts.sees", "true")
+    seeing = ("--model.vision", "eyes", "--engine", "takes_images")
+
+    assert resolved(*words, *seeing).cautions == ()
+    with pytest.raises(CapabilityError, match="reads_texts needs 'images': the policy reads text"):
+        resolved(*words)

@@ -94,7 +94,8 @@ def _blind_rewards(selections: Selections, labels: Labels) -> Iterator[str]:
     if not selections["model.vision"]:
         return
     for reward in selections["reward.use"]:
-        if READS_TEXT in reward.registered.component.provides:
+        # One whose options need images sees them.
+        if READS_TEXT in reward.registered.component.provides and "images" not in reward.needs:
             yield (
                 f"{labels('reward.use')} {reward.registered.name} reads text alone: the policy sees the images of "
                 "prompts and observations, and this reward does not. It can tell how an answer reads, not whether it "

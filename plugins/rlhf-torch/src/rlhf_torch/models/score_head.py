@@ -39,7 +39,7 @@ def score_head(spec: RoleSpec, model: PreTrainedModel) -> nn.Linear:
     # skip_init: the usual initialization would draw from the global random state.
     head = nn.utils.skip_init(nn.Linear, width, 1, bias=False, dtype=torch.float32)
     assert isinstance(head, nn.Linear)
-    saved = _saved_head(spec.model_path, model.config)
+    saved = saved_head(spec.model_path, model.config)
     with torch.no_grad():
         if saved is None:
             generator = torch.Generator().manual_seed(spec.seed)
@@ -54,9 +54,13 @@ def score_head(spec: RoleSpec, model: PreTrainedModel) -> nn.Linear:
     return head
 
 
-def _saved_head(path: str, config: PretrainedConfig) -> Tensor | None:
-    """Return the head (1, D) among the weights of a folder or hub name; None where there is none."""
-    name = f"{getattr(config, 'value_head_prefix', None) or SCORE_HEAD}.weight"
+def saved_head(path: str, config: PretrainedConfig, head: str | None = None) -> Tensor | None:
+    """Return the head (1, D) among the weights of a folder or hub name; None where there is none.
+
+    Args:
+        head: its name there; None: that of the configuration (``value_head_prefix``), else ``SCORE_HEAD``.
+    """
+    name = f"{head or getattr(config, 'value_head_prefix', None) or SCORE_HEAD}.weight"
     for file in weight_files(path):
         with safe_open(file, framework="pt") as weights:
             if name in weights.keys():  # noqa: SIM118 (the handle is no mapping)
