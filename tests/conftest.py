@@ -9,10 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.cases import LONGEST, MARKERS, could_be_chosen, markers_named_in
 from tests.deadlines import HANG_S
 
 _FAILED = pytest.StashKey[bool]()
+
+# A test fails for a wrong result, never for a slow machine.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session", autouse=True)

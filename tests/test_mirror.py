@@ -38,6 +38,7 @@ ONE_RANK, TWO_RANKS = "plugins/deepspeed/test_one_rank.py", "plugins/deepspeed/t
 DEEP_COMPILE = "plugins/deepspeed/compile/test_deep_compile.py"
 
 IN_A_LARGER_WHOLE = {
+    "core/config/checks/in_process.py": "integration/test_python_api.py",
     "core/config/checks/sleep_rules.py": "core/loop/memory/test_decision.py",
     "core/config/problems.py": "core/config/test_resolve.py",
     "core/learning/parts.py": "core/loop/test_session.py",

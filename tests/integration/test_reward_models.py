@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from tests.deadlines import HANG_S
+from tests.plugins.reward_model.conftest import write_adapter
 
 from rlhf_cli.main import main
 from rlhf_core.testing.tiny import tiny_config, tiny_tokenizer
@@ -72,6 +73,51 @@ def test_a_run_learns_the_same_from_a_model_beside_it_and_from_a_server(
         assert second["reward/http"] == pytest.approx(score, abs=1e-6)
         # Advantages are whitened, so tiny differences of scores grow a little.
         assert second["loss/policy"] == pytest.approx(first["loss/policy"], abs=1e-4)
+
+
+ON_POLICYS_BASE = [
+    *("--actor.adapter", "lora", "--actor.lora.rank", "2", "--actor.adam.lr", "1e-3"),
+    *("--reward", "reward_model", "--reward.reward_model.path", "adapter"),
+]
+"""A policy under an adapter, and a reward model that is another adapter of the same base."""
+SHARED = ["--reward.reward_model.base", "shared"]
+HERE = ["--reward.reward_model.isolate", "false"]
+
+
+def test_a_run_learns_the_same_from_a_reward_model_on_the_policys_base(train, workspace):
+    write_adapter(workspace / "model", workspace / "adapter", seed=1)
+
+    own = train("own", *ON_POLICYS_BASE)
+    shared = train("shared", *ON_POLICYS_BASE, *SHARED, *HERE)
+
+    for first, second in zip(own, shared, strict=True):
+        if "metrics" not in first:
+            continue
+        score = first["metrics"]["reward/reward_model"]
+        assert abs(score) > 1e-3
+        assert second["metrics"]["reward/reward_model"] == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            [*SHARED],
+            "isolate is true, but reward_model uses what the run's process holds in memory",
+        ),
+        ([*SHARED, *HERE, "--reward.reward_model.dtype", "bfloat16"], "base = shared, so dtype is"),
+        ([*SHARED, *HERE, "--backend", "deepspeed"], "this training backend keeps to itself"),
+    ],
+)
+def test_what_has_no_base_to_share_is_named_before_a_model_is_loaded(
+    train, workspace, capsys, flags, message
+):
+    if "deepspeed" in flags:
+        pytest.importorskip("deepspeed")
+    write_adapter(workspace / "model", workspace / "adapter", seed=1)
+    train("refused", *ON_POLICYS_BASE, *flags, code=2)
+    assert message in capsys.readouterr().err
+    assert not (workspace / "refused").exists()
 
 
 @pytest.mark.usefixtures("workspace", "no_process_left")

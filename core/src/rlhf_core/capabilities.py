@@ -78,7 +78,10 @@ SLEEP = "sleep"
 """Word of a run whose engine may sleep while roles compute. Options of engines about their sleep need it."""
 IN_PROCESS = "in_process"
 """Word of a runtime that builds every component in the process that started the run. Objects that a Python program gave
-need it (``given_objects``)."""
+need it (``given_objects``), and rewards that compute with weights of a role."""
+LENDS_BASES = "lends_bases"
+"""Word of a training backend whose roles lend weights that none of them trains, such as the base of an adapter, to
+rewards in their process."""
 
 SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "values": "a critic is built and trained",
@@ -107,8 +110,10 @@ FIX: Mapping[str, str] = {
     "the engine gets (its option serve, if it has one)",
     SERVES_FOUR_BITS: "choose --engine embedded, which shares the trainer's model, or --engine vllm, which unpacks the "
     "base as it loads it",
-    IN_PROCESS: "it is an object of this Python program, and nothing is pickled. Choose runtime local, or write it "
-    "into a file and name it FILE.py:NAME",
+    IN_PROCESS: "it uses objects of this Python program, and nothing is pickled. Choose runtime local; or write an "
+    "object that you gave into a file, and name it FILE.py:NAME",
+    LENDS_BASES: "a reward is to compute with the base of a role, which this training backend keeps to itself. Choose "
+    "--backend torch, or let the reward have a base of its own",
     SLEEP: "nothing sleeps in this run. Set --runtime.sleep always, or leave the engine's option about sleep out",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model anew, without what was done to it",
     ENGINE_SEES: "this engine reads text alone; choose --engine embedded or vllm",
@@ -173,6 +178,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     RUNTIME_SEES: "the runtime gives its processes what they need to read images",
     READS_TEXT: "the reward judges answers by the text of what was asked, and sees no image",
     IN_PROCESS: "the runtime builds every component in the process that started the run",
+    LENDS_BASES: "the training backend lends weights that no role trains to rewards in its process",
     PLANS_MEMORY: "the command predicts whether a run fits into its accelerators (MemoryPlanner)",
     WRAPS_CODE: "the component wraps a function in a file that the user names",
 }

@@ -40,6 +40,28 @@ def write_reward_model(folder: Path, *, family: str = "qwen3", seed: int = 0, **
     return folder
 
 
+def write_adapter(base: Path, folder: Path, seed: int) -> Path:
+    """A PEFT folder with a head, as ``rlhf rm --actor.adapter lora`` exports it, with factors that matter."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForSequenceClassification
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            base, num_labels=1, dtype=torch.float32
+        )
+        wrapped = get_peft_model(
+            model, LoraConfig(task_type="SEQ_CLS", r=4, target_modules="all-linear")
+        )
+        for name, weight in wrapped.named_parameters():
+            if "lora_B" in name:
+                weight.data.normal_(std=0.1)
+    wrapped.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
 def plain_score(folder: Path, token_ids) -> float:
     """What Transformers itself gives for one sequence."""
     import torch

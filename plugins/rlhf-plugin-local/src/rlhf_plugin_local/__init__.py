@@ -9,6 +9,7 @@ from rlhf_core.capabilities import (
     BACKEND_SEES,
     ENGINE_SEES,
     IN_PROCESS,
+    LENDS_BASES,
     RUNTIME_SEES,
     SERVES_ADAPTERS,
     SERVES_FOUR_BITS,
@@ -41,7 +42,7 @@ def rlhf_train_backends() -> list[Component[Any]]:
             config=TorchBackendConfig,
             factory="rlhf_plugin_local.torch_backend:TorchBackend",
             summary="trains any Transformers causal LM on packed sequences, on one CPU or GPU",
-            provides=frozenset({BACKEND_SEES}),
+            provides=frozenset({BACKEND_SEES, LENDS_BASES}),
         )
     ]
 

@@ -336,11 +336,17 @@ def _notes_on_options(planned: PlannedRun) -> list[str]:
         notes.append("the time of prompts that replace filtered ones is not modeled")
     for selection in planned.selections.get("reward.use", ()):
         reward = selection.ref("rlhf_rewards")
-        if reward.name == REWARD_MODEL and reward.options["device"] != "cpu":
-            notes.append(
-                f"the model of {selection.section} is not modeled: beside the listed memory it needs 2 bytes a "
-                f"parameter, a CUDA context and passes of {reward.options['batch_tokens']:,} tokens on a GPU"
-            )
+        if reward.name != REWARD_MODEL or reward.options["device"] == "cpu":
+            continue
+        needed = (
+            "beside the base that roles hold it needs its factors"
+            if reward.options["base"] == "shared"
+            else "beside the listed memory it needs 2 bytes a parameter, a CUDA context"
+        )
+        notes.append(
+            f"the model of {selection.section} is not modeled: {needed} and passes of "
+            f"{reward.options['batch_tokens']:,} tokens on a GPU"
+        )
     if planned.demands.greedy_rewards:
         notes.append("the greedy episode of each prompt is not modeled")
     return notes

@@ -104,6 +104,12 @@ class RewardModelConfig(ModelOptions):
         description="component that reads images for this model, such as vlm, so that the score is of text and images; "
         "unset: the model reads text alone",
     )
+    base: Literal["own", "shared"] = Field(
+        "own",
+        description="where the path is a PEFT folder: the weights below its adapter. own: loaded for the reward and "
+        "merged; shared: those that a role of the run holds, such as a policy under an adapter, so that the base is in "
+        "memory once; with isolate = false",
+    )
     messages_key: str = Field(
         "prompt",
         description="column with the prompt, as text or as chat messages, for input = chat",
@@ -128,8 +134,23 @@ class RewardModelConfig(ModelOptions):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_base(self) -> Self:
+        if self.base == "own":
+            return self
+        for name in ("dtype", "device", "trust_remote_code", "vision"):
+            if name in self.model_fields_set:
+                raise ValueError(
+                    f"base = shared, so {name} is that of the role that holds the base. Leave {name} out"
+                    if name != "vision"
+                    else "base = shared with vision: a model that reads images has a base of its own. Leave base out"
+                )
+        return self
+
     def needed_by_options(self) -> frozenset[str]:
-        return frozenset() if self.vision is None else frozenset({"images"})
+        images = frozenset() if self.vision is None else frozenset({"images"})
+        base = frozenset() if self.base == "own" else frozenset({"in_process", "lends_bases"})
+        return images | base
 
     def excluded_by_options(self) -> frozenset[str]:
         # Tokens and text of a sequence have those of its images; messages have images as parts, which are left out.

@@ -10,6 +10,7 @@ from rlhf_core.contracts import RewardRequest, RewardResult
 
 from .config import RewardModelConfig
 from .inputs import chat_ids, sampled_ids, text_ids
+from .on_held_base import ScorerOnHeldBase
 from .scoring import Scorer, TokenIds
 from .seeing import SeeingReader
 from .seeing_scorer import SeenTokens
@@ -61,10 +62,11 @@ class TextReader:
 
     def __init__(self, config: RewardModelConfig) -> None:
         self._config = config
-        self._scorer = Scorer(config)
+        is_own = config.base == "own"
+        self._scorer = Scorer(config) if is_own else ScorerOnHeldBase(config)
 
     def read(self, request: RewardRequest) -> TokenIds:
-        tokenizer = self._scorer.loaded.tokenizer
+        tokenizer = self._scorer.tokenizer
         match self._config.input:
             case "ids":
                 return sampled_ids(request, tokenizer)

@@ -35,7 +35,12 @@ class Scorer:
     def __init__(self, options: ModelOptions, loaded: LoadedModel | None = None) -> None:
         self._options = options
         self.loaded: LoadedModel = loaded or load_model(options)
-        self._device = next(self.loaded.model.parameters()).device
+        self.tokenizer = self.loaded.tokenizer
+        self._device = _device_of(self.loaded)
+
+    def is_in_place(self) -> bool:
+        """Return whether the model's weights are where they were at first; those of a role may move."""
+        return self._device == _device_of(self.loaded)
 
     def describe(self) -> str:
         """Return the model's path, device and dtype, for a message."""
@@ -166,6 +171,11 @@ class Scorer:
         there = torch.arange(max(lengths), device=self._device)
         attention_mask = there < torch.tensor(lengths, device=self._device)[:, None]  # (B, T)
         return {"input_ids": input_ids, "attention_mask": attention_mask.long()}
+
+
+def _device_of(loaded: LoadedModel) -> torch.device:
+    device: torch.device = next(loaded.model.parameters()).device
+    return device
 
 
 def last_token(ids: TokenIds, skipped: int | None) -> int:

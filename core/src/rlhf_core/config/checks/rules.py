@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ...capabilities import NO_PULL, PREPARES_STEP, REWARDS_EPISODES, SEVERAL_TURNS
 from ...environments.external import ExternalConfig
 from ...errors import ConfigError
-from ...plugins import GIVEN, Plugins
+from ...plugins import Plugins
 from ..problems import Labels, flag
 from ..resolved import EnvironmentOptions, Selections
 from ..run import RunConfig
@@ -20,6 +20,7 @@ from .features import (
     updates_per_batch,
     weighs_samples,
 )
+from .in_process import in_process_rules
 
 
 def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins) -> None:
@@ -42,7 +43,7 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
         *_term_rules(selections, labels),
         *_reward_rules(selections, labels),
         *_evaluation_rules(run, labels),
-        *_given_rules(selections, labels),
+        *in_process_rules(selections, labels),
     ):
         raise ConfigError(problem)
 
@@ -88,25 +89,6 @@ def _task_rules(
             f"share it. Set for example --rollout.max_length "
             f"{run.data.max_prompt_tokens + 4 * run.rollout.max_new_tokens}."
         )
-
-
-def _given_rules(selections: Selections, labels: Labels) -> Iterator[str]:
-    """Objects of this Python program stay in its process."""
-    for selection in (one for found in selections.values() for one in found):
-        if selection.registered.plugin != GIVEN:
-            continue
-        advice = "Leave the option out, or write the object into a file and name it FILE.py:NAME."
-        if selection.reward is not None and selection.reward.isolate:
-            yield (
-                f"{labels(f'{selection.section}.isolate')} is true, but {selection.name} is an object of this Python "
-                f"program, which another process does not have.\n  {advice}"
-            )
-        place = selection.environment.isolation if selection.environment is not None else "none"
-        if place != "none":
-            yield (
-                f"{labels(f'{selection.section}.isolation')} is {place}, but {selection.name} is an object of this "
-                f"Python program, which another process does not have.\n  {advice}"
-            )
 
 
 def _share_rules(selections: Selections, labels: Labels) -> Iterator[str]:

@@ -8,6 +8,7 @@ for each role, to the bit.
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from rlhf_core.contracts import RoleSpec
 
 SHARES = "the %s computes with weights that another role of this process holds"
 """Line of the log for a role that shares its base."""
+_HELD: weakref.WeakSet[SharedBase] = weakref.WeakSet()
+"""The bases that roles of this process hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +39,8 @@ class BaseKey:
     @classmethod
     def of(cls, spec: RoleSpec, load_options: Mapping[str, Any]) -> BaseKey:
         """Return the key of a role's base; the same folder under two names is one base."""
-        path = Path(spec.model_path)
         return cls(
-            path=str(path.resolve()) if path.is_dir() else spec.model_path,
+            path=_one_name(spec.model_path),
             dtype=spec.dtype,
             trust_remote_code=spec.trust_remote_code,
             # Transformers' configs of quantization call each other equal without a look at their fields.
@@ -60,6 +62,7 @@ class SharedBase:
         self.key = key
         self._model = model
         self._dtypes = [parameter.dtype for parameter in model.parameters()]
+        _HELD.add(self)
 
     def view(self) -> PreTrainedModel:
         """Return new modules, and new buffers, with the same parameters, on the device of these."""
@@ -116,3 +119,15 @@ def _kept_by(module: nn.Module) -> Iterator[Any]:
 def find_base(bases: Iterable[SharedBase], key: BaseKey) -> SharedBase | None:
     """Return the first of the bases with that key that no role trains."""
     return next((base for base in bases if base.key == key and base.is_fixed()), None)
+
+
+def held_base(path: str) -> SharedBase | None:
+    """Return the base of that path which roles of this process hold and none trains, in whatever dtype; None: there is
+    none."""
+    name = _one_name(path)
+    return next((base for base in _HELD if base.key.path == name and base.is_fixed()), None)
+
+
+def _one_name(path: str) -> str:
+    """Return the same name for two ways to write the path of one folder, and a hub name as it is."""
+    return str(Path(path).resolve()) if Path(path).is_dir() else path
