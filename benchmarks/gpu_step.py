@@ -6,13 +6,17 @@
     python benchmarks/gpu_step.py --shape 7b --adapter qlora --peer trl --peer-engine generate
     python benchmarks/gpu_step.py --shape 7b --models DIR -- runtime.sleep=always train.batch_size=16 \
         train.max_tokens_per_micro_batch=20480 backend.torch.gradient_checkpointing=true
+    python benchmarks/gpu_step.py --shape 1.5b --steps 6 -- engine=embedded rollout.max_staleness=1 \
+        engine.embedded.overlap=always
     python benchmarks/gpu_step.py --shape vl-3b --images 1 --prompts 8 --prompt-tokens 64 --peer trl
 
-Random weights of a published shape, prompts of one length, forced response lengths, sampled at temperature 1, GRPO
+Random weights of a published shape, prompts of one length, forced response lengths (if it generates ahead: as good as),
+sampled at temperature 1, GRPO
 without a reference model. The step is the whole one of ``rlhf train``. Everything runs in processes of their own, one
 after the other, on the same GPU, or at the same time on two of one host; the first step of each is left out
-(compilation and CUDA graphs), and of the others the median counts. With an adapter, TRL has PEFT's of
-the same rank. TRL cannot hand vLLM a base in 4 bits: there it samples with ``generate``.
+(compilation and CUDA graphs), and of the others the median counts. Of a run that generates ahead
+(``rollout.max_staleness``) the last step is left out too: nothing is generated beside it. With an adapter, TRL has
+PEFT's of the same rank. TRL cannot hand vLLM a base in 4 bits: there it samples with ``generate``.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ PHASES = ("generate_s", "reward_s", "score_s", "train_s", "hold_s", "sync_s", "c
 ``moves_s``: what an engine that sleeps and roles that leave cost (``runtime.sleep``)."""
 OWN = {"weight sync": "sync_s", "sleep and wake": "moves_s"}
 """Planned phases that are measured by themselves."""
+IDLE = ("engine_idle_share", "trainer_idle_share")
 MOVES = ("sleep_s", "reload_s", "offload_s", "wake_s")
 """Parts of ``moves_s``."""
 
@@ -108,6 +113,10 @@ def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
     for option in arguments.options:
         name, _, value = option.partition("=")
         options[name] = value or None
+    if _generates_ahead(options):
+        # Old samples are weighed by log-probs of the whole distribution, so no end is forbidden. Random weights draw
+        # one in 150 thousand tokens.
+        options.setdefault("rollout.min_new_tokens", "0")
     words = [f"{name}={value}" for name, value in options.items() if value is not None]
     beside = ThreadPoolExecutor(max_workers=1)
     start_peer = partial(beside.submit, _run_peer, arguments, model, flags)
@@ -156,13 +165,17 @@ def _run_peer(arguments: argparse.Namespace, model: Path, flags: list[str]) -> d
 
 def table(report: dict[str, Any]) -> str:
     """Return the measurement as lines of text."""
+    ahead = _generates_ahead(report["options"])
     timings = [record["timing"] for record in report["ours"]["records"][1:]]
+    timings = timings[:-1] if ahead and len(timings) > 1 else timings
     median = medians(timings)
     step = median["step_s"]
     trained = report["adapter"] or "all weights"
     work = f"{report['prompts']} x {report['samples']}"
     lines = [f"{report['gpu']}, {report['shape']}, {trained}, {work}"]
-    limits = _limits(report["ours"]["plan"])
+    plan = report["ours"]["plan"]
+    # Of phases that may overlap, what is measured of them is how long the others were waited for.
+    limits = {} if ahead and plan and not plan["step_s"]["overlaps"] else _limits(plan)
     for name in PHASES:
         seconds, limit = median.get(name, 0.0), limits.get(name)
         share = f"   {limit / seconds:5.0%} of the limit, {limit:.3f} s" if limit else ""
@@ -178,6 +191,10 @@ def table(report: dict[str, Any]) -> str:
     share = f"   {limits['step_s'] / step:5.0%} of the limit" if limits else ""
     lines.append(f"  {'step':12} {step:8.3f} s{share}   {tokens / step:8.0f} tokens/s")
     lines.append(f"  steps {[round(timing['step_s'], 2) for timing in timings]}")
+    if ahead:
+        idle = ", ".join(f"{name} {median[name]:.0%}" for name in IDLE)
+        mean = statistics.mean(timing["step_s"] for timing in timings)
+        lines.append(f"  mean of these steps {mean:.3f} s; {idle}")
     lines += _memory(report["ours"])
     metrics = report["ours"]["records"][-1].get("metrics", {})
     mean = metrics.get("mismatch/logprob_diff_mean")
@@ -198,6 +215,10 @@ def medians(timings: list[dict[str, float]]) -> dict[str, float]:
         name: statistics.median(timing[name] for timing in timings if name in timing)
         for name in names
     }
+
+
+def _generates_ahead(options: Mapping[str, str | None]) -> bool:
+    return options.get("rollout.max_staleness") not in (None, "0")
 
 
 def _limits(plan: dict[str, Any] | None) -> dict[str, float]:

@@ -21,6 +21,7 @@ EXAMPLE = ROOT / "examples" / "reverse_digits"
 
 SMALL = ("--steps", "6", "--runtime.local.threads", "1")
 COPY = ("--engine.embedded.weights", "copy")
+BESIDE = ("--engine.embedded.overlap", "always")
 AHEAD = ("--rollout.max_staleness", "2")
 IN_FLIGHT = (*AHEAD, "--rollout.in_flight_updates")
 OVERSAMPLED = (*IN_FLIGHT, "--rollout.oversampling", "1.5", "--rollout.concurrency", "5")
@@ -30,6 +31,8 @@ MODES = {
     "copied": (*AHEAD, *COPY),
     "copied, in flight": (*IN_FLIGHT, *COPY),
     "oversampled": (*OVERSAMPLED, *COPY),
+    "beside training": (*AHEAD, *BESIDE),
+    "beside training, in flight": (*IN_FLIGHT, *BESIDE),
 }
 
 
@@ -94,7 +97,7 @@ def run_command(workspace, output, *flags, fault=""):
 INTERRUPTED = [
     (fault, mode)
     for fault in ("generate:3", "reward:4", "train:5", "save:4")
-    for mode in ("shared", "copied, in flight", "oversampled")
+    for mode in ("shared", "copied, in flight", "oversampled", "beside training, in flight")
 ]
 
 

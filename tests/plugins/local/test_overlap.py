@@ -3,17 +3,30 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import Component, Registered
-from rlhf_core.contracts import ComponentRef, EngineSpec, RoleSpec, RuntimeSpec
+from rlhf_core.contracts import (
+    ComponentRef,
+    EngineSpec,
+    GenerationRequest,
+    RoleSpec,
+    RuntimeSpec,
+    SamplingParams,
+    Uid,
+)
 from rlhf_core.plugins import empty
 from rlhf_core.testing.fakes import FakeEngine
-from rlhf_plugin_local.config import LocalRuntimeConfig
+from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_plugin_local.config import LocalRuntimeConfig, TorchBackendConfig
+from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
+from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_plugin_local.runtime import LocalRole, LocalRuntime
+from rlhf_plugin_local.torch_backend import TorchBackend
 
 
 class SlowBackend:
@@ -139,3 +152,77 @@ def test_closing_waits_for_a_call_that_nobody_waits_for_any_more(plugins):
         assert not backend.thread.is_alive()
 
     asyncio.run(play())
+
+
+class WaitingBackend(TorchBackend):
+    """Computes a checksum once the engine has made tokens since it was asked for one."""
+
+    went_on = threading.Event()
+
+    def checksum(self):
+        self.went_on.clear()
+        assert self.went_on.wait(HANG_S), "generation stood still while a role computed"
+        return super().checksum()
+
+
+class SeenEngine(EmbeddedEngine):
+    """Says whenever a step of the batch has ended."""
+
+    async def start(self, spec, source):
+        await super().start(spec, source)
+        step = self._batch.step
+
+        def seen():
+            finished = step()
+            WaitingBackend.went_on.set()
+            return finished
+
+        self._batch.step = seen
+
+
+@pytest.mark.parametrize("decode", ["stepwise", "resident"])
+def test_the_embedded_engine_generates_while_a_role_computes(decode, plugins, tmp_path):
+    model = str(write_tiny_model(tmp_path / "model"))
+    config = EmbeddedEngineConfig(overlap="always", decode=decode)
+    for hook, name, factory in (
+        ("rlhf_train_backends", "waiting", lambda _: WaitingBackend(TorchBackendConfig())),
+        ("rlhf_engines", "seen", lambda _: SeenEngine(config)),
+    ):
+        plugins.registries[hook].add(Registered(Component(name=name, factory=factory), "test"))
+
+    def request(number):
+        return GenerationRequest(
+            uid=Uid(0, number),
+            prompt_ids=(5, 6, 7),
+            seeds=(1, 2),
+            sampling=SamplingParams(max_new_tokens=40),
+        )
+
+    async def play():
+        runtime = LocalRuntime(LocalRuntimeConfig(threads=1))
+        one = spec("seen", overlaps=True)
+        placement = await runtime.start(
+            replace(
+                one,
+                roles={"policy": RoleSpec(role="policy", model_path=model)},
+                backend=ComponentRef(kind="rlhf_train_backends", name="test:waiting"),
+                engine_spec=replace(
+                    one.engine_spec, model_path=model, max_length=64, overlaps=True
+                ),
+            ),
+            plugins,
+        )
+        try:
+            computing = asyncio.create_task(placement.roles["policy"].checksum())
+            number = 0
+            while not computing.done():
+                completions = await placement.engine.generate(request(number))
+                assert [len(one.token_ids) for one in completions] == [40, 40]
+                number += 1
+            return await computing == await placement.engine.checksum()
+        finally:
+            await runtime.close()
+
+    assert asyncio.run(play())
+    left = {one.name for one in threading.enumerate() if one is not threading.main_thread()}
+    assert not {name for name in left if name.startswith(("engine", "roles"))}

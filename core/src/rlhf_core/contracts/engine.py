@@ -267,6 +267,8 @@ class EngineSpec:
     sleeps: bool = False
     """True: the loop calls ``sleep`` in each step to have memory for its roles, so the engine has to be started in the
     way that lets it give memory back."""
+    overlaps: bool = False
+    """True: the run generates while its roles compute, unless the engine says that it ``shares_weights``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

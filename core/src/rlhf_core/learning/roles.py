@@ -56,6 +56,7 @@ def runtime_spec(
             vision=vision_spec(resolved),
             adapter_rank=None if adapter is None else adapter.served_rank,
             quantization=_quantization(adapter),
+            overlaps=run.rollout.max_staleness > 0,
         ),
         overlaps=run.rollout.max_staleness > 0,
         config=writable(resolved.tree),

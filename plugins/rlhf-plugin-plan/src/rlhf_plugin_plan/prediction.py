@@ -161,6 +161,11 @@ def predict(
     if sleep.on and phases:
         phases = (*phases, moves_phase(sleep.seconds))
     ahead = planned.run.rollout.max_staleness > 0 and not placement.colocated
+    if engine.beside_training(policy):
+        notes.append(
+            "engine.embedded.overlap: generation and training of one GPU at once are not modeled; the step's seconds "
+            "are those of one after the other"
+        )
     problems = _problems(gpus, gpu, engine, served, sleep)
     return Prediction(
         gpu=gpu,

@@ -110,6 +110,7 @@ def start(model_folder: Callable[[str], Path], decode: str) -> Callable[..., Emb
         eos: tuple[int, ...] = (),
         max_length: int = 128,
         max_concurrency: int = 256,
+        overlaps: bool = False,
         **options: object,
     ) -> EmbeddedEngine:
         engine = EmbeddedEngine(EmbeddedEngineConfig(**{"decode": decode, **options}))
@@ -119,6 +120,7 @@ def start(model_folder: Callable[[str], Path], decode: str) -> Callable[..., Emb
             max_length=max_length,
             max_concurrency=max_concurrency,
             eos_token_ids=eos,
+            overlaps=overlaps,
         )
         await engine.start(spec, source or Source(lm))
         return engine

@@ -5,6 +5,7 @@ import pytest
 from rlhf_plugin_plan.machine import assumptions as assumed
 from rlhf_plugin_plan.machine.hardware import GIB, find_gpu
 from rlhf_plugin_plan.memory.engine_memory import (
+    BesideTraining,
     ResidentMemoryOptions,
     VllmMemoryOptions,
     embedded_memory,
@@ -111,6 +112,34 @@ def test_sequences_that_stay_on_the_gpu_have_pages_and_joined_weights(pencil):
     assert "joined weights" not in memory(joins=False).parts
     # Three pages and a bit: what does not hold waits.
     assert memory(cache_bytes=3.5 * 64 * 8).kv_tokens == 3 * 64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "joins", "weights"),
+    [
+        # Embeddings of 10 and norms of 6 stay in float32 beside the casts of 34 and of the tied head, 10.
+        ("float32", True, 4 * (50 - 34) + 2 * (34 + 10)),
+        ("bfloat16", True, 2 * 50),
+        ("bfloat16", False, 2 * 50),
+    ],
+)
+def test_beside_training_every_weight_has_one_copy_and_prefill_its_activations(
+    pencil, dtype, joins, weights
+):
+    """A prefill of 100 tokens has 3 F + 4 D numbers of 2 bytes each."""
+
+    def memory(**changes):
+        beside = BesideTraining(**{"prefill_tokens": 100, "copies_rest": True, **changes})
+        resident = ResidentMemoryOptions(cache_bytes=1e9, joins=joins)
+        sizes = {"slots": 4, "length": 70, "copies_weights": False}
+        return embedded_memory(
+            pencil, dtype, "bfloat16", **sizes, resident=resident, beside=beside
+        ).parts
+
+    copies = ("weights cast to bfloat16", "joined weights", "copy of the other weights")
+    assert sum(memory().get(name, 0) for name in copies) == weights
+    assert memory()["prefill beside training"] == 100 * 2 * (3 * pencil.ffn + 4 * pencil.hidden)
+    assert "copy of the other weights" not in memory(copies_rest=False)
 
 
 def test_slots_for_adapters_have_factors_of_every_layer_at_the_next_rank(pencil):

@@ -48,8 +48,14 @@ class EmbeddedEngineConfig(Config):
     )
     weights: Literal["shared", "copy"] = Field(
         "shared",
-        description="use the trainer's own tensors where it lives in this process, or keep a copy, "
-        "which is needed where training goes on while requests are in flight",
+        description="use the trainer's own tensors where it lives in this process, or keep a copy of all of them, as "
+        "an engine in another process has it",
+    )
+    overlap: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="with rollout.max_staleness, generate while the trainer of this process computes: in a thread and "
+        "a GPU stream of the engine's own, from a copy of the weights as it computes with them, which each update "
+        "renews. never: generation waits where it shares weights; auto: where that was measured as faster",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="where a copy of the weights lives; shared weights stay where they are"

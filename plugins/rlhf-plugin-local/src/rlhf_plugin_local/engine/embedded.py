@@ -3,6 +3,9 @@
 The step runs in the thread of the event loop, not in a worker: the model is the trainer's own, and nothing may change
 its weights or its mode halfway through a forward pass. Between two steps the loop runs whatever else is ready
 (rewards, environments, executors), which therefore waits for at most one step.
+
+Where the engine generates beside training, with weights of its own, the step runs in its ``OwnLane``. What changes the
+batch then waits for its turn, which comes between two steps; the queue and the calls belong to the event loop alone.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource
@@ -18,13 +22,15 @@ from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.models.vision_lm import VisionLM
 
 from .batch import Batch
+from .beside.decision import is_beside_training
+from .beside.lanes import EventLoopLane, OwnLane
 from .config import EmbeddedEngineConfig
 from .memory import keep_freed_memory
 from .resident.batch import ResidentBatch
 from .resident.sizing import cache_pages
 from .sequence import Finished, Prompt, Sequence
 from .stop import Decode, StopWatcher, decoder_of
-from .weights import ServedWeights
+from .weights import ServedWeights, device_of
 
 
 class EmbeddedState(StrEnum):
@@ -72,7 +78,12 @@ class EmbeddedEngine:
         self._num_calls = 0
         self._queue: deque[Sequence] = deque()
         """Not in the batch yet."""
+        self._unwanted: set[int] = set()
+        """Numbers of calls whose sequences are to leave the batch."""
         self._driver: asyncio.Task[None] | None = None
+        self._lane = EventLoopLane()
+        self._turn = asyncio.Lock()
+        """Held while the batch is stepped or changed."""
 
     async def start(self, spec: EngineSpec, source: WeightSource) -> None:
         """Share or load the weights; see ``ServedWeights``.
@@ -85,7 +96,12 @@ class EmbeddedEngine:
         self._require("start", EmbeddedState.NEW)
         keep_freed_memory()
         self._spec = spec
-        self._weights = ServedWeights(spec, self._config, source)
+        device = device_of(self._config, source.module())
+        beside = is_beside_training(self._config, spec, source.module(), device)
+        if beside:
+            self._lane = OwnLane(device)
+        with self._lane.taking_over():
+            self._weights = ServedWeights(spec, self._config, source, beside_training=beside)
         lm = self._weights.computing
         if wrong := [token for token in spec.eos_token_ids if not 0 <= token < lm.vocab_size]:
             raise ConfigError(
@@ -93,7 +109,8 @@ class EmbeddedEngine:
                 f"of {spec.model_path} does not belong to its weights"
             )
         lm.ropes.require_constant(spec.max_length, spec.model_path)
-        self._batch = self._new_batch(lm)
+        with self._lane.entered():
+            self._batch = self._new_batch(lm)
         self._state = EmbeddedState.SERVING
 
     def _new_batch(self, lm: CausalLM) -> Batch | ResidentBatch:
@@ -171,13 +188,17 @@ class EmbeddedEngine:
             raise RolloutError(
                 f"update_weights while {len(self._calls)} requests run ({self._uids()}); call pause first"
             )
-        self._weights.update(source)
-        self._batch.set_version(version)
+        async with self._turn:
+            with self._lane.taking_over():
+                self._weights.update(source)
+                self._batch.set_version(version)
 
     async def pause(self) -> None:
         """Stop before the next token, keeping what is in flight; new requests wait."""
         self._require("pause", EmbeddedState.SERVING)
         self._state = EmbeddedState.PAUSED
+        async with self._turn:  # a step that is under way ends
+            pass
 
     async def resume(self) -> None:
         """Go on after ``pause``."""
@@ -192,8 +213,10 @@ class EmbeddedEngine:
             raise RolloutError(
                 f"sleep while {len(self._calls)} requests are in flight ({self._uids()}); wait for them first"
             )
-        self._batch.clear()
         self._state = EmbeddedState.ASLEEP
+        async with self._turn:
+            with self._lane.entered():
+                self._batch.clear()
 
     async def wake(self) -> None:
         """Serve again; the cache grows anew with the first requests."""
@@ -211,6 +234,7 @@ class EmbeddedEngine:
             self._state = EmbeddedState.CLOSED
             return
         self._state = EmbeddedState.CLOSED
+        self._lane.close()
         self._fail("the engine was closed", None)
         del self._batch, self._weights
 
@@ -220,6 +244,9 @@ class EmbeddedEngine:
                 f"{what}: the engine is {self._state.value}; expected it to be "
                 f"{' or '.join(state.value for state in states)}"
             )
+
+    def _is_closed(self) -> bool:
+        return self._state is EmbeddedState.CLOSED
 
     def _watcher(self, request: GenerationRequest) -> StopWatcher | None:
         if not request.sampling.stop:
@@ -237,18 +264,31 @@ class EmbeddedEngine:
 
     async def _run(self) -> None:
         while self._state is EmbeddedState.SERVING and self._calls:
-            try:
-                finished = self._step()
-            except (
-                Exception
-            ) as error:  # whatever the model raises belongs to the requests that caused it
-                self._fail(f"computing the next tokens failed: {error}", error)
-                return
-            for item in finished:
-                self._deliver(item)
+            async with self._turn:
+                if not await self._advance():
+                    return
             await asyncio.sleep(0)
 
-    def _step(self) -> list[Finished]:
+    async def _advance(self) -> bool:
+        """Have the batch stepped once and deliver what has finished; False if the engine stopped meanwhile."""
+        if self._state is not EmbeddedState.SERVING:
+            return False
+        try:
+            finished = await self._lane.call(partial(self._step, self._next_wave()))
+        except (
+            Exception
+        ) as error:  # whatever the model raises belongs to the requests that caused it
+            if not self._is_closed():
+                self._fail(f"computing the next tokens failed: {error}", error)
+            return False
+        if self._is_closed():
+            return False
+        for item in finished:
+            self._deliver(item)
+        self._drop_unwanted()
+        return True
+
+    def _step(self, wave: list[Sequence]) -> list[Finished]:
         if self._batch.lm.training:
             self._batch.lm.eval()
         if self._batch.active:
@@ -256,7 +296,7 @@ class EmbeddedEngine:
         elif self._weights.catch_up():
             self._batch.forget_histories()
         finished: list[Finished] = []
-        if wave := self._next_wave():
+        if wave:
             finished += self._batch.admit(wave)
         if self._batch.active:
             finished += self._batch.step()
@@ -300,8 +340,16 @@ class EmbeddedEngine:
     def _withdraw(self, number: int) -> None:
         """Forget the sequences of one call."""
         self._queue = deque(sequence for sequence in self._queue if sequence.call != number)
-        if self._state is not EmbeddedState.CLOSED:
-            self._batch.drop(lambda sequence: sequence.call == number)
+        self._unwanted.add(number)
+        if not self._turn.locked() and not self._is_closed():
+            self._drop_unwanted()
+
+    def _drop_unwanted(self) -> None:
+        """Free the slots of withdrawn calls; no step is under way."""
+        if self._unwanted:
+            with self._lane.entered():
+                self._batch.drop(lambda sequence: sequence.call in self._unwanted)
+            self._unwanted.clear()
 
     def _fail(self, reason: str, cause: Exception | None) -> None:
         """Fail every request in flight; the engine takes new ones afterwards."""
@@ -312,7 +360,9 @@ class EmbeddedEngine:
                 error.__cause__ = cause
                 call.future.set_exception(error)
         self._queue.clear()
-        self._batch.clear()
+        self._unwanted.clear()
+        with self._lane.entered():
+            self._batch.clear()
 
     def _uids(self, most: int = 8) -> str:
         uids = [str(call.request.uid) for call in self._calls.values()]

@@ -23,22 +23,34 @@ class ServedWeights:
 
     ``lm`` is ``source.module()`` where that is a ``CausalLM`` and the options allow it; else the model of the spec,
     with the source's buckets copied into it. ``computing`` is what tokens are computed with: ``lm`` itself, or its
-    ``Precast`` where it computes below its weights' precision.
+    ``Precast`` where it computes below its weights' precision or beside training.
+
+    Args:
+        beside_training: the trainer goes on changing its weights while tokens are computed, with those of the last
+            ``update``.
     """
 
     def __init__(
-        self, spec: EngineSpec, config: EmbeddedEngineConfig, source: WeightSource
+        self,
+        spec: EngineSpec,
+        config: EmbeddedEngineConfig,
+        source: WeightSource,
+        *,
+        beside_training: bool = False,
     ) -> None:
         module = source.module()
         self._may_share = config.weights == "shared"
-        self.is_shared = self._may_share and isinstance(module, CausalLM)
-        if self.is_shared:
+        self._is_trainers = self._may_share and isinstance(module, CausalLM)
+        """Whether ``lm`` is the trainer's module."""
+        self.is_shared = self._is_trainers and not beside_training
+        """Whether tokens are computed with tensors that training changes."""
+        if self._is_trainers:
             assert isinstance(module, CausalLM)
             self.lm = module
         elif spec.adapter_rank is not None:
             raise CapabilityError(_no_factors(may_share=self._may_share))
         elif isinstance(module, VisionLM):
-            self.lm = copy.deepcopy(module).to(_device(config))
+            self.lm = copy.deepcopy(module).to(device_of(config, module))
         else:
             compute_dtype = module.compute_dtype if isinstance(module, CausalLM) else None
             lm = load_causal_lm(
@@ -48,10 +60,10 @@ class ServedWeights:
                 trust_remote_code=spec.trust_remote_code,
                 reader=_reader(spec),
             )
-            self.lm = lm.to(_device(config))
+            self.lm = lm.to(device_of(config, module))
             _copy_buckets(self.lm, source)
         self._source = source
-        self._precast = _precast(self.lm, config)
+        self._precast = _precast(self.lm, config, own=self._is_trainers and beside_training)
         self._note()
 
     @property
@@ -59,9 +71,12 @@ class ServedWeights:
         return self._precast.lm if self._precast else self.lm
 
     def checksum(self) -> str:
-        """Return the digest of the served weights: those of the source, whose tensors are in use, or the copy's own."""
-        if not self.is_shared:
+        """Return the digest of the served weights: those of the source, whose tensors are in use or equal to the cast
+        copies that are, or the copy's own."""
+        if not self._is_trainers:
             return weights_digest(self.lm.model.state_dict().items())
+        if self._precast is not None and not self._precast.is_current():
+            return weights_digest(self._precast.lm.model.state_dict().items())
         return weights_digest(pair for bucket in self._source.buckets() for pair in bucket.items())
 
     def update(self, source: WeightSource) -> None:
@@ -71,7 +86,7 @@ class ServedWeights:
             RolloutError: its names or shapes are not this model's.
         """
         module = source.module()
-        if not self.is_shared:
+        if not self._is_trainers:
             _copy_buckets(self.lm, source)
         elif module is not self.lm:
             raise RolloutError(
@@ -111,10 +126,11 @@ class ServedWeights:
 
     def _note(self) -> None:
         """Remember how often autograd has seen some parameters change: enough to notice an optimizer step."""
-        every = list(self.lm.parameters())
+        # Changes of tensors that no token is computed with are the trainer's own affair.
+        every = list(self.lm.parameters()) if self.is_shared or not self._is_trainers else []
         # Under an adapter the base never changes.
         parameters = [parameter for parameter in every if parameter.requires_grad] or every
-        self._probes = (parameters[0], parameters[-1])
+        self._probes = parameters[:1] + parameters[-1:]
         self._seen = [parameter._version for parameter in self._probes]
 
 
@@ -165,15 +181,18 @@ def _copy_buckets(lm: CausalLM, source: WeightSource) -> None:
         raise RolloutError(f"the trainer sent no {lacking[0]} ({len(lacking)} weights are missing)")
 
 
-def _precast(lm: CausalLM, config: EmbeddedEngineConfig) -> Precast | None:
+def _precast(lm: CausalLM, config: EmbeddedEngineConfig, *, own: bool) -> Precast | None:
     # Decoding compiles layers of its own: those of the trainer may be compiled otherwise, or recomputed.
     has_own_layers = lm.device.type == "cuda" and config.is_resident(lm.device)
-    if has_own_layers:
-        return Precast(lm, join=True)
+    if has_own_layers or own:
+        return Precast(lm, join=has_own_layers, own=own)
     return None if lm.compute_dtype == lm.dtype else Precast(lm)
 
 
-def _device(config: EmbeddedEngineConfig) -> torch.device:
+def device_of(config: EmbeddedEngineConfig, module: torch.nn.Module | None) -> torch.device:
+    """Return where tokens are computed: with shared weights where ``module`` has them, else where the options say."""
+    if config.weights == "shared" and isinstance(module, CausalLM):
+        return module.device
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(config.device)

@@ -79,6 +79,9 @@ EMBEDDED_CACHE_SHARE = 0.3
 EMBEDDED_GRAPHS = 0.5 * GIB
 """Bytes of the embedded engine's CUDA graphs and of what their steps hold. Assumed."""
 
+EMBEDDED_BESIDE_TRAINING = 0.0
+"""Parameters up to which the embedded engine generates beside training on one GPU where ``overlap`` is ``auto``."""
+
 OPTIMIZER_TRAFFIC = 30
 """Bytes of GPU memory that one update of AdamW reads and writes for one parameter. The norm reads the gradient (2);
 the update reads 14 and writes 14: weight, moments and gradient in their types."""

@@ -59,6 +59,16 @@ class ResidentMemoryOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BesideTraining:
+    """Options of the engine ``embedded`` on which its memory depends where it generates while roles compute."""
+
+    prefill_tokens: int
+    """Number of tokens of a prefill pass, whose activations come on top of the roles'."""
+    copies_rest: bool
+    """Whether it copies the weights that are neither cast nor joined; under an adapter they do not change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
     """Memory of one engine on one of its GPUs."""
 
@@ -172,6 +182,7 @@ def embedded_memory(
     length: int,
     copies_weights: bool,
     resident: ResidentMemoryOptions | None = None,
+    beside: BesideTraining | None = None,
 ) -> EngineMemory:
     """Return the memory of the embedded engine: a KV cache with room for each slot, and cast, joined or copied weights.
 
@@ -183,6 +194,7 @@ def embedded_memory(
         copies_weights: the engine has weights of its own instead of the trainer's.
         resident: what the memory of sequences that stay on the device depends on; None: each token is a step of the
             host's.
+        beside: what the memory of generation beside training depends on; None: engine and roles compute in turns.
     """
     width = BYTES[compute]
     token = kv_bytes(shape, width)
@@ -199,10 +211,18 @@ def embedded_memory(
         head = 0 if shape.tied else shape.head_weights
         # A tied head is cast too: the linear layer then holds a bfloat16 copy beside the float32 embedding.
         casts = float(width * (shape.layer_weights + (head or shape.head_weights)))
+    rest = prefill = 0.0
+    if beside is not None:
+        prefill = float(beside.prefill_tokens * _layer_activations(shape, width))
+        if beside.copies_rest and not copies_weights:
+            cast = shape.layer_weights + (0 if shape.tied else shape.head_weights)
+            rest = BYTES[dtype] * (shape.parameters - (cast if casts else 0)) - joined
     parts = {
         "KV cache": tokens * token,
         "weights cast to bfloat16": casts,
         "joined weights": joined,
+        "copy of the other weights": rest,
+        "prefill beside training": prefill,
         "CUDA graphs": graphs,
         "weights": float(BYTES[dtype] * shape.parameters) if copies_weights else 0.0,
     }
@@ -220,7 +240,11 @@ def _activations(shape: ModelShape, dtype: str, engine: VllmMemoryOptions) -> fl
     or the sampler's logits.
     """
     width = BYTES[dtype]
-    each = width * (3 * shape.ffn / engine.tensor_parallel + 4 * shape.hidden)
-    layers = engine.batched_tokens * each
+    layers = engine.batched_tokens * _layer_activations(shape, width, engine.tensor_parallel)
     sampler = assumed.ENGINE_SAMPLER_COPIES * 4.0 * engine.max_sequences * shape.vocab
     return max(layers, sampler)
+
+
+def _layer_activations(shape: ModelShape, width: int, split: int = 1) -> float:
+    """Return the bytes of a token in the feed-forward part: gate, up and their product, and four hidden states."""
+    return width * (3 * shape.ffn / split + 4 * shape.hidden)

@@ -12,6 +12,7 @@ from ..machine.hardware import GIB, GpuSpec
 from ..model.shapes import ModelShape
 from .engine_memory import (
     BYTES,
+    BesideTraining,
     EngineMemory,
     ResidentMemoryOptions,
     VllmMemoryOptions,
@@ -60,11 +61,20 @@ class PlannedEngine:
     """Largest KV cache of the embedded engine in GiB; None: a share of the GPU."""
     joins: bool = False
     """Whether the embedded engine has joined copies of weights that read the same input."""
+    overlap: str = "never"
+    """Option of the embedded engine in a run whose engine and trainer share a process and may compute at once."""
+    prefill_tokens: int = 0
+    """Tokens of one prefill pass of the embedded engine."""
 
     @property
     def embedded(self) -> bool:
         """Whether the engine is the embedded engine of the package ``local``."""
         return self.name == EMBEDDED
+
+    def beside_training(self, shape: ModelShape) -> bool:
+        """Return whether the embedded engine generates beside training, from a copy of the weights of its own."""
+        gains = self.resident and shape.parameters <= assumed.EMBEDDED_BESIDE_TRAINING
+        return self.overlap == "always" or (self.overlap == "auto" and gains)
 
     @property
     def modeled(self) -> bool:
@@ -114,6 +124,9 @@ class PlannedEngine:
             length=self.length,
             copies_weights=self.copies_weights,
             resident=self._resident_options(gpu) if self.resident else None,
+            beside=BesideTraining(prefill_tokens=self.prefill_tokens, copies_rest=self.joins)
+            if self.beside_training(shape)
+            else None,
         )
 
     def _resident_options(self, gpu: GpuSpec) -> ResidentMemoryOptions:
@@ -151,6 +164,8 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
             resident=options["decode"] != "stepwise",
             kv_cache_gib=options["kv_cache_gib"],
             joins=spec.adapter_rank is None,
+            overlap=options["overlap"] if _may_overlap(planned) else "never",
+            prefill_tokens=options["prefill_tokens"],
         )
     vllm = None
     if ref.name == VLLM:
@@ -187,6 +202,12 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
         copies_weights=True,
         vllm=vllm,
     )
+
+
+def _may_overlap(planned: PlannedRun) -> bool:
+    spec = planned.spec.engine_spec
+    assert spec is not None
+    return spec.overlaps and spec.quantization is None and planned.runtime.name == "local:local"
 
 
 def _count(args: dict[str, object], name: str, unset: int = 1) -> int:

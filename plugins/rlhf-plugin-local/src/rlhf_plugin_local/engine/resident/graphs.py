@@ -88,7 +88,13 @@ class GraphedSteps(Steps):
     def _capture(self, size: int, kind: DrawKind) -> torch.cuda.CUDAGraph | None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            with torch.cuda.graph(
+                graph,
+                pool=self._pool,
+                stream=_capture_stream(),
+                # Training in another thread may allocate memory meanwhile.
+                capture_error_mode="thread_local",
+            ):
                 self._step(size, kind)
         except RuntimeError as error:
             self._captures = False
@@ -109,6 +115,13 @@ class GraphedSteps(Steps):
     def _weights(self) -> list[int]:
         tensors: list[Tensor] = [*self._step.lm.parameters(), *self._step.lm.buffers()]
         return [tensor.data_ptr() for tensor in tensors]
+
+
+def _capture_stream() -> torch.cuda.Stream | None:
+    """Return the current stream, whose priority the kernels of a graph keep; None: it is the default one, on which
+    nothing can be captured."""
+    current = torch.cuda.current_stream()
+    return None if current == torch.cuda.default_stream() else current
 
 
 def graph_sizes(num_rows: int) -> tuple[int, ...]:

@@ -1,0 +1,87 @@
+"""The thread and the stream in which the engine computes: the event loop's, or its own beside training."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+STREAM_PRIORITY = -1
+"""Priority of the engine's stream; -1: its kernels start before those of training that wait as well, 0: both wait
+alike. A token has hundreds of small kernels, each of which would wait for a large one."""
+
+
+class EventLoopLane:
+    """The thread of the event loop and the trainer's stream.
+
+    A call blocks the event loop, so that nobody can change weights or mode of the model halfway through one.
+    """
+
+    async def call(self, function: Callable[[], Result]) -> Result:
+        """Return what ``function`` returns, computed in this lane."""
+        return function()
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Return a context whose kernels are queued behind those of calls before; none is under way."""
+        return nullcontext()
+
+    def taking_over(self) -> AbstractContextManager[None]:
+        """Return a context in which the trainer's tensors may be read; nobody is training."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Return when no call is under way."""
+
+
+class OwnLane(EventLoopLane):
+    """A thread and, on a GPU, a stream of the engine's own.
+
+    All memory of the engine is allocated for this stream, which alone reads and writes it. So the only tensors that
+    cross are the trainer's weights, in ``taking_over``.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._device = device
+        self._stream = (
+            torch.cuda.Stream(device, priority=STREAM_PRIORITY) if device.type == "cuda" else None
+        )
+
+    async def call(self, function: Callable[[], Result]) -> Result:
+        """Return what ``function`` returns, computed in the thread; the event loop goes on meanwhile."""
+
+        def compute() -> Result:
+            with self.entered():
+                return function()
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, compute)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Queue kernels of the calling thread on the engine's stream."""
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            yield
+
+    @contextmanager
+    def taking_over(self) -> Iterator[None]:
+        """Queue kernels on the engine's stream behind all of the trainer's, and the trainer's next ones behind them."""
+        with self.entered():
+            if self._stream is None:
+                yield
+                return
+            trainers = torch.cuda.default_stream(self._device)
+            self._stream.wait_stream(trainers)
+            try:
+                yield
+            finally:
+                trainers.wait_stream(self._stream)
+
+    def close(self) -> None:
+        """End the thread after the call that is under way."""
+        self._thread.shutdown(cancel_futures=True)
