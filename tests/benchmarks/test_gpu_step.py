@@ -85,3 +85,20 @@ def test_the_seconds_of_sleep_are_a_line_with_its_limit_and_its_parts(
     assert "moves_s         6.000 s     75% of the limit, 4.500 s" in text
     assert "of moves_s: sleep_s 0.500, reload_s 2.000, offload_s 2.500, wake_s 1.000" in text
     assert "rest            3.000 s" in text
+
+
+def test_of_a_run_that_generates_ahead_only_steps_beside_both_count(measured, monkeypatch, capsys):
+    idle = {"engine_idle_share": 0.25, "trainer_idle_share": 0.5}
+    records = [{"timing": {"step_s": seconds, **idle}} for seconds in (9.0, 5.0, 6.0, 7.0, 1.0)]
+    monkeypatch.setitem(OURS, "records", records)
+    phase = {"name": "decode", "limit_s": 4.5, "measured_s": None}
+    plan = {"step_s": {"limit": 4.5, "overlaps": False}, "phases": [phase]}
+    monkeypatch.setitem(OURS, "plan", plan)
+
+    measured(None, "--", "rollout.max_staleness=1")
+
+    text = capsys.readouterr().out
+    assert "steps [5.0, 6.0, 7.0]" in text
+    assert "mean of these steps 6.000 s; engine_idle_share 25%, trainer_idle_share 50%" in text
+    assert "of the limit" not in text
+    assert measured.report["options"]["rollout.min_new_tokens"] == "0"

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from tests.cases import one_in
 
 from rlhf_core.durable.faults import ENVIRONMENT_VARIABLE
 from rlhf_core.durable.ledger import replay
+from rlhf_core.loop.trainer import Trainer
+from rlhf_plugin_local.engine.batch import Batch
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +84,54 @@ def test_training_leaves_the_engine_running_where_it_has_its_own_weights(train):
     staleness = [step["rollout/staleness_max"] for step in numbers(lines)]
     assert max(staleness) > 0
     assert all(0 <= line["timing"]["engine_idle_share"] <= 1 for line in lines)
+
+
+def own_threads() -> set[str]:
+    """Threads in which engine or roles compute, by name."""
+    return {one.name for one in threading.enumerate() if one.name.startswith(("engine", "roles"))}
+
+
+def test_a_signal_beside_training_ends_the_run_between_steps_and_it_goes_on(
+    train, workspace, monkeypatch
+):
+    whole = Trainer.step
+
+    async def step_and_signal(self):
+        finished = await whole(self)
+        if self.state.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return finished
+
+    flags = (*SMALL, *IN_FLIGHT, *BESIDE)
+    monkeypatch.setattr(Trainer, "step", step_and_signal)
+    assert len(numbers(train("run", *flags, code=130))) == 3
+    assert not own_threads()
+    monkeypatch.setattr(Trainer, "step", whole)
+
+    assert len(numbers(train("run", *flags, "--resume", "auto"))) == 6
+
+    balance = replay(workspace / "run" / "ledger.jsonl")
+    assert balance.unsettled() == []
+    assert balance.trained.total() == 6 * 3 * 4
+    assert not own_threads()
+
+
+def test_an_error_beside_training_ends_the_run_by_its_name(train, monkeypatch, capsys):
+    step, calls = Batch.step, []
+
+    def broken(self):
+        calls.append(threading.current_thread())
+        if len(calls) == 12:
+            raise ValueError("a broken kernel")
+        return step(self)
+
+    monkeypatch.setattr(Batch, "step", broken)
+
+    train("run", *SMALL, *AHEAD, *BESIDE, code=1)
+
+    assert "a broken kernel" in capsys.readouterr().err
+    assert threading.main_thread() not in calls
+    assert not own_threads()
 
 
 def run_command(workspace, output, *flags, fault=""):
