@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import faulthandler
 import json
 import random
 import string
@@ -15,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,31 @@ class MemoryGauge:
             self.peak_gib = max(self.peak_gib or 0.0, (total - free) / 2**30)
 
 
+class Whereabouts:
+    """Prints where all threads are, again and again: a run that is cut off says in its last lines where it stood.
+
+    A thread that holds the interpreter's lock does it: ``faulthandler`` reads frames without, and crashed on those of
+    compiled functions.
+    """
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(STUCK_S):
+            for number, frame in sys._current_frames().items():
+                place = "".join(traceback.format_stack(frame)[-8:])
+                print(f"after {STUCK_S} s and more, thread {number}:\n{place}", file=sys.stderr)
+
+
 def train_options(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Write prompts and a reward into ``folder``, and return the options of the run by name."""
     (folder / "reward.py").write_text(REWARD)
@@ -125,11 +150,8 @@ def step_records(options: dict[str, Any]) -> list[dict[str, Any]]:
     """Run ``rlhf train`` and return what it recorded of each step."""
     from rlhf_cli.main import main as rlhf
 
-    # A run that is cut off says in its last lines how far it came, and where it stood.
-    faulthandler.dump_traceback_later(STUCK_S, repeat=True)
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), Whereabouts():
         code = rlhf(["train", *_words(options)])
-    faulthandler.cancel_dump_traceback_later()
     if code:
         raise SystemExit(code)
     lines = (options["output"] / "metrics.jsonl").read_text().splitlines()
