@@ -171,17 +171,23 @@ def load_task_set(
     )
 
 
-def load_prompts(data: PromptData, renderer: TokenizerRenderer) -> TaskSet:
+def load_prompts(
+    data: PromptData, renderer: TokenizerRenderer, images: ImageReader | None = None
+) -> TaskSet:
     """Return all rows of ``data.train`` as tasks, each once, in their order.
+
+    Args:
+        images: reader of images; None: the model reads text alone.
 
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``.
     """
-    reader = _Reader(data, renderer, "data.train", data.train)
+    reader = _Reader(data, renderer, "data.train", data.train, images)
     start = 0
     for spec in data.train:
         source = open_source(spec, split=data.split)
-        reader.add(source, np.ones(_limited(len(source), data.max_samples), dtype=bool), start)
+        used = np.ones(_limited(len(source), data.max_samples), dtype=bool)
+        reader.add(source, used, start, spec=spec)
         start += len(source)
     return TaskSet(reader.parts())
 

@@ -7,6 +7,7 @@ import pytest
 from rlhf_core import ResumeError
 from rlhf_plugin_inference.generate.records import (
     AnsweredPrompt,
+    PromptIdentity,
     ScoredAnswer,
     check_same_prompts,
     cut_half_line,
@@ -51,21 +52,26 @@ def test_half_a_line_is_cut_off(path, kept):
 
 def test_a_file_that_is_not_there_has_no_lines(tmp_path):
     cut_half_line(tmp_path / "none")
-    assert check_same_prompts(tmp_path / "none", [(0, "p0")]) == 0
+    assert check_same_prompts(tmp_path / "none", [PromptIdentity(0, "p0")]) == 0
 
 
 def test_lines_of_these_prompts_are_counted(path):
-    assert check_same_prompts(path, [(n, f"p{n}") for n in range(7)]) == 3
+    assert check_same_prompts(path, [PromptIdentity(n, f"p{n}") for n in range(7)]) == 3
 
 
 @pytest.mark.parametrize(
     "prompts",
-    [[(0, "p0"), (2, "p1"), (2, "p2")], [(0, "p0"), (1, "P1"), (2, "p2")], [(0, "p0")]],
-    ids=["another index", "another text", "fewer prompts"],
+    [
+        [(0, "p0"), (2, "p1"), (2, "p2")],
+        [(0, "p0"), (1, "P1"), (2, "p2")],
+        [(0, "p0"), (1, "p1", ("media/ab/ab.png",)), (2, "p2")],
+        [(0, "p0")],
+    ],
+    ids=["another index", "another text", "another image", "fewer prompts"],
 )
 def test_a_line_of_another_prompt_is_refused(path, prompts):
     with pytest.raises(ResumeError, match=":2: its prompt is not the one at this place"):
-        check_same_prompts(path, prompts)
+        check_same_prompts(path, [PromptIdentity(*one) for one in prompts])
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"messages": null}', '"x"'])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rlhf_cli.training import layers_of, say_choices, split_arguments, warn_of_failed_plugins
@@ -16,6 +17,7 @@ from .options import CHAT
 
 if TYPE_CHECKING:
     from rlhf_core.config import ResolvedOptions
+    from rlhf_core.plugins import Plugins
 
     from .options import ChatOptions
 
@@ -49,17 +51,24 @@ def chat(words: Sequence[str]) -> int:
     if arguments.check:
         print("The configuration is valid.")
         return 0
-    _converse(resolved)
+    with TemporaryDirectory(prefix="rlhf-chat-") as media:
+        _converse(resolved, plugins, Path(media))
     return 0
 
 
-def _converse(resolved: ResolvedOptions[ChatOptions]) -> None:
+def _converse(resolved: ResolvedOptions[ChatOptions], plugins: Plugins, media: Path) -> None:
+    """Talk until the input ends.
+
+    Args:
+        media: folder for the images that are shown.
+    """
     # Imported here: help needs no torch.
     import asyncio
     import sys
     from contextlib import AsyncExitStack
 
     from ..serving.served import renderer_of, serving
+    from ..serving.sight import open_sight
     from .conversation import ChatHistory
     from .speaker import Speaker
     from .talk import talk
@@ -72,6 +81,7 @@ def _converse(resolved: ResolvedOptions[ChatOptions]) -> None:
             f"model {run.model.path}: its tokenizer has no chat template, so a conversation has no form. Give an "
             "instruction-tuned model, or complete plain text with rlhf generate."
         )
+    sight = open_sight(resolved.optional("model.vision"), run.model, media, plugins)
     max_length = run.chat.max_length or _length_of(run)
     user: TalkEnds = Terminal() if sys.stdin.isatty() and sys.stdout.isatty() else Pipe()
     with asyncio.Runner() as runner:
@@ -82,6 +92,7 @@ def _converse(resolved: ResolvedOptions[ChatOptions]) -> None:
             renderer,
             max_length=max_length,
             max_concurrency=1,
+            sight=sight,
         )
         try:
             engine = runner.run(stack.enter_async_context(context))
@@ -96,6 +107,7 @@ def _converse(resolved: ResolvedOptions[ChatOptions]) -> None:
                 seed=run.seed,
                 piece=run.chat.stream_tokens,
                 max_length=max_length,
+                images=None if sight is None else sight.images,
             )
             talk(user, ChatHistory(run.chat.system), speaker, runner)
         finally:

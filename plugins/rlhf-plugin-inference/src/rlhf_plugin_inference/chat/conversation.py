@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from rlhf_core import ConfigError
 from rlhf_core.contracts import Message
+from rlhf_core.media import MediaRef
 
 
 class ChatHistory:
@@ -15,6 +17,8 @@ class ChatHistory:
     def __init__(self, system: str | None) -> None:
         self.system = system
         self._said: list[Message] = []
+        self._waiting: list[MediaRef] = []
+        self._files: dict[str, Path] = {}
         self.attempt = 0
         """Number of answers that the last question has had before."""
 
@@ -29,9 +33,23 @@ class ChatHistory:
         """Number of questions so far."""
         return sum(message["role"] == "user" for message in self._said)
 
+    def attach(self, image: MediaRef, path: Path) -> None:
+        """Put an image before the text of the user's next message.
+
+        Args:
+            path: its file, which ``save`` names.
+        """
+        self._waiting.append(image)
+        self._files[image.sha256] = path.resolve()
+
     def ask(self, text: str) -> None:
-        """Add the user's message."""
-        self._said.append({"role": "user", "content": text})
+        """Add the user's message, with the images that wait for it."""
+        content: Any = text
+        if self._waiting:
+            shown = [{"type": "image", "media": image.fields()} for image in self._waiting]
+            content = [*shown, {"type": "text", "text": text}]
+            self._waiting.clear()
+        self._said.append({"role": "user", "content": content})
         self.attempt = 0
 
     def answer(self, text: str) -> None:
@@ -56,15 +74,31 @@ class ChatHistory:
     def reset(self) -> None:
         """Forget everything but the system prompt."""
         self._said.clear()
+        self._waiting.clear()
 
     def save(self, path: Path) -> None:
-        """Append the conversation to a file as a row of ``rlhf sft --data.messages_key messages``.
+        """Append the conversation to a file as a row of ``rlhf sft --data.messages_key messages``; images are paths.
 
         Raises:
             ConfigError: the file cannot be written.
         """
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"messages": list(self.messages)}) + "\n")
+                file.write(json.dumps({"messages": self._saved()}) + "\n")
         except OSError as error:
             raise ConfigError(f"/save {path}: cannot be written: {error.strerror}") from error
+
+    def _saved(self) -> list[Message]:
+        """Return the messages with the files of images in their places."""
+
+        def saved(part: Any) -> Any:
+            if "media" not in part:
+                return part
+            return {"type": "image", "image": str(self._files[part["media"]["sha256"]])}
+
+        return [
+            {**message, "content": list(map(saved, message["content"]))}
+            if isinstance(message["content"], list)
+            else message
+            for message in self.messages
+        ]

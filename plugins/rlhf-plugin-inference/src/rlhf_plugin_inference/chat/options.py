@@ -18,7 +18,13 @@ from rlhf_core.config import (
 from rlhf_core.config.common import EngineSelection, NotNegative, Positive
 from rlhf_core.plugins import Plugins
 
-from ..serving.options import ModelToServe, adapter_without_effect, check_adapter
+from ..serving.options import (
+    VISION,
+    ModelToServe,
+    adapter_without_effect,
+    check_adapter,
+    check_sight,
+)
 
 
 class Replies(SamplingOptions):
@@ -59,6 +65,7 @@ def _check(run: ChatOptions, selections: Selections, labels: Labels, plugins: Pl
             f"--rollout.max_new_tokens, which is {run.rollout.max_new_tokens}"
         )
     check_adapter(run.model, selections, labels)
+    check_sight(run.model, selections, labels)
     refuse_typed(adapter_without_effect(run.model), labels)
 
 
@@ -72,6 +79,7 @@ Usage: rlhf chat MODEL [-c FILE.toml]... [--OPTION VALUE]...
 Holds a conversation with a model. Each line is a message; a line of three quotes begins and ends one of several lines.
 Without a terminal the lines of standard input are the messages, and the answers go to standard output.
 Lines that begin with a slash are commands; /help lists them. Ctrl-C stops an answer, Ctrl-D ends the program.
+With --model.vision, /image FILE shows an image with the next message.
 
   -c FILE            a TOML file with options; may be given several times, later ones win
   --check            say whether the configuration is valid, and stop
@@ -82,7 +90,7 @@ CHAT = OptionTree(
     purpose="Holds a conversation with a model.",
     example="MODEL --engine NAME",
     model=ChatOptions,
-    selectors=(Selector("engine.name", "rlhf_engines"),),
+    selectors=(Selector("engine.name", "rlhf_engines"), VISION),
     check=_check,
     cautions=lambda run, selections, labels: (),
     models=_models,

@@ -11,12 +11,14 @@ from pydantic import ValidationError
 
 from rlhf_core import ConfigError
 from rlhf_core.config import SamplingOptions
+from rlhf_core.media import MediaProblem
 
 from .conversation import ChatHistory
 from .speaker import Speaker
 
 HELP = """\
 /system [TEXT]         show the system prompt, or set it; none removes it
+/image FILE            show an image with the next message (needs --model.vision)
 /sampling [NAME=VALUE]...  show the sampling parameters, or change some
 /retry                 have the last question answered anew
 /reset                 forget the conversation; the system prompt stays
@@ -72,6 +74,8 @@ def apply(line: str, history: ChatHistory, speaker: Speaker) -> Effect:
             if rest:
                 history.system = None if rest == "none" else rest
             return Effect(f"system prompt: {history.system or 'none'}")
+        case "image":
+            return Effect(_attach(rest, history, speaker))
         case "sampling":
             _change_sampling(rest, speaker)
             return Effect(_sampling_text(speaker))
@@ -83,6 +87,22 @@ def apply(line: str, history: ChatHistory, speaker: Speaker) -> Effect:
             history.save(Path(rest))
             return Effect(f"saved: {rest}")
     raise ConfigError(f"/{name}: there is no such command; /help lists those there are")
+
+
+def _attach(text: str, history: ChatHistory, speaker: Speaker) -> str:
+    """Have the next message show the image of a file, and return what to say of it."""
+    if speaker.images is None:
+        raise ConfigError(
+            "/image: the model reads text alone; start rlhf chat with --model.vision, such as vlm"
+        )
+    if not text:
+        raise ConfigError("/image: expected a file, such as /image picture.png")
+    try:
+        image = speaker.images.desk.take(Path(text), Path())
+    except MediaProblem as problem:
+        raise ConfigError(f"/image {text}: {problem}") from problem
+    history.attach(image, Path(text))
+    return f"{text}: {image.width} x {image.height} pixels, with the next message"
 
 
 def _change_sampling(text: str, speaker: Speaker) -> None:

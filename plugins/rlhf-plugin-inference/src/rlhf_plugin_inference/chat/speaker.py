@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from rlhf_core import RolloutError
+from rlhf_core import DataError, RolloutError
 from rlhf_core.contracts import GenerationRequest, Generator, Message, SamplingParams, Stop, Uid
 from rlhf_core.data import TokenizerRenderer
 from rlhf_core.inference import seed_of
+from rlhf_core.media import Expanded, ImageReader, MediaProblem, references_in
 
 _UNFINISHED = "\ufffd"
 """Character that decoders write for bytes that do not make up a character yet."""
@@ -25,6 +26,7 @@ class Speaker:
     Args:
         piece: tokens after which text is yielded; 0: with the end of the answer.
         max_length: tokens of conversation and answer together.
+        images: takes images in, and gives them their tokens; None: the model reads text alone.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Speaker:
         seed: int,
         piece: int,
         max_length: int,
+        images: ImageReader | None = None,
     ) -> None:
         self._engine = engine
         self._renderer = renderer
@@ -44,6 +47,7 @@ class Speaker:
         self._seed = seed
         self._piece = piece
         self._max_length = max_length
+        self.images = images
 
     async def answer(
         self, messages: Sequence[Message], *, turn: int, attempt: int
@@ -57,7 +61,7 @@ class Speaker:
             DataError: the chat template refuses the messages.
             RolloutError: the conversation leaves no room for an answer, or the engine failed.
         """
-        prompt = self._renderer.render(messages)
+        prompt, media = self._read(messages)
         room = self._max_length - len(prompt)
         if room <= 0:
             raise RolloutError(
@@ -75,6 +79,7 @@ class Speaker:
                 prompt_ids=(*prompt, *tokens),
                 seeds=(seed,),
                 sampling=self._sampling_of_piece(len(tokens), limit),
+                media=media,
             )
             (completion,) = await self._engine.generate(request)
             tokens += completion.token_ids.tolist()
@@ -88,6 +93,20 @@ class Speaker:
             if len(text) > shown:
                 yield text[shown:]
                 shown = len(text)
+
+    def _read(self, messages: Sequence[Message]) -> Expanded:
+        """Return the tokens of a conversation, with all those of its images.
+
+        Raises:
+            DataError: the template has not one place for each image, or the model cannot read one.
+        """
+        ids = self._renderer.render(messages)
+        if self.images is None:
+            return Expanded(tuple(ids), ())
+        try:
+            return self.images.expand(ids, references_in(messages))
+        except MediaProblem as problem:
+            raise DataError(str(problem)) from problem
 
     def _sampling_of_piece(self, written: int, limit: int) -> SamplingParams:
         tokens = limit - written if self._piece == 0 else min(self._piece, limit - written)

@@ -8,7 +8,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rlhf_core import ConfigError
-from rlhf_core.capabilities import REWARDS_EPISODES, SEVERAL_TURNS, Chosen
+from rlhf_core.capabilities import (
+    ENGINE_SEES,
+    EXECUTOR_SEES,
+    REWARDS_EPISODES,
+    SEVERAL_TURNS,
+    Chosen,
+)
 from rlhf_core.capabilities import check as check_capabilities
 from rlhf_core.config import (
     Labels,
@@ -17,15 +23,23 @@ from rlhf_core.config import (
     error_values_without_effect,
     refuse_typed,
 )
+from rlhf_core.config.common import ImageData
 from rlhf_core.plugins import Plugins
 
 from ..serving.model_folder import exported_by, is_peft_folder
-from ..serving.options import adapter_without_effect, check_adapter
+from ..serving.options import (
+    adapter_without_effect,
+    check_adapter,
+    images_without_effect,
+)
 from .options import EPISODES, EvalOptions, RemoteModel
 
 _NOT_SENT = ("top_k", "min_p", "min_new_tokens", "executor", "max_length")
 """Options of ``rollout`` that a chat server has no word for, or that only an engine meets."""
+_SEEING = frozenset({ENGINE_SEES, EXECUTOR_SEES})
+"""Needs of what reads images: they go from the executor to the engine."""
 _OF_MADE_PROMPTS = {"train", "max_prompt_tokens", "chat", "system_prompt", "control_words"}
+_OF_MADE_PROMPTS |= ImageData.model_fields.keys() - {"image_key"}
 """Options of ``data`` by which prompts of environments are read, too."""
 
 
@@ -114,13 +128,19 @@ def _remote_problems(run: EvalOptions, labels: Labels) -> Iterator[str]:
 
 def _check_components(run: EvalOptions, selections: Selections, labels: Labels) -> None:
     chosen = [
-        Chosen(flag=labels(one.slot), registered=one.registered, options=one.options)
+        Chosen(
+            flag=labels(one.slot),
+            registered=one.registered,
+            options=one.options,
+            added=_SEEING if one.slot == "model.vision" else frozenset(),
+        )
         for group in selections.values()
         for one in group
     ]
     features = {"credits_tokens"}
     features |= {"environment"} if run.env.use else set()
     features |= {"reward"} if run.reward.use else set()
+    features |= {"images"} if run.model.vision else set()
     check_capabilities(chosen, frozenset(features), run.eval.n_samples)
 
 
@@ -133,6 +153,7 @@ def _without_effect(run: EvalOptions, selections: Selections) -> Iterator[tuple[
             yield f"rollout.{name}", "a chat server is not told it. Leave that option out."
         for path in ("engine.name", "engines", "model.dtype", "model.serve", "model.adapter"):
             yield path, "the server at --remote.url answers. Leave that option out."
+        yield "model.vision", "a server is asked in text alone. Leave that option out."
         yield "data.max_prompt_tokens", "there is no tokenizer that could count. Leave it out."
     if not run.data.train:
         for name in run.data.__class__.model_fields.keys() - _OF_MADE_PROMPTS:
@@ -145,6 +166,7 @@ def _without_effect(run: EvalOptions, selections: Selections) -> Iterator[tuple[
             yield f"rollout.{name}", "at temperature 0 nothing is drawn. Leave that option out."
     if not is_peft_folder(run.model.path):
         yield from adapter_without_effect(run.model)
+    yield from images_without_effect(run.model)
     yield from error_values_without_effect(selections)
 
 

@@ -11,6 +11,7 @@ from rlhf_cli.training import TrainingCommand, execute, layers_of, split_argumen
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.config import EnvironmentOptions, OptionTree, RewardOptions, Selector
 
+from ..serving.options import VISION
 from . import checks
 from .options import EvalOptions
 
@@ -50,6 +51,7 @@ EVAL = OptionTree(
     model=EvalOptions,
     selectors=(
         Selector("engine.name", "rlhf_engines"),
+        VISION,
         Selector("rollout.executor", "rlhf_rollout_executors"),
         Selector("env.use", "rlhf_environments", many=True, labeled=True),
         Selector("reward.use", "rlhf_rewards", many=True),

@@ -25,6 +25,7 @@ from rlhf_core.inference import (
     load_sets,
     samples_at,
 )
+from rlhf_core.media import ImageReader
 
 from .options import EvalOptions
 from .remote.texts import MAX_PROMPT_BYTES
@@ -114,11 +115,13 @@ def work_of(
     environments: Sequence[Selection],
     makers: TaskMakers,
     renderer: TokenizerRenderer,
+    images: ImageReader | None = None,
 ) -> Work:
     """Return the work that the options describe.
 
     Args:
         makers: the environments as makers of tasks.
+        images: takes images in; None: the model reads text alone.
 
     Raises:
         DataError: a set cannot be opened or used, or an environment cannot make its tasks.
@@ -132,10 +135,10 @@ def work_of(
             option="data.train", entries=data.train, split=data.split, max_samples=data.max_samples
         )
         players = Players(environment_shares(environments)) if environments else None
-        sets = load_sets(wanted, data, renderer, players)
+        sets = load_sets(wanted, data, renderer, players, images)
     else:
         names = [one.name for one in environments]
-        sets = _made_sets(options, names, makers, PromptReader(data, renderer))
+        sets = _made_sets(options, names, makers, PromptReader(data, renderer, images))
     return Work(
         sets, options.eval.temperatures, count=options.eval.n_samples, draws=bool(environments)
     )

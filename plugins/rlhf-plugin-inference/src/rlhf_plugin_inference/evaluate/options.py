@@ -7,11 +7,11 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_core import Config
-from rlhf_core.config import AnswerSampling, CommandOptions, PromptData
+from rlhf_core.config import AnswerSampling, CommandOptions
 from rlhf_core.config.common import EngineSelection, NotNegative, Positive
 
 from ..serving.options import ModelToServe
-from ..worklist.options import Display, Scores
+from ..worklist.options import Display, PromptsWithImages, Scores
 
 EPISODES, SECONDS, SUMMARY = "episodes.jsonl", "seconds.jsonl", "summary.json"
 """Files of the output folder."""
@@ -121,7 +121,7 @@ class EvalOptions(CommandOptions):
     )
     model: EvaluatedModel = EvaluatedModel()
     remote: RemoteModel = RemoteModel()
-    data: PromptData = PromptData()
+    data: PromptsWithImages = PromptsWithImages()
     env: EnvironmentsToPlay = EnvironmentsToPlay()
     rollout: Episodes
     reward: Scores = Scores()

@@ -31,7 +31,9 @@ from rlhf_core.inference import (
     fault_point,
     label_of,
 )
+from rlhf_core.media import ImageReader
 
+from ..worklist.image_files import image_record, with_files
 from .jobs import EvalJob
 from .options import EvalOptions
 from .records import EpisodeRecord, Segment, left_out
@@ -90,6 +92,7 @@ class EnginePlayer:
     Args:
         environment: makes an environment for a task; None: there is none.
         scores: the rewards; None: the environment alone gives rewards.
+        images: takes images of observations in; None: the model reads text alone.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class EnginePlayer:
         executor: RolloutExecutor,
         environment: Environments | None,
         scores: ScoringQueue | None,
+        images: ImageReader | None = None,
     ) -> None:
         self._options = options
         self._engine = engine
@@ -108,6 +112,7 @@ class EnginePlayer:
         self._executor = executor
         self._environment = environment
         self._scores = scores
+        self._images = images
         self._runners = {
             (index, samples): self._runner(index, temperature, samples)
             for index, temperature in enumerate(options.eval.temperatures)
@@ -145,6 +150,7 @@ class EnginePlayer:
                 seed=_no_seed,
                 environment=self._environment,
                 environment_label=partial(label_of, self._environment),
+                images=self._images,
             ),
             seed_of=partial(eval_seed, self._options.seed, index),
             score=None if self._scores is None else self._scores.score,
@@ -171,7 +177,7 @@ class EnginePlayer:
             task=job.key,
             digest=job.digest,
             prompt=self._renderer.decode(tokens[:start], skip_special_tokens=False),
-            messages=job.task.messages or None,
+            messages=with_files(job.task.messages) or None,
             response=self._renderer.decode(tokens[start:], skip_special_tokens=True),
             segments=tuple(map(_segment, segments)),
             reward=None if batch is None else float(batch.total_reward[rows].max()),
@@ -190,6 +196,7 @@ def _segment(trajectory: Trajectory) -> Segment:
     return Segment(
         token_ids=tuple(trajectory.token_ids.tolist()),
         turns=tuple((turn.start, turn.end) for turn in trajectory.turns),
+        images=tuple(map(image_record, trajectory.media)),
     )
 
 

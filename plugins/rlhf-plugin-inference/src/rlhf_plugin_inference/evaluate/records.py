@@ -26,6 +26,9 @@ class Segment:
     token_ids: tuple[int, ...]
     turns: tuple[tuple[int, int], ...]
     """Index of the first token of each answer, and the index after its last one."""
+    images: tuple[Mapping[str, Any], ...] = ()
+    """Images in their order: ``file`` from the folder of this file on, ``width``, ``height``, and ``tokens``, the index
+    of the first one and that after the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +118,8 @@ def left_out(job: EvalJob, sample: int, reason: str) -> EpisodeRecord:
 
 def _segment(values: Mapping[str, Any]) -> Segment:
     turns = tuple((start, end) for start, end in values["turns"])
-    return Segment(token_ids=tuple(values["token_ids"]), turns=turns)
+    images = tuple(values.get("images", ()))
+    return Segment(token_ids=tuple(values["token_ids"]), turns=turns, images=images)
 
 
 def read_episodes(path: Path) -> Iterator[EpisodeRecord]:

@@ -36,8 +36,10 @@ from rlhf_core.plugins import Plugins
 
 from ..serving.model_folder import found_model
 from ..serving.served import renderer_of, serving
+from ..serving.sight import Sight, open_sight
 from ..worklist.configuration import NAME as CONFIGURATION
 from ..worklist.configuration import GoingOn, record_config
+from ..worklist.image_files import FOLDER as IMAGES
 from ..worklist.in_order import in_order
 from ..worklist.progress import WorkProgress
 from .jobs import EvalJob, Work, work_of
@@ -87,7 +89,7 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
         if options.remote.url is None:
             check_same_files(found_model(options.model), folder, is_begun=is_begun)
         try:
-            progress = asyncio.run(_evaluate(resolved, folder, interrupts))
+            progress = asyncio.run(_evaluate(resolved, plugins, folder, interrupts))
         except (RewardError, RolloutError) as error:
             raise type(error)(
                 f"{error}\n  The tasks that were finished are in {path}; the same command goes on."
@@ -105,7 +107,9 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
     return _result("finished", progress.done, begin)
 
 
-async def _evaluate(resolved: Resolved, folder: Path, interrupts: Interrupts) -> WorkProgress:
+async def _evaluate(
+    resolved: Resolved, plugins: Plugins, folder: Path, interrupts: Interrupts
+) -> WorkProgress:
     """Play what is missing, and return how far the work is."""
     options, chosen = resolved.run, resolved.selections["env.use"]
     renderer = _renderer(options)
@@ -116,12 +120,22 @@ async def _evaluate(resolved: Resolved, folder: Path, interrupts: Interrupts) ->
             await environments.start()
         makers = TaskMakers(environments)
         stack.push_async_callback(makers.close)
-        work = work_of(options, chosen, makers, renderer)
+        sight = open_sight(
+            resolved.optional("model.vision"),
+            found_model(options.model),
+            folder / IMAGES,
+            plugins,
+            options.data,
+        )
+        images = None if sight is None else sight.images
+        work = work_of(options, chosen, makers, renderer, images)
         done = keep_whole_jobs(folder / EPISODES, work.jobs())
         cut_lines(folder / SECONDS, done)
         progress = WorkProgress(options.log.progress, total=len(work), done=done, unit="episodes")
         if done < len(work):
-            player = await stack.enter_async_context(_player(resolved, renderer, environments))
+            player = await stack.enter_async_context(
+                _player(resolved, renderer, environments, sight)
+            )
             await _write(options, work, player, folder, progress, interrupts)
     return progress
 
@@ -213,7 +227,10 @@ async def _write(
 
 @asynccontextmanager
 async def _player(
-    resolved: Resolved, renderer: TokenizerRenderer, environment: Environments | None
+    resolved: Resolved,
+    renderer: TokenizerRenderer,
+    environment: Environments | None,
+    sight: Sight | None,
 ) -> AsyncIterator[PlaysJobs]:
     """Return a context with what plays jobs: an engine with the model, or a client of the server."""
     options = resolved.run
@@ -237,6 +254,7 @@ async def _player(
                     max_length=options.max_length(),
                     max_concurrency=options.tasks_in_flight() * options.eval.n_samples,
                     num_engines=options.engines,
+                    sight=sight,
                 )
             )
             player = EnginePlayer(
@@ -246,6 +264,7 @@ async def _player(
                 executor=executor.registered.build(executor.options),
                 environment=environment,
                 scores=scores,
+                images=None if sight is None else sight.images,
             )
         stack.push_async_callback(player.close)
         yield player

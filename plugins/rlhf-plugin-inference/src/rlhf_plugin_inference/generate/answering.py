@@ -28,8 +28,10 @@ from rlhf_core.inference import (
     fault_point,
     seed_of,
 )
+from rlhf_core.media import Expanded, ImageReader, sample_images
 
-from .records import AnsweredPrompt, ScoredAnswer
+from ..worklist.image_files import files_in, with_files
+from .records import AnsweredPrompt, PromptIdentity, ScoredAnswer
 
 Requests = Sequence[RewardRequest]
 Scores = Sequence[SampleScore]
@@ -41,22 +43,40 @@ def completion_seed(run_seed: int, prompt: int, sample: int) -> int:
 
 
 class Prompter:
-    """Reader of prompts as text and as messages."""
+    """Reader of prompts as text, as messages, and as what the engine reads.
 
-    def __init__(self, format: PromptFormat, renderer: TokenizerRenderer) -> None:
+    Args:
+        images: gives images their tokens; None: the model reads text alone.
+    """
+
+    def __init__(
+        self, format: PromptFormat, renderer: TokenizerRenderer, images: ImageReader | None = None
+    ) -> None:
         self._format = format
         self.renderer = renderer
+        self.images = images
+
+    def read(self, task: Task) -> Expanded:
+        """Return the tokens of a task's prompt, with all those of its images."""
+        if self.images is None:
+            return Expanded(task.prompt_ids, ())
+        return self.images.expand(task.prompt_ids, task.media)
 
     def prompt_of(self, task: Task) -> tuple[str, tuple[Message, ...] | None]:
-        """Return a task's prompt as text, and its messages if it is a chat."""
+        """Return a task's prompt as text, and its messages if it is a chat; images are paths of files there."""
+        if task.media:
+            return self.renderer.render_text(task.messages), with_files(task.messages)
         prompt = self._format.prompt(task.row)
         if isinstance(prompt, str):
             return prompt, None
         return self.renderer.render_text(prompt), prompt
 
-    def text_of(self, task: Task) -> str:
-        """Return a task's prompt as text."""
-        return self.prompt_of(task)[0]
+    def identity_of(self, task: Task) -> PromptIdentity:
+        """Return that by which a prompt is told from others: its place, its text and the files of its images."""
+        text, messages = self.prompt_of(task)
+        return PromptIdentity(
+            task.uid.prompt, text, tuple(files_in(messages)) if task.media else ()
+        )
 
 
 class Answerer:
@@ -96,9 +116,14 @@ class Answerer:
         seeds = tuple(
             completion_seed(self._seed, task.uid.prompt, sample) for sample in range(self._count)
         )
+        read = self._prompter.read(task)
         completions = await self._engine.generate(
             GenerationRequest(
-                uid=task.uid, prompt_ids=task.prompt_ids, seeds=seeds, sampling=self._sampling
+                uid=task.uid,
+                prompt_ids=read.token_ids,
+                seeds=seeds,
+                sampling=self._sampling,
+                media=read.spans,
             )
         )
         if len(completions) != len(seeds):
@@ -110,14 +135,14 @@ class Answerer:
         )
         scores: Scores = [SampleScore(reward=None)] * self._count
         if self._panel is not None:
-            scores = await self._queue.put(self._requests(task, completions, texts))
+            scores = await self._queue.put(self._requests(task, read, completions, texts))
         prompt, messages = self._prompter.prompt_of(task)
         return AnsweredPrompt(
             index=task.uid.prompt,
             dataset=task.dataset,
             prompt=prompt,
             messages=messages,
-            prompt_tokens=len(task.prompt_ids),
+            prompt_tokens=len(read.token_ids),
             completions=tuple(map(_scored, completions, texts, seeds, scores)),
         )
 
@@ -126,22 +151,23 @@ class Answerer:
         await self._queue.close()
 
     def _requests(
-        self, task: Task, completions: Sequence[Completion], texts: Sequence[str]
+        self, task: Task, read: Expanded, completions: Sequence[Completion], texts: Sequence[str]
     ) -> list[RewardRequest]:
-        start = len(task.prompt_ids)
-        prompt = self._prompter.renderer.decode(task.prompt_ids, skip_special_tokens=False)
+        start = len(read.token_ids)
+        prompt = self._prompter.renderer.decode(read.token_ids, skip_special_tokens=False)
         return [
             RewardRequest(
                 uid=str(task.uid._replace(sample=sample)),
                 row=task.row,
                 prompt=prompt,
                 response=text,
-                token_ids=(*task.prompt_ids, *completion.token_ids.tolist()),
+                token_ids=(*read.token_ids, *completion.token_ids.tolist()),
                 action_mask=(False,) * start + (True,) * len(completion.token_ids),
                 turns=(
                     Turn(start=start, end=start + len(completion.token_ids), stop=completion.stop),
                 ),
                 truncated=completion.stop == Stop.LENGTH,
+                media=sample_images(read.spans, self._prompter.images),
             )
             for sample, (completion, text) in enumerate(zip(completions, texts, strict=True))
         ]

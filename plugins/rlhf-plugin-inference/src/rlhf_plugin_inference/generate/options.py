@@ -10,12 +10,12 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_core import CapabilityError, Config, ConfigError
+from rlhf_core.capabilities import AVOIDED
 from rlhf_core.config import (
     CommandOptions,
     Labels,
     NamedPaths,
     OptionTree,
-    PromptData,
     RewardOptions,
     SamplingOptions,
     Selections,
@@ -26,8 +26,15 @@ from rlhf_core.config import (
 from rlhf_core.config.common import EngineSelection, Positive
 from rlhf_core.plugins import Plugins
 
-from ..serving.options import ModelToServe, adapter_without_effect, check_adapter
-from ..worklist.options import Display, Scores
+from ..serving.options import (
+    VISION,
+    ModelToServe,
+    adapter_without_effect,
+    check_adapter,
+    check_sight,
+    images_without_effect,
+)
+from ..worklist.options import Display, PromptsWithImages, Scores
 
 COMPLETIONS = "completions.jsonl"
 _IN_FLIGHT = 1024
@@ -74,7 +81,7 @@ class GenerateOptions(CommandOptions):
         "runs/generate", min_length=1, description="folder of the completions and of what is chosen"
     )
     model: ModelToServe
-    data: PromptData = PromptData()
+    data: PromptsWithImages = PromptsWithImages()
     rollout: Answers = Answers()
     reward: Scores = Scores()
     select: SelectOptions = SelectOptions()
@@ -92,14 +99,23 @@ class GenerateOptions(CommandOptions):
 def _check(run: GenerateOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
     for problem in _problems(run, labels):
         raise ConfigError(problem)
+    features: frozenset[str] = frozenset() if run.model.vision is None else frozenset({"images"})
     for chosen in selections.values():
         for selection in chosen:
-            if selection.needs:
+            lacking = selection.needs - features
+            if lacking:
                 raise CapabilityError(
-                    f"{labels(selection.slot)} {selection.registered.name} needs {', '.join(sorted(selection.needs))}, "
+                    f"{labels(selection.slot)} {selection.registered.name} needs {', '.join(sorted(lacking))}, "
                     "which rlhf generate does not supply"
                 )
+            excluded = selection.registered.component.conflicts
+            if features & (excluded | selection.options.excluded_by_options()):
+                raise CapabilityError(
+                    f"{labels(selection.slot)} {selection.registered.name} cannot be combined with "
+                    f"{labels('model.vision')}: {AVOIDED['images']}"
+                )
     check_adapter(run.model, selections, labels)
+    check_sight(run.model, selections, labels)
     refuse_typed(_without_effect(run, selections), labels)
 
 
@@ -142,6 +158,7 @@ def _without_effect(run: GenerateOptions, selections: Selections) -> Iterator[tu
         for name in ("top_p", "top_k", "min_p"):
             yield f"rollout.{name}", "at temperature 0 nothing is drawn. Leave that option out."
     yield from adapter_without_effect(run.model)
+    yield from images_without_effect(run.model)
     yield from error_values_without_effect(selections)
 
 
@@ -191,6 +208,7 @@ GENERATE = OptionTree(
     model=GenerateOptions,
     selectors=(
         Selector("engine.name", "rlhf_engines"),
+        VISION,
         Selector("reward.use", "rlhf_rewards", many=True),
     ),
     shared={"reward.use": RewardOptions},

@@ -10,9 +10,12 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from rlhf_core import ResumeError
 from rlhf_core.contracts import Message
+
+from ..worklist.image_files import files_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,16 @@ class ScoredAnswer:
     """Numbers that rewards report, as ``name/metric``."""
 
 
+class PromptIdentity(NamedTuple):
+    """What tells a prompt from others."""
+
+    number: int
+    """Index of its row over all sets."""
+    text: str
+    images: tuple[str, ...] = ()
+    """Files of its images."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredPrompt:
     """One line of the file."""
@@ -47,9 +60,13 @@ class AnsweredPrompt:
     prompt: str
     """The prompt as text; a chat is rendered by the chat template."""
     messages: tuple[Message, ...] | None
-    """The prompt as chat messages; None for plain text."""
+    """The prompt as chat messages; None for plain text. An image is a path from the folder of this file on."""
     prompt_tokens: int
     completions: tuple[ScoredAnswer, ...]
+
+    @property
+    def identity(self) -> PromptIdentity:
+        return PromptIdentity(self.index, self.prompt, tuple(files_in(self.messages)))
 
     def to_line(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=True)
@@ -101,11 +118,11 @@ def read_lines(path: Path) -> Iterator[AnsweredPrompt]:
                 ) from error
 
 
-def check_same_prompts(path: Path, expected: Iterable[tuple[int, str]]) -> int:
+def check_same_prompts(path: Path, expected: Iterable[PromptIdentity]) -> int:
     """Return the number of lines of a file, each of which belongs to the prompt at its place.
 
     Args:
-        expected: index and text of each prompt, in order; made as far as the file goes.
+        expected: each prompt in order; made as far as the file goes.
 
     Raises:
         ResumeError: a line belongs to another prompt, or there are more lines than prompts.
@@ -113,7 +130,7 @@ def check_same_prompts(path: Path, expected: Iterable[tuple[int, str]]) -> int:
     count = 0
     prompts = iter(expected)
     for count, line in enumerate(read_lines(path), start=1):
-        if (line.index, line.prompt) != next(prompts, None):
+        if line.identity != next(prompts, None):
             raise ResumeError(
                 f"{path}:{count}: its prompt is not the one at this place of --data now. The data have changed since; "
                 "choose another --output."

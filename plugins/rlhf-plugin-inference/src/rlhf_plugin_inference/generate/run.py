@@ -26,7 +26,9 @@ from rlhf_core.inference import (
 from rlhf_core.plugins import Plugins
 
 from ..serving.served import renderer_of, serving
+from ..serving.sight import Sight, open_sight
 from ..worklist.configuration import GoingOn, record_config
+from ..worklist.image_files import FOLDER as IMAGES
 from ..worklist.in_order import in_order
 from ..worklist.progress import WorkProgress
 from .answering import Answerer, Prompter
@@ -59,17 +61,28 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
         path = folder / COMPLETIONS
         record_config(resolved, folder, RESUMING, is_begun=path.exists())
         renderer = renderer_of(options.model, options.data.control_words)
-        prompter = Prompter(PromptFormat.of(options.data), renderer)
-        prompts = load_prompts(options.data, renderer)
+        sight = open_sight(
+            resolved.optional("model.vision"),
+            options.model,
+            folder / IMAGES,
+            plugins,
+            options.data,
+        )
+        images = None if sight is None else sight.images
+        prompter = Prompter(PromptFormat.of(options.data), renderer, images)
+        prompts = load_prompts(options.data, renderer, images)
         order = prompts.order(0, 0).tolist()
         cut_half_line(path)
-        before = (prompter.text_of(prompts.task(index, 0)) for index in order)
-        written = check_same_prompts(path, zip(order, before, strict=True))
+        written = check_same_prompts(
+            path, (prompter.identity_of(prompts.task(index, 0)) for index in order)
+        )
         if written < len(order):
             tasks = (prompts.task(index, 0) for index in order[written:])
             progress = WorkProgress(options.log.progress, total=len(order), done=written)
             try:
-                written = asyncio.run(_write(resolved, tasks, prompter, path, progress, interrupts))
+                written = asyncio.run(
+                    _write(resolved, tasks, prompter, sight, path, progress, interrupts)
+                )
             except (RewardError, RolloutError) as error:
                 raise type(error)(
                     f"{error}\n  The prompts that were finished are in {path}; the same command with --resume goes on."
@@ -99,6 +112,7 @@ async def _write(
     resolved: ResolvedOptions[GenerateOptions],
     tasks: Iterable[Task],
     prompter: Prompter,
+    sight: Sight | None,
     path: Path,
     progress: WorkProgress,
     interrupts: Interrupts,
@@ -122,6 +136,7 @@ async def _write(
                 max_length=options.data.max_prompt_tokens + rollout.max_new_tokens,
                 max_concurrency=at_once * count,
                 num_engines=options.engines,
+                sight=sight,
             )
         )
         answerer = Answerer(

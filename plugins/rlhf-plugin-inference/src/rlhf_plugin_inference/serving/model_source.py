@@ -20,6 +20,7 @@ from rlhf_torch.models.modeling import DTYPES, CausalLM
 from rlhf_torch.models.weight_files import stored_weights
 
 from .options import ModelToServe
+from .sight import Sight
 
 
 def config_of(options: ModelToServe) -> Any:
@@ -50,12 +51,17 @@ def dtype_of(options: ModelToServe) -> str:
 class ModelSource(WeightSource):
     """``WeightSource`` of a folder or hub name. Weights are read when an engine asks for them, and nothing is kept.
 
-    With an adapter, both forms are the merged model: summed in float32 and rounded once.
+    With an adapter, both forms are the merged model: summed in float32 and rounded once. A model that reads images is
+    built for both forms, since its files may have other names than its weights.
+
+    Args:
+        sight: the model's way to read images; None: it reads text alone.
     """
 
-    def __init__(self, options: ModelToServe, dtype: str) -> None:
+    def __init__(self, options: ModelToServe, dtype: str, sight: Sight | None = None) -> None:
         self._options = options
         self._dtype = dtype
+        self._sight = sight
 
     def module(self) -> nn.Module | None:
         """Return the model on its device (the GPU if there is one).
@@ -72,6 +78,9 @@ class ModelSource(WeightSource):
         Raises:
             ConfigError: as ``module``; or embedding and head, which the base shares, differ under the adapter.
         """
+        if self._sight is not None:
+            yield from buckets_of(self._loaded().model.state_dict().items())
+            return
         if self._options.adapter is None:
             yield from buckets_of(stored_weights(self._options.path, DTYPES[self._dtype]))
             return
@@ -89,7 +98,10 @@ class ModelSource(WeightSource):
         options = self._options
         if options.adapter is None:
             return load_causal_lm(
-                options.path, dtype=self._dtype, trust_remote_code=options.trust_remote_code
+                options.path,
+                dtype=self._dtype,
+                trust_remote_code=options.trust_remote_code,
+                reader=None if self._sight is None else self._sight.pictures(options),
             )
         adapter = read_adapter(options.adapter)
         adapter.require_base(

@@ -8,12 +8,18 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_core import CapabilityError
-from rlhf_core.capabilities import SERVES_ADAPTERS
-from rlhf_core.config import Labels, Selections
-from rlhf_core.config.common import ModelPath
+from rlhf_core.capabilities import ENGINE_SEES, FIX, SERVES_ADAPTERS
+from rlhf_core.config import Labels, Selections, Selector
+from rlhf_core.config.common import ImageData, ModelPath
+
+VISION = Selector("model.vision", "rlhf_vision_models")
 
 
 class ModelToServe(ModelPath):
+    vision: str | None = Field(
+        None,
+        description="component that reads images for the model, such as vlm; unset: the model reads text alone",
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
         description="parameters and matmuls; auto: bfloat16 if the model's files are, else float32",
@@ -51,3 +57,26 @@ def adapter_without_effect(model: ModelToServe) -> Iterator[tuple[str, str]]:
     if model.adapter is None:
         for name in ("serve", "quantize"):
             yield f"model.{name}", "there is no adapter. Set --model.adapter FOLDER too."
+
+
+def check_sight(model: ModelToServe, selections: Selections, labels: Labels) -> None:
+    """Refuse images for an engine that reads text alone.
+
+    Raises:
+        CapabilityError: names both options.
+    """
+    if model.vision is None:
+        return
+    (engine,) = selections["engine.name"]
+    if ENGINE_SEES not in engine.registered.component.provides:
+        raise CapabilityError(
+            f"{labels('model.vision')} {model.vision} needs {ENGINE_SEES!r}, and {labels('engine.name')} "
+            f"{engine.registered.name} reads text alone: {FIX[ENGINE_SEES]}."
+        )
+
+
+def images_without_effect(model: ModelToServe) -> Iterator[tuple[str, str]]:
+    """Yield the options on images of data where the model reads none, with the reason."""
+    if model.vision is None:
+        for name in ImageData.model_fields:
+            yield f"data.{name}", "the model reads text alone. Set --model.vision too."

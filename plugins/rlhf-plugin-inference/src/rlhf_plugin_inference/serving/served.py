@@ -18,6 +18,7 @@ from .adapter_source import AdapterSource
 from .engine_pool import EnginePool
 from .model_source import ModelSource, dtype_of
 from .options import ModelToServe
+from .sight import Sight
 
 
 def renderer_of(model: ModelToServe, control_words: ControlWordUse = "text") -> TokenizerRenderer:
@@ -43,6 +44,7 @@ async def serving(
     max_length: int,
     max_concurrency: int,
     num_engines: int = 1,
+    sight: Sight | None = None,
 ) -> AsyncIterator[EnginePool]:
     """Return a context with started engines, which are closed at its end. A line on stderr says where an adapter is.
 
@@ -51,6 +53,7 @@ async def serving(
         max_length: prompt and response tokens of the longest sequence.
         max_concurrency: largest number of completions in flight.
         num_engines: engines that are started, one after the other, each with an equal share of the GPUs.
+        sight: the model's way to read images; None: it reads text alone.
 
     Raises:
         ConfigError: the model or the adapter cannot be used, there are fewer GPUs than engines, or the engine refuses
@@ -65,20 +68,23 @@ async def serving(
             renderer.tokenizer, model.path, trust_remote_code=model.trust_remote_code
         ),
         trust_remote_code=model.trust_remote_code,
+        vision=None if sight is None else sight.spec,
     )
     places = gpus.shares(gpus.visible_gpus() if num_engines > 1 else [], num_engines)
     form = form_of(model, engine)
     async with AsyncExitStack() as stack:
         try:
-            first = await _started(stack, engine, spec, model, form, places[0])
+            first = await _started(stack, engine, spec, model, form, places[0], sight)
         except CapabilityError as error:
             if form is None or form.rank is None or model.serve == "adapter":
                 raise
             form = replace(form, rank=None, why=f"the engine refuses it: {error}")
-            first = await _started(stack, engine, spec, model, form, places[0])
+            first = await _started(stack, engine, spec, model, form, places[0], sight)
         if form is not None:
             print(form, file=sys.stderr, flush=True)
-        others = [await _started(stack, engine, spec, model, form, place) for place in places[1:]]
+        others = [
+            await _started(stack, engine, spec, model, form, place, sight) for place in places[1:]
+        ]
         yield EnginePool([first, *others])
 
 
@@ -89,9 +95,10 @@ async def _started(
     model: ModelToServe,
     form: AdapterForm | None,
     place: gpus.Gpus,
+    sight: Sight | None,
 ) -> Engine:
     """Return a started engine, which the stack closes."""
-    source: WeightSource = ModelSource(model, spec.dtype)
+    source: WeightSource = ModelSource(model, spec.dtype, sight)
     if form is not None and form.rank is not None:
         spec = replace(spec, adapter_rank=form.rank)
         source = AdapterSource(model, spec.dtype, form.folder)

@@ -7,6 +7,12 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_core import Config
+from rlhf_core.config import PromptData
+from rlhf_core.config.common import ImageData
+
+
+class PromptsWithImages(ImageData, PromptData):
+    """Sets of prompts, which may have images where the model reads them."""
 
 
 class Scores(Config):

@@ -1,0 +1,78 @@
+"""Images for a model that a command runs: taken into a folder, given their tokens, and read by engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_core import ConfigError
+from rlhf_core.config import Selection
+from rlhf_core.config.common import ImageData
+from rlhf_core.contracts import VisionModel, VisionSpec
+from rlhf_core.media import ImageReader, MediaDesk, MediaLimits, MediaOptions
+from rlhf_core.plugins import Plugins
+from rlhf_torch.vision.pictures import PictureReader, open_reader
+
+from .options import ModelToServe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """A model's way to read images."""
+
+    images: ImageReader
+    """Takes images in, and gives them their tokens."""
+    spec: VisionSpec
+    """What engines are told."""
+    plugins: Plugins
+
+    def pictures(self, model: ModelToServe) -> PictureReader:
+        """Return a reader of the images that were taken in, as the model takes them.
+
+        Raises:
+            ConfigError: the model reads none, or its processor is another model's.
+        """
+        return open_reader(
+            self.spec, model.path, self.plugins, trust_remote_code=model.trust_remote_code
+        )
+
+
+def open_sight(
+    selection: Selection | None,
+    model: ModelToServe,
+    folder: Path,
+    plugins: Plugins,
+    data: ImageData | None = None,
+) -> Sight | None:
+    """Return the way in which a model reads images; None: no component was selected for that.
+
+    Args:
+        selection: that of ``model.vision``.
+        folder: keeps each image once, by its content.
+        data: limits of images, and the column that has them; None: the defaults, and no column.
+
+    Raises:
+        ConfigError: the model reads no images, its processor is another model's, or it is an adapter beside its base.
+    """
+    if selection is None:
+        return None
+    if model.adapter is not None:
+        raise ConfigError(
+            f"--model.vision {selection.registered.name}: a model that reads images is served whole, and "
+            f"{model.adapter} is an adapter. Merge it first: rlhf merge {model.path} {model.adapter} OUT, and give OUT."
+        )
+    data = data or ImageData()
+    vision: VisionModel = selection.registered.build(selection.options)
+    tokens = vision.image_tokens(model.path, trust_remote_code=model.trust_remote_code)
+    limits = MediaLimits(
+        max_images=data.max_images,
+        max_pixels=data.max_image_pixels,
+        max_bytes=data.max_image_bytes,
+    )
+    media = str(folder.resolve())
+    options = MediaOptions(folder=media, limits=limits, allow_urls=data.allow_image_urls)
+    return Sight(
+        images=ImageReader(MediaDesk(options), tokens, data.image_key),
+        spec=VisionSpec(component=selection.ref("rlhf_vision_models"), media_folder=media),
+        plugins=plugins,
+    )

@@ -1,0 +1,52 @@
+"""Images in the files of a command: paths from its folder on, which other commands read as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.contracts import Message
+from rlhf_core.media import MediaRef, MediaSpan
+
+FOLDER = "media"
+"""Folder of the images, within that of the command's results."""
+
+
+def file_of(image: MediaRef) -> str:
+    """Return the path of an image's file, from the folder of the results on."""
+    return f"{FOLDER}/{image.file_name}"
+
+
+def with_files(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return messages with the paths of files in the place of references to images."""
+    return tuple(_message(message) for message in messages)
+
+
+def files_in(messages: Sequence[Message] | None) -> list[str]:
+    """Return the paths of the images of messages of ``with_files``, in order."""
+    contents = [message.get("content") for message in messages or ()]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return [part["image"] for part in parts if isinstance(part, Mapping) and "image" in part]
+
+
+def image_record(span: MediaSpan) -> dict[str, Any]:
+    """Return an image of a sequence as plain values: its file, its size, and its tokens."""
+    return {
+        "file": file_of(span.image),
+        "width": span.image.width,
+        "height": span.image.height,
+        "tokens": [span.start, span.end],
+    }
+
+
+def _message(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, Sequence) or isinstance(content, str | bytes):
+        return message
+    return {**message, "content": [_part(part) for part in content]}
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, Mapping) and part.get("type") == "image" and "media" in part:
+        return {"type": "image", "image": file_of(MediaRef.of(part["media"]))}
+    return part
