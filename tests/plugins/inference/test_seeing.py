@@ -15,8 +15,13 @@ from tests.plugins.inference.chat.test_chat import through_a_pipe
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
 from rlhf_cli.main import main
+from rlhf_core.config import Selection
+from rlhf_core.plugins import load
 from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_core.testing.tiny_vision import write_tiny_vision_model
+from rlhf_plugin_inference.serving.model_source import ModelSource
+from rlhf_plugin_inference.serving.options import ModelToServe
+from rlhf_plugin_inference.serving.sight import open_sight
 
 LIMIT = 5
 SMALL = [
@@ -228,6 +233,37 @@ def test_a_conversation_shows_images_and_saves_their_paths(folder):
     image = "<|vision_start|><|image_pad|><|vision_end|>"
     text = f"<|im_start|>user\n{image}how many?<|im_end|>\n<|im_start|>assistant\n"
     assert out == naive_answer(folder, text, [path]) + "\n"
+
+
+def test_engines_of_other_processes_get_the_weights_by_the_models_own_names(folder):
+    """As a trainer sends them; the files may have others."""
+    plugins = load()
+    registered = plugins.get("rlhf_vision_models", "vlm")
+    selection = Selection(
+        slot="model.vision",
+        section="model.vlm",
+        registered=registered,
+        options=registered.validate({}),
+    )
+    options = ModelToServe(path="model", vision="vlm")
+    sight = open_sight(selection, options, folder / "media", plugins)
+
+    sent = {}
+    for bucket in ModelSource(options, "float32", sight).buckets():
+        sent |= {name: tensor.clone() for name, tensor in bucket.items()}
+
+    plain = AutoModelForImageTextToText.from_pretrained("model").state_dict()
+    assert sent.keys() == plain.keys()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(sent[name], tensor, atol=0.0, rtol=0.0)
+
+
+def test_an_adapter_is_merged_before_it_sees(folder, capsys):
+    (folder / "adapter").mkdir()
+    words = ["generate", "--model", "model", *SEEING, *SMALL, *ROWS, "--output", "out"]
+
+    assert main([*words, "--model.adapter", "adapter"]) == 2
+    assert "adapter is an adapter. Merge it first: rlhf merge model" in capsys.readouterr().err
 
 
 def test_a_text_model_is_shown_no_image(folder):

@@ -96,6 +96,17 @@ def test_limits_of_areas_are_for_families_that_see_them(family, copied, options)
         tokens_of(copied, **options)
 
 
+def test_crops_of_gemma_are_refused(family, copied):
+    """Pan and scan: tokens of an image would depend on more than the model's one size."""
+    if family != "gemma3":
+        pytest.skip("other families have no such option")
+    path = copied / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_pan_and_scan": True}))
+
+    with pytest.raises(ConfigError, match=r"cuts images into crops \(do_pan_and_scan\)"):
+        tokens_of(copied)
+
+
 def test_a_config_that_cannot_be_read_and_unknown_families_are_refused(copied):
     Idefics3Config().save_pretrained(copied)
     with pytest.raises(ConfigError, match="is of the family idefics3; expected one of gemma3"):
