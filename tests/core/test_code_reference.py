@@ -3,7 +3,8 @@ import sys
 import pytest
 
 from rlhf_core import Config, ConfigError
-from rlhf_core.code_reference import CALLED_KINDS, is_reference, parse
+from rlhf_core.called.signatures import CALLED_KINDS
+from rlhf_core.code_reference import is_reference, parse
 from rlhf_core.contracts import ComponentRef
 from rlhf_core.plugins import empty
 
@@ -18,7 +19,7 @@ from pydantic import Field
 from rlhf_core import Component, Config
 
 
-def double(batch):
+def double(batch, *others):
     """Twice the batch."""
     return 2 * batch
 
@@ -51,6 +52,10 @@ class UntypedSize:
 
 
 class Inherits(GridWorld):
+    pass
+
+
+def takes_nothing():
     pass
 
 
@@ -108,6 +113,13 @@ def test_a_function_is_the_component_itself(file, hook):
 
     assert entry.component.summary == "Twice the batch."
     assert entry.build()(21) == 42
+
+
+def test_a_function_that_takes_something_else_is_refused_before_the_file_is_imported(file):
+    with pytest.raises(
+        ConfigError, match=r"^mine.py:takes_nothing: expected .* \(batch\), by position"
+    ):
+        empty().get(ESTIMATORS, "mine.py:takes_nothing")
 
 
 def test_a_class_is_made_with_its_config(file):

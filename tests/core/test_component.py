@@ -16,6 +16,8 @@ from rlhf_core import (
     errors,
 )
 from rlhf_core.component import missing_requirements, name_component
+from rlhf_core.given_objects import give
+from rlhf_core.plugins import empty, load
 
 
 class Options(Config):
@@ -187,6 +189,22 @@ def test_every_error_pickles():
             assert str(again) == "what happened"
 
 
+ESTIMATORS = "rlhf_advantage_estimators"
+
+
+def given_divide(batch):
+    return 1 / 0
+
+
+def given_one(batch):
+    return 1
+
+
+class GivenDivide:
+    def __call__(self, batch):
+        return 1 / 0
+
+
 INNER = "def divide(config=None):\n    return 1 / 0\n"
 OUTER = "def call(function):\n    return function()\n"
 
@@ -249,6 +267,38 @@ def test_a_factory_that_is_no_text_has_its_module(inner):
     error = error_of(inner.divide)
 
     assert name_component(error, [registered("it", inner.divide)]).endswith("component it")
+
+
+def test_of_a_module_with_several_components_the_one_whose_code_it_is_is_named():
+    module = module_of(
+        "acme.both",
+        "def one(batch):\n    return helper()\nclass Other:\n    def __call__(self, batch):\n        return helper()\n"
+        "def helper():\n    return 1 / 0\n",
+    )
+    entries = [registered("one", module.one), registered("other", "acme.both:Other")]
+
+    assert name_component(error_of(module.one, None), entries).endswith("component one")
+    assert name_component(error_of(module.Other(), None), entries).endswith("component other")
+
+
+def test_a_component_in_a_file_of_the_users_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text("def divide(batch):\n    return 1 / 0\n")
+    entry = empty().get("rlhf_advantage_estimators", f"{tmp_path}/mine.py:divide")
+
+    note = name_component(error_of(entry.build(), None), [entry])
+
+    assert note == f"in plugin {tmp_path}/mine.py ({tmp_path}/mine.py), component divide"
+
+
+@pytest.mark.parametrize("given", [given_divide, GivenDivide, GivenDivide()])
+def test_a_component_that_a_program_gave_is_named(given):
+    loaded = load("")
+    entry = loaded.get(ESTIMATORS, give(loaded, ESTIMATORS, given, "estimator"))
+    other = loaded.get(ESTIMATORS, give(loaded, ESTIMATORS, given_one, "estimator"))
+
+    note = name_component(error_of(entry.build(), None), [other, entry])
+
+    assert note == f"in plugin python (python), component {entry.name}"
 
 
 def test_an_exception_of_no_component_stays_as_it_is(inner):

@@ -91,6 +91,18 @@ def test_a_function_for_a_reward_is_wrapped_as_one_in_a_file_is(loaded):
     [
         (SHAPERS, my_loss, "A function can be no reward shaper"),
         (SHAPERS, 3, "expected a name, or reward shaper as a class or an object"),
+        (LOSSES, 3, "expected a name, or policy loss as a function, a class or an object"),
+        (
+            LOSSES,
+            lambda inputs, more: None,
+            r"with 1 argument, \(inputs\), .* takes \(inputs, more\)",
+        ),
+        (
+            LOSSES,
+            MyShaper,
+            r"objects of MyShaper cannot be called; expected __call__ with \(inputs\)",
+        ),
+        (LOSSES, MyShaper(), "objects of MyShaper cannot be called"),
         ("rlhf_environments", MyShaper(), "expected the class itself, of which one is made"),
     ],
 )

@@ -15,7 +15,7 @@ from tests.deadlines import HANG_S
 
 import rlhf
 from rlhf.callbacks import StepRecorder
-from rlhf_core import CapabilityError, ConfigError, DataError, RewardError, RLHFError
+from rlhf_core import CapabilityError, ConfigError, DataError, PluginError, RewardError, RLHFError
 
 ROWS = [{"prompt": f"{n:03d}=", "answer": f"{n:03d}"} for n in range(0, 999, 37)]
 SMALL = {
@@ -218,6 +218,59 @@ def test_other_components_may_be_objects_too(workspace):
     result = rlhf.train(**small("run", estimator=flat, steps=1))
 
     assert result.metrics()[-1]["advantage/abs_mean"] == 1.0
+
+
+def test_functions_stand_where_a_file_names_functions(workspace):
+    def numbers(start):
+        for n in range(start, 99):
+            yield {"prompt": f"{n:03d}=", "answer": f"{n:03d}"}
+
+    options = small("run", eval={"data": ROWS[:3], "metrics": lambda episodes: {"one": 1.0}})
+    del options["data"]
+    result = rlhf.train(
+        **options,
+        **{
+            "data.source": numbers,
+            "data.max_samples": 6,
+            "actor.lr_schedule": lambda point: 0.5,
+            "algo.kl": {"coef": 0.1, "mode": "loss", "estimator": lambda ratio: ratio.square()},
+        },
+    )
+
+    last = result.metrics()[-1]
+    assert last["policy/lr"] == pytest.approx(0.5e-2)
+    assert last["eval/eval/T0/one"] == 1.0
+    assert last["kl/ref"] > 0.0
+    assert {sample["prompt"] for sample in result.samples()} <= {f"{n:03d}=" for n in range(9)}
+
+
+@pytest.mark.parametrize(
+    ("option", "component", "said"),
+    [
+        (
+            "estimator",
+            lambda batch: 1 / 0,
+            "division by zero (in plugin python (python), component given)",
+        ),
+        (
+            "loss",
+            lambda inputs: 1 / 0,
+            "division by zero (in plugin python (python), component given)",
+        ),
+        ("loss", lambda inputs: 3, "the policy loss returned 3 (int); expected TokenLoss"),
+    ],
+)
+def test_an_exception_of_a_function_names_it_and_how_to_go_on(
+    workspace, capsys, option, component, said
+):
+    with pytest.raises((ZeroDivisionError, PluginError)):
+        rlhf.train(**small("run", **{option: component}))
+
+    shown = capsys.readouterr().out
+    assert f"failed: {said}" in shown
+    assert "in Python, with the same objects: rlhf.train(..., output='run', resume=" in shown
+    # Nothing is lost: the run goes on once the function is mended.
+    assert rlhf.train(**small("run", resume="auto")).status == "finished"
 
 
 def test_describe_writes_nothing_and_says_what_is_missing(workspace):

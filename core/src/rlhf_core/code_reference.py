@@ -24,21 +24,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .called.signatures import CALLED_KINDS, check_definition
 from .component import Component, Config, Registered
 from .errors import ConfigError
-
-CALLED_KINDS = frozenset(
-    {
-        "rlhf_advantage_estimators",
-        "rlhf_policy_losses",
-        "rlhf_preference_losses",
-        "rlhf_is_corrections",
-        "rlhf_kl_estimators",
-        "rlhf_eval_metrics",
-        "rlhf_lr_schedules",
-    }
-)
-"""Hooks whose components are called like functions, so that a function can be such a component."""
 
 
 def is_reference(name: str) -> bool:
@@ -74,6 +62,11 @@ class CodeReference:
     def name(self) -> str:
         """The component's name: the attribute in snake case."""
         return snake_case(self.attribute) or "code"
+
+    @property
+    def code_file(self) -> str:
+        """The file as tracebacks have it."""
+        return str(self.path.resolve())
 
     @property
     def origin(self) -> str:
@@ -112,6 +105,8 @@ class CodeReference:
                 component of this kind.
         """
         node = self.definition()
+        if hook in CALLED_KINDS:
+            check_definition(node, hook, f"{self.path}:{self.attribute}")
         if isinstance(node, ast.FunctionDef) and hook in CALLED_KINDS:
             return self._registered(Config, ast.get_docstring(node))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

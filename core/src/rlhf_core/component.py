@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, version
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -225,13 +226,32 @@ def name_component(error: BaseException, components: Iterable[Registered[Any]]) 
         return str(noted[0])
     owners: dict[str, list[Registered[Any]]] = {}
     for entry in components:
-        owners.setdefault(_module_of(entry), []).append(entry)
-    for frame in reversed([frame for frame, _ in traceback.walk_tb(error.__traceback__)]):
-        if entries := owners.get(frame.f_globals.get("__name__", "")):
-            note = _note(entries)
+        owners.setdefault(_code_of(entry), []).append(entry)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
+    for number, frame in enumerate(frames):
+        if entries := _owners_of(frame, owners):
+            note = _note(_narrowed(entries, frames[number:]))
             error.add_note(note)
             return note
     return ""
+
+
+def _owners_of(
+    frame: FrameType, owners: Mapping[str, list[Registered[Any]]]
+) -> list[Registered[Any]] | None:
+    """Return the components whose module, or whose file, the frame's code is of."""
+    return owners.get(frame.f_globals.get("__name__", "")) or owners.get(frame.f_code.co_filename)
+
+
+def _narrowed(
+    entries: list[Registered[Any]], frames: Iterable[FrameType]
+) -> Sequence[Registered[Any]]:
+    """Return those of a module's components that the innermost frame of their own code is of; all, if none is."""
+    for frame in frames:
+        name = frame.f_code.co_qualname
+        if own := [entry for entry in entries if f"{name}.".startswith(f"{_defined_as(entry)}.")]:
+            return own
+    return entries
 
 
 def _note(entries: Sequence[Registered[Any]]) -> str:
@@ -241,12 +261,20 @@ def _note(entries: Sequence[Registered[Any]]) -> str:
     return note if len({entry.name for entry in entries}) > 1 else f"{note}, component {first.name}"
 
 
-def _module_of(entry: Registered[Any]) -> str:
-    """Return the name of the module in which a component's factory stands, without importing it."""
+def _code_of(entry: Registered[Any]) -> str:
+    """Return the module in which a component's factory stands, or the file of a user's; nothing is imported."""
     factory = entry.component.factory
     if isinstance(factory, str):
         return factory.partition(":")[0]
-    return str(getattr(factory, "__module__", ""))
+    return str(getattr(factory, "code_file", None) or getattr(factory, "__module__", ""))
+
+
+def _defined_as(entry: Registered[Any]) -> str:
+    """Return the name of a component's factory in its module."""
+    factory = entry.component.factory
+    if isinstance(factory, str):
+        return factory.partition(":")[2]
+    return str(getattr(factory, "attribute", None) or getattr(factory, "__qualname__", ""))
 
 
 @lru_cache(maxsize=1024)

@@ -15,8 +15,9 @@ from typing import Any
 
 from pydantic import Field, create_model
 
+from .called.signatures import CALLED_KINDS, check_callable
 from .capabilities import IN_PROCESS, WRAPS_CODE, check_words
-from .code_reference import CALLED_KINDS, config_of, made, snake_case
+from .code_reference import config_of, made, snake_case
 from .component import Component, Config, Registered
 from .errors import ConfigError
 from .hookspecs import COMPONENT_HOOKS
@@ -86,6 +87,8 @@ def _component(plugins: Plugins, hook: str, thing: Any, label: str) -> Component
     kind = COMPONENT_HOOKS[hook]
     if isinstance(thing, type):
         config = config_of(thing) or Config
+        if hook in CALLED_KINDS:
+            check_callable(thing, hook, label)
         return _described(thing, lambda options: made(thing, options), config)
     is_function = inspect.isroutine(thing) or isinstance(thing, functools.partial)
     if is_function and hook not in CALLED_KINDS:
@@ -102,9 +105,13 @@ def _component(plugins: Plugins, hook: str, thing: Any, label: str) -> Component
             "each episode."
         )
     if not is_function and not _can_be(thing):
+        takes_functions = hook in CALLED_KINDS or _wrapper(plugins, hook) is not None
+        forms = "a function, a class or an object" if takes_functions else "a class or an object"
         raise ConfigError(
-            f"{label}: got {thing!r:.60} ({type(thing).__name__}); expected a name, or {kind} as a class or an object"
+            f"{label}: got {thing!r:.60} ({type(thing).__name__}); expected a name, or {kind} as {forms}"
         )
+    if hook in CALLED_KINDS:
+        check_callable(thing, hook, label)
     return _described(thing, lambda options: thing, Config)
 
 
@@ -117,7 +124,8 @@ def _described(thing: Any, factory: Any, config: type[Config]) -> Component[Any]
     doc = inspect.getdoc(_definition(thing)) or ""
     return Component(
         name=name_of(thing),
-        factory=factory,
+        # With the module and name of the definition, by which an exception of its code is known to be its own.
+        factory=functools.update_wrapper(factory, _definition(thing), updated=()),
         config=config,
         summary=doc.partition("\n")[0],
         needs=frozenset({IN_PROCESS}),
@@ -129,11 +137,18 @@ def _wrapper(plugins: Plugins, hook: str) -> Registered[Any] | None:
     return next(entries, None)
 
 
+class _InNoFile(Config):
+    """Options of a wrapper whose function is given, so that there is no file to look for."""
+
+    def check_outside(self) -> None:
+        return
+
+
 def _wrapped(function: Any, wrapper: Registered[Any]) -> Component[Any]:
     """Return the wrapper's component with the function itself in the place of a file's."""
     name = name_of(function)
     written: Any = Field(f"{GIVEN}:{name}", description="name of the function, for messages")
-    base: type[Config] = wrapper.component.config
+    base = (_InNoFile, wrapper.component.config)
     return replace(
         wrapper.component,
         name=name,

@@ -62,6 +62,13 @@ def test_nan_at_padding_is_no_problem(batch):
     np.testing.assert_array_equal(columns["advantages"], np.ones(5))
 
 
+def test_what_is_no_advantages_is_refused(batch):
+    with pytest.raises(
+        PluginError, match=r"the advantage estimator returned 3 \(int\); expected Advantages"
+    ):
+        advantages(batch, NOTHING, lambda made: 3, None)
+
+
 def test_a_wrong_shape_is_refused(batch):
     with pytest.raises(PluginError, match=r"shape \(2,\); expected \(2, 3\)"):
         advantages(batch, NOTHING, lambda made: Advantages(advantages=made.rewards), None)

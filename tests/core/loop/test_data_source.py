@@ -90,7 +90,10 @@ def test_rows_that_were_changed_between_are_named(small_run, path):
     small_run(STEPS, {"train": {"steps": 2}})
     path.write_text(path.read_text().replace("02=", "20="))
 
-    with pytest.raises(DataError, match=r"^source.jsonl:3: the row was changed since the run read"):
+    with pytest.raises(
+        DataError,
+        match=r"^source.jsonl:3: the row of --data.source .* was changed since the run read",
+    ):
         small_run(STEPS, AUTO)
 
 

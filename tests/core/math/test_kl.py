@@ -113,6 +113,8 @@ def test_half_precision_log_probs_are_compared_in_single():
 
 
 def test_an_estimator_that_adds_tokens_up_is_refused():
+    with pytest.raises(PluginError, match=r"the KL estimator returned 3 \(int\); expected Tensor"):
+        kl_estimate(torch.zeros(3), torch.zeros(3), lambda log_ratio: 3)
     with pytest.raises(PluginError, match=r"returned shape \(\); expected \(3,\)"):
         kl_estimate(torch.zeros(3), torch.zeros(3), torch.sum)
 

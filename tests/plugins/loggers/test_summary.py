@@ -6,15 +6,14 @@ from rich.console import Console
 from rlhf_core.contracts import RunResult
 from rlhf_plugin_loggers.curve import LearningCurve
 from rlhf_plugin_loggers.history import read_history
-from rlhf_plugin_loggers.summary import Summary, summary_rows
+from rlhf_plugin_loggers.summary import Summary, resume_line, summary_rows
 
 FINISHED = RunResult(status="finished", steps=3, seconds=65.0)
 
 
 def rows_of(output, result, total_steps=3):
-    return summary_rows(
-        output, result, read_history(output / "metrics.jsonl"), total_steps, "train"
-    )
+    resume = resume_line(output, "train", {"reward": {"use": ["mine.py:score"]}})
+    return summary_rows(output, result, read_history(output / "metrics.jsonl"), total_steps, resume)
 
 
 def test_a_finished_run_shows_where_it_began_and_ended(write_metrics):
@@ -51,6 +50,17 @@ def test_an_interrupted_run_shows_the_command_that_goes_on(write_metrics):
 
     assert ("status", "interrupted: stopped by SIGTERM") in rows
     assert ("next", f"rlhf train -c {output}/config.toml --resume auto") in rows
+
+
+def test_a_run_with_objects_of_a_program_goes_on_there(tmp_path):
+    config = {"reward": {"use": ["exact_match", "python:score"]}}
+
+    line = resume_line(tmp_path, "sft", config)
+
+    assert (
+        line
+        == f"in Python, with the same objects: rlhf.sft(..., output='{tmp_path}', resume=\"auto\")"
+    )
 
 
 def test_only_files_that_exist_are_shown(write_metrics):

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..batch.finite import require_finite
 from ..batch.metric import Metric, Metrics
 from ..batch.trajectory_columns import TrajectoryColumns
+from ..called.signatures import answered
 from ..contracts.advantage import AdvantageEstimator, Advantages
 from ..errors import PluginError
 from ..math import unpad
@@ -31,13 +32,13 @@ def advantages(
 
     Raises:
         NonFiniteError: the estimator returned NaN or infinity; the message names the first sample.
-        PluginError: it returned another shape, or no returns although it needs values.
+        PluginError: it returned another shape or no ``Advantages``, or no returns although it needs values.
     """
     columns = outputs.columns
     reward_batch = make_reward_batch(
         batch, outputs, kl, reward_weights=reward_weights, with_observations=with_observations
     )
-    result = estimator(reward_batch)
+    result = answered(estimator(reward_batch), Advantages, "the advantage estimator")
     mask = reward_batch.action_mask
     _check_shapes(result, mask, needs_returns=reward_batch.values is not None)
     out = {"advantages": _flat(result.advantages, mask)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from ..called.signatures import answered
 from ..contracts.functions.kl import KlEstimator
 from ..errors import NonFiniteError, PluginError
 from ..lazy import Bool, Float, torch
@@ -47,7 +48,7 @@ def kl_estimate(
             mask, nan gives nan.
 
     Raises:
-        PluginError: the estimator returned another shape.
+        PluginError: the estimator returned another shape, or no tensor.
         ValueError: the tail is unknown.
 
     The clamp is that of OpenRLHF and verl.
@@ -56,7 +57,7 @@ def kl_estimate(
     log_ratio = policy_logprobs.to(dtype) - ref_logprobs.to(dtype)
     if action_mask is not None:
         log_ratio = torch.where(action_mask, log_ratio, 0.0)
-    estimate = estimator(log_ratio)
+    estimate = answered(estimator(log_ratio), torch.Tensor, "the KL estimator")
     if estimate.shape != log_ratio.shape:
         raise PluginError(
             f"the KL estimator returned shape {tuple(estimate.shape)}; expected {tuple(log_ratio.shape)}, an estimate "

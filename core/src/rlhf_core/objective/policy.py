@@ -13,9 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..batch.metric import Metrics
+from ..called.signatures import answered
 from ..contracts.backend import StepPlan
 from ..contracts.correction import Correction
-from ..contracts.loss import LossInputs
+from ..contracts.loss import LossInputs, TokenLoss
 from ..math import kl_estimate, unbiased_kl
 from .columns import TEACHER_TOP_LOGPROBS, ActionColumns
 from .components import PolicyComponents
@@ -43,7 +44,7 @@ def policy_objective(
             policy's own and the ratio is exactly 1; and whatever else the components read.
 
     Raises:
-        PluginError: a column is missing.
+        PluginError: a column is missing, or a component answered something of another type.
     """
     objective, totals, mask = components.objective, plan.normalizers, columns.grid.mask
     weights = columns.row_weights  # (B,)
@@ -54,7 +55,7 @@ def policy_objective(
     inputs = _loss_inputs(
         components, _PolicyRows(policy, old, entropy), scores, columns, correction
     )
-    result = components.loss(inputs)
+    result = answered(components.loss(inputs), TokenLoss, "the policy loss")
     token_loss = _corrected(result.loss, correction, weighted=components.applies_is_weights)
     first = reduced(token_loss, mask, objective.aggregation, totals, weights)
     parts = LossParts(first, {"loss/policy": loss_metric(first)})
@@ -68,7 +69,7 @@ def policy_objective(
         bonus = reduced(entropy, mask, objective.aggregation, totals, weights)
         parts.add("loss/entropy", bonus, -plan.entropy_coef)
     for built in components.terms_on("rollouts"):
-        outcome = built.loss(inputs)
+        outcome = answered(built.loss(inputs), TokenLoss, f"the loss {built.name}")
         part = reduced(outcome.loss, mask, built.term.aggregation, totals, weights)
         parts.add(f"loss/{built.name}", part, built.term.weight)
         metrics |= outcome.metrics
@@ -104,7 +105,8 @@ def _correction(
     if old is None:
         old = policy.detach()
     rollout = columns.padded("rollout_logprobs")  # (B, A)
-    return components.correction(old, rollout, columns.grid.mask)
+    found = components.correction(old, rollout, columns.grid.mask)
+    return answered(found, Correction, "the correction")
 
 
 def _corrected(

@@ -32,10 +32,11 @@ def displays_of(run: RunInfo) -> list[object]:
 
         displays.append(LearningCurve(run.output))
     if log["summary"]:
-        from .summary import Summary
+        from .summary import Summary, resume_line
 
         # The summary is last, because it names the files that the other displays have written.
-        displays.append(Summary(run.output, _console(), run.total_steps, run.command))
+        resume = resume_line(run.output, run.command, run.config)
+        displays.append(Summary(run.output, _console(), run.total_steps, resume))
     return displays
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.plugins import GIVEN
 
 from .curve import FILE_NAME as CURVE
 from .history import History, Series, read_history
@@ -25,16 +28,16 @@ STYLES = {"finished": "green", "interrupted": "yellow", "failed": "red"}
 class Summary:
     """Prints the summary as a panel on a terminal, and as plain lines elsewhere."""
 
-    def __init__(self, output: Path, console: Console, total_steps: int, command: str) -> None:
+    def __init__(self, output: Path, console: Console, total_steps: int, resume: str) -> None:
         self._output = output
         self._console = console
         self._total = total_steps
-        self._command = command
+        self._resume = resume
 
     def run_end(self, result: RunResult) -> None:
         """Print the summary."""
         history = read_history(self._output / "metrics.jsonl")
-        rows = summary_rows(self._output, result, history, self._total, self._command)
+        rows = summary_rows(self._output, result, history, self._total, self._resume)
         if self._console.is_terminal:
             _print_panel(self._console, rows, result.status)
         else:
@@ -43,7 +46,7 @@ class Summary:
 
 
 def summary_rows(
-    output: Path, result: RunResult, history: History, total_steps: int, command: str
+    output: Path, result: RunResult, history: History, total_steps: int, resume: str
 ) -> Rows:
     """Return pairs of label and text. Of several lines that belong together, only the first has a label."""
     end = f": {result.message}" if result.message else ""
@@ -53,18 +56,33 @@ def summary_rows(
         rows.append(("reward", _first_to_last(history.reward)))
     rows += [(eval_label(name), _with_best(series)) for name, series in history.evals.items()]
     rows += [(label, str(path)) for label, path in _files(output, result)]
-    commands = next_commands(output, result, command)
+    commands = next_commands(output, result, resume)
     rows += [("next" if index == 0 else "", text) for index, text in enumerate(commands)]
     return rows
 
 
-def next_commands(output: Path, result: RunResult, command: str) -> list[str]:
+def resume_line(output: Path, command: str, config: Mapping[str, Any]) -> str:
+    """Return what goes on with a run: its command, or, where a Python program gave objects, the call that has them."""
+    if _has_objects(config):
+        return f'in Python, with the same objects: rlhf.{command}(..., output={str(output)!r}, resume="auto")'
+    return f"rlhf {command} -c {shlex.quote(str(output / 'config.toml'))} --resume auto"
+
+
+def _has_objects(value: Any) -> bool:
+    """Return whether a configuration has the name of an object of a Python program."""
+    if isinstance(value, Mapping):
+        return any(map(_has_objects, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_objects, value))
+    return isinstance(value, str) and value.startswith(f"{GIVEN}:")
+
+
+def next_commands(output: Path, result: RunResult, resume: str) -> list[str]:
     """Return commands to try next, which work as they are in the folder in which the run was started."""
     folder = shlex.quote(str(output))
     commands = []
     if result.status != "finished":
-        config = shlex.quote(str(output / "config.toml"))
-        commands.append(f"rlhf {command} -c {config} --resume auto")
+        commands.append(resume)
     samples = output / "samples.jsonl"
     if samples.exists() and samples.stat().st_size:
         commands.append(f"rlhf show {folder}")

@@ -83,6 +83,11 @@ def test_a_metric_that_raises_is_named():
         measured(named(lambda episodes: {"share": 1 / 0}), episodes(), {})
 
 
+def test_what_is_no_numbers_by_name_is_refused():
+    with pytest.raises(PluginError, match=r"it returned 0.5 \(float\); expected numbers by name"):
+        measured(named(lambda episodes: 0.5), episodes(), {})
+
+
 def test_a_name_that_is_taken_is_refused():
     with pytest.raises(PluginError, match="'reward' is the name of another metric already"):
         measured(named(lambda episodes: {"reward": 1.0}), episodes(), {"reward": 0.0})

@@ -49,7 +49,7 @@ def test_indices_come_back_as_plain_numbers():
         ([2, "3"], "whole numbers; got '3'"),
         ([2, 3.0], "whole numbers; got 3.0"),
         ([2, True], "whole numbers; got True"),
-        (None, "draw() raised TypeError: 'NoneType' object is not iterable"),
+        (None, "expected 2 prompts for step 7, got None. draw() has to return a list of indices"),
         (KeyError("level"), "draw() raised KeyError: 'level'"),
     ],
 )

@@ -82,7 +82,8 @@ class SourceRows:
         for number in list(self._digests):
             if self._read(number) is None:
                 raise DataError(
-                    f"{self._where(number)}: the row is not there any more, but the run has read it. {_FIX}"
+                    f"{self._where(number)}: the row of {self._who} is not there any more, but the run has read it. "
+                    f"{_FIX}"
                 )
 
     def _found(self, number: int) -> Row:
@@ -125,12 +126,15 @@ class SourceRows:
     def _check(self, row: Any, at: int) -> None:
         if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
             raise DataError(
-                f"{self._where(at)}: expected a row, a mapping from names to values; got {type(row).__name__}"
+                f"{self._where(at)}: expected a row of {self._who}, a mapping from names to values; got {row!r:.60} "
+                f"({type(row).__name__})"
             )
         digest = _digest_of(row)
         before = self._digests.setdefault(at, digest)
         if before != digest:
-            raise DataError(f"{self._where(at)}: the row was changed since the run read it. {_FIX}")
+            raise DataError(
+                f"{self._where(at)}: the row of {self._who} was changed since the run read it. {_FIX}"
+            )
         self._digests.move_to_end(at)
         while len(self._digests) > KEPT:
             self._digests.popitem(last=False)

@@ -55,11 +55,16 @@ def measured(
     for named in metrics:
         where = f"{named.label}, set {episodes.set_name!r} at temperature {episodes.temperature:g}"
         try:
-            values: Any = dict(named.metric(episodes))
+            values: Any = named.metric(episodes)
         except RLHFError:
             raise
         except Exception as error:  # a plugin may raise anything
             raise PluginError(f"{where}: it raised {type(error).__name__}: {error}") from error
+        if not isinstance(values, Mapping):
+            raise PluginError(
+                f"{where}: it returned {values!r:.60} ({type(values).__name__}); expected numbers by name, such as "
+                '{"share": 0.5}'
+            )
         for name, value in values.items():
             if not isinstance(name, str) or not _NAME.fullmatch(name):
                 raise PluginError(f"{where}: expected a name without spaces, got {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,7 +40,13 @@ class CheckedSampler:
         Raises:
             PluginError: the sampler returned something else, raised, or draws one prompt for ever.
         """
-        drawn = self._call("draw", lambda: list(self._sampler.draw(request)))
+        given: Any = self._call("draw", lambda: self._sampler.draw(request))
+        if not isinstance(given, Iterable):
+            raise PluginError(
+                f"{self._who}: expected {request.count} prompts for step {request.step}, got {given!r:.60}. draw() has "
+                "to return a list of indices of prompts."
+            )
+        drawn = self._call("draw", lambda: list(given))
         if len(drawn) != request.count:
             raise PluginError(
                 f"{self._who}: expected {request.count} prompts for step {request.step}, got "

@@ -1,0 +1,1 @@
+"""Components that are called like functions: what they are called with, and what comes back."""
