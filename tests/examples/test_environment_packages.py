@@ -182,6 +182,23 @@ def test_sorting_is_learned_from_random_weights(tmp_path):
     assert sum(done[:5]) / 5 < 0.3
     assert sum(done[-20:]) / 20 > 0.75
     assert max(line["response/truncated"] for line in lines) == 0.0
+    assert "likely learns nothing" not in (tmp_path / "run/run.log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+def test_sorting_without_an_entropy_bonus_stops_exploring_and_says_so_once(tmp_path):
+    """Two of three rows are sorted by then, the others never, and the entropy is that of one answer to each prompt."""
+    model = prepared("rlhf-env-sorting", tmp_path / "data")
+    plain = ("--estimator", "group_norm", "--algo.loss.entropy_coef", "0", "--steps", "70")
+
+    lines = trained("rlhf-env-sorting", model, tmp_path / "run", *plain)
+
+    assert lines[-1]["policy/entropy"] < 0.05
+    warnings = (tmp_path / "run/run.log").read_text().split("this run likely learns nothing")[1:]
+    assert len(warnings) == 1
+    assert "more: over the last 20 steps" in warnings[0]
+    assert "--algo.loss.entropy_coef" in warnings[0]
 
 
 def right_of(lines: list[dict[str, float]], count: int = 10) -> float:

@@ -1,7 +1,8 @@
 """Warnings about runs that cannot learn: one line for each symptom, once, with its likely cause and the option behind.
 
 A symptom counts only while the mean reward does not rise: a run that has solved its task has no signal and little
-entropy either. Beside these, ``zero_gradients`` watches for gradients of exactly 0, and it alone speaks of those.
+entropy either. ``collapse`` tells that from a run that rose and then stopped before. Beside these, ``zero_gradients``
+watches for gradients of exactly 0, and it alone speaks of those.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from .collapse import WINDOW, Collapse
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +101,9 @@ SYMPTOMS: Mapping[str, Symptom] = {
 """Symptom by name."""
 
 
+COLLAPSED = "collapsed"
+"""Name of what ``collapse`` sees; it is the same trouble as ``SAME_SAMPLES``, later in a run."""
+SAME_SAMPLES = frozenset({"no_signal", "entropy_gone"})
 OF_LENGTH = frozenset({"truncated", "empty"})
 """Symptoms that say nothing where an answer has one token."""
 
@@ -125,6 +131,7 @@ class Symptoms:
         self._first: list[float] = []
         self._recent: deque[float] = deque(maxlen=PATIENCE)
         self._spread = 0.0
+        self._collapse = Collapse()
 
     def note(self, step: int, values: Values) -> None:
         """Take the metrics of a step, and warn of the symptoms that have lasted long enough."""
@@ -137,16 +144,23 @@ class Symptoms:
             lasts = self._in_a_row[name] >= symptom.patience
             harmless = self._rises() and not symptom.also_while_rising
             if lasts and not harmless and name not in self._said:
-                self._said.add(name)
-                log.warning(
-                    "this run likely learns nothing: in each of the last %d steps, up to step %d, %s. "
-                    "See the samples with: rlhf show %s --step %d",
-                    self._in_a_row[name],
-                    step,
-                    symptom.text,
-                    self._output,
-                    step,
+                self._warn(
+                    name, f"nothing: in each of the last {self._in_a_row[name]}", step, symptom.text
                 )
+        text = self._collapse.note(values)
+        if text is not None and not self._said & {COLLAPSED, *SAME_SAMPLES}:
+            self._warn(COLLAPSED, f"nothing more: over the last {WINDOW}", step, text)
+
+    def _warn(self, name: str, when: str, step: int, text: str) -> None:
+        self._said.add(name)
+        log.warning(
+            "this run likely learns %s steps, up to step %d, %s. See the samples with: rlhf show %s --step %d",
+            when,
+            step,
+            text,
+            self._output,
+            step,
+        )
 
     def _note_reward(self, values: Values) -> None:
         mean = values.get("reward/mean", math.nan)
