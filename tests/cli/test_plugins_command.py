@@ -192,6 +192,27 @@ def test_the_reason_of_a_failed_plugin_is_whole_and_says_where(rlhf, with_plugin
     assert f"raised in {__file__}:" in out
 
 
+@pytest.mark.parametrize("name", ["acme", "rlhf-plugin-acme", "acme:my_loss"])
+@pytest.mark.parametrize("words", [("plugins", "show"), ("check",)])
+def test_what_is_asked_of_a_failed_plugin_is_answered_with_its_reason(
+    rlhf, with_plugins, words, name
+):
+    plugins = with_plugins(empty())
+    plugins.failed.append(FailedPlugin("acme", "rlhf-plugin-acme 1.0", ImportError("no module x")))
+
+    code, _, err = rlhf(*words, name)
+
+    assert code == 2
+    assert "acme (rlhf-plugin-acme 1.0) cannot be used:\n  ImportError: no module x" in err
+    assert "is called" not in err
+
+
+def test_nothing_of_the_table_is_cut_off_where_a_program_reads_it(rlhf):
+    _, out, _ = rlhf("plugins")
+
+    assert "…" not in out
+
+
 def test_observer_hooks_are_shown_by_the_name_of_their_plugin(rlhf):
     code, out, _ = rlhf("plugins", "show", "loggers")
 

@@ -15,7 +15,7 @@ from rlhf_core.component import Registered
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 from rlhf_core.plugins import Plugins
 
-from .plugins_command import kind_word
+from .plugins_command import failure_of, kind_word
 
 _COMMANDS = "rlhf_commands"
 
@@ -100,9 +100,11 @@ def find(plugins: Plugins, name: str, kind: str | None = None) -> list[Found]:
     # A plugin and its component may share a name (ppo); the name then means the component and its plugin's imports.
     if chosen := single or whole:
         return chosen
-    broken = [str(failure) for failure in plugins.failed if failure.name == name]
-    hint = broken[0] if broken else "rlhf plugins lists what is installed."
-    raise UnknownComponent(f"no installed plugin or component is called {name!r}. {hint}")
+    if why := failure_of(plugins, name.partition(":")[0]):
+        raise UnknownComponent(f"nothing of {name!r} can be checked: {why}")
+    raise UnknownComponent(
+        f"no installed plugin or component is called {name!r}. rlhf plugins lists what is installed."
+    )
 
 
 def _of_file(plugins: Plugins, name: str, hooks: Sequence[str]) -> Found:

@@ -173,11 +173,11 @@ def _print_table(rows: list[Row]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    # Redirected output has no width, and rich would assume 80.
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    # Redirected output has no width, and rich would assume 80. It is read by programs too, so nothing is cut off.
+    console = Console(width=None if sys.stdout.isatty() else 1000)
     table = Table(box=None, pad_edge=False)
     for title in ("plugin", "distribution", "kind", "component", "summary", "status"):
-        table.add_column(title, no_wrap=title != "status", overflow="ellipsis")
+        table.add_column(title, no_wrap=title != "summary", overflow="ellipsis")
     for row in rows:
         cells = {name: escape(text.partition("\n")[0]) for name, text in row.items()}
         if row["status"] != "ok":
@@ -245,9 +245,20 @@ def _describe(kind: str, entry: Registered[Any]) -> str:
     return "\n".join(lines)
 
 
+def failure_of(plugins: Plugins, name: str) -> str | None:
+    """Return why the plugin, or the distribution, of this name cannot be used; None: no such plugin has failed."""
+    for failure in plugins.failed:
+        distribution = failure.origin.partition(" ")[0]
+        if name.replace("-", "_") in (failure.name, distribution.replace("-", "_")):
+            return _why(failure)
+    return None
+
+
 def _unknown(plugins: Plugins, name: str) -> str:
     import difflib
 
+    if why := failure_of(plugins, name.partition(":")[0]):
+        return f"no component {name!r} can be shown: {why}"
     known = sorted({entry.name for registry in plugins.registries.values() for entry in registry})
     near = difflib.get_close_matches(name.rpartition(":")[2], known, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else "rlhf plugins lists what is installed."
