@@ -153,8 +153,11 @@ def test_a_changed_learning_rate_is_recorded_and_resumes_exactly(workspace):
 def test_a_learning_rate_that_is_none_is_refused(workspace, lr):
     run = rlhf.start(**small("run"))
 
-    with pytest.raises((ConfigError, TypeError)):
+    said = f"learning rate of the policy: expected a finite number of at least 0, got {lr!r}"
+    with pytest.raises(ConfigError, match=f"^{said}"):
         run.set_learning_rate(lr)
+    with pytest.raises(ConfigError, match=f"^factor of the {said}"):
+        run.scale_learning_rate(lr)
     with pytest.raises(ConfigError, match="expected policy or critic"):
         run.scale_learning_rate(0.5, role="teacher")
 
@@ -271,6 +274,13 @@ def test_an_exception_of_a_function_names_it_and_how_to_go_on(
     assert "in Python, with the same objects: rlhf.train(..., output='run', resume=" in shown
     # Nothing is lost: the run goes on once the function is mended.
     assert rlhf.train(**small("run", resume="auto")).status == "finished"
+
+
+def test_one_callback_without_a_list_is_named(workspace):
+    with pytest.raises(
+        ConfigError, match=r"callbacks: got function; expected a list .*callbacks=\[watch\]"
+    ):
+        rlhf.train(**small("run"), callbacks=lambda step: None)
 
 
 def test_describe_writes_nothing_and_says_what_is_missing(workspace):

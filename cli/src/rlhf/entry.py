@@ -227,6 +227,11 @@ class _Prepared:
         plugins = load()
         self._command = command
         given, self._resolved = _resolved(command, config, options, plugins)
+        if not isinstance(callbacks, Iterable):
+            raise ConfigError(
+                f"callbacks: got {type(callbacks).__name__}; expected a list of functions or objects, such as "
+                "callbacks=[watch]"
+            )
         for number, callback in enumerate(callbacks):
             add_callback(plugins, callback, number)
         self._plugins = plugins

@@ -88,13 +88,15 @@ class Run:
             ConfigError: the rate is no number of at least 0, the role has no optimizer, or its optimizer has no
                 option ``lr`` above 0: then ``scale_learning_rate`` still works.
         """
-        optimizer = self._resolved.one(self._optimizers[self._role(role)])
+        known = self._role(role)
+        _check_rate(lr, f"learning rate of the {known}")
+        optimizer = self._resolved.one(self._optimizers[known])
         peak = getattr(optimizer.options, "lr", None)
         if not isinstance(peak, float | int) or peak <= 0:
             raise ConfigError(
                 f"{optimizer.registered.qualified} has no option lr above 0 to change; use scale_learning_rate"
             )
-        self.scale_learning_rate(lr / peak, role)
+        self.scale_learning_rate(lr / peak, known)
 
     def scale_learning_rate(self, factor: float, role: str | None = None) -> None:
         """Multiply the learning rates that the run was configured with, from the next step on; 1 puts them back.
@@ -103,10 +105,7 @@ class Run:
             ConfigError: the factor is no number of at least 0, or the role has no optimizer.
         """
         known = self._role(role)
-        if not (isinstance(factor, float | int) and 0 <= factor < float("inf")):
-            raise ConfigError(
-                f"learning rate of the {known}: expected a number of at least 0, got {factor!r}"
-            )
+        _check_rate(factor, f"factor of the learning rate of the {known}")
         self._gate.scale(known, float(factor))
 
     def _role(self, role: str | None) -> str:
@@ -222,6 +221,16 @@ class Run:
         error, self._error, self._closed = self._error, None, True
         self._thread.join()
         raise error
+
+
+def _check_rate(number: Any, what: str) -> None:
+    """Refuse what cannot be a learning rate or a factor of one.
+
+    Raises:
+        ConfigError: it is no finite number of at least 0.
+    """
+    if not (isinstance(number, float | int) and 0 <= number < float("inf")):
+        raise ConfigError(f"{what}: expected a finite number of at least 0, got {number!r}")
 
 
 class _Gate:
