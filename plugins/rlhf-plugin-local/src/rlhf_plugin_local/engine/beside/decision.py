@@ -12,8 +12,8 @@ from ..config import EmbeddedEngineConfig
 
 LARGEST_THAT_GAINS = 0.0
 """Parameters up to which, on one GPU, steps with overlap were measured as shorter (docs/performance.md, "Beside
-training"), and up to which ``auto`` therefore overlaps. 0: the one size that was measured, 1.5 billion on an H200, gains
-nothing, since kernels of 256 rows leave no part of the GPU idle."""
+training"), and up to which ``auto`` therefore overlaps. 0: the one size that was measured, 1.5 billion on an H200,
+gains nothing, since kernels of 256 rows leave no part of the GPU idle."""
 
 
 def is_beside_training(
