@@ -174,10 +174,7 @@ def load_task_set(
 def load_prompts(
     data: PromptData, renderer: TokenizerRenderer, images: ImageReader | None = None
 ) -> TaskSet:
-    """Return all rows of ``data.train`` as tasks, each once, in their order.
-
-    Args:
-        images: reader of images; None: the model reads text alone.
+    """Return all rows of ``data.train`` as tasks, each once, in their order; ``images`` as in ``load_task_set``.
 
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``.
@@ -186,8 +183,8 @@ def load_prompts(
     start = 0
     for spec in data.train:
         source = open_source(spec, split=data.split)
-        used = np.ones(_limited(len(source), data.max_samples), dtype=bool)
-        reader.add(source, used, start, spec=spec)
+        used = _limited(len(source), data.max_samples)
+        reader.add(source, np.ones(used, dtype=bool), start, spec=spec)
         start += len(source)
     return TaskSet(reader.parts())
 

@@ -40,7 +40,7 @@ class ScoredAnswer:
 
 
 class PromptIdentity(NamedTuple):
-    """What tells a prompt from others."""
+    """Properties by which a prompt is told from others."""
 
     number: int
     """Index of its row over all sets."""

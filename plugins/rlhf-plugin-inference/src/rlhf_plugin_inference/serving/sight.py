@@ -23,7 +23,7 @@ class Sight:
     images: ImageReader
     """Takes images in, and gives them their tokens."""
     spec: VisionSpec
-    """What engines are told."""
+    """Settings of engines."""
     plugins: Plugins
 
     def pictures(self, model: ModelToServe) -> PictureReader:
