@@ -110,7 +110,7 @@ def test_precast_weights_give_the_bits_of_autocast(start, spec_of, adapter, monk
         return first + await engine.generate(request(temperature=0.7))
 
     found.append(run(generate()))
-    monkeypatch.setattr(weights, "_precast", lambda *_: None)
+    monkeypatch.setattr(weights, "_precast", lambda *_, **__: None)
     found.append(run(generate()))
 
     for cast, plain in zip(*found, strict=True):
