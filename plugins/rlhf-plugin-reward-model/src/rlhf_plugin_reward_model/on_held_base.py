@@ -10,7 +10,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import (
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from rlhf_core import ConfigError, RewardError
 from rlhf_torch.adapters.beside import LOW_RANK, put_beside
@@ -49,7 +53,8 @@ class ScorerOnHeldBase:
             RewardError: the base has left the GPU.
         """
         if self._scorer is None:
-            self._scorer = Scorer(self._options, on_held_base(self._options, self._adapter))
+            loaded = on_held_base(self._options, self._adapter, self.tokenizer)
+            self._scorer = Scorer(self._options, loaded)
         if not self._scorer.is_in_place():
             raise RewardError(
                 f"reward model {self._options.path}: its base, which a role holds, is not in the GPU's memory while "
@@ -58,7 +63,9 @@ class ScorerOnHeldBase:
         return self._scorer.scores(sequences)
 
 
-def on_held_base(options: RewardModelConfig, adapter: AdaptedModel) -> LoadedModel:
+def on_held_base(
+    options: RewardModelConfig, adapter: AdaptedModel, tokenizer: PreTrainedTokenizerBase
+) -> LoadedModel:
     """Return the reward model beside the base that a role holds.
 
     Raises:
@@ -74,7 +81,7 @@ def on_held_base(options: RewardModelConfig, adapter: AdaptedModel) -> LoadedMod
     config = config_of(options, adapter)
     config.num_labels = 1
     model = put_beside(_classifier_around(base.view(), config), adapter.base, adapter.folder)
-    return described(options, model.eval(), load_tokenizer(options), config)
+    return described(options, model.eval(), tokenizer, config)
 
 
 def _classifier_around(view: PreTrainedModel, config: object) -> PreTrainedModel:
@@ -84,9 +91,11 @@ def _classifier_around(view: PreTrainedModel, config: object) -> PreTrainedModel
     with torch.device("meta"):
         made: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
     setattr(made, made.base_model_prefix, view.base_model)
-    norm = next(weight for weight in view.parameters() if weight.is_floating_point())
-    head = nn.Linear(
-        getattr(made, HEAD).in_features, 1, bias=False, device=norm.device, dtype=norm.dtype
-    )
+    # Those in 4 bits are no floating numbers.
+    like = next(weight for weight in view.parameters() if weight.is_floating_point())
+    width = getattr(made, HEAD).in_features
+    # skip_init: the usual initialization would draw from the global random state of the run.
+    head = nn.utils.skip_init(nn.Linear, width, 1, bias=False, device=like.device, dtype=like.dtype)
+    nn.init.zeros_(head.weight)
     setattr(made, HEAD, head)
     return made

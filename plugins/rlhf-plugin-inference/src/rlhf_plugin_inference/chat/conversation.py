@@ -10,6 +10,8 @@ from rlhf_core import ConfigError
 from rlhf_core.contracts import Message
 from rlhf_core.media import MediaRef
 
+from ..worklist.image_files import with_files
+
 
 class ChatHistory:
     """Messages of user and assistant in turn, behind a system prompt that may be changed at any time."""
@@ -82,23 +84,9 @@ class ChatHistory:
         Raises:
             ConfigError: the file cannot be written.
         """
+        messages = with_files(self.messages, lambda image: str(self._files[image.sha256]))
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"messages": self._saved()}) + "\n")
+                file.write(json.dumps({"messages": messages}) + "\n")
         except OSError as error:
             raise ConfigError(f"/save {path}: cannot be written: {error.strerror}") from error
-
-    def _saved(self) -> list[Message]:
-        """Return the messages with the files of images in their places."""
-
-        def saved(part: Any) -> Any:
-            if "media" not in part:
-                return part
-            return {"type": "image", "image": str(self._files[part["media"]["sha256"]])}
-
-        return [
-            {**message, "content": list(map(saved, message["content"]))}
-            if isinstance(message["content"], list)
-            else message
-            for message in self.messages
-        ]

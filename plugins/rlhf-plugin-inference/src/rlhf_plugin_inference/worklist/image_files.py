@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_core.contracts import Message
@@ -17,9 +17,11 @@ def file_of(image: MediaRef) -> str:
     return f"{FOLDER}/{image.file_name}"
 
 
-def with_files(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return messages with the paths of files in the place of references to images."""
-    return tuple(_message(message) for message in messages)
+def with_files(
+    messages: Sequence[Message], file: Callable[[MediaRef], str] = file_of
+) -> tuple[Message, ...]:
+    """Return messages with the paths of files, as ``file`` gives them, in the place of references to images."""
+    return tuple(_message(message, file) for message in messages)
 
 
 def files_in(messages: Sequence[Message] | None) -> list[str]:
@@ -39,14 +41,14 @@ def image_record(span: MediaSpan) -> dict[str, Any]:
     }
 
 
-def _message(message: Message) -> Message:
+def _message(message: Message, file: Callable[[MediaRef], str]) -> Message:
     content = message.get("content")
     if not isinstance(content, Sequence) or isinstance(content, str | bytes):
         return message
-    return {**message, "content": [_part(part) for part in content]}
+    return {**message, "content": [_part(part, file) for part in content]}
 
 
-def _part(part: Any) -> Any:
+def _part(part: Any, file: Callable[[MediaRef], str]) -> Any:
     if isinstance(part, Mapping) and part.get("type") == "image" and "media" in part:
-        return {"type": "image", "image": file_of(MediaRef.of(part["media"]))}
+        return {"type": "image", "image": file(MediaRef.of(part["media"]))}
     return part
