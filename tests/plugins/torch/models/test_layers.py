@@ -3,10 +3,12 @@
 import pytest
 import torch
 import transformers
+from torch import nn
+from torch._dynamo.testing import CompileCounter
 from transformers import AutoModelForCausalLM
 
 from rlhf_core import PluginError
-from rlhf_torch.models.layers import decoder_layers, recompute_layers
+from rlhf_torch.models.layers import compile_layers, decoder_layers, recompute_layers
 
 DROPOUT = 0.3
 SHAPE = {
@@ -137,6 +139,26 @@ def test_the_hooks_of_a_layer_run_again_when_it_is_recomputed(models):
 
     assert len(calls) == 4
     assert {type(layer).__name__ for layer in decoder_layers(model)} == {"LlamaDecoderLayer"}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch looks at it itself
+def test_layers_that_are_recomputed_are_compiled_once_for_all(models, monkeypatch):
+    """torch gives up compiling a function after eight classes of its object, and the other layers would stay slow."""
+    config = AutoModelForCausalLM.from_pretrained(models["llama"]).config
+    config.num_hidden_layers = 12
+    model = AutoModelForCausalLM.from_config(config)
+    recompute_layers(model)
+    counter = CompileCounter()
+    compiled = nn.Module.compile
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda layer, **options: compiled(layer, backend=counter, **options)
+    )
+    compile_layers(model)
+
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        model(torch.arange(5)[None], use_cache=False).logits.sum().backward()
+
+    assert 0 < counter.frame_count < 12
 
 
 def test_a_model_whose_layers_are_not_found_is_refused(models):

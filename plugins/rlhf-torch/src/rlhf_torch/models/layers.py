@@ -7,7 +7,7 @@ mode, and the layers are recomputed from outside.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -41,9 +41,15 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 def recompute_layers(model: PreTrainedModel) -> None:
     """Keep only the input of each layer for the backward pass, which computes the layer again."""
     for layer in decoder_layers(model):
-        kind = type(layer)
         # The class is changed, not ``forward``, so that the layer's hooks, by which ZeRO collects weights, run again.
-        layer.__class__ = type(kind.__name__, (_Recomputed, kind), {"__module__": kind.__module__})
+        layer.__class__ = _recomputed(type(layer))
+
+
+@cache
+def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
+    """Return the class of a layer that is recomputed, one for each ``kind``: torch compiles a class once for all layers
+    of a model, and gives up after eight classes."""
+    return type(kind.__name__, (_Recomputed, kind), {"__module__": kind.__module__})
 
 
 class _Recomputed(nn.Module):
