@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,12 +12,14 @@ import torch
 pytest.importorskip("vllm")
 pytest.importorskip("bitsandbytes")
 
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from rlhf_core.weights import weights_digest
 from rlhf_plugin_lora.qlora import QloraOptions, build
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_plugin_vllm.worker.four_bits import FourBits
 
 from .adapter_material import TOLERANCE, expected_logprobs
 
@@ -100,12 +103,6 @@ def test_a_single_wrong_bit_of_the_base_changes_the_digest(engine, run, trainer)
 
 @pytest.mark.parametrize("double", [True, False])
 def test_a_folder_in_four_bits_is_unpacked_to_the_same_numbers(folder, tmp_path, double):
-    from types import SimpleNamespace
-
-    from safetensors.torch import load_file
-
-    from rlhf_plugin_vllm.worker.four_bits import FourBits
-
     config = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=double
     )
@@ -126,3 +123,34 @@ def test_a_folder_in_four_bits_is_unpacked_to_the_same_numbers(folder, tmp_path,
     assert plain.keys() == from_packed.keys()
     for name, weight in plain.items():
         assert torch.equal(weight, from_packed[name]), name
+
+
+@pytest.mark.parametrize("form", ["as it is", "in four bits"])
+def test_a_base_in_bfloat16_is_unpacked_to_the_trainers_numbers_while_vllm_loads(
+    folder, tmp_path, form
+):
+    """vLLM makes the model's dtype torch's default while it loads."""
+    if form == "in four bits":
+        packed = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.bfloat16, **ADAPTER.load_options()
+        )
+        folder = tmp_path / "packed"
+        packed.save_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16, **ADAPTER.load_options()
+    )
+    expected = dict(ADAPTER.unpacked_weights(ADAPTER.wrap(model, 0)))
+    settings = json.loads(ADAPTER.load_options()["quantization_config"].to_json_string(False))
+    served = SimpleNamespace(dtype=torch.bfloat16, hf_config=model.config, trust_remote_code=False)
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        unpack = FourBits(settings, served, torch.device("cpu"))
+        actual = dict(unpack.unpacked(load_file(folder / "model.safetensors").items()))
+    finally:
+        torch.set_default_dtype(before)
+
+    assert expected.keys() <= actual.keys()
+    for name, weight in expected.items():
+        assert torch.equal(weight, actual[name]), name

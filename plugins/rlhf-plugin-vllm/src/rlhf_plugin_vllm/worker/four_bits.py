@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +24,21 @@ from .recorder import CopyRecorder, Placed
 
 STATE = "quant_state.bitsandbytes__"
 """Beginning of the name of a packed weight's settings in a file, behind the weight's own name."""
+
+
+@contextmanager
+def _float32_by_default() -> Iterator[None]:
+    """Context in which new tensors are float32, such as bitsandbytes' scales and their offset.
+
+    vLLM makes its model's dtype the default while it loads. In bfloat16 the offset would be rounded, and each weight
+    with it.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class FourBits:
@@ -105,6 +121,7 @@ class FourBits:
             return None
         return self._unpack(self._pieces.pop(name))
 
+    @_float32_by_default()
     def _round_trip(self, weight: Tensor) -> Tensor:
         """Pack a weight as ``from_pretrained`` does, and unpack it."""
         packed = self._library.nn.Params4bit(
@@ -115,6 +132,7 @@ class FourBits:
         ).to(self._device)
         return self._plain(packed.data, packed.quant_state)
 
+    @_float32_by_default()
     def _unpack(self, pieces: Mapping[str, Tensor]) -> Tensor:
         """Unpack a weight that is in 4 bits in the files."""
         parts = {part: tensor for part, tensor in pieces.items() if part}
