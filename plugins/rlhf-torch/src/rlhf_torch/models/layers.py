@@ -42,7 +42,8 @@ def recompute_layers(model: PreTrainedModel) -> None:
     """Keep only the input of each layer for the backward pass, which computes the layer again."""
     for layer in decoder_layers(model):
         # The class is changed, not ``forward``, so that the layer's hooks, by which ZeRO collects weights, run again.
-        layer.__class__ = _recomputed(type(layer))
+        kind: Any = type(layer)
+        layer.__class__ = _recomputed(kind)
 
 
 @cache
