@@ -39,6 +39,9 @@ class Probe:
     async def good(self, requests, bad):
         return await self.score_all(requests)
 
+    async def counts_samples(self, requests, bad):
+        return [RewardResult(reward=float(len(requests))) for _ in requests]
+
     async def echoes_metrics(self, requests, bad):
         return [RewardResult(reward=1.0, metrics=request.row["metrics"]) for request in requests]
 

@@ -14,6 +14,7 @@ from rlhf_core import RewardError
 from rlhf_core.processes.problem import ProblemKind
 from rlhf_core.rewards import host as host_module
 from rlhf_core.rewards.host import RewardHost
+from rlhf_core.rewards.process import SAMPLES_AT_ONCE
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -114,6 +115,30 @@ def test_stopping_at_the_first_problem_asks_for_no_more(probe, requests_for):
 
     kinds = [one.problem and one.problem.kind for one in outcomes]
     assert kinds == [None, ProblemKind.RAISED, ProblemKind.NOT_REACHED]
+
+
+def test_a_large_batch_is_one_call_of_the_reward_however_it_is_sent(probe, requests_for):
+    requests = requests_for([{}] * (3 * SAMPLES_AT_ONCE + 1))
+
+    outcomes = score(probe("counts_samples"), requests)
+
+    assert {one.reward for one in outcomes} == {len(requests)}
+
+
+def test_a_call_that_cannot_be_sent_as_a_whole_is_not_scored_with_the_next_one(probe, requests_for):
+    sent = [{}] * SAMPLES_AT_ONCE
+
+    async def two_calls():
+        host = RewardHost(probe("counts_samples"))
+        await host.start()
+        try:
+            with pytest.raises(RewardError, match="column 'x' of its row holds a object"):
+                await host.score(requests_for([*sent, {"x": object()}]))
+            return await host.score(requests_for([{}, {}]))
+        finally:
+            await host.close()
+
+    assert [one.reward for one in asyncio.run(two_calls())] == [2.0, 2.0]
 
 
 def test_a_killed_worker_is_replaced(probe, requests_for):

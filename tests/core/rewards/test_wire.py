@@ -55,6 +55,17 @@ def test_requests_arrive_as_they_were(drawn):
     assert there_and_back(requests) == requests
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 6, 7])
+def test_a_batch_is_sent_in_lines_of_which_the_last_says_so(count):
+    requests = [request({"row": index}, uid=f"0.{index}.0.0") for index in range(count)]
+
+    messages = [marked_json.decode(line) for line in wire.request_lines(5, requests, 3)]
+
+    assert [one for message in messages for one in wire.requests_of(message)] == requests
+    assert [message["last"] for message in messages] == [False] * ((count - 1) // 3) + [True]
+    assert {message["call"] for message in messages} == {5}
+
+
 @pytest.mark.parametrize(
     "row",
     [

@@ -94,7 +94,7 @@ class RewardHost:
                 await self._worker.stop()
                 raise
         return [
-            self._bounded(self._placed(outcome, sum(request.action_mask)))
+            self._bounded(self._placed(outcome, request))
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
 
@@ -164,7 +164,7 @@ class RewardHost:
             raise RewardError(f"reward {self._name} is closed")
         await self.start()
 
-    def _placed(self, outcome: RewardOutcome, num_actions: int) -> RewardOutcome:
+    def _placed(self, outcome: RewardOutcome, request: RewardRequest) -> RewardOutcome:
         """Return the outcome if its parts stand on the sample's actions and the reward has declared that it gives some.
 
         Checked here and not in the worker, which runs the user's code.
@@ -177,6 +177,7 @@ class RewardHost:
                 "returned step_rewards, which it has not declared, so nothing checked that the estimator reads them; "
                 f"expected a component that needs {CREDITS_TOKENS!r}. Set its option step_rewards, if it has one",
             )
+        num_actions = sum(request.action_mask)
         for action, _ in outcome.step_rewards:
             if not 0 <= action < num_actions:
                 return _returned(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..config.resolved import Selection
 from ..contracts.reward import RewardRequest
@@ -16,6 +16,8 @@ from .outcome import RewardOutcome
 MAX_ANSWER_BYTES = 64 * 2**20
 """Largest number of bytes of an answer. Usual answers have a few dozen bytes a sample; a longer answer counts as a dead
 worker."""
+SAMPLES_AT_ONCE = 32
+"""Number of samples in one line of a call: the worker reads a line while the next one is written."""
 
 
 class WorkerProcess:
@@ -36,7 +38,7 @@ class WorkerProcess:
         """Start the process and build the reward in it; return the problem if that failed."""
         await self._process.start([sys.executable, "-P", "-m", "rlhf_core.rewards.worker"])
         line = wire.line({"path": sys.path, "reward": self._reference})
-        answer = await self._exchange(line, 0, 0, limit_s)
+        answer = await self._exchange([line], 0, 0, limit_s)
         if isinstance(answer, Problem):
             await self.stop()
             return answer
@@ -48,8 +50,8 @@ class WorkerProcess:
         """Return the reward's answer. A worker that timed out or died has been stopped."""
         self._call += 1
         self._process.log_again()
-        line = wire.requests_line(self._call, requests)
-        answer = await self._exchange(line, self._call, len(requests), limit_s)
+        lines = wire.request_lines(self._call, requests, SAMPLES_AT_ONCE)
+        answer = await self._exchange(lines, self._call, len(requests), limit_s)
         if isinstance(answer, Problem) and answer.kind in (ProblemKind.TIMED_OUT, ProblemKind.DIED):
             await self.stop()
         return answer
@@ -59,11 +61,11 @@ class WorkerProcess:
         await self._process.stop()
 
     async def _exchange(
-        self, line: bytes, call: int, count: int, limit_s: float
+        self, lines: Iterable[bytes], call: int, count: int, limit_s: float
     ) -> list[RewardOutcome] | Problem:
         try:
             async with asyncio.timeout(limit_s):
-                return wire.answer_of(await self._answer_to(line), call, count)
+                return wire.answer_of(await self._answer_to(lines), call, count)
         except TimeoutError:
             return Problem(
                 kind=ProblemKind.TIMED_OUT,
@@ -72,12 +74,13 @@ class WorkerProcess:
         except (OSError, EOFError, ValueError) as error:
             return await self._process.death(error)
 
-    async def _answer_to(self, line: bytes) -> bytes:
+    async def _answer_to(self, lines: Iterable[bytes]) -> bytes:
         reader, writer = self._process.reader, self._process.writer
         assert reader is not None
         assert writer is not None
-        writer.write(line)
-        await writer.drain()
+        for line in lines:
+            writer.write(line)
+            await writer.drain()
         answer = await reader.readline()
         if not answer.endswith(b"\n"):
             raise EOFError

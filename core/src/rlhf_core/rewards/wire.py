@@ -27,8 +27,22 @@ _BITS = bytes.maketrans(b"\0\1", b"01")
 _FLAGS = bytes.maketrans(b"01", b"\0\1")
 
 
-def requests_line(call: int, requests: Sequence[RewardRequest]) -> bytes:
-    """Return the line of a batch of requests. The samples of one group share a row object, which is sent once.
+def request_lines(call: int, requests: Sequence[RewardRequest], at_once: int) -> Iterator[bytes]:
+    """Yield the lines of a batch of requests, of ``at_once`` each; the last line says so.
+
+    Raises:
+        RewardError: see ``requests_line``.
+    """
+    for start in range(0, len(requests), at_once):
+        end = start + at_once
+        yield requests_line(call, requests[start:end], last=end >= len(requests))
+
+
+def requests_line(call: int, requests: Sequence[RewardRequest], *, last: bool = True) -> bytes:
+    """Return the line of requests. The samples of one group share a row object, which is sent once.
+
+    Args:
+        last: no line of this call follows.
 
     Raises:
         RewardError: a row holds a value that cannot be sent; the message names uid and column.
@@ -37,6 +51,7 @@ def requests_line(call: int, requests: Sequence[RewardRequest]) -> bytes:
     position = {key: index for index, key in enumerate(rows)}
     message = {
         "call": call,
+        "last": last,
         "uid": [request.uid for request in requests],
         "rows": list(rows.values()),
         "row": [position[id(request.row)] for request in requests],

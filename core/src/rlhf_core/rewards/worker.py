@@ -10,11 +10,11 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..component import ComponentRef
-from ..contracts.reward import Reward
+from ..contracts.reward import Reward, RewardRequest
 from ..plugins import load
 from ..processes import marked_json
 from ..processes.inside import end_forked_child, settle
@@ -36,11 +36,23 @@ def main(descriptor: int) -> int:
             return 1
         send(wire.answer_line(0, []))
         with asyncio.Runner() as runner:
-            for line in lines:
-                message = marked_json.decode(line)
-                answer = runner.run(score_checked(reward, wire.requests_of(message)))
-                send(wire.answer_line(message["call"], answer))
+            for call, requests in _calls(lines):
+                send(wire.answer_line(call, runner.run(score_checked(reward, requests))))
     return 0
+
+
+def _calls(lines: Iterable[bytes]) -> Iterator[tuple[int, list[RewardRequest]]]:
+    """Yield number and requests of each call that has come as a whole. Lines of a call that another one follows were
+    given up by the run."""
+    call, requests = 0, list[RewardRequest]()
+    for line in lines:
+        message = marked_json.decode(line)
+        if message["call"] != call:
+            call, requests = message["call"], []
+        requests += wire.requests_of(message)
+        if message["last"]:
+            yield call, requests
+            requests = []
 
 
 def _build(reference: dict[str, Any]) -> Reward:
