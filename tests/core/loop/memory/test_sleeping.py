@@ -114,6 +114,28 @@ def test_in_any_order_of_phases_each_finds_what_it_needs(calls, shares_weights):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("shares_weights", [False, True])
+def test_only_weights_are_beside_those_that_an_engine_takes_back(shares_weights):
+    """A role that has trained may fill the device: an engine's own weights do not fit beside its state."""
+    here = []
+
+    async def run():
+        sleeping, engine, roles = parts(shares_weights=shares_weights)
+        update = engine.update_weights
+
+        async def watched(version, source):
+            here.append([roles[name].state_is_here for name in ("policy", "critic")])
+            await update(version, source)
+
+        engine.update_weights = watched
+        await sleeping.for_engine(0)
+        await learn(sleeping, roles, 0, delivers=True)
+
+    asyncio.run(run())
+
+    assert here == [[shares_weights] * 2]
+
+
 def test_a_learner_that_failed_leaves_an_engine_that_can_still_be_woken():
     async def run():
         sleeping, engine, roles = parts()
@@ -200,7 +222,7 @@ SLEEPING = {"runtime": {"sleep": "always"}}
 
 def moves(small_run):
     names = {"offload", "reload", "sleep", "wake", "generate", "learn", "checksum", "save", "load"}
-    names |= {"serve version 1", "serve version 2", "export", "runtime starts"}
+    names |= {"serve version 1", "serve version 2", "export", "runtime starts", "offload the state"}
     return once(event for event in small_run.events if event in names)
 
 
@@ -210,22 +232,22 @@ def test_a_run_sleeps_learns_delivers_and_wakes(small_run):
     step = ["sleep", "reload", "learn"]
     assert moves(small_run) == [
         *("runtime starts", "offload", "generate"),
-        *(*step, "serve version 1", "checksum"),
+        *(*step, "offload the state", "serve version 1", "checksum"),
         *("offload", "wake", "generate"),
-        *(*step, "serve version 2", "checksum"),
+        *(*step, "offload the state", "serve version 2", "checksum"),
     ]
     assert small_run.runtime.specs[0].moving_roles == ("policy",)
     assert small_run.runtime.specs[0].engine_spec.sleeps
     assert set(PHASES) <= steps[1].timing.keys()
 
 
-def test_a_checkpoint_without_an_evaluation_moves_nothing(small_run):
+def test_a_checkpoint_brings_back_what_left_for_the_update(small_run):
     small_run(SLEEPING, {"checkpoint": {"every": 1}, "train": {"steps": 2}})
 
-    assert moves(small_run)[:10] == [
+    assert moves(small_run)[:12] == [
         *("runtime starts", "offload", "generate"),
-        *("sleep", "reload", "learn", "serve version 1", "checksum", "save"),
-        "offload",
+        *("sleep", "reload", "learn", "offload the state", "serve version 1", "checksum"),
+        *("reload", "save", "offload"),
     ]
 
 
@@ -247,8 +269,8 @@ def test_a_resumed_run_reads_its_state_while_the_engine_sleeps(small_run):
 
     small_run(SLEEPING, {"resume": {"checkpoint": "auto"}, "train": {"steps": 2}})
 
-    assert moves(small_run)[:7] == [
-        *("runtime starts", "sleep", "reload", "load", "serve version 1"),
+    assert moves(small_run)[:8] == [
+        *("runtime starts", "sleep", "reload", "load", "offload the state", "serve version 1"),
         *("offload", "wake"),
     ]
 

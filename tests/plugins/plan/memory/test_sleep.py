@@ -31,8 +31,8 @@ def test_engine_and_trainer_take_turns():
     # The start: weights 10 and the bucket 2, beside all of vLLM's 54.
     assert peaks.asleep["start"] == pytest.approx(1 + KEPT * 12 + 54)
     assert peaks.asleep["generating"] == pytest.approx(1 + 54)
-    # Weights, state and bucket, beside vLLM's context 1 and weights 10.
-    assert peaks.asleep["delivering weights"] == pytest.approx(1 + KEPT * 72 + 11)
+    # Weights and bucket, beside vLLM's context 1 and weights 10.
+    assert peaks.asleep["delivering weights"] == pytest.approx(1 + KEPT * 12 + 11)
     assert peaks.asleep["training"] == pytest.approx(1 + KEPT * 100 + 1)
     assert peaks.awake["training"] == pytest.approx(1 + KEPT * 102 + 54)
     assert peaks.moved == 2 * (70 + 10)

@@ -1,8 +1,8 @@
 """Engine and roles on the same accelerators, one after the other.
 
 While roles compute the engine sleeps; while it generates they are in host memory. Between the two the new weights are
-delivered to the sleeping engine, which takes back the memory of its weights alone, and the rest when it wakes. What
-nothing needs is not moved: a checkpoint after a step finds the roles where the step left them.
+delivered to the sleeping engine: the roles keep their weights alone, the engine takes back the memory of its own, and
+the rest when it wakes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Sleeping:
         self._has_weights = True
         """Whether the engine has had weights since it fell asleep, without which it must not wake."""
         self._loaded: bool | None = None
-        """None: at the start the runtime may have moved out what the engine's start needs no room for."""
+        """None: a part is in host memory. At the start the runtime may have moved out what the engine's start needs no
+        room for; after an update the weights alone are here."""
         self._seconds: dict[str, float] = {}
 
     @property
@@ -88,7 +89,16 @@ class Sleeping:
             self._loaded = True
 
     async def deliver(self, version: int) -> WeightSync | None:
-        """Hand the policy's weights to the engine, asleep or not. The roles are loaded."""
+        """Hand the policy's weights to the engine, asleep or not. The roles are loaded.
+
+        For an engine with weights of its own the rest of the roles leaves first, with the memory that an allocator
+        would keep for the next batch: a role that has just trained leaves no room.
+        """
+        if self.on and not self._awake and not self._engine.shares_weights:
+            with self._timed("offload_s"):
+                for name in self._moving:
+                    await self._roles[name].offload(weights=False)
+            self._loaded = None
         synced = await self._engine.update_weights(version, self._roles[POLICY].weights())
         self._has_weights = True
         return synced

@@ -1,8 +1,8 @@
 """Memory of a run whose engine sleeps while roles compute: the peak of each phase, and the bytes that move.
 
 A phase counts what is on one GPU at its worst moment. At the *start* engines take all their memory beside the roles'
-weights. While *generating* the roles are in host memory. While weights are *delivered* the roles are back, and the
-engine has its weights alone. While *training* the engine has nothing but what it cannot give back.
+weights. While *generating* the roles are in host memory. While weights are *delivered* to an engine that has its own,
+roles and engine have weights and nothing else. While *training* the engine has nothing but what it cannot give back.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _asleep(process: ProcessShares, phase: str, *, shares_weights: bool) -> floa
     held = {
         "start": process.weights,
         "generating": process.weights if shares_weights else 0.0,
-        "delivering weights": process.weights + process.state,
+        "delivering weights": process.weights + (process.state if shares_weights else 0.0),
         "training": process.weights + process.state + process.work,
     }[phase]
     if phase in ("training", "delivering weights") and shares_weights:
