@@ -14,6 +14,7 @@ from rlhf_core import ConfigError
 
 NAME = "default"
 """PEFT's name of the only adapter of a model."""
+_ADAPTED = (LoraLayer, ModulesToSaveWrapper)
 
 
 def lora_layers(model: nn.Module) -> dict[str, LoraLayer]:
@@ -33,11 +34,11 @@ def factors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     Raises:
         ConfigError: a trained weight is no pair of factors of a linear layer, so that an engine would lack it.
     """
-    layers = lora_layers(model)
-    unserved = [
-        *saved_modules(model),
-        *(n for n, m in layers.items() if not _is_served(m, n, model)),
-    ]
+    # One walk over the modules: of a deep model it takes longer than the copies of its factors.
+    adapted = {n: m for n, m in model.named_modules() if isinstance(m, _ADAPTED)}
+    layers = {name: m for name, m in adapted.items() if isinstance(m, LoraLayer)}
+    head = model.get_output_embeddings()
+    unserved = [name for name, module in adapted.items() if not _is_served(module, head)]
     if unserved:
         raise ConfigError(
             f"the adapter trains {unserved[0]}, which is no linear layer inside of the model, and engines serve "
@@ -76,9 +77,9 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield key, tensor
 
 
-def _is_served(layer: LoraLayer, name: str, model: PreTrainedModel) -> bool:
-    head = model.get_output_embeddings()
-    return isinstance(layer.get_base_layer(), nn.Linear) and model.get_submodule(name) is not head
+def _is_served(module: nn.Module, head: nn.Module) -> bool:
+    is_linear = isinstance(module, LoraLayer) and isinstance(module.get_base_layer(), nn.Linear)
+    return is_linear and module is not head
 
 
 def _is_adapters_own(key: str, *adapted: Mapping[str, nn.Module]) -> bool:
