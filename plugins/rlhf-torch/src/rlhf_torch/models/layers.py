@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from rlhf_core import PluginError
 
+from ..building.joined_linears import joining_options
 from ..packed.attention import keep_out_of_graphs
 
 
@@ -61,8 +62,16 @@ class _Recomputed(nn.Module):
         return checkpoint(call, *arguments, use_reentrant=False)
 
 
-def compile_layers(model: PreTrainedModel) -> None:
-    """Compile each layer around its attention, which stays eager."""
+def compile_layers(model: PreTrainedModel, *, joined: bool = False) -> None:
+    """Compile each layer around its attention, which stays eager.
+
+    Args:
+        joined: whether linear layers of one input become one product where one of them is small: faster for thousands
+            of tokens, slower for the few of a decoding step.
+    """
     keep_out_of_graphs()
     for layer in decoder_layers(model):
-        layer.compile(dynamic=True)
+        if joined:
+            layer.compile(dynamic=True, options=joining_options())
+        else:
+            layer.compile(dynamic=True)

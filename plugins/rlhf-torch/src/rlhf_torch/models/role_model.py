@@ -222,7 +222,7 @@ def build_role_model(
     if options.gradient_checkpointing and spec.objective is not None:
         recompute_layers(lm.model)
     if options.compile:
-        compile_layers(lm.model)
+        compile_layers(lm.model, joined=True)
     return role
 
 
