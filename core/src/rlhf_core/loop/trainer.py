@@ -80,6 +80,8 @@ class Trainer:
 
             await session.source.hold()
             clock.lap("hold_s")
+            await session.sleeping.for_update()
+            clock.lap()
             synced = await session.sleeping.deliver(self.state.version)
             clock.lap("sync_s")
             if run.rollout.check_weights:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from weakref import WeakKeyDictionary
 
 import torch
 from peft.tuners.lora import LoraLayer
@@ -14,7 +15,9 @@ from rlhf_core import ConfigError
 
 NAME = "default"
 """PEFT's name of the only adapter of a model."""
-_ADAPTED = (LoraLayer, ModulesToSaveWrapper)
+
+_found: WeakKeyDictionary[nn.Module, dict[str, nn.Module]] = WeakKeyDictionary()
+"""``_adapted_modules`` of each model: a walk over a deep model takes longer than the copies of its factors."""
 
 
 def lora_layers(model: nn.Module) -> dict[str, LoraLayer]:
@@ -34,8 +37,7 @@ def factors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     Raises:
         ConfigError: a trained weight is no pair of factors of a linear layer, so that an engine would lack it.
     """
-    # One walk over the modules: of a deep model it takes longer than the copies of its factors.
-    adapted = {n: m for n, m in model.named_modules() if isinstance(m, _ADAPTED)}
+    adapted = _adapted_modules(model)
     layers = {name: m for name, m in adapted.items() if isinstance(m, LoraLayer)}
     head = model.get_output_embeddings()
     unserved = [name for name, module in adapted.items() if not _is_served(module, head)]
@@ -75,6 +77,14 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield f"{name}.{rest}", saved[name].modules_to_save[NAME].state_dict()[rest]
         elif not _is_adapters_own(key, layers, saved):
             yield key, tensor
+
+
+def _adapted_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Return what the adapter put into the model by the names in the plain model; an adapter never changes later."""
+    if model not in _found:
+        kinds = (LoraLayer, ModulesToSaveWrapper)
+        _found[model] = {n: m for n, m in model.named_modules() if isinstance(m, kinds)}
+    return _found[model]
 
 
 def _is_served(module: nn.Module, head: nn.Module) -> bool:

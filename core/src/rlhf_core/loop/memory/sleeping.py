@@ -88,17 +88,22 @@ class Sleeping:
                     await self._roles[name].reload()
             self._loaded = True
 
-    async def deliver(self, version: int) -> WeightSync | None:
-        """Hand the policy's weights to the engine, asleep or not. The roles are loaded.
+    async def for_update(self) -> None:
+        """Return when an engine has room for weights of its own: of the roles, which are loaded, only theirs are here.
 
-        For an engine with weights of its own the rest of the roles leaves first, with the memory that an allocator
-        would keep for the next batch: a role that has just trained leaves no room.
+        The rest leaves with the memory that an allocator would keep for the next batch: a role that has just trained
+        leaves no room.
         """
-        if self.on and not self._awake and not self._engine.shares_weights:
-            with self._timed("offload_s"):
-                for name in self._moving:
-                    await self._roles[name].offload(weights=False)
-            self._loaded = None
+        if not self.on or self._awake or self._engine.shares_weights or self._loaded is None:
+            return
+        with self._timed("offload_s"):
+            for name in self._moving:
+                await self._roles[name].offload(weights=False)
+        self._loaded = None
+
+    async def deliver(self, version: int) -> WeightSync | None:
+        """Hand the policy's weights to the engine, asleep or not. The roles are loaded."""
+        await self.for_update()
         synced = await self._engine.update_weights(version, self._roles[POLICY].weights())
         self._has_weights = True
         return synced
