@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlhf_core.weights import ALIGNMENT, aligned, plan_weights, torch_dtype
+from rlhf_core.weights import ALIGNMENT, aligned, plan_weights, torch_dtype, views
 
 WEIGHTS = {
     "a": torch.zeros(3, 5),
@@ -29,6 +29,21 @@ def test_all_weights_have_a_slot_in_order_and_slots_do_not_overlap(bucket_bytes)
         assert all(slot.offset >= end for slot, end in zip(bucket[1:], ends, strict=False))
         assert ends[-1] <= plan.bucket_bytes
         assert ends[-1] <= bucket_bytes or len(bucket) == 1
+
+
+@pytest.mark.parametrize("before", [0, 8])
+def test_views_of_many_slots_are_those_of_each(before):
+    (slots,) = plan_weights([WEIGHTS], 1 << 20).buckets
+    store = torch.arange(1 << 15, dtype=torch.int32).view(torch.uint8)[before : -before - 3]
+
+    for slot, view in zip(slots, views(slots, store), strict=True):
+        expected = slot.view(store)
+        assert (view.dtype, view.shape, view.data_ptr()) == (
+            *(expected.dtype, expected.shape),
+            expected.data_ptr(),
+        )
+        assert view.is_contiguous()
+        assert torch.equal(view.view(-1).view(torch.uint8), expected.view(-1).view(torch.uint8))
 
 
 def test_the_plan_does_not_depend_on_how_weights_come():

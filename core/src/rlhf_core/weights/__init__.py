@@ -16,7 +16,16 @@ from .digest import (
     weights_digest,
 )
 from .group import LinkBroken
-from .layout import ALIGNMENT, TensorSlot, WeightPlan, aligned, plan_weights, slot_for, torch_dtype
+from .layout import (
+    ALIGNMENT,
+    TensorSlot,
+    WeightPlan,
+    aligned,
+    plan_weights,
+    slot_for,
+    torch_dtype,
+    views,
+)
 from .link import Invitation, ReceivingLink, SendingLink
 from .memory import CudaBuffer, Description, HostBuffer, buffer_for, open_buffer
 from .places import Path, Place, can_meet, place_of, same_memory
@@ -49,6 +58,7 @@ __all__ = [
     "same_memory",
     "slot_for",
     "torch_dtype",
+    "views",
     "weight_sums",
     "weights_digest",
 ]

@@ -74,3 +74,41 @@ def test_what_the_sender_writes_later_does_not_change_what_was_copied(source_of)
 
     assert first["a"].tolist() == [1.0] * 4
     assert first["b"].tolist() == [2.0] * 4
+
+
+def test_slots_are_told_once_until_they_change(source_of):
+    told = []
+
+    async def hand(info):
+        told.append((info["number"], info["slots"] and [slot["name"] for slot in info["slots"]]))
+
+    sender = WeightSender(2 * ALIGNMENT)
+    first = {"a": torch.ones(4), "b": torch.ones(4), "c": torch.ones(4)}
+    for state in (first, first, {**first, "b": torch.ones(5)}, first):
+        asyncio.run(sender.send(source_of(state), hand))
+    sender.close()
+
+    assert told == [
+        *((0, ["a", "b"]), (1, ["c"])),
+        *((0, None), (1, None)),
+        *((0, ["a", "b"]), (1, ["c"])),
+        *((0, ["a", "b"]), (1, ["c"])),
+    ]
+
+
+def test_slots_that_a_worker_may_not_have_got_are_told_again(source_of):
+    told = []
+
+    async def hand(info):
+        told.append(info["slots"] is not None)
+        if len(told) == 1:
+            raise ConnectionError
+
+    sender = WeightSender(ALIGNMENT)
+    with pytest.raises(ConnectionError):
+        asyncio.run(sender.send(source_of({"a": torch.ones(4)}), hand))
+    for _ in range(2):
+        asyncio.run(sender.send(source_of({"a": torch.ones(4)}), hand))
+    sender.close()
+
+    assert told == [True, True, False]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlhf_core.contracts import WeightSource
-from rlhf_core.weights import CudaBuffer, HostBuffer, TensorSlot, aligned, buffer_for, slot_for
+from rlhf_core.weights import (
+    CudaBuffer,
+    HostBuffer,
+    TensorSlot,
+    aligned,
+    buffer_for,
+    slot_for,
+    views,
+)
 
 Hand = Callable[[dict[str, Any]], Awaitable[None]]
 """Coroutine function that gives the description of one bucket to the workers, and returns when they have copied it."""
@@ -25,6 +33,8 @@ class WeightSender:
     def __init__(self, bucket_bytes: int) -> None:
         self._bucket_bytes = bucket_bytes
         self._buffer: HostBuffer | CudaBuffer | None = None
+        self._known: list[list[TensorSlot]] = []
+        """Slots of each bucket that the workers know, by its number in an update."""
 
     @torch.no_grad()
     async def send(self, source: WeightSource, hand: Hand) -> int:
@@ -33,28 +43,26 @@ class WeightSender:
         The weights are dealt into buckets of the buffer's size, whatever buckets ``source`` yields.
         """
         slots: list[TensorSlot] = []
-        end, total = 0, 0
+        number, end, total = 0, 0, 0
         for bucket in source.buckets():
-            places: list[Tensor] = []
             tensors: list[Tensor] = []
             for name, tensor in bucket.items():
                 start = aligned(end)
                 if slots and start + tensor.nbytes > self._capacity():
-                    _copy(places, tensors)
-                    await self._flush(slots, hand)
-                    slots, start = [], 0
+                    self._pack(slots, tensors)
+                    await self._flush(number, slots, hand)
+                    number += 1
+                    slots, tensors, start = [], [], 0
                 if not slots:
                     self._make_room(tensor)
-                assert self._buffer is not None
                 slot = slot_for(name, tensor, start)
-                places.append(slot.view(self._buffer.bytes))
                 tensors.append(tensor)
                 slots.append(slot)
                 end = start + slot.nbytes
                 total += slot.nbytes
-            _copy(places, tensors)  # the source may reuse the memory of its buckets
+            self._pack(slots, tensors)  # the source may reuse the memory of its buckets
         if slots:
-            await self._flush(slots, hand)
+            await self._flush(number, slots, hand)
         return total
 
     def close(self) -> None:
@@ -72,26 +80,32 @@ class WeightSender:
             self.close()
             self._buffer = buffer_for(max(self._bucket_bytes, tensor.nbytes), tensor.device)
 
-    async def _flush(self, slots: list[TensorSlot], hand: Hand) -> None:
+    def _pack(self, slots: Sequence[TensorSlot], tensors: Sequence[Tensor]) -> None:
+        """Copy tensors to the last of the slots in one call, since an adapter has hundreds of small factors."""
+        if tensors:
+            assert self._buffer is not None
+            places = views(slots[len(slots) - len(tensors) :], self._buffer.bytes)
+            torch._foreach_copy_(places, list(tensors))
+
+    async def _flush(self, number: int, slots: list[TensorSlot], hand: Hand) -> None:
+        """Hand over bucket ``number`` of an update. Slots are left out that are those of the update before."""
         assert self._buffer is not None
         self._buffer.ready()
+        known = number < len(self._known) and self._known[number] == slots
+        if not known:
+            del self._known[number:]
         await hand(
             {
                 "buffer": self._buffer.description,
-                "slots": [_fields(slot) for slot in slots],
+                "number": number,
+                "slots": None if known else [_fields(slot) for slot in slots],
             }
         )
+        if not known:
+            self._known.append(slots)
 
 
 def _fields(slot: TensorSlot) -> dict[str, Any]:
     """Return the fields of a slot. ``dataclasses.asdict`` copies them deeply, which takes longer than the copy of a
     factor."""
     return {"name": slot.name, "dtype": slot.dtype, "shape": slot.shape, "offset": slot.offset}
-
-
-def _copy(places: list[Tensor], tensors: list[Tensor]) -> None:
-    """Copy tensors to their places in one call, since an adapter has hundreds of small factors; empty both lists."""
-    if places:
-        torch._foreach_copy_(places, tensors)
-        places.clear()
-        tensors.clear()

@@ -19,7 +19,7 @@ from vllm.lora.lora_model import LoRAModel
 from vllm.lora.lora_weights import LoRALayerWeights
 from vllm.lora.model_manager import LoRAModelManager
 
-from rlhf_core.weights import TensorSlot, read_sums
+from rlhf_core.weights import TensorSlot, read_sums, views
 
 from .. import compat
 from ..names import MERGED_INSTEAD
@@ -145,7 +145,11 @@ class AdapterSlots:
         Raises:
             ValueError: there are no factors or other ones than before, or a factor does not fit the model.
         """
-        factors = {slot.name: slot.view(store) for slots, store in self._buckets for slot in slots}
+        factors = {
+            slot.name: factor
+            for slots, store in self._buckets
+            for slot, factor in zip(slots, views(slots, store), strict=True)
+        }
         modules = self._vllm_names(factors)
         layers = {}
         for module, name in modules.items():

@@ -53,8 +53,11 @@ class UpdateInfo(WeightTransferUpdateInfo):
 
     buffer: dict[str, Any] | None = None
     """Description of the buffer that holds the bucket, for ``open_buffer``; None if buckets come by the link."""
+    number: int = 0
+    """Number of the bucket in its update, from 0."""
     slots: list[dict[str, Any]] | None = None
-    """Fields of a ``TensorSlot`` for each weight of the bucket; None if buckets come by the link."""
+    """Fields of a ``TensorSlot`` for each weight of the bucket; None if they are those of the last bucket with this
+    number, or buckets come by the link."""
     version: int | None = None
     """Version of the weights that come by the link; None for a bucket in a buffer."""
 
@@ -82,6 +85,9 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     _opened: dict[str, Any]
     """Description of the buffer that ``_bucket`` is in."""
     _bucket: Tensor | None
+    _slots: dict[int, list[TensorSlot]] | None = None
+    """Slots of each bucket that came in a buffer, by its number in an update. A link that is joined does not change
+    what the sender of buffers knows of them."""
     _staged: Tensor | None = None
     """Copy, on the model's device, of a bucket that came in the host's memory."""
 
@@ -138,8 +144,11 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
                 yield ((slots, self._on_device(slots, bucket)) for slots, bucket in buckets)
             return
         assert update_info.buffer is not None
-        assert update_info.slots is not None
-        found = [TensorSlot(**slot) for slot in update_info.slots]
+        if self._slots is None:
+            self._slots = {}
+        if update_info.slots is not None:
+            self._slots[update_info.number] = [TensorSlot(**slot) for slot in update_info.slots]
+        found = self._slots[update_info.number]
         yield iter([(found, self._on_device(found, self._open(update_info.buffer)))])
 
     def _load(self, slots: Sequence[TensorSlot], bucket: Tensor) -> None:
