@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from tests.cases import LONGEST, MARKERS, could_be_chosen, markers_named_in
 from tests.deadlines import HANG_S
 
 _FAILED = pytest.StashKey[bool]()
+
+# trackio looks at TRACKIO_DIR once in a process, when the first library imports it, which may be in any test.
+_trackio = tempfile.TemporaryDirectory(prefix="trackio-")
+os.environ["TRACKIO_DIR"] = _trackio.name
 
 # A test fails for a wrong result, never for a slow machine.
 settings.register_profile(

@@ -77,21 +77,15 @@ def write_metrics(tmp_path):
     return write
 
 
-@pytest.fixture(scope="session")
-def trackio_folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("trackio")
-
-
 @pytest.fixture(autouse=True)
-def environment(monkeypatch, tmp_path_factory, trackio_folder):
-    """No key, no way out, and folders of the tests' own. trackio looks at TRACKIO_DIR once, when it is imported."""
+def environment(monkeypatch, tmp_path_factory):
+    """No key, no way out, and folders of the tests' own. That of trackio is chosen before all tests."""
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     # huggingface_hub, which trackio asks for the owner of HF_TOKEN, reads HF_HUB_OFFLINE once, when it is imported.
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     for name in UNSET:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TRACKIO_DIR", str(trackio_folder))
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
 
 
