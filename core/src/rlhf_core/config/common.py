@@ -8,6 +8,8 @@ from pydantic import Field
 
 from ..component import Config
 from ..contracts.engine import SamplingParams
+from ..media.desk import MediaOptions
+from ..media.inspecting import MediaLimits
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -58,6 +60,15 @@ class ImageData(Config):
     allow_image_urls: bool = Field(
         False, description="fetch images that are http or https URLs; without it they are bad rows"
     )
+
+    def kept_in(self, folder: str) -> MediaOptions:
+        """Return the options as those who take images in need them, with the folder of the store."""
+        limits = MediaLimits(
+            max_images=self.max_images,
+            max_pixels=self.max_image_pixels,
+            max_bytes=self.max_image_bytes,
+        )
+        return MediaOptions(folder=folder, limits=limits, allow_urls=self.allow_image_urls)
 
 
 class AnswerSampling(Config):

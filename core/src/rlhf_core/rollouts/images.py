@@ -7,8 +7,7 @@ from typing import Any
 
 from ..config.resolved import ResolvedOptions
 from ..durable.run_folder import RunFolder
-from ..media.desk import MediaDesk, MediaOptions
-from ..media.inspecting import MediaLimits
+from ..media.desk import MediaDesk
 from ..media.reader import ImageReader
 from ..media.vision import ImageReaderSpec, VisionModel, VisionSpec
 from ..plugins import Plugins
@@ -34,19 +33,11 @@ def image_reader_spec(resolved: ResolvedOptions[Any]) -> ImageReaderSpec | None:
     if selection is None:
         return None
     run = resolved.run
-    data = run.data
-    limits = MediaLimits(
-        max_images=data.max_images,
-        max_pixels=data.max_image_pixels,
-        max_bytes=data.max_image_bytes,
-    )
     return ImageReaderSpec(
         component=selection.ref(HOOK),
         model_path=run.model.path,
-        options=MediaOptions(
-            folder=_folder(resolved), limits=limits, allow_urls=data.allow_image_urls
-        ),
-        key=data.image_key,
+        options=run.data.kept_in(_folder(resolved)),
+        key=run.data.image_key,
         trust_remote_code=run.model.trust_remote_code,
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import nn
 from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedModel,
@@ -18,6 +17,7 @@ from transformers import (
 
 from rlhf_core import ConfigError, RewardError
 from rlhf_torch.adapters.beside import LOW_RANK, put_beside
+from rlhf_torch.models.score_head import zero_head
 from rlhf_torch.models.shared_base import held_base
 
 from .adapted import AdaptedModel, adapted, config_of
@@ -94,8 +94,5 @@ def _classifier_around(view: PreTrainedModel, config: object) -> PreTrainedModel
     # Those in 4 bits are no floating numbers.
     like = next(weight for weight in view.parameters() if weight.is_floating_point())
     width = getattr(made, HEAD).in_features
-    # skip_init: the usual initialization would draw from the global random state of the run.
-    head = nn.utils.skip_init(nn.Linear, width, 1, bias=False, device=like.device, dtype=like.dtype)
-    nn.init.zeros_(head.weight)
-    setattr(made, HEAD, head)
+    setattr(made, HEAD, zero_head(width, device=like.device, dtype=like.dtype))
     return made

@@ -20,7 +20,7 @@ from rlhf_core.media import MediaSpan, MediaStore
 from rlhf_core.plugins import load
 from rlhf_torch.adapters.folder import is_adapter
 from rlhf_torch.models.loading import load_causal_lm
-from rlhf_torch.models.score_head import saved_head
+from rlhf_torch.models.score_head import saved_head, zero_head
 from rlhf_torch.packed.packing import PackedLayout
 from rlhf_torch.vision.family import TorchVision, VisionFamily
 from rlhf_torch.vision.pictures import PictureReader, SeenRow, image_blocks, packed_images
@@ -172,8 +172,6 @@ def _head(options: RewardModelConfig, model: PreTrainedModel) -> nn.Linear:
             f"reward model {options.path}: expected a head of one score (1, {width}) among its weights; {found}, so "
             "the score would be random. Give its name with head; rlhf rm --model.vision trains one"
         )
-    # skip_init: the usual initialization would draw from the global random state.
-    head = nn.utils.skip_init(nn.Linear, width, 1, bias=False, dtype=torch.float32)
-    assert isinstance(head, nn.Linear)
+    head = zero_head(width)
     head.load_state_dict({"weight": weight.float()})
     return head.requires_grad_(False)

@@ -9,7 +9,7 @@ from rlhf_core import ConfigError
 from rlhf_core.config import Selection
 from rlhf_core.config.common import ImageData
 from rlhf_core.contracts import VisionModel, VisionSpec
-from rlhf_core.media import ImageReader, MediaDesk, MediaLimits, MediaOptions
+from rlhf_core.media import ImageReader, MediaDesk
 from rlhf_core.plugins import Plugins
 from rlhf_torch.vision.pictures import PictureReader, open_reader
 
@@ -64,15 +64,9 @@ def open_sight(
     data = data or ImageData()
     vision: VisionModel = selection.registered.build(selection.options)
     tokens = vision.image_tokens(model.path, trust_remote_code=model.trust_remote_code)
-    limits = MediaLimits(
-        max_images=data.max_images,
-        max_pixels=data.max_image_pixels,
-        max_bytes=data.max_image_bytes,
-    )
     media = str(folder.resolve())
-    options = MediaOptions(folder=media, limits=limits, allow_urls=data.allow_image_urls)
     return Sight(
-        images=ImageReader(MediaDesk(options), tokens, data.image_key),
+        images=ImageReader(MediaDesk(data.kept_in(media)), tokens, data.image_key),
         spec=VisionSpec(component=selection.ref("rlhf_vision_models"), media_folder=media),
         plugins=plugins,
     )

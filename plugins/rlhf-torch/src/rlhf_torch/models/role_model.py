@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -28,7 +27,7 @@ from .device import choose_compute_dtype, choose_device
 from .layers import compile_layers, recompute_layers
 from .loading import as_dtype, load_causal_lm, load_model, verified
 from .modeling import CausalLM
-from .score_head import SCORE_HEAD, classifier_of, has_classifier, score_head
+from .score_head import SCORE_HEAD, classifier_of, has_classifier, score_head, zero_head
 from .shared_base import SHARES, BaseKey, SharedBase, find_base
 
 log = logging.getLogger(__name__)
@@ -281,11 +280,7 @@ def _require_mergeable(spec: RoleSpec, adapter: ModelAdapter | None) -> None:
 
 def _value_head(spec: RoleSpec, lm: CausalLM) -> nn.Linear:
     """Return the head saved with the model if there is one, else zeros: the first values are 0, whatever the seed."""
-    # skip_init: the usual initialization would draw from the global random state.
-    head = nn.utils.skip_init(nn.Linear, lm.hidden_size, 1, dtype=torch.float32)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    assert isinstance(head, nn.Linear)
+    head = zero_head(lm.hidden_size, bias=True)
     saved = Path(spec.model_path) / VALUE_HEAD_FILE
     if saved.exists():
         head.load_state_dict(load_file(saved))

@@ -29,6 +29,21 @@ SCORE_HEAD = "score"
 """Transformers' name for the head of a decoder that classifies sequences."""
 
 
+def zero_head(width: int, *, bias: bool = False, **where: Any) -> nn.Linear:
+    """Return a linear map D -> 1 of zeros, in float32 unless ``where`` says else.
+
+    torch's own initialization would draw from the global random state, on which a run's seeds would then depend.
+
+    Args:
+        where: ``device`` and ``dtype``.
+    """
+    head = nn.utils.skip_init(nn.Linear, width, 1, bias=bias, **{"dtype": torch.float32, **where})
+    assert isinstance(head, nn.Linear)
+    for parameter in head.parameters():
+        nn.init.zeros_(parameter)
+    return head
+
+
 def score_head(spec: RoleSpec, model: PreTrainedModel) -> nn.Linear:
     """Return a linear map without a bias, D -> 1 in float32: the head saved with the model if there is one, else a
     normal draw from the role's seed, with the standard deviation ``1 / (D + 1)``.
@@ -36,9 +51,7 @@ def score_head(spec: RoleSpec, model: PreTrainedModel) -> nn.Linear:
     Source of the draw: OpenRLHF 0.11.2, after Stiennon et al. 2020, arXiv:2009.01325.
     """
     width = int(model.config.get_text_config().hidden_size)
-    # skip_init: the usual initialization would draw from the global random state.
-    head = nn.utils.skip_init(nn.Linear, width, 1, bias=False, dtype=torch.float32)
-    assert isinstance(head, nn.Linear)
+    head = zero_head(width)
     saved = saved_head(spec.model_path, model.config)
     with torch.no_grad():
         if saved is None:
