@@ -86,9 +86,7 @@ def views(slots: Sequence[TensorSlot], bucket: Tensor) -> list[Tensor]:
     found = []
     for slot in slots:
         if slot.dtype not in typed:
-            dtype = torch_dtype(slot.dtype)
-            whole = len(bucket) // dtype.itemsize * dtype.itemsize
-            typed[slot.dtype] = bucket[:whole].view(dtype)
+            typed[slot.dtype] = numbers_of(bucket, torch_dtype(slot.dtype))
         numbers = typed[slot.dtype]
         strides = [1]
         for size in slot.shape[:0:-1]:
@@ -96,6 +94,11 @@ def views(slots: Sequence[TensorSlot], bucket: Tensor) -> list[Tensor]:
         first = numbers.storage_offset() + slot.offset // numbers.itemsize
         found.append(numbers.as_strided(slot.shape, strides[::-1][: len(slot.shape)], first))
     return found
+
+
+def numbers_of(bucket: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the bytes of a bucket as numbers of ``dtype``, without trailing bytes that do not fill a number."""
+    return bucket[: len(bucket) // dtype.itemsize * dtype.itemsize].view(dtype)
 
 
 def slot_for(name: str, tensor: Tensor, offset: int) -> TensorSlot:

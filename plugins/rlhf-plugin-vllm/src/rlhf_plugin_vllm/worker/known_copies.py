@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlhf_core.weights import TensorSlot, torch_dtype
+from rlhf_core.weights import TensorSlot, numbers_of, torch_dtype
 
 from .recorder import Placed
 
@@ -46,7 +46,9 @@ class KnownCopies:
 
     def repeat(self, bucket: Tensor) -> None:
         """Make the copies out of ``bucket``, which has to have the slots of the first bucket."""
-        typed = {dtype: _typed(bucket, dtype) for dtype in {copy.dtype for copy in self._copies}}
+        typed = {
+            dtype: numbers_of(bucket, dtype) for dtype in {copy.dtype for copy in self._copies}
+        }
         sources = [
             typed[copy.dtype].as_strided(copy.kept.shape, copy.stride, copy.offset)
             for copy in self._copies
@@ -59,8 +61,3 @@ def _copies_of(placed: Placed) -> list[_Copy]:
     dtype = torch_dtype(placed.slot.dtype)
     start = placed.slot.offset // dtype.itemsize
     return [_Copy(part.kept, dtype, part.stride, start + part.offset) for part in placed.parts]
-
-
-def _typed(bucket: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the bucket as numbers of ``dtype``, without trailing bytes that do not fill a number."""
-    return bucket[: len(bucket) // dtype.itemsize * dtype.itemsize].view(dtype)

@@ -70,8 +70,6 @@ def compile_layers(model: PreTrainedModel, *, joined: bool = False) -> None:
             of tokens, slower for the few of a decoding step.
     """
     keep_out_of_graphs()
+    options = joining_options() if joined else None
     for layer in decoder_layers(model):
-        if joined:
-            layer.compile(dynamic=True, options=joining_options())
-        else:
-            layer.compile(dynamic=True)
+        layer.compile(dynamic=True, options=options)
