@@ -1,6 +1,7 @@
 """Faults that are planted in a sound environment, each of which exactly one check finds."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from tests.core.testing.environments import sums
@@ -160,6 +161,17 @@ def test_right_answers_may_stand_in_the_rows():
             return observation
 
     assert found(Rows) == set()
+
+
+@pytest.mark.parametrize(("shown", "told"), [("1{}", False), ("{}0", False), ("it is {}.", True)])
+def test_an_answer_is_not_told_by_some_digits_of_a_longer_number(shown, told):
+    class Shows(sums.Sums):
+        async def reset(self, task, seed):
+            observation = await super().reset(task, seed)
+            return replace(observation, text=f"{observation.text} ({shown.format(self.total)})")
+
+    containment = "check_oracle_containment"
+    assert found(Shows, only=containment) == ({containment} if told else set())
 
 
 def test_a_reason_says_what_was_done_and_what_came():

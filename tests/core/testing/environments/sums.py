@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import string
 import threading
 import time
 from itertools import count
@@ -146,7 +147,8 @@ class SharedSecret(Sums):
 class DrawsFromEveryone(Sums):
     async def reset(self, task, seed):
         await super().reset(task, seed)
-        return Observation(text=f"{self.question} (try {random.random()})")
+        mood = "".join(random.choices(string.ascii_lowercase, k=12))  # no digits: never the answer
+        return Observation(text=f"{self.question} ({mood})")
 
 
 class NoisyRewards(Sums):

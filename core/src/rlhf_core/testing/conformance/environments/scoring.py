@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
@@ -104,13 +105,20 @@ def check_oracle_containment(subject: Subject) -> None:
         answer = await right(situation)
         if isinstance(answer, str) and len(answer.strip()) >= SHORTEST_SECRET:
             for number, text in enumerate(situation.read):
-                assert answer.strip() not in text, (
+                assert not _stands_in(answer.strip(), text), (
                     f"the answer of turn {situation.turn}, {shown(answer)}, stands in what the policy reads at turn "
                     f"{number}: {shown(text, 200)}"
                 )
         return answer
 
     episodes(subject, lambda task: looked_at, "right answers")
+
+
+def _stands_in(answer: str, text: str) -> bool:
+    """Return whether ``text`` holds ``answer``, other than as some of the digits of a longer number."""
+    before = r"(?<!\d)" if answer[0].isdigit() else ""
+    after = r"(?!\d)" if answer[-1].isdigit() else ""
+    return re.search(before + re.escape(answer) + after, text) is not None
 
 
 def best_reward(subject: Subject) -> float:
