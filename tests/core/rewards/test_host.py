@@ -141,6 +141,49 @@ def test_a_call_that_cannot_be_sent_as_a_whole_is_not_scored_with_the_next_one(p
     assert [one.reward for one in asyncio.run(two_calls())] == [2.0, 2.0]
 
 
+class MadeWhenRead(list):
+    """Requests that are made in slices; one of them may fail."""
+
+    def __init__(self, requests, fails_at=None):
+        super().__init__(requests)
+        self.fails_at = fails_at
+        self.slices = []
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            self.slices.append((index.start, index.stop))
+            if index.start == self.fails_at:
+                raise ValueError("no text for token 7")
+        return super().__getitem__(index)
+
+
+def test_requests_are_made_as_they_are_sent_and_one_that_cannot_be_made_is_no_fault_of_the_worker(
+    probe, requests_for
+):
+    requests = requests_for([{}] * (2 * SAMPLES_AT_ONCE + 1))
+    sound, failing = MadeWhenRead(requests), MadeWhenRead(requests, fails_at=SAMPLES_AT_ONCE)
+
+    async def all_of_it():
+        host = RewardHost(probe())
+        await host.start()
+        try:
+            first = await host.score(requests[:1])
+            with pytest.raises(ValueError, match="no text for token 7"):
+                await host.score(failing)
+            return first + await host.score(sound)
+        finally:
+            await host.close()
+
+    outcomes = asyncio.run(all_of_it())
+
+    assert [one.reward for one in outcomes] == [0.0, *range(2 * SAMPLES_AT_ONCE + 1)]
+    assert len({one.metrics["pid"] for one in outcomes}) == 1
+    end = 3 * SAMPLES_AT_ONCE
+    assert sound.slices == [
+        (start, start + SAMPLES_AT_ONCE) for start in range(0, end, SAMPLES_AT_ONCE)
+    ]
+
+
 def test_a_killed_worker_is_replaced(probe, requests_for):
     async def kill_and_score():
         host = RewardHost(probe())

@@ -8,7 +8,7 @@ from tests.core.conftest import trajectory
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Task, Uid
 from rlhf_core.rewards.panel import SampleScore
-from rlhf_core.rollouts.played import PlayedGroup, check_episodes, requests_of, rewarded
+from rlhf_core.rollouts.played import EpisodeRequests, PlayedGroup, check_episodes, rewarded
 from rlhf_core.testing.fakes import FakeRenderer
 
 TASK = Task(uid=Uid(0, 3), row={"answer": 7})
@@ -28,11 +28,56 @@ def test_an_episode_is_scored_by_the_segment_in_which_it_ended():
         segment(0, 0, "pAAeA"), segment(0, 1, "qAA", is_final=False), segment(1, 0, "pAAAA")
     )
 
-    requests = requests_of([played], FakeRenderer())
+    requests = EpisodeRequests([played], FakeRenderer())
 
     assert [request.uid for request in requests] == ["0.3.0.0", "0.3.1.0"]
     assert [len(request.token_ids) for request in requests] == [5, 5]
     assert all(request.row == {"answer": 7} for request in requests)
+
+
+class Decodings(FakeRenderer):
+    """Notes what was decoded."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def decode_batch(self, rows, *, skip_special_tokens=False):
+        self.sizes.append(len(rows))
+        return super().decode_batch(rows, skip_special_tokens=skip_special_tokens)
+
+
+def test_a_slice_makes_its_requests_and_no_others_and_a_prompt_is_decoded_once():
+    renderer = Decodings()
+    requests = EpisodeRequests([group(*(segment(n, 0) for n in range(5)))], renderer)
+
+    first = requests[0:2]
+    assert renderer.sizes == [1, 2]
+    assert requests[1:2] == [first[1]]
+    assert renderer.sizes == [1, 2]
+    second = requests[2:4]
+
+    assert renderer.sizes == [1, 2, 2]
+    assert [one.uid for one in requests] == [f"0.3.{n}.0" for n in range(5)]
+    assert renderer.sizes == [1, 2, 2, 1]
+    assert list(requests)[:4] == [*first, *second]
+    assert len({one.prompt for one in requests}) == 1
+
+
+@pytest.mark.parametrize(
+    "index", [slice(None), slice(3, None), slice(-2, None), slice(None, None, -2), slice(9, 12)]
+)
+def test_requests_are_read_like_a_list(index):
+    def requests():
+        return EpisodeRequests([group(*(segment(n, 0) for n in range(5)))], FakeRenderer())
+
+    everything = list(requests())
+
+    assert requests()[index] == everything[index]
+    assert requests()[-1] == everything[-1]
+    assert len(requests()) == 5
+    with pytest.raises(IndexError):
+        requests()[5]
 
 
 def test_of_segments_that_are_all_final_the_last_is_scored():

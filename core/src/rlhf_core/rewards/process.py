@@ -65,23 +65,41 @@ class WorkerProcess:
     ) -> list[RewardOutcome] | Problem:
         try:
             async with asyncio.timeout(limit_s):
-                return wire.answer_of(await self._answer_to(lines), call, count)
+                for line in lines:  # What fails while a line is made is no fault of the process.
+                    await self._write(line)
+                return await self._read_answer(call, count)
         except TimeoutError:
             return Problem(
                 kind=ProblemKind.TIMED_OUT,
                 text=f"did not finish within {limit_s:.3g} s and was stopped",
             )
-        except (OSError, EOFError, ValueError) as error:
-            return await self._process.death(error)
+        except _BrokenLineError as error:
+            return await self._process.death(error.cause)
 
-    async def _answer_to(self, lines: Iterable[bytes]) -> bytes:
-        reader, writer = self._process.reader, self._process.writer
-        assert reader is not None
+    async def _write(self, line: bytes) -> None:
+        writer = self._process.writer
         assert writer is not None
-        for line in lines:
+        try:
             writer.write(line)
             await writer.drain()
-        answer = await reader.readline()
-        if not answer.endswith(b"\n"):
-            raise EOFError
-        return answer
+        except OSError as error:
+            raise _BrokenLineError(error) from error
+
+    async def _read_answer(self, call: int, count: int) -> list[RewardOutcome] | Problem:
+        reader = self._process.reader
+        assert reader is not None
+        try:
+            answer = await reader.readline()
+            if not answer.endswith(b"\n"):
+                raise EOFError
+            return wire.answer_of(answer, call, count)
+        except (OSError, EOFError, ValueError) as error:
+            raise _BrokenLineError(error) from error
+
+
+class _BrokenLineError(Exception):
+    """The line to the process broke, or what came over it is no answer."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause

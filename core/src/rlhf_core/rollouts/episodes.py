@@ -21,7 +21,13 @@ from ..contracts.executor import (
 from ..contracts.reward import RewardRequest
 from ..rewards.panel import SampleScore
 from .environments import Environments
-from .played import PlayedGroup, check_episodes, requests_of, rewarded, with_environment_metrics
+from .played import (
+    EpisodeRequests,
+    PlayedGroup,
+    check_episodes,
+    rewarded,
+    with_environment_metrics,
+)
 
 ScoreRequests = Callable[[Sequence[RewardRequest]], Awaitable[Sequence[SampleScore]]]
 
@@ -120,7 +126,7 @@ class EpisodeRunner:
         """
         if self._score is None:
             return [self._finished(group) for group in groups]
-        requests = requests_of(groups, self.context.renderer, self.context.images)
+        requests = EpisodeRequests(groups, self.context.renderer, self.context.images)
         scores = iter(await self._score(requests) if requests else ())
         return [self._rewarded(group, list(islice(scores, len(group.scored)))) for group in groups]
 

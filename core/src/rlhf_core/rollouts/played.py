@@ -7,8 +7,9 @@ parts of it on single actions stand in the scored segment alone, and in the othe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import overload
 
 from ..batch.task import Task, Uid
 from ..batch.trajectory import Trajectory
@@ -74,42 +75,81 @@ def check_episodes(
             )
 
 
-def requests_of(
-    groups: Sequence[PlayedGroup], renderer: Renderer, images: ImageReader | None = None
-) -> list[RewardRequest]:
-    """Return one request for each episode. Its prompt is the text before the first action, which an environment may
-    have written.
+class EpisodeRequests(Sequence[RewardRequest]):
+    """One request to the rewards for each episode of played groups, in order. Its prompt is the text before the first
+    action, which an environment may have written.
+
+    A slice makes the requests that it holds, once, and no others: a reward's process reads the first samples while the
+    text of the next ones is decoded. Any other way to read makes all of them.
 
     Args:
         images: took the episodes' images in; None: the policy reads text alone.
     """
-    played = [(group.task, trajectory) for group in groups for trajectory in group.scored]
-    tokens = [trajectory.token_ids.tolist() for _, trajectory in played]
-    starts = [trajectory.turns[0].start for _, trajectory in played]
-    # Samples of a group share their prompt, and so its text.
-    prompts = [tuple(row[:start]) for row, start in zip(tokens, starts, strict=True)]
-    different = list(dict.fromkeys(prompts))
-    decoded = renderer.decode_batch(different, skip_special_tokens=False)
-    text_of = dict(zip(different, decoded, strict=True))
-    responses = renderer.decode_batch(
-        [row[start:] for row, start in zip(tokens, starts, strict=True)], skip_special_tokens=True
-    )
-    return [
-        RewardRequest(
-            uid=str(trajectory.uid),
-            row=task.row,
-            prompt=text_of[prompt],
-            response=response,
-            token_ids=tuple(row),
-            action_mask=tuple(trajectory.action_mask.tolist()),
-            turns=trajectory.turns,
-            truncated=trajectory.truncated,
-            media=sample_images(trajectory.media, images),
+
+    def __init__(
+        self,
+        groups: Sequence[PlayedGroup],
+        renderer: Renderer,
+        images: ImageReader | None = None,
+    ) -> None:
+        self._played = [(group.task, one) for group in groups for one in group.scored]
+        self._renderer = renderer
+        self._images = images
+        self._made: list[RewardRequest] = []
+        self._text_of: dict[tuple[int, ...], str] = {}
+
+    def __len__(self) -> int:
+        return len(self._played)
+
+    def __iter__(self) -> Iterator[RewardRequest]:
+        return iter(self[:])
+
+    @overload
+    def __getitem__(self, index: int) -> RewardRequest: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RewardRequest]: ...
+    def __getitem__(self, index: int | slice) -> RewardRequest | list[RewardRequest]:
+        if not isinstance(index, slice):
+            return self[:][index]
+        wanted = range(len(self))[index]
+        start, end = len(self._made), max(wanted, default=-1) + 1
+        if end > start:
+            self._made += self._requests_of(self._played[start:end])
+        return [self._made[place] for place in wanted]
+
+    def _requests_of(self, played: Sequence[tuple[Task, Trajectory]]) -> list[RewardRequest]:
+        tokens = [trajectory.token_ids.tolist() for _, trajectory in played]
+        starts = [trajectory.turns[0].start for _, trajectory in played]
+        prompts = self._prompts([row[:start] for row, start in zip(tokens, starts, strict=True)])
+        responses = self._renderer.decode_batch(
+            [row[start:] for row, start in zip(tokens, starts, strict=True)],
+            skip_special_tokens=True,
         )
-        for (task, trajectory), row, prompt, response in zip(
-            played, tokens, prompts, responses, strict=True
-        )
-    ]
+        return [
+            RewardRequest(
+                uid=str(trajectory.uid),
+                row=task.row,
+                prompt=prompt,
+                response=response,
+                token_ids=tuple(row),
+                action_mask=tuple(trajectory.action_mask.tolist()),
+                turns=trajectory.turns,
+                truncated=trajectory.truncated,
+                media=sample_images(trajectory.media, self._images),
+            )
+            for (task, trajectory), row, prompt, response in zip(
+                played, tokens, prompts, responses, strict=True
+            )
+        ]
+
+    def _prompts(self, tokens: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each prompt. The samples of a group share theirs, which is decoded once."""
+        prompts = list(map(tuple, tokens))
+        different = [key for key in dict.fromkeys(prompts) if key not in self._text_of]
+        if different:
+            texts = self._renderer.decode_batch(different, skip_special_tokens=False)
+            self._text_of.update(zip(different, texts, strict=True))
+        return [self._text_of[prompt] for prompt in prompts]
 
 
 def rewarded(group: PlayedGroup, scores: Sequence[SampleScore]) -> list[Trajectory]:
