@@ -316,6 +316,23 @@ def test_what_is_missing_is_asked_for(folder, rlhf, missing, part):
 
 
 @pytest.mark.parametrize(
+    ("section", "part"),
+    [
+        ("[data]\ntrain = []", "run.toml: data.train: expected data files, or an environment"),
+        ("[reward]\nuse = []", "run.toml: reward.use: expected a reward, or an environment"),
+    ],
+)
+def test_an_empty_list_is_named_as_it_was_written(folder, rlhf, section, part):
+    (folder / "run.toml").write_text(section)
+    at = COMPLETE.index("--data" if "data" in section else "--reward")
+
+    code, _, err = rlhf("train", "-c", "run.toml", *COMPLETE[:at], *COMPLETE[at + 2 :])
+
+    assert_refused(code, err, part)
+    assert "got an empty list" in err
+
+
+@pytest.mark.parametrize(
     ("flag", "value", "part"),
     [
         (

@@ -35,7 +35,8 @@ class GivenRows:
         label: the option that holds the rows, for messages.
 
     Raises:
-        DataError: the rows have no length, one is no mapping or holds what JSON cannot, or they change meanwhile.
+        DataError: there are no rows, they have no length or change meanwhile, or one is no mapping or holds what JSON
+            cannot.
     """
 
     def __init__(self, rows: Any, name: str, label: str) -> None:
@@ -70,6 +71,8 @@ class GivenRows:
                 f"{self._label}: expected rows whose number is known; got a stream ({type(rows).__name__}). Give a "
                 "list of its first rows."
             ) from None
+        if not count:
+            raise DataError(f"{self._label}: expected at least one row, got none")
         lines = [self._line(index, row) for index, row in enumerate(rows)]
         if not len(lines) == count == len(rows):
             raise DataError(

@@ -67,6 +67,10 @@ class GrowingRow(UserDict):
             yield key
 
 
+class EmptySet(list):
+    column_names = ("prompt",)
+
+
 class Stream:
     column_names = ("prompt",)
 
@@ -84,6 +88,7 @@ class Stream:
         ([{"prompt": "a", "x": float("nan")}], r"data\[0\]: its column 'x' cannot be written"),
         (Growing([{"prompt": "a"}]), "the rows changed while they were read: 1 at first"),
         ([GrowingRow(prompt="a")], r"data\[0\]: the row changed while it was read"),
+        (EmptySet(), "keyword data: expected at least one row, got none"),
         (Stream(), "expected rows whose number is known; got a stream"),
     ],
 )

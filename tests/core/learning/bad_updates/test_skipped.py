@@ -31,6 +31,16 @@ def test_the_limit_ends_the_run_with_the_number_and_the_advice():
         count(2, SKIPPED)
 
 
+def test_metrics_that_are_not_finite_are_named_for_the_cause_is_among_them():
+    nan, inf = Metric(float("nan")), Metric(float("inf"), 2.0)
+    metrics = {**SKIPPED, "loss/policy": Metric(0.5), "loss/kl": nan, "kl/ref": inf}
+
+    with pytest.raises(NonFiniteError, match=r"Of its metrics kl/ref, loss/kl are not finite ei"):
+        count(0, metrics, limit=1)
+    with pytest.raises(NonFiniteError, match=r"Of its metrics loss/kl is not finite either"):
+        count(0, {**SKIPPED, "loss/kl": nan}, limit=1)
+
+
 def test_a_limit_of_1_allows_none():
     with pytest.raises(NonFiniteError, match=r"^1 updates"):
         count(0, SKIPPED, limit=1)

@@ -48,21 +48,36 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
         raise ConfigError(problem)
 
 
+def _missing(flag: str, expected: str, advice: str, *, emptied: str | None) -> str:
+    """Return the problem of an option that the run needs.
+
+    Args:
+        emptied: the option as the user wrote it, with an empty list; None: nobody wrote it.
+    """
+    if emptied is None:
+        return f"{flag}: {expected}; got neither.\n  {advice}"
+    return f"{emptied}: {expected}; got an empty list.\n  {advice}"
+
+
 def _task_rules(
     run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins
 ) -> Iterator[str]:
     environment = selections["env.use"]
     if not run.data.train and run.data.source is None and not environment:
-        yield (
-            "--data: expected data files, or an environment that makes its own tasks; got neither.\n"
-            "  Add --data FILE.jsonl or --env NAME."
+        yield _missing(
+            "--data",
+            "expected data files, or an environment that makes its own tasks",
+            "Add --data FILE.jsonl or --env NAME.",
+            emptied=labels("data.train") if labels.is_set("data.train") else None,
         )
     (executor,) = selections["rollout.executor"]
     is_rewarded = REWARDS_EPISODES in executor.registered.component.provides
     if not selections["reward.use"] and not environment and not is_rewarded:
-        yield (
-            "--reward: expected a reward, or an environment that gives one; got neither.\n"
-            "  Add --reward NAME, --reward FILE.py:FUNCTION or --env NAME."
+        yield _missing(
+            "--reward",
+            "expected a reward, or an environment that gives one",
+            "Add --reward NAME, --reward FILE.py:FUNCTION or --env NAME.",
+            emptied=labels("reward.use") if labels.is_set("reward.use") else None,
         )
     if environment and not any(
         "environment" in selection.registered.component.needs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ...batch.metric import Metrics
+import math
+
+from ...batch.metric import Metrics, metric_values
 from ...errors import NonFiniteError
 
 
@@ -25,6 +27,17 @@ def count_skipped(before: int, metrics: Metrics, *, role: str, limit: int, look_
     if in_a_row >= limit:
         raise NonFiniteError(
             f"{in_a_row} updates of the {role} in a row had a gradient that is not finite; its weights are those of "
-            f"the last good update. Lower its learning rate, or look at {look_at}"
+            f"the last good update. {_origin(metrics)}Lower its learning rate, or look at {look_at}"
         )
     return in_a_row
+
+
+def _origin(metrics: Metrics) -> str:
+    """Return a sentence on the metrics that are not finite themselves: the loss among them whose name is a component's
+    is where it began."""
+    values = metric_values(metrics)
+    found = sorted(name for name, value in values.items() if not math.isfinite(value))
+    if not found:
+        return ""
+    are = "is" if len(found) == 1 else "are"
+    return f"Of its metrics {', '.join(found)} {are} not finite either. "
