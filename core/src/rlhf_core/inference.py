@@ -4,6 +4,7 @@ Prompts as tasks, environments, episodes that are played and scored, rewards, si
 Importing this module imports no torch.
 """
 
+from .concurrency import run_to_its_end
 from .config.checks.features import environment_shares
 from .data.made.players import Players
 from .data.made.prompts import PromptReader
@@ -56,6 +57,7 @@ __all__ = [
     "metrics_of",
     "pass_at_k",
     "remove",
+    "run_to_its_end",
     "samples_at",
     "seed_of",
     "sync_folder",

@@ -63,6 +63,9 @@ class Probe:
                 raise ValueError(value)
             case "exit":
                 sys.exit(5)
+            case "task":
+                self.task = asyncio.create_task(self._do(value))
+                await asyncio.Event().wait()
             case "die":
                 print("last words", flush=True)
                 os._exit(7)

@@ -79,6 +79,11 @@ def test_what_goes_wrong_in_a_step_names_environment_version_task_and_reason(
     ("word", "text"),
     [
         ("die", r"ended its process \(exit code 7\)\n    printed: last words"),
+        (
+            "task exit",
+            r"ended its process \(exit code 5\)\n    printed: a task of the environment raised SystemExit: 5\n"
+            r"    printed: .*probe_environments.py:\d+ in _do: sys.exit\(5\)",
+        ),
         ("garbage", "sent an answer that cannot be read"),
         pytest.param(
             "garbage \0\0\0\2{}", "sent an answer that cannot be read", marks=pytest.mark.matrix

@@ -1,13 +1,15 @@
 """A run from start to end: what observers, records and checkpoints get, in which order, whatever happens on the way."""
 
+import asyncio
 import itertools
 import json
 import signal
+import sys
 import threading
 
 import pytest
 
-from rlhf_core import ConfigError, RolloutError
+from rlhf_core import ConfigError, PluginError, RolloutError
 from rlhf_core.durable.ledger import replay
 from rlhf_core.loop.state import LoopState
 
@@ -270,6 +272,27 @@ def test_an_error_without_a_message_is_named_by_its_kind(small_run):
 
     # The fakes of a small run are components of one plugin, in one module.
     assert small_run.results[0].message == "AssertionError (in plugin small (small))"
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_code_that_calls_exit_fails_the_run_and_not_the_process(small_run, awaited):
+    """``sys.exit(0)`` of an estimator, say, or of a task that it began: the run has not succeeded."""
+
+    async def exits():
+        sys.exit(0)
+
+    small_run.diary.on(
+        "learn", sys.exit if awaited else lambda: asyncio.ensure_future(exits()), time=2
+    )
+
+    with pytest.raises(PluginError, match="code of the run raised SystemExit"):
+        small_run(EVERY_STEP)
+
+    (result,) = small_run.results
+    assert (result.status, result.steps) == ("failed", 1)
+    assert "SystemExit" in result.message
+    assert small_run.events[-2:] == ["runtime closes", "run ends: failed"]
+    assert small_run(EVERY_STEP, RESUMED).status == "finished"
 
 
 def test_a_runtime_that_cannot_be_closed_makes_a_finished_run_a_failed_one(small_run):

@@ -23,8 +23,14 @@ from .server import EpisodeServer
 
 def main(descriptor: int) -> int:
     """Answer requests until the run closes the socket; return the exit code."""
-    with settle(descriptor) as connection:
-        return asyncio.run(_serve(connection))
+    with settle(descriptor) as connection, asyncio.Runner() as runner:
+        try:
+            return runner.run(_serve(connection))
+        except SystemExit as error:
+            # At once: otherwise its episodes would be told that they were cancelled, and not why.
+            problem = problem_of(error)
+            print(f"a task of the environment {problem.text}", *problem.where, sep="\n", flush=True)
+            os._exit(error.code if isinstance(error.code, int) else 1)
 
 
 async def _serve(connection: socket.socket) -> int:

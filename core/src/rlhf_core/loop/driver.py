@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from ..component import name_component
+from ..concurrency import run_to_its_end
 from ..config import write_toml
 from ..config.common import RunOptions
 from ..config.resolved import ResolvedOptions, RunT
@@ -25,6 +26,7 @@ from ..durable.run_folder import RunFolder, claim
 from ..durable.run_log import Notes, run_log
 from ..observer import RolloutSample, RunInfo, RunResult
 from ..plugins import Plugins
+from ..processes.problem import problem_of
 from ..rollouts.environments import versions_of
 from .control import Control
 from .course import Course, FinishedStep, OwnRecord, RunKind
@@ -72,7 +74,7 @@ def drive(
             report_changes(point.made_with, now, checkpoint=point.path, strict=strict)
         try:
             run = _Run(kind, resolved, plugins, folder, point, notes, loggers, observers, control)
-            return asyncio.run(run.main())
+            return run_to_its_end(run.main())
         finally:
             # Outside of the event loop, so that Ctrl-C ends the wait.
             loggers.wait()
@@ -118,7 +120,7 @@ class _Run(Generic[RunT, StateT]):
                 result = await self._train(stack)
                 return result
         except BaseException as error:
-            message = str(error).splitlines()[0] if str(error) else type(error).__name__
+            message = _first_line(error)
             chosen = (one.registered for many in self.resolved.selections.values() for one in many)
             if owner := name_component(error, chosen):
                 message = f"{message} ({owner})"
@@ -336,6 +338,12 @@ class _Run(Generic[RunT, StateT]):
             message=message,
             model=self.folder.model if self.folder.model.exists() else None,
         )
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return problem_of(error).text
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _shown(sample: Mapping[str, Any], folder: Path) -> RolloutSample:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -30,6 +29,7 @@ from rlhf_core.inference import (
     fault_point,
     metrics_of,
     remove,
+    run_to_its_end,
     write_text_atomically,
 )
 from rlhf_core.plugins import Plugins
@@ -89,7 +89,7 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
         if options.remote.url is None:
             check_same_files(found_model(options.model), folder, is_begun=is_begun)
         try:
-            progress = asyncio.run(_evaluate(resolved, plugins, folder, interrupts))
+            progress = run_to_its_end(_evaluate(resolved, plugins, folder, interrupts))
         except (RewardError, RolloutError) as error:
             raise type(error)(
                 f"{error}\n  The tasks that were finished are in {path}; the same command goes on."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Iterable
@@ -22,6 +21,7 @@ from rlhf_core.inference import (
     claim,
     fault_point,
     load_prompts,
+    run_to_its_end,
 )
 from rlhf_core.plugins import Plugins
 
@@ -80,7 +80,7 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
             tasks = (prompts.task(index, 0) for index in order[written:])
             progress = WorkProgress(options.log.progress, total=len(order), done=written)
             try:
-                written = asyncio.run(
+                written = run_to_its_end(
                     _write(resolved, tasks, prompter, sight, path, progress, interrupts)
                 )
             except (RewardError, RolloutError) as error:
