@@ -76,6 +76,8 @@ PLANS_MEMORY = "plans_memory"
 """Word of a command that predicts whether a run fits into its accelerators (``contracts.MemoryPlanner``)."""
 SLEEP = "sleep"
 """Word of a run whose engine may sleep while roles compute. Options of engines about their sleep need it."""
+STALE_ROLLOUTS = "stale_rollouts"
+"""Word of a run that generates ahead of training. Options of engines about what they do meanwhile need it."""
 IN_PROCESS = "in_process"
 """Word of a runtime that builds every component in the process that started the run. Objects that a Python program gave
 need it (``given_objects``), and rewards that compute with weights of a role."""
@@ -114,6 +116,8 @@ FIX: Mapping[str, str] = {
     "object that you gave into a file, and name it FILE.py:NAME",
     LENDS_BASES: "a reward is to compute with the base of a role, which this training backend keeps to itself. Choose "
     "--backend torch, or let the reward have a base of its own",
+    STALE_ROLLOUTS: "generation does not run ahead of training in this run. Set --rollout.max_staleness 1, or leave "
+    "the option out",
     SLEEP: "nothing sleeps in this run. Set --runtime.sleep always, or leave the engine's option about sleep out",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model anew, without what was done to it",
     ENGINE_SEES: "this engine reads text alone; choose --engine embedded or vllm",
@@ -147,7 +151,7 @@ BROUGHT_BY_OPTIONS: Mapping[str, str] = {
     "several_updates": "a rollout batch gives more than one optimizer update",
     "entropy_bonus": "the loss has an entropy term",
     "rollout_as_old": "the sampler's log-probs stand in for the old ones",
-    "stale_rollouts": "generation runs ahead of training",
+    STALE_ROLLOUTS: "generation runs ahead of training",
     "supervised_data": "there are responses to imitate",
     "teacher": "there is a model to distill from",
     "images": "the policy reads images",

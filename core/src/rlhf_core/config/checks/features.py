@@ -14,6 +14,7 @@ from ...capabilities import (
     SERVES_FOUR_BITS,
     SHARES_WEIGHTS,
     SLEEP,
+    STALE_ROLLOUTS,
     Chosen,
 )
 from ...contracts.backend import Aggregation
@@ -49,7 +50,7 @@ def features_of(run: RunConfig, selections: Selections) -> frozenset[str]:
         "several_updates": updates_per_batch(run) > 1,
         "entropy_bonus": has_entropy_bonus(run),
         "rollout_as_old": old_logprobs_from(run, selections) == "rollout",
-        "stale_rollouts": run.rollout.max_staleness > 0,
+        STALE_ROLLOUTS: run.rollout.max_staleness > 0,
         "supervised_data": bool(run.supervised.data),
         "teacher": run.algo.teacher.path is not None,
         "images": bool(selections["model.vision"]),

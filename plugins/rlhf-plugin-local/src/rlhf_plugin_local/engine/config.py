@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from rlhf_core import Config
+from rlhf_core.capabilities import STALE_ROLLOUTS
 
 if TYPE_CHECKING:
     import torch
@@ -60,6 +61,10 @@ class EmbeddedEngineConfig(Config):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="where a copy of the weights lives; shared weights stay where they are"
     )
+
+    def needed_by_options(self) -> frozenset[str]:
+        """Return the need of a run that generates ahead, where the engine is to do so beside training."""
+        return frozenset({STALE_ROLLOUTS}) if self.overlap == "always" else frozenset()
 
     def is_resident(self, device: torch.device) -> bool:
         """Return whether sequences stay on ``device`` between tokens."""

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from rlhf_core import ConfigError
+from rlhf_core.capabilities import STALE_ROLLOUTS
 from rlhf_core.contracts import EngineSpec
 from rlhf_plugin_local.engine.beside import decision
 from rlhf_plugin_local.engine.beside.decision import is_beside_training
@@ -61,3 +62,9 @@ def test_where_it_cannot_be_always_says_why_and_auto_does_without(message, setti
     with pytest.raises(ConfigError, match=f"--engine.embedded.overlap always: .*{message}"):
         decide("always", **setting)
     assert not decide("auto", **{"device": GPU, **setting})
+
+
+def test_always_needs_a_run_that_generates_ahead():
+    assert EmbeddedEngineConfig(overlap="always").needed_by_options() == {STALE_ROLLOUTS}
+    assert EmbeddedEngineConfig().needed_by_options() == frozenset()
+    assert EmbeddedEngineConfig(overlap="never").needed_by_options() == frozenset()
