@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.cases import one_in
@@ -14,6 +15,8 @@ from rlhf_cli.main import main
 from rlhf_core.contracts import RewardRequest
 from rlhf_core.plugins import load
 from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_plugin_reward_model.config import StepModelOptions
+from rlhf_plugin_reward_model.steps import StepScorer
 
 from .forked_runs import (
     QUIET,
@@ -118,6 +121,27 @@ def test_bad_steps_are_learned_and_the_exported_model_is_a_reward(folder):
                 how(plain_scores(plain, tokenizer, row).sigmoid().tolist()) for row in SOLUTIONS
             ]
         assert rewards_of("run/model", SOLUTIONS, reduce) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "folders"), [("lora", ("model", "model/adapter")), ("qlora", ("model",))]
+)
+def test_an_adapter_learns_and_what_is_exported_scores_as_it_was_trained(folder, adapter, folders):
+    # bitsandbytes unpacks widths that are multiples of 64 rightly on every processor.
+    shape = {"hidden_size": 64, "num_layers": 2, "num_heads": 2}
+    write_tiny_model(folder / "model", **shape, initializer_range=0.1)
+    words = ("--actor.adapter", adapter, "--actor.adam.lr", "0.01", "--train.epochs", "3")
+    assert prm(*words, "--train.batch_size", "8", "--eval.data", "steps.jsonl") == 0
+
+    first, *_, last = records(Path("runs/prm"), "eval")
+    assert last["eval/loss"] < first["eval/loss"]
+    labels = [label for row in SOLUTIONS for label in row["labels"]]
+    for exported in folders:
+        scorer = StepScorer(StepModelOptions(path=f"runs/prm/{exported}"))
+        texts = [scorer.text(row["prompt"], "\n".join(row["completions"])) for row in SOLUTIONS]
+        good = [one for each in scorer.probabilities(texts) for one in each]
+        losses = [-math.log(p if label else 1 - p) for p, label in zip(good, labels, strict=True)]
+        assert np.mean(losses) == pytest.approx(last["eval/loss"], abs=1e-5)
 
 
 def rewards_of(path, rows, reduce):

@@ -11,7 +11,13 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from tests.cases import one_in
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+)
 
 from rlhf_cli.main import main
 from rlhf_core import ConfigError
@@ -340,6 +346,65 @@ def test_peft_loads_the_folder_of_the_adapter(adapted):
     with torch.no_grad():
         expected = plain(input_ids=ids).logits
         torch.testing.assert_close(loaded(input_ids=ids).logits, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def in_four_bits(tmp_path_factory):
+    """A folder as ``folder`` is, with the ``run`` of an adapter beside a base in 4 bits in it."""
+    there = tmp_path_factory.mktemp("in_four_bits")
+    shape = {"hidden_size": 64, "num_layers": 2, "num_heads": 2}
+    write_tiny_model(there / "model", **shape, initializer_range=0.1)
+    write("pairs.jsonl", PAIRS, there)
+    words = ("--actor.adapter", "qlora", "--actor.adam.lr", "1e-2", "--steps", "3")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(there)
+        assert rm(*words, "--eval.data", "pairs.jsonl", "--output", "run") == 0
+    return there
+
+
+def test_beside_a_base_in_four_bits_the_model_is_the_adapters_folder_and_scores_as_it_was_trained(
+    in_four_bits, tmp_path
+):
+    tokenizer = AutoTokenizer.from_pretrained(in_four_bits / "model")
+    model = in_four_bits / "run" / "model"
+    *_, trained = records(in_four_bits / "run", "eval")
+    assert {path.name for path in model.glob("*.safetensors")} == {"adapter_model.safetensors"}
+
+    scores = reward_of(str(model), PAIRS, tokenizer, "none")
+
+    assert np.mean(scores) == pytest.approx(trained["eval/score_mean"], abs=1e-5)
+    assert np.std(scores, ddof=1) == pytest.approx(trained["eval/score_std"], abs=1e-5)
+    normalized = reward_of(str(model), PAIRS, tokenizer, "model")
+    expected = (np.array(scores) - trained["eval/score_mean"]) / trained["eval/score_std"]
+    np.testing.assert_allclose(normalized, expected, atol=1e-4)
+    # Merged into the base as its files have it, the adapter is another model.
+    other = shutil.copytree(model, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    del config["quantization_config"]
+    (other / "config.json").write_text(json.dumps(config))
+    assert np.abs(np.subtract(reward_of(str(other), PAIRS, tokenizer, "none"), scores)).max() > 1e-3
+
+
+def test_peft_loads_the_folder_of_an_adapter_beside_a_base_in_four_bits(in_four_bits):
+    tokenizer = AutoTokenizer.from_pretrained(in_four_bits / "model")
+    folder = in_four_bits / "run" / "model"
+    config = AutoConfig.from_pretrained(folder)
+    base = AutoModelForSequenceClassification.from_pretrained(
+        in_four_bits / "model",
+        num_labels=1,
+        quantization_config=BitsAndBytesConfig.from_dict(config.quantization_config),
+    )
+
+    loaded = PeftModel.from_pretrained(base, folder).eval()
+    for module in loaded.modules():
+        # Otherwise bitsandbytes rounds to bfloat16 on some processors.
+        module.support_avx512bf16_for_cpu = False
+
+    ids = torch.tensor([token_ids(PAIRS[0], "chosen", tokenizer)])
+    expected, *_ = reward_of(str(folder), PAIRS[:1], tokenizer, "none")
+    with torch.no_grad():
+        score = loaded(input_ids=ids).logits.item()
+    assert score == pytest.approx(expected, abs=1e-5)
 
 
 def test_an_adapter_without_a_head_is_no_reward_model(adapted, tmp_path):

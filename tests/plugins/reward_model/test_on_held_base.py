@@ -1,5 +1,6 @@
 """A reward model that is an adapter of the base that the policy's adapter stands on."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -69,6 +70,25 @@ def test_scores_are_those_of_a_base_of_its_own(policy, folder, adapter):
     expected = Scorer(options_of(folder)).scores(sequences())
     assert found == pytest.approx(expected, abs=1e-5)
     assert len({round(score, 3) for score in expected}) == len(expected)
+    del backend
+
+
+def test_the_score_is_read_at_the_same_token_as_with_a_base_of_its_own(policy, base, tmp_path):
+    """The padding token ends the sequences too, so the rules name different tokens."""
+    path = base / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token_id": 2}))
+    folder = write_adapter(base, tmp_path / "adapter", seed=1)
+    backend = policy()
+
+    found = {
+        rule: ScorerOnHeldBase(shared(folder, score_at=rule)).scores(sequences())
+        for rule in ("last", "last_not_pad")
+    }
+
+    assert found["last"] != pytest.approx(found["last_not_pad"], abs=1e-3)
+    for rule, scores in found.items():
+        expected = Scorer(options_of(folder, score_at=rule)).scores(sequences())
+        assert scores == pytest.approx(expected, abs=1e-5)
     del backend
 
 

@@ -1,16 +1,21 @@
-"""Reward models that are a PEFT folder: an adapter and a head, merged into the base that the folder names."""
+"""Reward models that are a PEFT folder: an adapter and a head, merged into the base that the folder names.
+
+Where the adapter was trained beside a base in 4 bits, as the folder's config.json says, it stands beside such a base.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, BitsAndBytesConfig, PreTrainedModel
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, MissingDependency
+from rlhf_torch.adapters.beside import put_beside
 from rlhf_torch.adapters.folder import AdapterFolder, is_adapter, read_adapter
-from rlhf_torch.adapters.merging import cast_back, merge_adapter, refuse_quantized
+from rlhf_torch.adapters.merging import cast_back, is_quantized, merge_adapter, refuse_quantized
 
 from .config import ModelFiles
 
@@ -51,6 +56,68 @@ def config_of(options: ModelFiles, model: AdaptedModel) -> Any:
     return AutoConfig.from_pretrained(
         options.path if own else model.base, trust_remote_code=options.trust_remote_code
     )
+
+
+def quantization_of(options: ModelFiles, model: AdaptedModel, config: Any) -> dict[str, Any] | None:
+    """Take from a configuration how the base was quantized in training, and return it; None: it was not.
+
+    The configuration then has what the files of the base say, which may be quantized already.
+    """
+    taken = config.__dict__.pop("quantization_config", None)
+    if taken is None:
+        return None
+    files = AutoConfig.from_pretrained(model.base, trust_remote_code=options.trust_remote_code)
+    if is_quantized(files):
+        config.quantization_config = files.quantization_config
+    return dict(taken)
+
+
+def beside(
+    model: AdaptedModel,
+    load: Callable[..., PreTrainedModel],
+    dtype: torch.dtype,
+    quantization: Mapping[str, Any],
+    head: str,
+) -> PreTrainedModel:
+    """Return the classifier whose base is in 4 bits, with the adapter and the head beside it.
+
+    Args:
+        load: loads the base as a classifier, from a path, in a dtype, with further arguments of ``from_pretrained``.
+        quantization: result of ``quantization_of``.
+        head: name of the head, which is not quantized.
+
+    Raises:
+        ConfigError: the adapter does not fit the base.
+        MissingDependency: PEFT or bitsandbytes is not installed.
+    """
+    if find_spec("bitsandbytes") is None:
+        raise MissingDependency(
+            f"reward model {model.folder.path}: it was trained beside a base in 4 bits, which needs bitsandbytes.\n"
+            "  pip install 'rlhf-plugin-reward-model[qlora]'"
+        )
+    how = BitsAndBytesConfig.from_dict(
+        {
+            **quantization,
+            "bnb_4bit_compute_dtype": dtype,
+            "llm_int8_skip_modules": [*(quantization.get("llm_int8_skip_modules") or ()), head],
+        }
+    )
+    base = load(model.base, dtype, quantization_config=how)
+    return classifier_beside(base.eval(), model, head)
+
+
+def classifier_beside(base: PreTrainedModel, model: AdaptedModel, head: str) -> PreTrainedModel:
+    """Return a classifier with the adapter in its layers, and the adapter's head as its own: a plain linear layer,
+    which can score any token.
+
+    Raises:
+        ConfigError: the adapter does not fit the base.
+        MissingDependency: PEFT is not installed.
+    """
+    classifier = put_beside(base, model.base, model.folder)
+    wrapper: Any = getattr(classifier, head)
+    setattr(classifier, head, wrapper.modules_to_save[wrapper.active_adapter])
+    return classifier
 
 
 def merged(

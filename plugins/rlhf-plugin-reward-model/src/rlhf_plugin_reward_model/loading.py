@@ -24,7 +24,7 @@ from transformers.utils import logging as transformers_logging
 from rlhf_core import ConfigError, RLHFError
 from rlhf_torch.models.loading import reads_images
 
-from .adapted import adapted, config_of, merged
+from .adapted import AdaptedModel, adapted, beside, config_of, merged, quantization_of
 from .config import ModelOptions
 
 HEAD = "score"
@@ -65,12 +65,7 @@ def load_model(options: ModelOptions) -> LoadedModel:
             else config_of(options, adapter)
         )
         tokenizer = load_tokenizer(options)
-        dtype = dtype_of(options)
-        if adapter is None:
-            model = _load_weights(options, config, dtype)
-        else:
-            load = partial(_load_base, options, config)
-            model = merged(adapter, load, dtype)
+        model = _load(options, config, adapter)
     except RLHFError:
         raise
     except Exception as error:  # Transformers checks little of what the files hold
@@ -107,6 +102,17 @@ def load_tokenizer(options: ModelOptions) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def _load(options: ModelOptions, config: Any, adapter: AdaptedModel | None) -> PreTrainedModel:
+    dtype = dtype_of(options)
+    if adapter is None:
+        return _load_weights(options, config, dtype)
+    quantization = quantization_of(options, adapter, config)
+    load = partial(_load_base, options, config)
+    if quantization is None:
+        return merged(adapter, load, dtype)
+    return beside(adapter, load, dtype, quantization, HEAD)
+
+
 def _load_weights(options: ModelOptions, config: Any, dtype: torch.dtype) -> PreTrainedModel:
     head = options.head or getattr(config, "value_head_prefix", None) or HEAD
     model, info = _classifier(options, options.path, config, dtype, head)
@@ -115,10 +121,14 @@ def _load_weights(options: ModelOptions, config: Any, dtype: torch.dtype) -> Pre
 
 
 def _load_base(
-    options: ModelOptions, config: Any, path: str, dtype: torch.dtype
+    options: ModelOptions, config: Any, path: str, dtype: torch.dtype, **arguments: Any
 ) -> PreTrainedModel:
-    """Return the base of an adapter as a classifier, whose head the adapter brings."""
-    model, info = _classifier(options, path, config, dtype, HEAD)
+    """Return the base of an adapter as a classifier, whose head the adapter brings.
+
+    Args:
+        arguments: further ones of ``from_pretrained``.
+    """
+    model, info = _classifier(options, path, config, dtype, HEAD, **arguments)
     brought = f"{HEAD}.weight"
     info["missing_keys"] = {key for key in info["missing_keys"] if key != brought}
     _check_loaded(path, HEAD, info)
@@ -126,7 +136,12 @@ def _load_base(
 
 
 def _classifier(
-    options: ModelOptions, path: str, config: Any, dtype: torch.dtype, head: str
+    options: ModelOptions,
+    path: str,
+    config: Any,
+    dtype: torch.dtype,
+    head: str,
+    **arguments: Any,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return the classifier of a path, and what Transformers says about its weights."""
     # One label makes one score. A language model's config.json has no labels, for which Transformers would assume two.
@@ -146,6 +161,7 @@ def _classifier(
             trust_remote_code=options.trust_remote_code,
             output_loading_info=True,
             use_safetensors=True,  # the other format is a pickle, which can run code
+            **arguments,
         )
     finally:
         transformers_logging.set_verbosity(level)

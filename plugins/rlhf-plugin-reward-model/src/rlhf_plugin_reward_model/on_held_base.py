@@ -16,11 +16,11 @@ from transformers import (
 )
 
 from rlhf_core import ConfigError, RewardError
-from rlhf_torch.adapters.beside import LOW_RANK, put_beside
+from rlhf_torch.adapters.beside import LOW_RANK
 from rlhf_torch.models.score_head import zero_head
 from rlhf_torch.models.shared_base import held_base
 
-from .adapted import AdaptedModel, adapted, config_of
+from .adapted import AdaptedModel, adapted, classifier_beside, config_of
 from .config import RewardModelConfig
 from .loading import HEAD, LoadedModel, described, load_tokenizer
 from .scoring import Scorer, TokenIds
@@ -80,7 +80,7 @@ def on_held_base(
         )
     config = config_of(options, adapter)
     config.num_labels = 1
-    model = put_beside(_classifier_around(base.view(), config), adapter.base, adapter.folder)
+    model = classifier_beside(_classifier_around(base.view(), config), adapter, HEAD)
     return described(options, model.eval(), tokenizer, config)
 
 

@@ -78,13 +78,18 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
     return merged
 
 
+def is_quantized(config: Any) -> bool:
+    """Return whether a model of this configuration holds its linear layers in fewer bits."""
+    return getattr(config, "quantization_config", None) is not None
+
+
 def refuse_quantized(base: str, config: Any) -> None:
     """Refuse a base whose weights are quantized: no sum with an adapter can be written in their format.
 
     Raises:
         ConfigError: the config has a ``quantization_config``.
     """
-    if getattr(config, "quantization_config", None) is not None:
+    if is_quantized(config):
         raise ConfigError(
             f"base {base}: its weights are quantized (quantization_config in config.json), and a merge would have to "
             "round them anew. Give the base that is not quantized."

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 
+from ..adapters.merging import is_quantized
 from ..adapters.score_head import add_score_head
 from .quiet import no_progress_bars
 from .role_model import VALUE_HEAD_FILE, RoleModel
 from .score_head import (
     SCORE_HEAD,
     export_classifier,
+    export_config,
     export_with_head,
     has_classifier,
     padding_tokenizer,
@@ -37,8 +39,9 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside the
     model; a critic that is loaded from the folder starts from it. A model with a score head is written as a sequence
     classifier of one label, with its adapter merged, and the adapter's own files in ``adapter/``, as PEFT has those of
-    a sequence classifier: its head, config.json and tokenizer are there too. An image-text model without a classifier
-    is written as itself, with the head as one tensor more.
+    a sequence classifier: its head, config.json and tokenizer are there too. Beside a quantized base, which takes no
+    adapter in, those files are all that is written. An image-text model without a classifier is written as itself, with
+    the head as one tensor more.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if model.head_name == SCORE_HEAD:
@@ -74,22 +77,20 @@ def export_scorer(
     folder.mkdir(parents=True, exist_ok=True)
     plain, head = model.lm.model, model.value_head
     assert head is not None
+    places = [folder]
+    if model.adapter is not None:
+        own = folder if is_quantized(plain.config) else folder / ADAPTER
+        model.adapter.save(plain, str(own))
+        add_score_head(own, SCORE_HEAD, head.weight)
+        places = list(dict.fromkeys((folder, own)))
+    pad = _write_tokenizer(plain, source, places, trust_remote_code=trust_remote_code)
     if model.adapter is None:
         weights = plain.state_dict() if weights is None else weights
+    elif is_quantized(plain.config):
+        export_config(plain, folder, pad)
+        return
     else:
         weights = dict(model.adapter.merged_weights(plain))
-        model.adapter.save(plain, str(folder / ADAPTER))
-        add_score_head(folder / ADAPTER, SCORE_HEAD, head.weight)
-    pad = None
-    if _lacks_tokenizer(source):
-        log.warning("%s has no tokenizer to copy into %s", source, folder)
-    else:
-        tokenizer = padding_tokenizer(
-            source, plain.config.name_or_path, trust_remote_code=trust_remote_code
-        )
-        for place in (folder, *((folder / ADAPTER,) if model.adapter is not None else ())):
-            tokenizer.save_pretrained(place)
-        pad = tokenizer.pad_token_id
     seeing = model.lm if isinstance(model.lm, VisionLM) else None
     write = export_classifier if seeing is None or has_classifier(plain) else export_with_head
     write(plain, weights, head, folder, pad)
@@ -97,6 +98,22 @@ def export_scorer(
         seeing.reader.family.save(folder)
     if model.adapter is not None:
         shutil.copyfile(folder / "config.json", folder / ADAPTER / "config.json")
+
+
+def _write_tokenizer(
+    model: PreTrainedModel, source: str, folders: Sequence[Path], *, trust_remote_code: bool
+) -> int | None:
+    """Write the tokenizer of a reward model, and return its padding token; None where there is none to copy."""
+    if _lacks_tokenizer(source):
+        log.warning("%s has no tokenizer to copy into %s", source, folders[0])
+        return None
+    tokenizer = padding_tokenizer(
+        source, model.config.name_or_path, trust_remote_code=trust_remote_code
+    )
+    for folder in folders:
+        tokenizer.save_pretrained(folder)
+    pad: int = tokenizer.pad_token_id
+    return pad
 
 
 def copy_tokenizer(source: str, folder: Path, *, trust_remote_code: bool) -> None:

@@ -21,6 +21,7 @@ from rlhf_core.plugins import Plugins
 from rlhf_core.weights import WeightSum, digest_of_sums, weight_sums
 
 from ..adapters.folder import is_adapter
+from ..adapters.merging import is_quantized
 from ..vision.pictures import PictureReader, open_reader
 from .adapted import read_adapted
 from .device import choose_compute_dtype, choose_device
@@ -201,7 +202,7 @@ def build_role_model(
             reader=reader,
         )
     if spec.head == "score":
-        _require_mergeable(spec, adapter)
+        _require_exportable(spec, lm.model)
     lm.compute_dtype = choose_compute_dtype(
         options.compute_dtype, lm.dtype, sum(p.numel() for p in lm.parameters()), device
     )
@@ -270,11 +271,11 @@ def _adapted(
     return wrapped
 
 
-def _require_mergeable(spec: RoleSpec, adapter: ModelAdapter | None) -> None:
-    if adapter is not None and adapter.load_options():
+def _require_exportable(spec: RoleSpec, model: PreTrainedModel) -> None:
+    if spec.vision is not None and is_quantized(model.config):
         raise ConfigError(
-            f"the {spec.role} is exported as one model, and an adapter cannot be merged into a quantized base. Choose "
-            "--actor.adapter lora, or none."
+            f"the {spec.role} reads images and is exported as one model, and an adapter cannot be merged into a "
+            "quantized base. Choose --actor.adapter lora, or none."
         )
 
 

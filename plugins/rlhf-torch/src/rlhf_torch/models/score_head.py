@@ -97,14 +97,7 @@ def classifier_of(model: PreTrainedModel, names: Collection[str]) -> PreTrainedM
         PluginError: the family has none, or one with other weights.
     """
     family = type(model).__name__
-    kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(model.config), None)
-    if kind is None:
-        raise PluginError(
-            f"{family}: Transformers has no sequence classifier of this family, so its reward model could not be "
-            "exported. Choose another model."
-        )
-    config = deepcopy(model.config)
-    config.num_labels = 1
+    kind, config = _classifier_of_one_label(model)
     with torch.device("meta"):
         classifier: PreTrainedModel = kind._from_config(config, attn_implementation="eager")
     head = getattr(classifier, SCORE_HEAD, None)
@@ -117,6 +110,32 @@ def classifier_of(model: PreTrainedModel, names: Collection[str]) -> PreTrainedM
             f"bias; {first!r} is different. Choose another model."
         )
     return classifier
+
+
+def _classifier_of_one_label(model: PreTrainedModel) -> tuple[Any, PretrainedConfig]:
+    """Return the class of the family's sequence classifier, and its configuration.
+
+    Raises:
+        PluginError: the family has none.
+    """
+    kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(model.config), None)
+    if kind is None:
+        raise PluginError(
+            f"{type(model).__name__}: Transformers has no sequence classifier of this family, so its reward model "
+            "could not be exported. Choose another model."
+        )
+    config = deepcopy(model.config)
+    config.num_labels = 1
+    return kind, config
+
+
+def export_config(model: PreTrainedModel, folder: Path, pad: int | None) -> None:
+    """Write the ``config.json`` of the family's classifier alone, for an adapter's folder; arguments are those of
+    ``export_classifier``. Of a quantized base it says how that was quantized."""
+    kind, config = _classifier_of_one_label(model)
+    config.architectures = [kind.__name__]
+    _note_reading(config, pad)
+    config.save_pretrained(folder)
 
 
 def export_classifier(
@@ -166,12 +185,17 @@ def _save(
     """Write a folder of weights and a head, with the configuration of a model without weights."""
     # A backend may keep the head in the dtype of the model, and inside of a larger tensor.
     state[f"{SCORE_HEAD}.weight"] = head.weight.detach().float().clone()
-    if pad is not None:
-        shell.config.get_text_config().pad_token_id = pad
-    # The name by which OpenRLHF, and this project, know that the last token is read, also where it pads.
-    shell.config.value_head_prefix = SCORE_HEAD
+    _note_reading(shell.config, pad)
     with no_progress_bars():
         shell.save_pretrained(folder, state_dict=state)
+
+
+def _note_reading(config: PretrainedConfig, pad: int | None) -> None:
+    """Note in a configuration where the score is read."""
+    if pad is not None:
+        config.get_text_config().pad_token_id = pad
+    # The name by which OpenRLHF, and this project, know that the last token is read, also where it pads.
+    config.value_head_prefix = SCORE_HEAD
 
 
 def padding_tokenizer(source: str, model: str, *, trust_remote_code: bool) -> Any:
