@@ -12,7 +12,7 @@ from tests.images import saved
 from tests.plugins.vlm.vlm_material import turned
 
 from rlhf_core import ConfigError, RewardError
-from rlhf_core.contracts import RankingObjective, RewardRequest, Turn
+from rlhf_core.contracts import ComponentRef, RankingObjective, RewardRequest, Turn
 from rlhf_core.media import Expanded, MediaStore, SampleImage, decode, references_in
 from rlhf_core.plugins import load
 from rlhf_core.processes import marked_json
@@ -206,3 +206,10 @@ def test_a_model_without_a_head_and_one_that_is_not_asked_to_see_are_refused(
             reward(reward_folder)
         with pytest.raises(ConfigError, match="rlhf serve-rm serves models that read text alone"):
             Scorer(ServeConfig(path=str(reward_folder)))
+
+
+def test_one_beside_a_base_in_four_bits_is_refused_before_it_is_trained(stage):
+    qlora = ComponentRef(kind="rlhf_model_adapters", name="lora:qlora", options={"rank": 4})
+
+    with pytest.raises(ConfigError, match=r"reads images and is exported as one model.*Choose"):
+        stage.backend(**OBJECTIVE, adapter=qlora)
