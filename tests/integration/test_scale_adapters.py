@@ -7,6 +7,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from rlhf_core.testing.tiny import write_tiny_model
+
 pytest.importorskip("ray")
 pytest.importorskip("vllm")
 pytest.importorskip("deepspeed")
@@ -84,6 +86,24 @@ def test_sampler_and_trainer_agree_about_the_adapter(train, workspace, serve, st
     assert any(
         "lora_B" in name and bool(weight.any()) for name, weight in exported.named_parameters()
     )
+
+
+@pytest.mark.matrix
+def test_sampler_and_trainer_agree_about_an_adapter_beside_a_base_in_four_bits(train, workspace):
+    """DeepSpeed packs the base in each rank, and vLLM in its own process; the run compares what both unpack."""
+    write_tiny_model(workspace / "model", hidden_size=64, num_layers=2, num_heads=2)
+    placed = [word.replace("lora", "qlora") for word in PLACED]
+
+    found = train("run", *placed, "--backend.deepspeed.zero_stage", "0")
+
+    lines = [line for line in found if "metrics" in line]
+
+    assert len(lines) == 2
+    for line in lines:
+        assert line["metrics"]["mismatch/logprob_diff_mean"] < 1e-4
+        assert line["metrics"]["policy/grad_norm"] > 0
+    assert abs(lines[1]["metrics"]["kl/ref"]) > 1e-5
+    assert (workspace / "run/model/adapter_model.safetensors").exists()
 
 
 # Modules that vLLM imports warn, in one process in that of the tests.

@@ -39,7 +39,7 @@ def set_run(source: SourceOptions, out: Outcome, processes: int, *, sequences_pe
         out.set("runtime.name", "ray")
         out.set("runtime.ray.ranks.policy", processes)
     set_computing(source, out, backend)
-    set_adapter(source, out, is_sampled_from=False, backend=backend)
+    set_adapter(source, out, backend=backend)
     _set_sizes(source, out, processes, sequences_per_row)
     set_duration(source, out, updates=1)
     set_saves(source, out, updates=1)

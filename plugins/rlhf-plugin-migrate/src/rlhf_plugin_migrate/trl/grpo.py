@@ -36,7 +36,7 @@ def migrate(source: SourceOptions, processes: int, adapter: str) -> Outcome:
         out.warnings.append("one process is assumed; --processes says how many accelerate starts")
     backend = grpo_sizes.set_components(source, out, processes)
     set_computing(source, out, backend)
-    set_adapter(source, out, is_sampled_from=source.flag("use_vllm"), backend=backend)
+    set_adapter(source, out, backend=backend)
     grpo_sizes.set_batches(source, out, processes)
     grpo_sizes.set_records(source, out, processes)
     set_data(source, out)

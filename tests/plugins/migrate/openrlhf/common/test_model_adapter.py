@@ -51,19 +51,30 @@ def test_four_bits_where_nothing_samples(learned):
 
     assert settings["actor.adapter"] == "qlora"
     assert settings["actor.qlora.rank"] == 8
-    assert rows["--load_in_4bit"].status is Status.DIFFERS
+    assert settings["backend.deepspeed.zero_stage"] == 0
+    assert rows["--load_in_4bit"].status is Status.MAPPED
 
 
-def test_vllm_does_not_sample_from_four_bits(outcome):
+def test_four_bits_beside_vllm_which_unpacks_the_same(outcome):
     settings, rows = outcome("--ds.lora.rank 8 --ds.load_in_4bit")
 
-    assert settings["actor.adapter"] == "lora"
-    assert rows["--ds.load_in_4bit"].status is Status.MISSING
-    assert "qlora needs an engine" in rows["--ds.load_in_4bit"].text
+    assert settings["actor.adapter"] == settings["critic.adapter"] == "qlora"
+    assert settings["backend.deepspeed.zero_stage"] == 0
+    assert rows["--ds.load_in_4bit"].status is Status.MAPPED
 
 
-def test_rlhf_train_accepts_an_adapter_beside_vllm(run, workspace):
+def test_a_stage_that_casts_packed_integers_is_named(outcome):
+    settings, rows = outcome("--ds.lora.rank 8 --ds.load_in_4bit --ds.zero_stage 3")
+
+    assert settings["backend.deepspeed.zero_stage"] == 0
+    assert rows["--ds.zero_stage 3"].status is Status.DIFFERS
+    assert "at stage 0, and not at 3" in rows["--ds.zero_stage 3"].text
+
+
+@pytest.mark.parametrize("name", ["lora", "qlora"])
+def test_rlhf_train_accepts_an_adapter_beside_vllm(run, workspace, name):
     words = "--actor.model_name_or_path m --data.prompt_dataset d.jsonl --vllm.num_engines 1 --ds.lora.rank 8"
+    words += " --ds.load_in_4bit" * (name == "qlora")
     reward = "--reward.remote_url http://127.0.0.1:5000/get_reward"
 
     migrated = run(
@@ -71,5 +82,6 @@ def test_rlhf_train_accepts_an_adapter_beside_vllm(run, workspace):
     )
 
     assert migrated.code == 0, migrated.report
-    assert migrated.config["actor"]["lora"] == {"rank": 8, "alpha": 16}
-    assert migrated.config["critic"]["lora"] == {"rank": 8, "alpha": 16}
+    for role in ("actor", "critic"):
+        assert migrated.config[role]["adapter"] == name
+        assert migrated.config[role][name] == {"rank": 8, "alpha": 16}

@@ -50,7 +50,7 @@ def test_all_linear_layers_are_our_default(value):
         ("load_in_4bit: false\nuse_dora: true", "dora", Status.NOTHING),
         ("load_in_4bit: true", "qlora", Status.MAPPED),
         ("load_in_4bit: true\nuse_dora: true", "qlora", Status.MAPPED),
-        ("load_in_4bit: true\nuse_vllm: true", "lora", Status.MISSING),
+        ("load_in_4bit: true\nuse_vllm: true", "qlora", Status.MAPPED),
     ],
 )
 def test_kinds(text, name, four_bits):
@@ -79,3 +79,11 @@ def test_the_reference_of_an_adapted_policy_has_no_processes():
 
     assert "runtime.ray.ranks.reference" not in settings
     assert settings["runtime.ray.colocate"] == []
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_deepspeed_trains_beside_four_bits_at_stage_0(processes):
+    settings, _ = migrated(sft, "use_peft: true\nload_in_4bit: true", processes=processes)
+
+    assert settings["backend.name"] == ("torch" if processes == 1 else "deepspeed")
+    assert settings.get("backend.deepspeed.zero_stage") == (None if processes == 1 else 0)

@@ -77,7 +77,7 @@ def adapted(*roles: str) -> tuple[Line, ...]:
 
     rank, alpha, dropout, target = map(of, OPTIONS)
     return (
-        ("ds.load_in_4bit", SWITCH, False, Rule(*choices), "load_in_4bit"),
+        ("ds.load_in_4bit", SWITCH, False, Rule(*choices, "backend.deepspeed.zero_stage"), "load_in_4bit"),
         ("ds.lora.rank", WHOLE, 0, Rule(*choices, *rank), "lora_rank"),
         ("ds.lora.alpha", WHOLE, 16, Rule(*alpha), "lora_alpha"),
         ("ds.lora.target_modules", TEXTS, None, Rule(*target), "target_modules"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...table.outcome import Outcome
 from ...table.source import SourceOptions
 
-_RANK, _FOUR_BITS = "ds.lora.rank", "ds.load_in_4bit"
+_RANK, _FOUR_BITS, _STAGE = "ds.lora.rank", "ds.load_in_4bit", "ds.zero_stage"
 _DETAILS = ("alpha", "dropout", "target_modules")
 _ALL_LINEAR = "all-linear"
 OPTIONS = ("rank", "alpha", "dropout", "target")
@@ -19,14 +19,11 @@ def has_adapter(source: SourceOptions) -> bool:
     return source.whole(_RANK) > 0
 
 
-def set_adapter(
-    source: SourceOptions, out: Outcome, roles: Sequence[str], *, is_sampled_from: bool
-) -> None:
+def set_adapter(source: SourceOptions, out: Outcome, roles: Sequence[str]) -> None:
     """Set the adapter of each role.
 
     Args:
         roles: sections of the trained roles, such as ``actor``.
-        is_sampled_from: True if vLLM samples from the model, which no weights in 4 bits can serve.
     """
     if not has_adapter(source):
         out.nothing(_RANK, "0: all weights are trained, as here")
@@ -38,21 +35,23 @@ def set_adapter(
                 f"weights in 4 bits cannot be trained without an adapter: set --{_RANK} too",
             )
         return
-    name = "lora"
-    if source.flag(_FOUR_BITS) and is_sampled_from:
-        out.missing(
-            _FOUR_BITS,
-            "the engine vllm gets its base from the model's files and would not sample from weights in 4 bits, so the "
-            "base keeps its type; qlora needs an engine that shares the trainer's model (--engine embedded)",
-        )
-    elif source.flag(_FOUR_BITS):
-        name = "qlora"
-        out.differs(
-            _FOUR_BITS,
-            "4 bits were tried with the backend torch only (--runtime local --backend torch), not with deepspeed",
-        )
+    name = "qlora" if source.flag(_FOUR_BITS) else "lora"
+    if name == "qlora":
+        _set_stage(source, out)
     for role in roles:
         _set_options(source, out, role, name)
+
+
+def _set_stage(source: SourceOptions, out: Outcome) -> None:
+    """Set the only stage at which DeepSpeed leaves packed integers as they are."""
+    stage = source.whole(_STAGE)
+    out.set("backend.deepspeed.zero_stage", 0, _FOUR_BITS, _STAGE)
+    if stage:
+        out.differs(
+            _STAGE,
+            f"a base in 4 bits is trained at stage 0, and not at {stage}, where DeepSpeed would cast its packed "
+            "integers to floats; what is trained beside it is small",
+        )
 
 
 def _set_options(source: SourceOptions, out: Outcome, role: str, name: str) -> None:

@@ -53,7 +53,7 @@ def set_critic(source: SourceOptions, out: Outcome) -> None:
 def set_adapters(source: SourceOptions, out: Outcome) -> None:
     """Set the adapters of the policy and, if there is one, of the critic, to which OpenRLHF gives the same."""
     roles = ("actor", "critic") if has_critic(source) else ("actor",)
-    set_adapter(source, out, roles, is_sampled_from=True)
+    set_adapter(source, out, roles)
 
 
 def set_average(source: SourceOptions, out: Outcome) -> None:

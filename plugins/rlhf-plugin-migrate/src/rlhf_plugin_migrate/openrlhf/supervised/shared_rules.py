@@ -40,7 +40,7 @@ def set_run(
     _set_lengths(source, out, sequences_per_row)
     set_optimizer(source, out, "actor", "")
     set_schedule(source, out, "actor", "")
-    set_adapter(source, out, ("actor",), is_sampled_from=False)
+    set_adapter(source, out, ("actor",))
     _set_evaluation(source, out)
     set_files(source, out)
     set_logs(source, out)

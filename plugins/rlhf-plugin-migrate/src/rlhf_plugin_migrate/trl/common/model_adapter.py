@@ -15,13 +15,10 @@ _DETAILS = (
 _FOUR_BITS, _NESTED = "load_in_4bit", "use_bnb_nested_quant"
 
 
-def set_adapter(
-    source: SourceOptions, out: Outcome, *, is_sampled_from: bool, backend: str
-) -> None:
+def set_adapter(source: SourceOptions, out: Outcome, *, backend: str) -> None:
     """Set the adapter.
 
     Args:
-        is_sampled_from: True if vLLM samples from the model, which no weights in 4 bits can serve.
         backend: name of the training backend.
     """
     if not source.flag("use_peft"):
@@ -36,7 +33,7 @@ def set_adapter(
         else:
             out.nothing(_FOUR_BITS, "nothing is quantized")
         return
-    name = _name(source, out, is_sampled_from, backend)
+    name = _name(source, out)
     section = f"actor.{name}"
     keys = ("use_peft", {"qlora": _FOUR_BITS, "dora": "use_dora"}.get(name, "use_peft"))
     out.set("actor.adapter", name, *dict.fromkeys(keys))
@@ -46,32 +43,24 @@ def set_adapter(
     out.set(f"{section}.use_rslora", source.flag("use_rslora"), "use_rslora")
     _set_modules(source, out, section)
     if name == "qlora":
+        if backend == "deepspeed":
+            # At other stages DeepSpeed would cast the base's packed integers to floats.
+            out.set("backend.deepspeed.zero_stage", 0, _FOUR_BITS)
         out.set(f"{section}.double_quantization", source.flag(_NESTED), _NESTED)
     else:
         out.nothing(_NESTED, "nothing is quantized")
 
 
-def _name(source: SourceOptions, out: Outcome, is_sampled_from: bool, backend: str) -> str:
+def _name(source: SourceOptions, out: Outcome) -> str:
     """Return the adapter, and note what of the keys it leaves out."""
     four_bits, dora = source.flag(_FOUR_BITS), source.flag("use_dora")
-    if four_bits and is_sampled_from:
-        out.missing(
-            _FOUR_BITS,
-            "the engine vllm would not sample from weights in 4 bits, so the base keeps its type; qlora needs an "
-            "engine that shares the trainer's model (--engine embedded)",
-        )
-    elif four_bits:
+    if four_bits:
         if dora:
             out.missing("use_dora", "weights in 4 bits have the adapter qlora, which is LoRA")
         else:
             out.nothing("use_dora", "off")
-        if backend != "torch":
-            out.differs(
-                _FOUR_BITS, f"4 bits were tried with the backend torch only, not with {backend}"
-            )
         return "qlora"
-    else:
-        out.nothing(_FOUR_BITS, "nothing is quantized")
+    out.nothing(_FOUR_BITS, "nothing is quantized")
     if dora:
         return "dora"
     out.nothing("use_dora", "off")

@@ -84,7 +84,7 @@ _LINES: tuple[Line, ...] = (
     ("label_smoothing_factor", NUMBER, 0.0, Missing("the losses do not smooth labels", off=(0.0,))),
     ("use_peft", SWITCH, False, Rule("actor.adapter")),
     ("use_dora", SWITCH, False, Rule("actor.adapter")),
-    ("load_in_4bit", SWITCH, False, Rule("actor.adapter")),
+    ("load_in_4bit", SWITCH, False, Rule("actor.adapter", "backend.deepspeed.zero_stage")),
     ("load_in_8bit", SWITCH, False, Missing("weights are quantized to 4 bits or not at all (qlora)")),
     ("lora_r", WHOLE, 16, _of_adapters("rank")),
     ("lora_alpha", WHOLE, 32, _of_adapters("alpha")),
