@@ -135,11 +135,11 @@ def metrics_without_times(run: Path) -> list[dict]:
 
 
 def weights_digest(run: Path) -> dict[str, str]:
-    """Digest of the exported model, and of its average where there is one."""
+    """Digest of each file of weights of the exported model, and of its average where there is one."""
     return {
-        name: hashlib.sha256((run / name / "model.safetensors").read_bytes()).hexdigest()
+        str(file.relative_to(run)): hashlib.sha256(file.read_bytes()).hexdigest()
         for name in ("model", "model_ema")
-        if (run / name).exists()
+        for file in sorted((run / name).glob("*.safetensors"))
     }
 
 
@@ -149,6 +149,7 @@ def check_that_killed_runs_resume(
     """Compare ``rlhf WORDS``, killed in a phase of each of these steps and resumed, with the same run left alone: equal
     metrics and weights, to the bit. The runs are ``PHASE`` with the step behind it, and ``whole``."""
     assert run_in_a_fork(folder, "whole", [*words, "--output", "whole"]) == 0
+    assert weights_digest(folder / "whole")
     for step in steps:
         name = f"{phase}{step}"
         killed = run_in_a_fork(folder, name, [*words, "--output", name], fault=f"{phase}:{step}")
