@@ -173,14 +173,17 @@ class Session:
             self._read_for(0.2)
 
     def end(self):
-        """Type Ctrl-D at the prompt, and return the exit code. A key that comes before the prompt would be lost."""
+        """Type Ctrl-D at the prompt until the program ends, and return the exit code. A key that comes before the
+        prompt, or at which an earlier signal is noticed, is lost."""
         self.expect("> ")
-        self.type("\x04")
-        give_up = time.monotonic() + HANG_S
+        give_up, again = time.monotonic() + HANG_S, 0.0
         while not (ended := os.waitpid(self._child, os.WNOHANG))[0]:
             if time.monotonic() > give_up:
                 os.kill(self._child, signal.SIGKILL)
             with suppress(OSError):  # The terminal of a process that has ended.
+                if time.monotonic() > again:
+                    self.type("\x04")
+                    again = time.monotonic() + 2.0
                 self._read_for(0.05)
         os.close(self._terminal)
         return os.waitstatus_to_exitcode(ended[1])
