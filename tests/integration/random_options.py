@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -13,14 +12,13 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from rlhf_cli.main import main
-from rlhf_core import plugins as plugin_loader
-from rlhf_core.component import Registered
 from rlhf_core.config.run import RunConfig
 from rlhf_core.config.sections import fields_of
 from rlhf_core.config.selection import Selector
 from rlhf_core.config.train import SLOTS
 
-PLUGINS = Path(__file__).parents[2] / "plugins"
+from .first_party import installed
+
 DRAWN_COMPONENTS = (
     "algo.advantage.estimator",
     "algo.loss.policy",
@@ -34,9 +32,9 @@ DRAWN_COMPONENTS = (
     "reward.shapers",
     "rollout.filters",
 )
-DRAWN_SECTIONS = ("actor.", "algo.", "critic.", "ref.", "rollout.", "train.")
+DRAWN_SECTIONS = ("actor.", "algo.", "critic.", "rollout.", "train.")
 NOT_DRAWN = (
-    *("train.steps", "train.epochs", "algo.teacher.", "critic.path", "ref."),
+    *("train.steps", "train.epochs", "algo.teacher.", "critic.path"),
     # Sizes that the tests choose.
     *("rollout.batch_size", "rollout.n_samples_per_prompt", "rollout.max_new_tokens"),
     *("rollout.max_length", "train.max_tokens_per_micro_batch"),
@@ -101,17 +99,11 @@ def accepted(words: Sequence[str], groups: Sequence[Options]) -> list[str]:
 
 def _component(slot: Selector, draw: random.Random) -> Iterator[Options]:
     """Yield a component, and each option of it that was drawn."""
-    entries = [entry for entry in plugin_loader.load("").registries[slot.hook] if _is_ours(entry)]
-    entry = draw.choice(entries)
+    entry = draw.choice(installed(slot.hook))
     yield {slot.path: entry.name}
     for name, info in fields_of(entry.component.config):
         if draw.random() < 0.4 and (value := _value(info, draw, name)) is not None:
             yield {f"{slot.section}.{entry.name}.{name}": value}
-
-
-def _is_ours(entry: Registered[Any]) -> bool:
-    metadata = entry.distribution and entry.distribution.metadata
-    return bool(metadata) and (PLUGINS / metadata["Name"]).is_dir()
 
 
 def _value(info: FieldInfo, draw: random.Random, name: str = "") -> str | None:

@@ -1,31 +1,20 @@
 """Every estimator, policy loss and IS correction of this repository with every rollout executor, end to end."""
 
 import math
-from pathlib import Path
 
 import pytest
 
-from rlhf_core import plugins as plugin_loader
 from rlhf_core.testing.conformance import has_required_options
+
+from .first_party import installed
 
 pytestmark = pytest.mark.slow
 
-PLUGINS = Path(__file__).parents[2] / "plugins"
 FLAGS_FOR_NEED = {
     "environment": ["--env", "echo_after_hint", "--rollout.max_length", "32"],
     "teacher_logprobs": ["--algo.teacher.path", "{teacher}"],
 }
 """What a run with a component of some need is given."""
-
-
-def installed(hook: str) -> list:
-    """The first-party components of a kind; what else is installed here is not our promise."""
-    return [
-        entry
-        for entry in plugin_loader.load("").registries[hook]
-        if entry.distribution is not None
-        and (PLUGINS / entry.distribution.metadata["Name"]).is_dir()
-    ]
 
 
 def names(hook: str) -> list[str]:

@@ -24,7 +24,7 @@ COMMON = (
 ROWS = ("--data", "mine.jsonl", "--reward", "vary.py:vary", "--reward.vary.isolate", "false")
 TURNS = (
     *("--executor", "multi_turn", "--env", "echo_after_hint", "--rollout.max_length", "40"),
-    *("--data", "mine.jsonl", "--reward", "vary.py:vary", "--reward.vary.isolate", "false"),
+    *ROWS,
 )
 PHASES = ("generate", "reward", "model_outputs", "train", "save")
 UNLIKE = ("mismatch/", "train/micro_batches")

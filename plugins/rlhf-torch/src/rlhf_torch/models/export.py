@@ -77,27 +77,27 @@ def export_scorer(
     folder.mkdir(parents=True, exist_ok=True)
     plain, head = model.lm.model, model.value_head
     assert head is not None
-    places = [folder]
+    own = None
     if model.adapter is not None:
         own = folder if is_quantized(plain.config) else folder / ADAPTER
         model.adapter.save(plain, str(own))
         add_score_head(own, SCORE_HEAD, head.weight)
-        places = list(dict.fromkeys((folder, own)))
+    places = [folder] if own in (None, folder) else [folder, own]
     pad = _write_tokenizer(plain, source, places, trust_remote_code=trust_remote_code)
-    if model.adapter is None:
-        weights = plain.state_dict() if weights is None else weights
-    elif is_quantized(plain.config):
+    if own == folder:
         export_config(plain, folder, pad)
         return
-    else:
+    if model.adapter is not None:
         weights = dict(model.adapter.merged_weights(plain))
+    elif weights is None:
+        weights = plain.state_dict()
     seeing = model.lm if isinstance(model.lm, VisionLM) else None
     write = export_classifier if seeing is None or has_classifier(plain) else export_with_head
     write(plain, weights, head, folder, pad)
     if seeing is not None:
         seeing.reader.family.save(folder)
-    if model.adapter is not None:
-        shutil.copyfile(folder / "config.json", folder / ADAPTER / "config.json")
+    if own is not None:
+        shutil.copyfile(folder / "config.json", own / "config.json")
 
 
 def _write_tokenizer(
