@@ -1,5 +1,6 @@
 """The loop around any kind of run, here one that adds its step to a number and has neither rollouts nor engine."""
 
+import gc
 import json
 import os
 import signal
@@ -206,3 +207,24 @@ def test_the_best_checkpoint_is_kept(add, tmp_path):
 
     kept = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
     assert kept == ["step-00000002", "step-00000004"]
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+@pytest.mark.parametrize("fails", [False, True])
+def test_objects_are_frozen_during_later_steps_and_free_after_the_run(add, monkeypatch, fails):
+    monkeypatch.setattr("rlhf_core.loop.memory.old_objects.SETTLED_S", 0.0)
+    frozen = []
+
+    def on_step(step):
+        frozen.append(gc.get_freeze_count() > 0)
+        if fails and step == 3:
+            raise ValueError("no more")
+
+    if fails:
+        with pytest.raises(ValueError, match="no more"):
+            add(on_step=on_step)
+    else:
+        add(on_step=on_step)
+
+    assert frozen == [True] * (3 if fails else 4)
+    assert gc.get_freeze_count() == 0

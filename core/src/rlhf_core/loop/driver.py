@@ -32,6 +32,7 @@ from .control import Control
 from .course import Course, FinishedStep, OwnRecord, RunKind
 from .interrupts import Interrupts
 from .loggers import Loggers
+from .memory.old_objects import OldObjects
 from .restore import restore_observers
 from .resume import ResumePoint, StateT, find_resume_point
 from .watching.observers import Observers, build_observers
@@ -133,6 +134,7 @@ class _Run(Generic[RunT, StateT]):
 
     async def _train(self, stack: AsyncExitStack) -> RunResult:
         stack.enter_context(self.interrupts)
+        old_objects = stack.enter_context(OldObjects())
         course = await self._begin(stack)
         self._write_header()
         info = RunInfo(
@@ -152,6 +154,7 @@ class _Run(Generic[RunT, StateT]):
                 await self.control.before_step(self.state)
                 if reason := self.control.stop_reason:
                     return await self._stop(course, reason)
+            old_objects.step_begins()
             self._record_step(await course.step())
             last = self._is_over(course)
             is_best = False

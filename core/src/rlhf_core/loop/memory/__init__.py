@@ -1,1 +1,1 @@
-"""Memory of accelerators that engine and roles share: whether both keep theirs, and the order if they do not."""
+"""Memory of a run: what engine and roles share on accelerators, and the objects that Python searches for garbage."""
