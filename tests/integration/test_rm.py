@@ -320,9 +320,20 @@ def in_four_bits(tmp_path_factory):
     return trained_adapter(tmp_path_factory.mktemp("in_four_bits"), "qlora", width=64)
 
 
-def trained_adapter(there, adapter, *, width):
+def trained_adapter(there, adapter, *, width, packed=False):
+    """A folder with a run of ``rlhf rm``.
+
+    Args:
+        packed: the base is in 4 bits in its files already.
+    """
     shape = {"hidden_size": width, "num_layers": 2, "num_heads": 2}
     write_tiny_model(there / "model", **shape, initializer_range=0.1)
+    if packed:
+        base = AutoModelForCausalLM.from_pretrained(
+            there / "model",
+            quantization_config=BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4"),
+        )
+        base.save_pretrained(there / "model")
     write("pairs.jsonl", PAIRS, there)
     words = ("--actor.adapter", adapter, "--actor.adam.lr", "1e-2", "--steps", "3")
     with pytest.MonkeyPatch.context() as patched:
@@ -379,6 +390,18 @@ def test_beside_a_base_in_four_bits_the_model_is_the_adapters_folder_and_scores_
     del config["quantization_config"]
     (other / "config.json").write_text(json.dumps(config))
     assert np.abs(np.subtract(reward_of(str(other), PAIRS, tokenizer, "none"), scores)).max() > 1e-3
+
+
+def test_beside_a_base_in_four_bits_in_its_files_the_model_scores_as_it_was_trained(tmp_path):
+    there = trained_adapter(tmp_path, "qlora", width=64, packed=True)
+    *_, trained = records(there / "run", "eval")
+
+    scores = reward_of(
+        str(there / "run/model"), PAIRS, AutoTokenizer.from_pretrained(there / "model"), "none"
+    )
+
+    assert np.mean(scores) == pytest.approx(trained["eval/score_mean"], abs=1e-5)
+    assert np.std(scores, ddof=1) == pytest.approx(trained["eval/score_std"], abs=1e-5)
 
 
 def test_peft_loads_the_folder_of_an_adapter_beside_a_base_in_four_bits(in_four_bits):

@@ -16,7 +16,7 @@ from rlhf_core import ConfigError, PluginError
 from ..packed import attention
 from ..vision.pictures import PictureReader
 from .modeling import DTYPES, CausalLM
-from .quiet import no_progress_bars
+from .quiet import quiet_loading
 from .verification import own_attention, verify
 from .vision_lm import VisionLM
 
@@ -101,7 +101,7 @@ def load_model(
         **(load_options or {}),
     }
     try:
-        with no_progress_bars():
+        with quiet_loading():
             if reader is None:
                 model, info = AutoModelForCausalLM.from_pretrained(
                     path, attn_implementation=attention.NAME, **options

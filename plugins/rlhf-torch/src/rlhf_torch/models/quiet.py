@@ -1,7 +1,8 @@
-"""Silencing of Transformers' progress bars, because the terminal belongs to the run's own display."""
+"""Silencing of Transformers where it loads and saves, because the terminal belongs to the run's own display."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,3 +19,12 @@ def no_progress_bars() -> Iterator[None]:
     finally:
         if were_on:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Return a context without progress bars, and without the warning that weights stay quantized as their files have
+    them, which is what ``qlora`` does with a base in 4 bits."""
+    with no_progress_bars(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="You passed `quantization_config`")
+        yield
