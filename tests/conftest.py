@@ -43,6 +43,15 @@ def pytest_ignore_collect(collection_path, config):
     return not could_be_chosen(collection_path.read_text(), config.option.markexpr) or None
 
 
+@pytest.fixture
+def nothing_frozen():
+    """As in a process that runs no tests, which does not look for garbage among what was alive before them."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session):
     """Look for garbage only in what tests make: modules and thousands of collected tests are none."""

@@ -15,6 +15,7 @@ from .learning.rates.schedules import schedule_of
 from .loop.control import Control
 from .loop.course import Course, Export, Exportable, FinishedStep, OwnRecord, RunKind
 from .loop.driver import drive
+from .loop.memory.old_objects import OldObjects
 from .loop.restore import restore_roles
 from .loop.resume import ResumePoint, ResumeRules
 from .loop.state import RatedState, RunState
@@ -29,6 +30,7 @@ __all__ = [
     "Exportable",
     "FinishedStep",
     "ImageReader",
+    "OldObjects",
     "OwnRecord",
     "RatedState",
     "ResumePoint",

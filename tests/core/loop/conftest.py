@@ -1,6 +1,5 @@
 """Runs of the loop without a model, see ``small_run``."""
 
-import gc
 import shutil
 
 import pytest
@@ -21,12 +20,3 @@ def small_run(small_run_files, tmp_path, monkeypatch):
     shutil.copytree(small_run_files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return SmallRun(tmp_path)
-
-
-@pytest.fixture
-def nothing_frozen():
-    """As in a process that runs no tests: those freeze what was alive when they were collected."""
-    gc.unfreeze()
-    yield
-    gc.unfreeze()
-    gc.freeze()

@@ -30,13 +30,13 @@ def searched(value):
 
 @pytest.mark.usefixtures("settled")
 def test_what_is_alive_is_not_searched_until_the_end_and_garbage_goes_first():
-    old, garbage = Circle(), weakref.ref(Circle())
+    old, lost = Circle(), weakref.ref(Circle())
 
     with OldObjects() as objects:
         assert searched(old)
         objects.step_begins()
 
-        assert garbage() is None
+        assert lost() is None
         assert not searched(old)
         young = Circle()
         objects.step_begins()

@@ -17,7 +17,8 @@ SETTLED_S = 10.0
 
 
 class OldObjects:
-    """Objects that a run no longer searches for garbage, from some step to the end of the context.
+    """Objects that a process no longer searches for garbage, from some step to the end of the context. A process that
+    ends with the run, such as a rank under Ray, needs no context.
 
     The collector of the process is left alone where someone else has switched it off or frozen objects.
     """
@@ -42,7 +43,8 @@ class OldObjects:
     def step_begins(self) -> None:
         """Collect the garbage once, and leave what is alive out from now on, if steps have gone on for long enough."""
         now = time.perf_counter()
-        self._began = self._began or now
+        if self._began is None:
+            self._began = now
         if self._frozen or now - self._began < SETTLED_S:
             return
         if gc.isenabled() and not gc.get_freeze_count():

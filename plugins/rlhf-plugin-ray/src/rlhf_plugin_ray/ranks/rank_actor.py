@@ -29,6 +29,7 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
+from rlhf_core.runs import OldObjects
 from rlhf_core.weights import Invitation
 from rlhf_core.weights import Path as WeightPath
 
@@ -51,6 +52,7 @@ class RankActor(Actor):
         self._links = RankLinks()
         self._port: HeldPort | None = None
         self._weights_are_out = False
+        self._old_objects = OldObjects()
 
     async def meeting(self) -> RankMeeting:
         """Return the address and port at which the ranks form their process group.
@@ -137,6 +139,8 @@ class RankActor(Actor):
             columns: this rank's rows of the columns, with empty trajectories.
             trajectories: this rank's rows of the trajectories; a separate object, since log-probs may have used it.
         """
+        # A search in one rank would keep the others waiting.
+        self._old_objects.step_begins()
         return self._ready.train_step(replace(columns, trajectories=trajectories), plan)
 
     async def offload(self, weights: bool) -> None:
