@@ -134,7 +134,7 @@ class _Run(Generic[RunT, StateT]):
 
     async def _train(self, stack: AsyncExitStack) -> RunResult:
         stack.enter_context(self.interrupts)
-        old_objects = stack.enter_context(OldObjects())
+        old_objects = stack.enter_context(closing(OldObjects()))
         course = await self._begin(stack)
         self._write_header()
         info = RunInfo(

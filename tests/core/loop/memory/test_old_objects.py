@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from contextlib import closing
 
 import pytest
 
@@ -32,7 +33,7 @@ def searched(value):
 def test_what_is_alive_is_not_searched_until_the_end_and_garbage_goes_first():
     old, lost = Circle(), weakref.ref(Circle())
 
-    with OldObjects() as objects:
+    with closing(OldObjects()) as objects:
         assert searched(old)
         objects.step_begins()
 
@@ -53,7 +54,7 @@ def test_what_is_alive_is_not_searched_until_the_end_and_garbage_goes_first():
 def test_a_short_run_changes_nothing(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(old_objects.time, "perf_counter", lambda: now[0])
-    with OldObjects() as objects:
+    with closing(OldObjects()) as objects:
         for seconds in (0.0, 9.9):
             now[0] = 100.0 + seconds
             objects.step_begins()
@@ -67,7 +68,7 @@ def test_a_short_run_changes_nothing(monkeypatch):
 @pytest.mark.usefixtures("settled")
 def test_objects_that_someone_else_froze_stay_frozen():
     gc.freeze()
-    with OldObjects() as objects:
+    with closing(OldObjects()) as objects:
         objects.step_begins()
     assert gc.get_freeze_count() > 0
 
@@ -76,7 +77,7 @@ def test_objects_that_someone_else_froze_stay_frozen():
 def test_a_collector_that_is_off_is_left_alone():
     gc.disable()
     try:
-        with OldObjects() as objects:
+        with closing(OldObjects()) as objects:
             objects.step_begins()
             assert gc.get_freeze_count() == 0
     finally:

@@ -9,45 +9,37 @@ from __future__ import annotations
 
 import gc
 import time
-from types import TracebackType
-from typing import Self
 
 SETTLED_S = 10.0
 """Seconds of steps after which a run goes steadily. A shorter run is not worth the one search that comes before."""
 
 
 class OldObjects:
-    """Objects that a process no longer searches for garbage, from some step to the end of the context. A process that
-    ends with the run, such as a rank under Ray, needs no context.
+    """Objects that a process no longer searches for garbage, from some step until ``close``. A process that ends with
+    the run, such as a rank under Ray, needs no ``close``.
 
     The collector of the process is left alone where someone else has switched it off or frozen objects.
     """
 
     def __init__(self) -> None:
         self._began: float | None = None
-        self._frozen = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._frozen:
-            gc.unfreeze()
-            self._frozen = False
+        self._frozen: bool | None = None
+        """Whether objects were frozen here; None: steps have not gone on for long enough to decide it."""
 
     def step_begins(self) -> None:
-        """Collect the garbage once, and leave what is alive out from now on, if steps have gone on for long enough."""
+        """Collect the garbage and leave what is alive out from now on, once steps have gone on for long enough."""
         now = time.perf_counter()
         if self._began is None:
             self._began = now
-        if self._frozen or now - self._began < SETTLED_S:
-            return
-        if gc.isenabled() and not gc.get_freeze_count():
-            gc.collect()
-            gc.freeze()
-            self._frozen = True
+        if self._frozen is None and now - self._began >= SETTLED_S:
+            # Decided once: Python counts frozen objects one by one.
+            self._frozen = gc.isenabled() and not gc.get_freeze_count()
+            if self._frozen:
+                gc.collect()
+                gc.freeze()
+
+    def close(self) -> None:
+        """Have all objects searched again."""
+        if self._frozen:
+            gc.unfreeze()
+            self._frozen = False
