@@ -19,11 +19,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging as transformers_logging
 
 from rlhf_core import ConfigError, RLHFError
 from rlhf_torch.models.loading import reads_images
-from rlhf_torch.models.quiet import quiet_loading
+from rlhf_torch.models.quiet import errors_only, quiet_loading
 
 from .adapted import AdaptedModel, adapted, beside, config_of, merged, quantization_of
 from .config import ModelOptions
@@ -147,24 +146,18 @@ def _classifier(
     """Return the classifier of a path, and what Transformers says about its weights."""
     # One label makes one score. A language model's config.json has no labels, for which Transformers would assume two.
     config.id2label, config.label2id = {0: "LABEL_0"}, {"LABEL_0": 0}
-    level = transformers_logging.get_verbosity()
-    # Transformers would print a table of missing weights; `_check_loaded` names them in one line.
-    transformers_logging.set_verbosity_error()
-    try:
-        with quiet_loading():
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                path,
-                config=config,
-                dtype=dtype,
-                key_mapping={} if head == HEAD else {rf"^{head}\.": f"{HEAD}."},
-                ignore_mismatched_sizes=True,
-                trust_remote_code=options.trust_remote_code,
-                output_loading_info=True,
-                use_safetensors=True,  # the other format is a pickle, which can run code
-                **arguments,
-            )
-    finally:
-        transformers_logging.set_verbosity(level)
+    with errors_only(), quiet_loading():  # `_check_loaded` names missing weights.
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            path,
+            config=config,
+            dtype=dtype,
+            key_mapping={} if head == HEAD else {rf"^{head}\.": f"{HEAD}."},
+            ignore_mismatched_sizes=True,
+            trust_remote_code=options.trust_remote_code,
+            output_loading_info=True,
+            use_safetensors=True,  # the other format is a pickle, which can run code
+            **arguments,
+        )
     return model, info
 
 

@@ -15,13 +15,12 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedModel,
 )
-from transformers.utils import logging as transformers_logging
 
 from rlhf_core import ConfigError
 from rlhf_torch.adapters.folder import CLASSIFIER, AdapterFolder
 from rlhf_torch.adapters.merging import refuse_quantized
 from rlhf_torch.models.loading import reads_images
-from rlhf_torch.models.quiet import no_progress_bars
+from rlhf_torch.models.quiet import errors_only, no_progress_bars
 
 _HEADS = ("score", "classifier")
 """Names of classification heads, which PEFT saves with an adapter."""
@@ -51,11 +50,8 @@ def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> B
         kind = AutoModelForSequenceClassification
         if labels := _labels(folder):
             config.num_labels = labels
-    level = transformers_logging.get_verbosity()
-    # Transformers would print a table of missing weights; the error below names them.
-    transformers_logging.set_verbosity_error()
     try:
-        with no_progress_bars():
+        with errors_only(), no_progress_bars():  # The error below names missing weights.
             model, info = kind.from_pretrained(
                 base,
                 **options,
@@ -66,8 +62,6 @@ def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> B
             )
     except Exception as error:  # Transformers checks little of what the files hold
         raise ConfigError(f"base {base}: cannot be loaded: {_first_line(error)}") from error
-    finally:
-        transformers_logging.set_verbosity(level)
     if lacking := sorted(set(info["missing_keys"]) - folder.shapes.keys()):
         raise ConfigError(
             f"base {base}: its weights have no {lacking[0]}, and the adapter does not bring it; expected the weights "

@@ -28,3 +28,15 @@ def quiet_loading() -> Iterator[None]:
     with no_progress_bars(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="You passed `quantization_config`")
         yield
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """Return a context in which Transformers logs errors alone, for callers that name missing weights themselves: it
+    would print a table of them."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
