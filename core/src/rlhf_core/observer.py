@@ -60,6 +60,8 @@ class RunResult:
     one if an observer ended it: ``ended by early_stop (rlhf-plugin-loggers 0.1.0): ...``."""
     model: Path | None = None
     """Folder of the exported model; None if there is none."""
+    checkpoint: Path | None = None
+    """Folder of the newest checkpoint, from which ``--resume auto`` goes on; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ def test_a_model_that_is_only_read_may_be_an_adapter(check, tmp_path):
         ("output", "rows.jsonl/below", "rows.jsonl is a file"),
         ("output", "model", "there is a model in this folder"),
         ("output", "used", "a run is there already. Add --resume auto"),
-        ("resume", "nowhere", "expected auto or a checkpoint's folder"),
+        ("resume", "nowhere", "expected auto, restart, or a checkpoint's folder"),
     ],
 )
 def test_what_is_not_there_is_named(check, tmp_path, flag, value, part):

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import shutil
 import signal
 from dataclasses import dataclass
 
@@ -75,6 +76,7 @@ class Total:
 
     def __init__(self, value):
         self.value = value
+        self.changes = 0
 
     async def save(self, folder):
         folder.mkdir()
@@ -88,24 +90,29 @@ class Total:
 
 
 class AddCourse:
-    def __init__(self, run, folder, state, on_step):
+    """Each step adds its number; ``on_step`` is called before it changes anything, ``halfway`` afterwards."""
+
+    def __init__(self, run, folder, state, on_step, halfway):
         self.state = state
         self.total_steps = run.adding.steps
         self.role = Total(run.adding.start)
         self.saved_roles = {"total": self.role}
         self.records = {}
         self.exports = [Export(role=self.role, folder=folder.model)]
-        self._on_step = on_step
+        self._on_step, self._halfway = on_step, halfway
 
     async def begin(self, point, begun, stack):
         if point is not None:
             await self.role.load(point.path / "total")
 
     async def step(self):
-        self.state.step += 1
-        self.state.added += self.state.step
-        self.role.value += self.state.step
-        self._on_step(self.state.step)
+        step = self.state.step + 1
+        self._on_step(step)
+        self.role.changes += 1
+        self._halfway(step)
+        self.state.step = step
+        self.state.added += step
+        self.role.value += step
         return FinishedStep(metrics={"total": float(self.role.value)}, timing={"step_s": 0.0})
 
     async def evaluate(self):
@@ -114,9 +121,9 @@ class AddCourse:
 
 @pytest.fixture
 def add(tmp_path, plugins):
-    def run(*changes, on_step=lambda step: None):
+    def run(*changes, on_step=lambda step: None, halfway=lambda step: None):
         async def open_course(resolved, plugins, folder, state, stack):
-            return AddCourse(resolved.run, folder, state, on_step)
+            return AddCourse(resolved.run, folder, state, on_step, halfway)
 
         kind = RunKind(
             initial_state=lambda run: AddState(),
@@ -142,8 +149,8 @@ def add(tmp_path, plugins):
 RESUMED = {"resume": {"checkpoint": "auto"}}
 
 
-def lines(tmp_path):
-    text = (tmp_path / "run/metrics.jsonl").read_text()
+def lines(tmp_path, run="run"):
+    text = (tmp_path / run / "metrics.jsonl").read_text()
     found = [json.loads(line) for line in text.splitlines()]
     return [(one["step"], one.get("metrics", one.get("eval"))) for one in found]
 
@@ -228,3 +235,96 @@ def test_objects_are_frozen_during_later_steps_and_free_after_the_run(add, monke
 
     assert frozen == [True] * (3 if fails else 4)
     assert gc.get_freeze_count() == 0
+
+
+def failing_at(step):
+    def fail(now):
+        if now == step:
+            raise ValueError(f"broken at {step}")
+
+    return fail
+
+
+def test_a_run_that_fails_saves_its_last_whole_step_and_goes_on_as_if_nothing_had_been(
+    add, tmp_path
+):
+    whole = add({"output": str(tmp_path / "whole")})
+
+    with pytest.raises(ValueError, match="broken at 4"):
+        add(on_step=failing_at(4))
+
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["step-00000003"]
+    result = add(RESUMED)
+    assert (result.status, result.steps) == (whole.status, whole.steps)
+    assert lines(tmp_path) == lines(tmp_path, "whole")
+    assert json.loads((tmp_path / "run/model/total.json").read_text()) == 10
+
+
+def test_a_run_whose_evaluation_fails_keeps_the_step_that_was_evaluated(add, tmp_path, monkeypatch):
+    evaluate = AddCourse.evaluate
+
+    async def failing(self):
+        if self.state.step == 2:
+            raise ValueError("nothing to evaluate")
+        return await evaluate(self)
+
+    monkeypatch.setattr(AddCourse, "evaluate", failing)
+    with pytest.raises(ValueError, match="nothing to evaluate"):
+        add()
+
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_a_step_that_failed_with_changed_weights_is_not_saved_as_the_one_before(add, tmp_path):
+    with pytest.raises(ValueError, match="broken at 4"):
+        add(halfway=failing_at(4))
+
+    assert not (tmp_path / "run/checkpoints").exists()
+    log = (tmp_path / "run/run.log").read_text()
+    assert "step 4 failed while weights were changing, so step 3 could not be saved" in log
+
+
+def test_a_failure_is_the_first_error_even_if_saving_fails_too(add, tmp_path, monkeypatch):
+    async def no_room(self, folder):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Total, "save", no_room)
+    with pytest.raises(ValueError, match="broken at 4"):
+        add(on_step=failing_at(4))
+
+    assert "step 3 could not be saved" in (tmp_path / "run/run.log").read_text()
+
+
+def test_records_without_a_checkpoint_are_not_replaced_unless_that_is_asked_for(add, tmp_path):
+    with pytest.raises(ValueError, match="broken"):
+        add(halfway=failing_at(3))
+    before = lines(tmp_path)
+
+    with pytest.raises(ResumeError, match=r"did 2 steps and left none\. --resume restart begins"):
+        add(RESUMED)
+    assert lines(tmp_path) == before
+
+    result = add({"resume": {"checkpoint": "restart"}})
+    assert (result.status, result.steps) == ("finished", 4)
+    assert lines(tmp_path, "run/earlier-1") == before
+    assert [step for step, _ in lines(tmp_path)] == [0, 1, 2, 2, 3, 4, 4]
+
+
+def test_a_run_that_did_no_step_begins_without_a_question(add, tmp_path):
+    with pytest.raises(ValueError, match="broken"):
+        add(on_step=failing_at(1))
+
+    assert add(RESUMED).steps == 4
+
+
+def test_checkpoints_are_written_by_time_where_no_number_of_steps_is_given(add, tmp_path):
+    def saved(**options):
+        add({"checkpoint": {"at_end": False, "keep": 9, **options}})
+        found = sorted(path.name[-1] for path in (tmp_path / "run/checkpoints").glob("step-*"))
+        shutil.rmtree(tmp_path / "run")
+        return found
+
+    assert saved() == []
+    assert saved(every_minutes=1e-9) == ["1", "2", "3", "4"]
+    assert saved(every=3, every_minutes=1e-9) == ["3"]
+    assert saved(every_minutes=0.0) == []

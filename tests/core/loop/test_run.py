@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from rlhf_core import ConfigError, PluginError, RolloutError
+from rlhf_core import ConfigError, PluginError, ResumeError, RolloutError
 from rlhf_core.durable.ledger import replay
 from rlhf_core.loop.state import LoopState
 
@@ -241,16 +241,21 @@ def test_a_run_that_fails_closes_everything_says_so_and_can_go_on(small_run, eve
     assert replay(small_run.folder / "run" / "ledger.jsonl").unsettled() == []
 
 
-def test_a_run_that_failed_before_its_first_checkpoint_begins_anew(small_run):
+def test_a_run_that_failed_before_its_first_checkpoint_begins_anew_if_that_is_asked_for(small_run):
+    """It fails while weights change, so its steps cannot be saved; they are not replaced without a word."""
     small_run(output="whole")
     small_run.diary.fail("learn", RolloutError("engine died"), time=5)
     with pytest.raises(RolloutError):
         small_run()
+    failed = small_run.lines()
 
-    result = small_run(RESUMED)
+    with pytest.raises(ResumeError, match=r"left none\. --resume restart begins anew"):
+        small_run(RESUMED)
+    result = small_run({"resume": {"checkpoint": "restart"}})
 
     assert result.status == "finished"
     assert "load" not in small_run.events
+    assert numbers(small_run.lines(output="run/earlier-1")) == numbers(failed)
     assert numbers(small_run.lines()) == numbers(small_run.lines(output="whole"))
     assert replay(small_run.folder / "run" / "ledger.jsonl").unsettled() == []
 

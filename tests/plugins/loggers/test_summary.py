@@ -52,6 +52,21 @@ def test_an_interrupted_run_shows_the_command_that_goes_on(write_metrics):
     assert ("next", f"rlhf train -c {output}/config.toml --resume auto") in rows
 
 
+@pytest.mark.parametrize(
+    ("steps", "saved", "how"), [(2, True, "auto"), (2, False, "restart"), (0, False, "auto")]
+)
+def test_a_failed_run_is_told_to_go_on_only_from_what_exists(
+    write_metrics, capsys, steps, saved, how
+):
+    output = write_metrics()
+    checkpoint = output / "checkpoints/step-00000002" if saved else None
+    result = RunResult(status="failed", steps=steps, seconds=1.0, checkpoint=checkpoint)
+
+    Summary(output, Console(file=io.StringIO()), 3, "sft", {}).run_end(result)
+
+    assert f"rlhf sft -c {output}/config.toml --resume {how}\n" in capsys.readouterr().out
+
+
 def test_a_run_with_objects_of_a_program_goes_on_there(tmp_path):
     config = {"reward": {"use": ["exact_match", "python:score"]}}
 
@@ -104,7 +119,7 @@ def test_the_summary_is_printed(write_metrics, capsys, terminal):
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=70, color_system=None)
 
-    Summary(output, console, 3, "train").run_end(FINISHED)
+    Summary(output, console, 3, "train", {}).run_end(FINISHED)
 
     text = file.getvalue() if terminal else capsys.readouterr().out
     assert "0.000 -> 0.500, best 0.500 at step 3" in text
@@ -117,7 +132,7 @@ def test_a_message_with_brackets_is_no_markup(write_metrics, capsys):
     console = Console(file=file, force_terminal=True, width=200, color_system=None)
     result = RunResult(status="failed", steps=1, seconds=1.0, message="bad value [/x] [red]")
 
-    Summary(output, console, 3, "train").run_end(result)
+    Summary(output, console, 3, "train", {}).run_end(result)
 
     assert "bad value [/x] [red]" in file.getvalue()
 

@@ -154,7 +154,13 @@ class EvalSchedule(Config):
 
 
 class CheckpointConfig(Config):
-    every: NotNegative = Field(0, description="steps between checkpoints; 0: only at the end")
+    every: NotNegative = Field(0, description="steps between checkpoints; 0: by every_minutes")
+    every_minutes: float = Field(
+        10.0,
+        ge=0.0,
+        description="minutes between checkpoints, where every is 0; 0: only at the end, and when the run is stopped or "
+        "fails",
+    )
     at_end: bool = Field(
         True, description="write one after the last step, from which a longer run can go on"
     )
@@ -204,7 +210,8 @@ class ObserversConfig(Config):
 class ResumeConfig(Config):
     checkpoint: str | None = Field(
         None,
-        description="auto: the newest valid checkpoint in the run folder; or a checkpoint's path",
+        description="auto: the newest valid checkpoint in the run folder; or a checkpoint's path; restart: none, the "
+        "files of the run that was there are kept in a folder beside those of the new one",
     )
     strict: bool = Field(
         False,

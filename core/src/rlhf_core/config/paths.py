@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..durable.run_folder import AUTO, RunFolder
+from ..durable.run_folder import AUTO, RESTART, RunFolder
 from ..errors import ConfigError
 from .common import RunOptions
 from .layers import Layer, Words, lookup, merge
@@ -45,6 +45,8 @@ def folder_to_resume(layers: Sequence[Layer], options: OptionTree[Any] = TRAIN) 
         return str(value[0]) if isinstance(value, Words) and value else str(value or default)
 
     wanted = written("resume.checkpoint")
+    if wanted == RESTART:
+        return None
     if wanted == AUTO:
         return RunFolder(Path(written("output", options.model.model_fields["output"].default)))
     return RunFolder(Path(wanted).parent.parent) if wanted else None
@@ -141,9 +143,12 @@ def _output_problems(run: RunOptions, labels: Labels) -> Iterator[str]:
             f"{label}: a run is there already. Add --resume auto to go on with it, or choose another folder."
         )
     wanted = run.resume.checkpoint
-    if wanted not in (None, "auto") and not os.path.isdir(str(wanted)):
+    if wanted == AUTO and (reason := RunFolder(output).no_checkpoint()):
+        yield f"{labels('resume.checkpoint')} {AUTO}: {reason}"
+    if wanted not in (None, AUTO, RESTART) and not os.path.isdir(str(wanted)):
         yield (
-            f"{labels('resume.checkpoint')} {wanted}: expected auto or a checkpoint's folder; there is no such folder"
+            f"{labels('resume.checkpoint')} {wanted}: expected {AUTO}, {RESTART}, or a checkpoint's folder; there is "
+            "no such folder"
         )
 
 

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class RoleHandle(Protocol):
-    """All ranks of one role, seen from the driver. Has the calls of ``TrainBackend``, each for the whole batch."""
+    """All ranks of one role, seen from the driver. Has the calls of ``TrainBackend``, each for the whole batch.
+
+    A handle may have ``changes``, a number that grows before weights or state of training are changed, by
+    ``train_step`` or ``load``. When a step fails and the number is that of the step before, the loop saves that step.
+    """
 
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """See ``TrainBackend.logprobs``; (B, A)."""

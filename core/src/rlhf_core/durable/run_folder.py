@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import ConfigError
+from .checkpoint import complete
 
 LOCK = ".lock"
 _KINDS = (
@@ -25,6 +27,10 @@ MEDIA = "media"
 """Name of the folder of a run's images."""
 AUTO = "auto"
 """``--resume auto``: the newest checkpoint of the run folder."""
+RESTART = "restart"
+"""``--resume restart``: no checkpoint; the files of the run that was in the folder are kept beside the new ones."""
+EARLIER = "earlier-"
+"""Beginning of the names of folders with the files of runs that were begun anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,37 @@ class RunFolder:
         """True when a run has started here before."""
         return os.path.lexists(self.metrics) or os.path.lexists(self.checkpoints)
 
+    def no_checkpoint(self) -> str:
+        """Return the reason why ``--resume auto`` cannot go on with the run that was here, if steps of it are recorded
+        and no checkpoint is there; else an empty text."""
+        if complete(self.checkpoints) or not os.path.isfile(self.metrics):
+            return ""
+        with self.metrics.open("rb") as file:
+            steps = max((_step_of(line) for line in file), default=0)
+        if not steps:
+            return ""
+        return (
+            f"{self.root}: expected a checkpoint to go on from; the run that was here did {steps} "
+            f"{'steps' if steps > 1 else 'step'} and left none. --resume {RESTART} begins anew and keeps its files in "
+            "a folder beside the new ones; or choose another --output."
+        )
+
+    def set_run_aside(self) -> Path | None:
+        """Move the files of the run that was here into a folder beside them, and return it; None: there was none.
+
+        The log and the images stay: the new run goes on with them.
+        """
+        names = (*self.records, self.config, self.plugins, self.checkpoints)
+        found = [path for path in (*names, self.model, self.ema_model) if os.path.lexists(path)]
+        if not found:
+            return None
+        number = 1 + sum(1 for _ in self.root.glob(f"{EARLIER}*"))
+        earlier = self.root / f"{EARLIER}{number}"
+        earlier.mkdir()
+        for path in found:
+            path.rename(earlier / path.name)
+        return earlier
+
     def problems(self) -> Iterator[str]:
         """Yield a message for each path of the run at which something else stands, such as a FIFO, which would hang."""
         root = _kind(self.root)
@@ -101,6 +138,16 @@ class RunFolder:
             for path in paths:
                 if _kind(path) not in ("", wanted):
                     yield f"expected {wanted}; {path} is {_kind(path)}. Move it away"
+
+
+def _step_of(line: bytes) -> int:
+    """Return the step of a line of records; 0 for one that a kill has cut off."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return 0
+    step = record.get("step") if isinstance(record, dict) else None
+    return step if isinstance(step, int) else 0
 
 
 def _kind(path: Path) -> str:

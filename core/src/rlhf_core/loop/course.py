@@ -46,7 +46,10 @@ class Exportable(Protocol):
 
 
 class SavedRole(Exportable, Protocol):
-    """A ``RoleHandle``, or what stands before one, as checkpoints see it."""
+    """A ``RoleHandle``, or what stands before one, as checkpoints see it.
+
+    One without ``changes`` is saved between steps alone, and not when a step has failed.
+    """
 
     async def save(self, folder: Path) -> None: ...
 
@@ -67,7 +70,9 @@ class Course(Protocol):
     """The steps of one run. All state between steps is in ``state``, in the roles and in the records."""
 
     @property
-    def state(self) -> RunState: ...
+    def state(self) -> RunState:
+        """The state between steps. A step replaces what it holds, such as lists, and does not change it in place."""
+        ...
 
     @property
     def total_steps(self) -> int: ...
@@ -111,6 +116,23 @@ class Course(Protocol):
     async def evaluate(self) -> Mapping[str, float] | None:
         """Evaluate the present weights; None: the run has nothing to evaluate on."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeStep:
+    """What the checkpoint of a finished step has beside the roles."""
+
+    state: RunState
+    """The state between steps."""
+    extents: Mapping[str, Extent]
+    """The length of each record, by file name."""
+    changes: Mapping[str, int | None]
+    """``changes_of`` the course: while these are the same, the roles are those of this step too."""
+
+
+def changes_of(course: Course) -> dict[str, int | None]:
+    """Return ``RoleHandle.changes`` of each saved role; None for one that does not count them."""
+    return {name: getattr(role, "changes", None) for name, role in course.saved_roles.items()}
 
 
 OpenCourse = Callable[

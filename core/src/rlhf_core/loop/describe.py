@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..config.common import CheckpointConfig
 from ..config.resolved import Resolved, Selection
 from ..contracts.backend import PolicyObjective, RoleSpec
 from ..contracts.runtime import PlansPlacement
@@ -50,6 +51,7 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
     lines += [f"  {line}" for line in _step(resolved, demands)]
     lines.append("output")
     lines.append(f"  {run.output}")
+    lines.append(f"  {_checkpoints(run.checkpoint)}")
     if resolved.choices:
         lines.append("chosen by auto")
         lines += [f"  {choice}" for choice in resolved.choices]
@@ -63,6 +65,20 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
         lines.append("plugins that could not be loaded")
         lines += [f"  {failure}" for failure in plugins.failed]
     return "\n".join(lines)
+
+
+def _checkpoints(options: CheckpointConfig) -> str:
+    """Return when checkpoints are written and which of them stay."""
+    times = []
+    if options.every:
+        times.append(f"every {options.every} steps")
+    elif options.every_minutes:
+        times.append(f"every {options.every_minutes:g} minutes")
+    if options.at_end:
+        times.append("at the end")
+    times.append("when the run is stopped or fails")
+    best = " and the best one" if options.best_metric is not None else ""
+    return f"checkpoints {', '.join(times)}; the newest {options.keep}{best} are kept"
 
 
 def _component(selection: Selection) -> str:

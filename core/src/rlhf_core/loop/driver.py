@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import logging
 import time
@@ -22,16 +23,17 @@ from ..durable.atomic import remove, set_aside, sync_tree
 from ..durable.faults import fault_point
 from ..durable.plugin_record import append_to_history, record_of, report_changes
 from ..durable.records import RecordFile
-from ..durable.run_folder import RunFolder, claim
+from ..durable.run_folder import RESTART, RunFolder, claim
 from ..durable.run_log import Notes, run_log
-from ..observer import RolloutSample, RunInfo, RunResult
+from ..errors import CheckpointError
+from ..observer import RunInfo, RunResult
 from ..plugins import Plugins
-from ..processes.problem import problem_of
+from ..processes.problem import headline
 from ..rollouts.environments import versions_of
 from .control import Control
-from .course import Course, FinishedStep, OwnRecord, RunKind
+from .course import Course, FinishedStep, OwnRecord, RunKind, WholeStep, changes_of
 from .interrupts import Interrupts
-from .loggers import Loggers
+from .loggers import Loggers, shown
 from .memory.old_objects import OldObjects
 from .restore import restore_observers
 from .resume import ResumePoint, StateT, find_resume_point
@@ -56,8 +58,8 @@ def drive(
         control: steers the run from outside; None: only signals can end it early.
 
     Raises:
-        RLHFError: the run could not start, or failed; its results so far are in the run folder, and ``--resume auto``
-            goes on from the newest checkpoint.
+        RLHFError: the run could not start, or failed; its results so far are in the run folder. The last whole step is
+            saved if the failure left it whole, and ``--resume auto`` goes on from the newest checkpoint.
     """
     folder = RunFolder(Path(resolved.run.output))
     resume = resolved.run.resume.checkpoint is not None
@@ -66,6 +68,8 @@ def drive(
             log.info("%s", choice)
         for caution in resolved.cautions:
             log.warning("%s", caution)
+        if resolved.run.resume.checkpoint == RESTART and (earlier := folder.set_run_aside()):
+            log.info("begins anew; the files of the run that was here are kept in %s", earlier)
         loggers = Loggers.of(resolved)
         observers = Observers(build_observers(resolved))
         point = find_resume_point(resolved, folder, kind.resuming)
@@ -110,7 +114,7 @@ class _Run(Generic[RunT, StateT]):
         self.state = point.state if point else kind.initial_state(resolved.run)
         self.saved_step = self.state.step
         """The step of the newest checkpoint; at first that of the resume point."""
-        self.started = time.perf_counter()
+        self.started = self.saved_at = time.perf_counter()
 
     async def main(self) -> RunResult:
         result: RunResult | None = None
@@ -121,7 +125,7 @@ class _Run(Generic[RunT, StateT]):
                 result = await self._train(stack)
                 return result
         except BaseException as error:
-            message = _first_line(error)
+            message = headline(error)
             chosen = (one.registered for many in self.resolved.selections.values() for one in many)
             if owner := name_component(error, chosen):
                 message = f"{message} ({owner})"
@@ -147,6 +151,15 @@ class _Run(Generic[RunT, StateT]):
         )
         self._tell("run_start", run=info)
         self.loggers.start(info)
+        self.whole = self._whole_step(course)
+        try:
+            return await self._go_on(course, old_objects)
+        except (Exception, SystemExit) as error:
+            await self._save_after(error, course)
+            raise
+
+    async def _go_on(self, course: Course, old_objects: OldObjects) -> RunResult:
+        """Do the steps that are left."""
         if self.state.step == 0 and self.config.eval.at_start:
             await self._evaluate(course)
         while not self._is_over(course):
@@ -156,14 +169,15 @@ class _Run(Generic[RunT, StateT]):
                     return await self._stop(course, reason)
             old_objects.step_begins()
             self._record_step(await course.step())
+            self.whole = self._whole_step(course)
             last = self._is_over(course)
             is_best = False
             if _is_due(self.state.step, self.config.eval.every) or last:
                 is_best = await self._evaluate(course)
                 last = self._is_over(course)
-            is_due = _is_due(self.state.step, self.config.checkpoint.every)
-            if is_due or is_best or (last and self.config.checkpoint.at_end):
-                await self._save(course)
+                self.whole = self._whole_step(course)
+            if self._checkpoint_is_due() or is_best or (last and self.config.checkpoint.at_end):
+                await self._save(course, self.whole)
             if (reason := self._stop_reason()) and not last:
                 return await self._stop(course, reason)
         await self._export(course)
@@ -198,8 +212,16 @@ class _Run(Generic[RunT, StateT]):
     async def _stop(self, course: Course, reason: str) -> RunResult:
         """Save what is not saved, and return the result of a run that can be resumed."""
         if self.saved_step != self.state.step:
-            await self._save(course)
+            await self._save(course, self._whole_step(course))
         return self._result("interrupted", f"stopped by {reason}; go on with --resume auto")
+
+    def _checkpoint_is_due(self) -> bool:
+        """Return whether the steps or, without a number of them, the minutes since the last checkpoint are over."""
+        options = self.config.checkpoint
+        if options.every:
+            return _is_due(self.state.step, options.every)
+        waited_s = time.perf_counter() - self.saved_at
+        return options.every_minutes > 0 and waited_s >= 60 * options.every_minutes
 
     async def _begin(self, stack: AsyncExitStack) -> Course:
         """Build everything, and bring roles, records and cursor to the state of the resume point."""
@@ -258,7 +280,7 @@ class _Run(Generic[RunT, StateT]):
     ) -> None:
         for sample in samples:
             self.samples.write({"step": step, **sample})
-        shown = [_shown(sample, self.folder.root) for sample in samples]
+        shown = [shown(sample, self.folder.root) for sample in samples]
         self._tell("rollout_end", step=step, samples=shown, metrics=metrics)
         self.loggers.log_samples(step, shown)
 
@@ -292,14 +314,46 @@ class _Run(Generic[RunT, StateT]):
         self.state.best_value, self.state.best_step = values[name], self.state.step
         return True
 
-    async def _save(self, course: Course) -> None:
-        step = self.state.step
-        records: dict[str, OwnRecord] = {
+    def _whole_step(self, course: Course) -> WholeStep:
+        """Return what is now between two steps. The course replaces what its state holds, so a copy of it stays so."""
+        self.state.observers = self.observers.state()
+        return WholeStep(
+            state=copy.copy(self.state),
+            extents={name: record.extent for name, record in self._records(course).items()},
+            changes=changes_of(course),
+        )
+
+    def _records(self, course: Course) -> dict[str, OwnRecord]:
+        return {
             **course.records,
             self.folder.metrics.name: self.metrics,
             self.folder.samples.name: self.samples,
         }
-        for record in records.values():
+
+    async def _save_after(self, error: BaseException, course: Course) -> None:
+        """Save the last whole step of a run that failed, if it is not saved and the roles still have it."""
+        step = self.whole.state.step
+        if step == self.saved_step or isinstance(error, CheckpointError):
+            return
+        changes = changes_of(course)
+        if None in changes.values() or changes != self.whole.changes:
+            log.warning(
+                "step %s failed while weights were changing, so step %s could not be saved",
+                step + 1,
+                step,
+            )
+            return
+        try:
+            await self._save(course, self.whole)
+        except (Exception, SystemExit) as second:  # the run fails with the first error
+            log.warning("step %s could not be saved: %s", step, headline(second))
+            log.info("step %s could not be saved", step, exc_info=True)
+        else:
+            log.info("step %s, the last whole one, is saved", step)
+
+    async def _save(self, course: Course, whole: WholeStep) -> None:
+        step = whole.state.step
+        for record in self._records(course).values():
             record.sync()
 
         async def fill(target: Path) -> None:
@@ -307,16 +361,15 @@ class _Run(Generic[RunT, StateT]):
                 await role.save(target / name)
             fault_point("save", step)
 
-        self.state.observers = self.observers.state()
-        state = self.state.to_json() | {
+        state = whole.state.to_json() | {
             "config": json.loads(json.dumps(self.resolved.tree)),
             "made_with": record_of(self.plugins),
-            "records": {name: record.extent.to_json() for name, record in records.items()},
+            "records": {name: extent.to_json() for name, extent in whole.extents.items()},
         }
         path = await checkpoint.save(self.folder.checkpoints, step, state, fill)
-        self.saved_step = step
+        self.saved_step, self.saved_at = step, time.perf_counter()
         checkpoint.retain(
-            self.folder.checkpoints, self.config.checkpoint.keep, self.state.best_step
+            self.folder.checkpoints, self.config.checkpoint.keep, whole.state.best_step
         )
         self._tell("checkpoint_saved", step=step, path=path)
 
@@ -334,23 +387,12 @@ class _Run(Generic[RunT, StateT]):
             temporary.rename(export.folder)
 
     def _result(self, status: Any, message: str = "") -> RunResult:
+        saved = checkpoint.complete(self.folder.checkpoints)
         return RunResult(
             status=status,
             steps=self.state.step,
             seconds=time.perf_counter() - self.started,
             message=message,
             model=self.folder.model if self.folder.model.exists() else None,
+            checkpoint=saved[-1] if saved else None,
         )
-
-
-def _first_line(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return problem_of(error).text
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _shown(sample: Mapping[str, Any], folder: Path) -> RolloutSample:
-    """Return a recorded sample as observers and loggers get it."""
-    texts = {name: sample[name] for name in ("uid", "prompt", "response", "reward", "truncated")}
-    images = tuple(folder / image["file"] for image in sample.get("images", ()))
-    return RolloutSample(**texts, images=images)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..config.resolved import ResolvedOptions
@@ -166,3 +167,10 @@ def without_credentials(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return [without_credentials(value) for value in tree]
     return _USER_OF_URL.sub("***@", tree) if isinstance(tree, str) else tree
+
+
+def shown(sample: Mapping[str, Any], folder: Path) -> RolloutSample:
+    """Return a recorded sample as observers and loggers get it."""
+    texts = {name: sample[name] for name in ("uid", "prompt", "response", "reward", "truncated")}
+    images = tuple(folder / image["file"] for image in sample.get("images", ()))
+    return RolloutSample(**texts, images=images)

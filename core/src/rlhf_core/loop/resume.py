@@ -13,7 +13,7 @@ from ..durable import checkpoint
 from ..durable.appending import Extent, RunningDigest
 from ..durable.plugin_record import Record
 from ..durable.record_check import CheckedRecords, check_records
-from ..durable.run_folder import AUTO, RunFolder
+from ..durable.run_folder import AUTO, RESTART, RunFolder
 from ..errors import CheckpointError, ConfigError, ResumeError
 from .state import RunState
 
@@ -65,7 +65,7 @@ def find_resume_point(
         ConfigError: an option that binds differs from the checkpoint's.
     """
     wanted = resolved.run.resume.checkpoint
-    if wanted is None:
+    if wanted in (None, RESTART):
         return None
     try:
         if wanted == AUTO:
@@ -74,7 +74,7 @@ def find_resume_point(
                 return None
             path, values = found
         else:
-            path = Path(wanted)
+            path = Path(str(wanted))
             values = checkpoint.read(path)
         bound = (*rules.binding, *_adapter_sections(resolved))
         _compare(values["config"], resolved.tree, path, bound)
@@ -98,6 +98,8 @@ def _newest(folder: RunFolder) -> tuple[Path, dict[str, Any]] | None:
             f"{folder.checkpoints}: expected a checkpoint without damage; all are damaged, each as reported above. "
             "Start a new run in another --output."
         )
+    if found is None and (problem := folder.no_checkpoint()):
+        raise ResumeError(problem)
     return found
 
 

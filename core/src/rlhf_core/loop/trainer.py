@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from copy import deepcopy
 
 from ..batch.metric import Metric, merge_metrics, metric_values
 from ..batch.trajectory_columns import TrajectoryColumns
@@ -104,12 +105,13 @@ class Trainer:
         self.state.step = step
         self.state.prompts_taken = self.cursor.taken
         if session.rows is not None:
-            self.state.source = session.rows.state_dict()
-        self.state.sampler = self.cursor.sampler_state
+            self.state.source = deepcopy(session.rows.state_dict())
+        self.state.sampler = deepcopy(self.cursor.sampler_state)
         self.state.last_epochs = {str(key): epoch for key, epoch in self.cursor.last_epochs.items()}
         self.state.in_flight = session.source.in_flight
         self.state.lengths = session.source.lengths.to_json()
-        self.state.shapers = [shaper.state_dict() for shaper in session.shapers]
+        # Copies: components may go on with what they have given out.
+        self.state.shapers = [deepcopy(shaper.state_dict()) for shaper in session.shapers]
         timing = clock.timing(batch, session.source.work_done - before)
         self.state.seconds += timing["step_s"]
         samples = (

@@ -57,6 +57,13 @@ def problem_of(error: BaseException) -> Problem:
     return Problem(kind=ProblemKind.RAISED, text=text, where=where)
 
 
+def headline(error: BaseException) -> str:
+    """Return an error in one line: the first of its message, or its type; of code that exits, that it did."""
+    if isinstance(error, SystemExit):
+        return problem_of(error).text
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
 def shown(value: object) -> str:
     """Return a short ``repr`` for messages, also of objects whose ``repr`` raises."""
     try:

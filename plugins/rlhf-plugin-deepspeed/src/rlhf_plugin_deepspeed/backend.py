@@ -84,6 +84,8 @@ class DeepSpeedBackend(ScoringBackend):
         self._scoring: Training | WholeScoring | SharedScoring | None = None
         self._objective: BuiltObjective | None = None
         self._offloading: Offloading | None = None
+        self.updates_begun = 0
+        """Number of optimizer updates of this process, from the moment on at which they may change weights."""
 
     def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
         """Join the process group of the ranks, load the model and create the optimizer.
@@ -166,6 +168,7 @@ class DeepSpeedBackend(ScoringBackend):
         with self._model.updating(self._dropout_seed(training.updates)):
             for number, work in enumerate(works, start=1):
                 training.backward(training.forward(work), last=number == len(works))
+        self.updates_begun += 1
         update = training.update(plan.lr_factor)
         last: Metrics = {
             "train/tokens": Metric(int(batch.trajectories.num_tokens.sum()), reduction="sum"),

@@ -46,6 +46,7 @@ class LocalRole:
     def __init__(self, backend: TrainBackend, thread: Executor | None = None) -> None:
         self._backend = backend
         self._thread = thread
+        self._steps = self._loads = 0
 
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         return await self._call(lambda: self._backend.logprobs(batch))
@@ -64,7 +65,15 @@ class LocalRole:
     async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
         return await self._call(lambda: self._backend.top_tokens(batch, k))
 
+    @property
+    def changes(self) -> int:
+        """Number of times that weights or training state may have changed: as the backend counts them, which leaves out
+        steps that failed before their update; else the number of calls."""
+        updates = getattr(self._backend, "updates_begun", None)
+        return self._loads + (self._steps if updates is None else updates)
+
     async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
+        self._steps += 1
         return await self._call(lambda: self._backend.train_step(batch, plan))
 
     async def checksum(self) -> str:
@@ -74,6 +83,7 @@ class LocalRole:
         await self._call(lambda: self._backend.save(folder))
 
     async def load(self, folder: Path) -> None:
+        self._loads += 1
         await self._call(lambda: self._backend.load(folder))
 
     async def export(self, folder: Path, *, ema: bool = False) -> None:

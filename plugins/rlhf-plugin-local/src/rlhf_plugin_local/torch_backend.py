@@ -61,6 +61,8 @@ class TorchBackend(ScoringBackend):
         self._objective: BuiltObjective | None = None
         self._state_out = HostMemory(self._device)
         self._weights_out = HostMemory(self._device)
+        self.updates_begun = 0
+        """Number of optimizer updates of this process, from the moment on at which they may change weights."""
 
     def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
         """Load the model, make the optimizer.
@@ -119,6 +121,7 @@ class TorchBackend(ScoringBackend):
                 self._backward(loss)
                 parts.append(metrics)
             parts += self._imitate(batch.supervised, plan)
+        self.updates_begun += 1
         update = self._updater.update(plan.lr_factor)
         last: Metrics = {
             "train/tokens": Metric(int(trajectories.num_tokens.sum()), reduction="sum"),

@@ -32,11 +32,10 @@ def displays_of(run: RunInfo) -> list[object]:
 
         displays.append(LearningCurve(run.output))
     if log["summary"]:
-        from .summary import Summary, resume_line
+        from .summary import Summary
 
         # The summary is last, because it names the files that the other displays have written.
-        resume = resume_line(run.output, run.command, run.config)
-        displays.append(Summary(run.output, _console(), run.total_steps, resume))
+        displays.append(Summary(run.output, _console(), run.total_steps, run.command, run.config))
     return displays
 
 

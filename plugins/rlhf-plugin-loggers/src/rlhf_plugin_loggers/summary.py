@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_core.plugins import GIVEN
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rlhf_core.contracts import RunResult
 
 Rows = list[tuple[str, str]]
+Resuming = Literal["auto", "restart"]
 
 STYLES = {"finished": "green", "interrupted": "yellow", "failed": "red"}
 """Color of each status."""
@@ -28,16 +29,27 @@ STYLES = {"finished": "green", "interrupted": "yellow", "failed": "red"}
 class Summary:
     """Prints the summary as a panel on a terminal, and as plain lines elsewhere."""
 
-    def __init__(self, output: Path, console: Console, total_steps: int, resume: str) -> None:
+    def __init__(
+        self,
+        output: Path,
+        console: Console,
+        total_steps: int,
+        command: str,
+        config: Mapping[str, Any],
+    ) -> None:
         self._output = output
         self._console = console
         self._total = total_steps
-        self._resume = resume
+        self._command = command
+        self._config = config
 
     def run_end(self, result: RunResult) -> None:
         """Print the summary."""
         history = read_history(self._output / "metrics.jsonl")
-        rows = summary_rows(self._output, result, history, self._total, self._resume)
+        # A run whose steps are in no checkpoint has nothing to go on from.
+        how: Resuming = "restart" if result.steps and result.checkpoint is None else "auto"
+        resume = resume_line(self._output, self._command, self._config, how)
+        rows = summary_rows(self._output, result, history, self._total, resume)
         if self._console.is_terminal:
             _print_panel(self._console, rows, result.status)
         else:
@@ -61,11 +73,17 @@ def summary_rows(
     return rows
 
 
-def resume_line(output: Path, command: str, config: Mapping[str, Any]) -> str:
-    """Return what goes on with a run: its command, or, where a Python program gave objects, the call that has them."""
+def resume_line(
+    output: Path, command: str, config: Mapping[str, Any], how: Resuming = "auto"
+) -> str:
+    """Return what goes on with a run: its command, or, where a Python program gave objects, the call that has them.
+
+    Args:
+        how: ``auto``: from its newest checkpoint; ``restart``: from the beginning.
+    """
     if _has_objects(config):
-        return f'in Python, with the same objects: rlhf.{command}(..., output={str(output)!r}, resume="auto")'
-    return f"rlhf {command} -c {shlex.quote(str(output / 'config.toml'))} --resume auto"
+        return f'in Python, with the same objects: rlhf.{command}(..., output={str(output)!r}, resume="{how}")'
+    return f"rlhf {command} -c {shlex.quote(str(output / 'config.toml'))} --resume {how}"
 
 
 def _has_objects(value: Any) -> bool:
@@ -78,7 +96,11 @@ def _has_objects(value: Any) -> bool:
 
 
 def next_commands(output: Path, result: RunResult, resume: str) -> list[str]:
-    """Return commands to try next, which work as they are in the folder in which the run was started."""
+    """Return commands to try next, which work as they are in the folder in which the run was started.
+
+    Args:
+        resume: what goes on with a run that is not finished.
+    """
     folder = shlex.quote(str(output))
     commands = []
     if result.status != "finished":

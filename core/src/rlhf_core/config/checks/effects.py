@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ...capabilities import ENDS_AT_FLOOR
+from ...durable.run_folder import RESTART
 from ...errors import ConfigError
 from ..common import RunOptions
 from ..problems import Labels
@@ -46,7 +47,12 @@ def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[t
             "checkpoint.best_mode",
             "no best checkpoint is kept. Set --checkpoint.best_metric too.",
         )
-    if run.resume.checkpoint is None:
+    if run.checkpoint.every:
+        yield (
+            "checkpoint.every_minutes",
+            "checkpoints are written by steps. Leave --checkpoint.every out.",
+        )
+    if run.resume.checkpoint in (None, RESTART):
         for name in ("strict", "damaged_records", "past_end"):
             yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
     if not selections["log.to"]:

@@ -144,6 +144,11 @@ class LoadedRole:
     role: RoleHandle
     step: int
 
+    @property
+    def changes(self) -> int | None:
+        """See ``RoleHandle.changes``."""
+        return getattr(self.role, "changes", None)
+
     async def save(self, folder: Path) -> None:
         """Write the role's state."""
         await self.sleeping.for_roles(self.step)

@@ -1,0 +1,107 @@
+"""Runs that fail in a step: the last whole step is saved if the failure left it whole, and a resumed run gives the
+numbers of one that did not fail."""
+
+import json
+
+import pytest
+
+from rlhf_core.durable.ledger import replay
+
+from .forked_runs import (
+    CONFIG,
+    metrics_without_times,
+    records,
+    train_in_a_fork,
+    weights_digest,
+    write_workspace,
+)
+
+REWARD = """
+import os
+
+def score(response, row):
+    if os.path.exists("broken_row") and row["answer"] == open("broken_row").read():
+        raise ValueError("this reward is broken")
+    return sum(a == b for a, b in zip(response, row["answer"])) / 4 + response.count("1") / 10
+"""
+LOSS = """
+import os
+from rlhf_core.contracts import TokenLoss
+
+CALLS = []
+
+def loss(batch):
+    CALLS.append(None)
+    if os.path.exists("broken_call") and len(CALLS) == int(open("broken_call").read()):
+        raise ValueError("this loss is broken")
+    return TokenLoss(loss=-(batch.policy_logprobs - batch.old_logprobs).exp() * batch.advantages, metrics={})
+"""
+UPDATES = 4
+"""Updates of a step: two minibatches, twice."""
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    workspace = write_workspace(tmp_path_factory.mktemp("failed"))
+    (workspace / "broken.py").write_text(REWARD)
+    (workspace / "broken_loss.py").write_text(LOSS)
+    # By steps and time no checkpoint is written: what is there was saved by the failure.
+    config = CONFIG.replace("every = 3", "every_minutes = 0.0")
+    (workspace / "run.toml").write_text(config.replace("reward.py:score", "broken.py:score"))
+    return workspace
+
+
+def check_goes_on(workspace, name, *flags):
+    assert train_in_a_fork(workspace, f"{name}-whole", *flags) == 0
+    assert train_in_a_fork(workspace, name, *flags, "--resume", "auto") == 0, (
+        workspace / f"{name}.log"
+    ).read_text()
+    whole, resumed = workspace / f"{name}-whole", workspace / name
+    assert metrics_without_times(resumed) == metrics_without_times(whole)
+    assert weights_digest(resumed) == weights_digest(whole)
+    assert replay(resumed / "ledger.jsonl").unsettled() == []
+
+
+def saved_steps(run):
+    return [int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*")]
+
+
+def test_a_run_whose_reward_fails_goes_on_from_its_last_whole_step(workspace):
+    rows = [json.loads(line) for line in (workspace / "train.jsonl").read_text().splitlines()]
+    (workspace / "broken_row").write_text(rows[5]["answer"])
+    try:
+        assert train_in_a_fork(workspace, "reward") != 0
+    finally:
+        (workspace / "broken_row").unlink()
+
+    done = len(records(workspace / "reward", "metrics"))
+    assert "this reward is broken" in (workspace / "reward.log").read_text()
+    assert done > 0
+    assert saved_steps(workspace / "reward") == [done]
+    check_goes_on(workspace, "reward")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("update", "is_whole"), [(1, True), (2, False)])
+def test_a_run_whose_loss_fails_is_saved_unless_the_step_has_changed_weights(
+    workspace, update, is_whole
+):
+    """Step 3 fails, before anything has changed or after its first update."""
+    # Without a critic, whose update comes before the policy's.
+    flags = ("--loss", "broken_loss.py:loss", "--estimator", "reinforce")
+    name = f"loss-{update}"
+    (workspace / "broken_call").write_text(str(2 * UPDATES + update))
+    try:
+        assert train_in_a_fork(workspace, name, *flags) != 0
+    finally:
+        (workspace / "broken_call").unlink()
+
+    assert "this loss is broken" in (workspace / f"{name}.log").read_text()
+    assert saved_steps(workspace / name) == ([2] if is_whole else [])
+    if is_whole:
+        check_goes_on(workspace, name, *flags)
+    else:
+        assert train_in_a_fork(workspace, name, *flags, "--resume", "auto") != 0
+        assert "--resume restart begins anew" in (workspace / f"{name}.log").read_text()
+        assert train_in_a_fork(workspace, name, *flags, "--resume", "restart") == 0
+        assert len(records(workspace / name / "earlier-1", "metrics")) == 2
