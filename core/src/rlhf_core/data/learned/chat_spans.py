@@ -17,8 +17,8 @@ from ...batch.task import Message
 from ...errors import DataError
 from ...media.parts import references_in
 from ..chat.renderer import TokenizerRenderer
-from ..rows import RowProblem, check_text
-from .generation_blocks import has_blocks, render_with_blocks
+from ..rows import RowProblem, check_text, problem_of
+from .generation_blocks import has_blocks
 from .learned_text import LearnedText, Span, squeezed
 from .messages import ASSISTANT, TOOL
 from .skeleton import MARK, THOUGHTS, Render, Skeleton, SkeletonMaker, shared_prefix, thought_word
@@ -69,10 +69,22 @@ class ChatSpans:
         Raises:
             RowProblem: the template refuses the messages, or does not show the answers as they are.
         """
-        media = references_in(messages)
+        template = self._renderer.template
+        try:
+            messages = template.contents.joined(messages)
+            made = self._quoted(messages, learned, tools)
+            template.check(messages, made.text, reply=False, tools=tools)
+        except DataError as error:
+            raise problem_of(error) from error
+        return replace(made, media=references_in(messages))
+
+    def _quoted(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
+    ) -> LearnedText:
+        """Return the conversation's rendering, found with stand-ins for the control words in its contents."""
         quotes = self._renderer.quotes(messages, tools)
         if quotes is None:
-            return replace(self._find(messages, learned, tools), media=media)
+            return self._find(messages, learned, tools)
         quoted = self._find(
             quotes.messages(messages), learned, None if tools is None else quotes.value(tools)
         )
@@ -86,7 +98,6 @@ class ChatSpans:
             spans=tuple(map(made.places.span, quoted.spans)),
             active=chat.active,
             inert=chat.inert,
-            media=media,
         )
 
     def _find(
@@ -121,7 +132,7 @@ class ChatSpans:
         try:
             return self._renderer.render_text(messages, reply=reply, tools=tools)
         except DataError as error:
-            raise RowProblem("chat template", str(error)) from error
+            raise problem_of(error) from error
 
     def _shape(
         self, roles: tuple[str, ...], tools: Tools | None, render: Render
@@ -140,7 +151,11 @@ class ChatSpans:
     def _by_blocks(
         self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
     ) -> LearnedText:
-        text, blocks = render_with_blocks(self._renderer.tokenizer, messages, tools)
+        try:
+            text, places = self._renderer.template.rendered(messages, reply=False, tools=tools)
+        except DataError as error:
+            raise problem_of(error) from error
+        blocks = tuple(Span(*place) for place in places)
         check_text(text, "the rendered conversation")
         answers = [index for index, one in enumerate(messages) if one["role"] == ASSISTANT]
         if len(blocks) != len(answers):
