@@ -21,12 +21,12 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 
 MAX_CHARACTERS = 2**26
 """Maximum number of characters of a text that a template makes."""
-MAX_STEPS = 5_000_000
+MAX_STEPS = 2_000_000
 """Maximum number of steps of a template: turns of loops, calls, and every ``_CHARACTERS_PER_STEP`` characters. One core
 takes some seconds for them, and an ordinary conversation some hundred."""
 _STEPS_PER_PAIR = 4
 """Further steps for each pair of messages: templates look at all messages after each."""
-_CHARACTERS_PER_STEP = 256
+_CHARACTERS_PER_STEP = 1024
 
 _Value = TypeVar("_Value")
 

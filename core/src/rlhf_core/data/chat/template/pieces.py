@@ -155,11 +155,17 @@ def _spellings(text: str) -> Iterator[str]:
             yield second(first(text))
 
 
+def _between_quotes(text: str) -> str:
+    """Return a text as templates write it that escape by hand, and leave other characters as they are (LFM2)."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return escaped.replace("\n", "\\n").replace("\r", "\\r")
+
+
 _SPELLINGS: tuple[Callable[[str], str], ...] = (
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
     lambda text: json.dumps(text)[1:-1],
     lambda text: json.dumps(text)[1:-1].translate(_UNSAFE),
     lambda text: repr(text)[1:-1],
-    lambda text: repr(text)[1:-1].replace("'", "\\'"),
+    _between_quotes,
     html.escape,
 )
