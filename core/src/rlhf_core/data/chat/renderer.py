@@ -209,7 +209,8 @@ class TokenizerRenderer:
         kept = ChatContinuation(token_ids=(*token_ids, *made.token_ids), showed_all=made.showed_all)
         if not as_template:
             return kept
-        again = self.render([*conversation, *messages], tools)
+        # What comes new was looked for. What the policy wrote is the template's to show: this is what a fork is for.
+        again = self.texts.encode([self._shown([*conversation, *messages], tools=tools)])[0]
         texts = self.decode_batch([kept.token_ids, again], skip_special_tokens=False)
         difference = first_difference(*texts)
         if difference is None:

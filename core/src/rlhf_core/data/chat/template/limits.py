@@ -104,11 +104,12 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         return _counted(super().call(context, called, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        for text, times in ((left, right), (right, left)):
-            if operator == "*" and isinstance(text, str) and isinstance(times, int):
-                _check_length(len(text) * times)
         if operator == "**" and isinstance(left, int) and isinstance(right, int):
             _check_length(left.bit_length() * right)
+        if operator == "*":
+            for text, times in ((left, right), (right, left)):
+                if isinstance(text, str) and isinstance(times, int):
+                    _check_length(len(text) * times)
         return _counted(super().call_binop(context, operator, left, right))
 
 
