@@ -72,7 +72,7 @@ class ChatTemplate:
 
     @cached_property
     def contents(self) -> Contents:
-        """What fits contents to the template."""
+        """Fitter of contents to the template."""
         return Contents(lambda messages: self._run(messages, False, None).text)
 
     @cached_property
@@ -100,9 +100,7 @@ class ChatTemplate:
             )
             return Rendered(text, ())
         template = BoundedTemplate(tokenizer.get_chat_template(tools=given))
-        return template.render(
-            chat, {"tools": given, "add_generation_prompt": reply, **tokenizer.special_tokens_map}
-        )
+        return template.render(chat, tools=given, reply=reply, words=tokenizer.special_tokens_map)
 
     def _problem(
         self, error: Exception, messages: Sequence[Message], reply: bool, tools: Tools | None

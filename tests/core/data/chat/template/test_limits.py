@@ -47,32 +47,31 @@ CHATS = (
 )
 
 
-def text_or_error(render, *args, **kwargs):
+def text_or_error(render, *args):
     try:
-        return render(*args, **kwargs)
+        return render(*args)
     except Exception as error:  # whatever a template raises
         return f"{type(error).__name__}: {error}"
 
 
-def of_library(source, chat, variables):
-    return render_jinja_template([chat], chat_template=source, **variables)[0][0]
+WORDS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+
+
+def of_library(source, chat, tools, reply):
+    return render_jinja_template([chat], tools, None, source, add_generation_prompt=reply, **WORDS)[
+        0
+    ][0]
+
+
+def bounded(source, chat, tools, reply):
+    return BoundedTemplate(source).render(chat, tools=tools, reply=reply, words=WORDS).text
 
 
 @pytest.mark.parametrize("name", ENDS)
 def test_a_template_writes_what_it_writes_in_transformers(name):
     source = source_of(name)
-    for chat, tools, reply in product(CHATS, (None, [TOOL]), (True, False)):
-        variables = {
-            "tools": tools,
-            "add_generation_prompt": reply,
-            "bos_token": "<s>",
-            "eos_token": "</s>",
-            "pad_token": "<pad>",
-        }
-        made = text_or_error(
-            lambda *given: BoundedTemplate(source).render(*given).text, chat, variables
-        )
-        assert made == text_or_error(of_library, source, chat, variables)
+    for given in product(CHATS, (None, [TOOL]), (True, False)):
+        assert text_or_error(bounded, source, *given) == text_or_error(of_library, source, *given)
 
 
 def test_blocks_of_generation_are_those_of_transformers():
@@ -83,7 +82,8 @@ def test_blocks_of_generation_are_those_of_transformers():
         [chat], None, None, source, return_assistant_tokens_mask=True, add_generation_prompt=False
     )
 
-    assert list(BoundedTemplate(source).render(chat, {"tools": None}).blocks) == expected
+    made = BoundedTemplate(source).render(chat, tools=None, reply=False, words={})
+    assert list(made.blocks) == expected
 
 
 LOOP = "{% for i in range(99999) %}"

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from rlhf_core.data.chat.template.pieces import Rendering, pieces_of, without_thoughts
+from rlhf_core.data.chat.template.pieces import ShownText, pieces_of, without_thoughts
 
 TEXT = 'It\'s <b> & "é"\n\\nabla\t\U0001f600'
 
@@ -29,15 +29,15 @@ TEXT = 'It\'s <b> & "é"\n\\nabla\t\U0001f600'
     ],
 )
 def test_a_text_is_found_in_every_spelling_of_templates(shown):
-    assert Rendering(f"user: {shown}<end>").shows(TEXT)
-    assert not Rendering(f"user: {shown[:-4]}<end>").shows(TEXT)
+    assert ShownText(f"user: {shown}<end>").shows(TEXT)
+    assert not ShownText(f"user: {shown[:-4]}<end>").shows(TEXT)
 
 
 @pytest.mark.parametrize(
     ("piece", "text"), [("true", "at=True"), ("1.5", "{1.5}"), ("  \n a b ", "a  b")]
 )
 def test_values_and_blanks_are_found(piece, text):
-    assert Rendering(text).shows(piece)
+    assert ShownText(text).shows(piece)
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,18 @@ class BoundedTemplate:
         self._template = _compiled(source)
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        reply: bool,
+        words: Mapping[str, Any],
     ) -> Rendered:
-        """Return the text that the template makes of messages and of further variables.
+        """Return the text that the template makes of messages.
+
+        Args:
+            reply: end where the policy's turn begins.
+            words: words of special tokens, by the names that templates have for them (``bos_token``).
 
         Raises:
             Exception: of any kind, since templates are programs; ``TemplateLimit`` beyond a limit.
@@ -142,7 +151,11 @@ class BoundedTemplate:
             with self._template.environment.activate_tracker(pieces, blocks):  # type: ignore[attr-defined]
                 length = 0
                 for piece in self._template.generate(
-                    {"messages": messages, "documents": None, **variables}
+                    messages=messages,
+                    tools=tools,
+                    documents=None,
+                    add_generation_prompt=reply,
+                    **words,
                 ):
                     pieces.append(piece)
                     length += len(piece)

@@ -13,7 +13,7 @@ from ..parsing.families import THOUGHTS
 Tools = Sequence[Mapping[str, Any]]
 
 
-class Piece(NamedTuple):
+class SaidText(NamedTuple):
     """A text that has to be shown."""
 
     place: int
@@ -24,7 +24,7 @@ class Piece(NamedTuple):
     is_tool: bool = False
 
 
-def pieces_of(messages: Sequence[Message], tools: Tools) -> Iterator[Piece]:
+def pieces_of(messages: Sequence[Message], tools: Tools) -> Iterator[SaidText]:
     """Yield all texts that have to be shown, none blank: contents, calls with their arguments, and tools.
 
     Of an answer only what is outside of its thoughts, since templates leave thoughts of earlier turns out; fields such
@@ -34,15 +34,15 @@ def pieces_of(messages: Sequence[Message], tools: Tools) -> Iterator[Piece]:
     for index, message in enumerate(messages):
         for text in texts_of(message):
             if text.strip():
-                yield Piece(index, text)
+                yield SaidText(index, text)
         for number, call in enumerate(message.get("tool_calls") or ()):
             for text in _texts_of_call(call):
                 if text.strip():
-                    yield Piece(index, text, number)
+                    yield SaidText(index, text, number)
     for index, tool in enumerate(tools):
         for text in _texts_of_tool(tool):
             if text.strip():
-                yield Piece(index, text, is_tool=True)
+                yield SaidText(index, text, is_tool=True)
 
 
 def texts_of(message: Message) -> list[str]:
@@ -69,10 +69,14 @@ def without_thoughts(text: str) -> list[str]:
     return [text]
 
 
-def _texts_of_call(call: Any) -> Iterator[str]:
+def function_of(call: Any) -> Mapping[str, Any]:
+    """Return the function of a call or of a tool, which may stand in an object of its own; empty if there is none."""
     function = call.get("function", call) if isinstance(call, Mapping) else {}
-    if not isinstance(function, Mapping):
-        return
+    return function if isinstance(function, Mapping) else {}
+
+
+def _texts_of_call(call: Any) -> Iterator[str]:
+    function = function_of(call)
     yield str(function.get("name") or "")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
@@ -85,8 +89,8 @@ def _texts_of_call(call: Any) -> Iterator[str]:
 
 
 def _texts_of_tool(tool: Mapping[str, Any]) -> Iterator[str]:
-    function = tool.get("function", tool)
-    if not isinstance(function, Mapping) or not function.get("name"):
+    function = function_of(tool)
+    if not function.get("name"):
         yield from _leaves(tool)
         return
     yield str(function["name"])
@@ -116,7 +120,7 @@ def _leaves(value: Any) -> Iterator[str]:
         yield json.dumps(value, default=repr)
 
 
-class Rendering:
+class ShownText:
     """Text of a template, in which pieces are looked for."""
 
     def __init__(self, text: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ....batch.task import Message
 from ....media.parts import is_image
-from .pieces import Piece, Rendering, Tools, pieces_of, texts_of
+from .pieces import SaidText, ShownText, Tools, function_of, pieces_of, texts_of
 from .problem import HIDDEN, TemplateProblem, shortened
 
 _MAX_SHAPES = 10_000
@@ -41,7 +41,7 @@ class Presence:
 
     def __init__(self, show: Show) -> None:
         self._show = show
-        self._shapes: dict[tuple[Any, ...], Piece | None] = {}
+        self._shapes: dict[tuple[Any, ...], SaidText | None] = {}
 
     def check(
         self, messages: Sequence[Message], tools: Tools, text: str, *, reply: bool, first: int = 0
@@ -68,7 +68,7 @@ class Presence:
 
     def _hidden(
         self, messages: Sequence[Message], tools: Tools, reply: bool, first: int
-    ) -> Piece | None:
+    ) -> SaidText | None:
         """Return the first stand-in that the template leaves out of a conversation of the same shape."""
         stood = [_stand_in(message, index) for index, message in enumerate(messages)]
         some_tools = [_tool(tool, index) for index, tool in enumerate(tools)]
@@ -79,9 +79,9 @@ class Presence:
         return _missing(stood, some_tools, text, first)
 
 
-def _missing(messages: Sequence[Message], tools: Tools, text: str, first: int) -> Piece | None:
+def _missing(messages: Sequence[Message], tools: Tools, text: str, first: int) -> SaidText | None:
     """Return the first piece of the messages from ``first`` on, and of the tools, that a text does not show."""
-    rendering = Rendering(text)
+    rendering = ShownText(text)
     for piece in pieces_of(messages, tools):
         if (piece.is_tool or piece.place >= first) and not rendering.shows(piece.text):
             return piece
@@ -108,7 +108,7 @@ def _shape_of_content(message: Message) -> Any:
 
 
 def _shape_of_call(call: Any) -> Any:
-    function = _function_of(call)
+    function = function_of(call)
     return (
         "function" in call if isinstance(call, Mapping) else None,
         type(function.get("arguments")),
@@ -117,11 +117,6 @@ def _shape_of_call(call: Any) -> Any:
 
 def _shape_of_tools(tools: Tools) -> tuple[bool, ...]:
     return tuple("function" in tool for tool in tools)
-
-
-def _function_of(call: Any) -> Mapping[str, Any]:
-    function = call.get("function", call) if isinstance(call, Mapping) else {}
-    return function if isinstance(function, Mapping) else {}
 
 
 def _stand_in(message: Message, index: int) -> Message:
@@ -148,7 +143,7 @@ def _stand_in(message: Message, index: int) -> Message:
 
 
 def _call(call: Any, word: str) -> Any:
-    function = _function_of(call)
+    function = function_of(call)
     if not function:
         return call
     arguments: Any = {f"{word}k": f"{word}v"}
@@ -176,11 +171,11 @@ def _tool(tool: Mapping[str, Any], index: int) -> Mapping[str, Any]:
 
 
 def _problem(
-    missing: Piece, messages: Sequence[Message], tools: Tools, first: int
+    missing: SaidText, messages: Sequence[Message], tools: Tools, first: int
 ) -> TemplateProblem:
     if missing.is_tool:
         tool = tools[missing.place]
-        name = shortened(_function_of(tool).get("name") or "without a name", 80)
+        name = shortened(function_of(tool).get("name") or "without a name", 80)
         return TemplateProblem(
             f"tool {missing.place + 1} ({name}): the chat template does not show {_shown(missing, 'the tool')}. Leave "
             "the tools out, describe them in a message, or use a model whose template shows tools",
@@ -190,7 +185,7 @@ def _problem(
     role = str(message.get("role"))
     where = f"message {missing.place - first + 1} ({shortened(role, 40)})"
     if missing.call is not None:
-        function = _function_of(message["tool_calls"][missing.call])
+        function = function_of(message["tool_calls"][missing.call])
         what = _shown(missing, f"the call of {shortened(function.get('name'), 80)}")
         fix = "Write it into the content as the model writes calls, or use a model whose template shows calls"
     else:
@@ -202,7 +197,7 @@ def _problem(
     return TemplateProblem(f"{where}: the chat template does not show {what}. {fix}", HIDDEN)
 
 
-def _shown(missing: Piece, what: str) -> str:
+def _shown(missing: SaidText, what: str) -> str:
     """Return what is missing: the text, or where a stand-in is missing the whole thing."""
     if missing.text.startswith(_MARK):
         return what
