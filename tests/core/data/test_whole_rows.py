@@ -190,6 +190,12 @@ def test_a_system_prompt_that_the_template_has_no_place_for_makes_bad_rows(write
             "unknown part",
             "message 1, part 1: a text has the unknown key max_pixels",
         ),
+        ([{"role": "user", "content": []}], "empty", "message 1 is empty"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": " "}]}],
+            "empty",
+            "message 1 is empty",
+        ),
     ],
 )
 def test_a_prompt_that_would_lose_something_is_a_bad_row(prompt, kind, said, write_rows):

@@ -243,7 +243,7 @@ def _checked_message(entry: Any, number: int) -> Message:
         if content or role == "user":
             check_text(content, f"message {number}")
     elif isinstance(content, Sequence) and not isinstance(content, bytes):
-        _check_parts(content, number)
+        _check_parts(content, number, role)
     elif not (content is None and role == "assistant" and message.get("tool_calls")):
         raise RowProblem(
             "bad message", f"message {number}: expected text as content, got {_show(content)}"
@@ -251,16 +251,20 @@ def _checked_message(entry: Any, number: int) -> Message:
     return message
 
 
-def _check_parts(content: Sequence[Any], number: int) -> None:
-    """Refuse parts that are neither texts nor images, and texts that no tokenizer can carry."""
+def _check_parts(content: Sequence[Any], number: int, role: str) -> None:
+    """Refuse parts that are neither text nor image, texts that no tokenizer can carry, and a user who says nothing."""
+    says_something = role != "user"
     for place, part in enumerate(content, start=1):
         where = f"message {number}, part {place}"
         try:
             text = text_of_part(part, where)
         except TemplateProblem as error:
             raise problem_of(error) from error
-        if text:
+        if text and text.strip():
             check_text(text, where)
+        says_something |= text is None or bool(text.strip())
+    if not says_something:
+        raise RowProblem("empty", f"message {number} is empty")
 
 
 def _check_template(template: str) -> None:

@@ -17,11 +17,12 @@ from ...batch.task import Message
 from ...errors import DataError
 from ...media.parts import references_in
 from ..chat.renderer import TokenizerRenderer
+from ..chat.template.pieces import THOUGHT_FIELDS
 from ..rows import RowProblem, check_text, problem_of
 from .generation_blocks import has_blocks
 from .learned_text import LearnedText, Span, squeezed
 from .messages import ASSISTANT, TOOL
-from .skeleton import MARK, THOUGHTS, Render, Skeleton, SkeletonMaker, shared_prefix, thought_word
+from .skeleton import MARK, Render, Skeleton, SkeletonMaker, shared_prefix, thought_word
 
 _MAX_SHAPES = 10_000
 """Sequences of roles whose skeletons are kept."""
@@ -179,7 +180,7 @@ def _pattern_of(names: set[str]) -> re.Pattern[str]:
 
 def _fit(skeleton: Skeleton, messages: Sequence[Message], text: str) -> Mapping[int, Span] | None:
     """Return the turns of ``text`` if it is exactly the skeleton with the contents, as they are or all trimmed."""
-    if any(message.get(key) for message in messages for key in (*THOUGHTS, "tool_calls")):
+    if any(message.get(key) for message in messages for key in (*THOUGHT_FIELDS, "tool_calls")):
         return None
     contents = {index: message.get("content") or "" for index, message in enumerate(messages)}
     if not all(isinstance(content, str) for content in contents.values()):
@@ -246,7 +247,7 @@ def _shows(text: str, turn: Span, message: Message, lead: str, word: str) -> boo
         lead: text that the template writes before the content, such as a thought: its own, or a stand-in's place.
         word: stand-in of the content.
     """
-    for key in THOUGHTS:
+    for key in THOUGHT_FIELDS:
         if isinstance(thought := message.get(key), str) and thought.strip():
             if thought_word(word) not in lead:
                 return False
@@ -267,7 +268,9 @@ def _shows(text: str, turn: Span, message: Message, lead: str, word: str) -> boo
 
 def _holds(shown: str, message: Message) -> bool:
     """Return whether a text has thoughts, content and the names of called functions, each once more, up to blanks."""
-    parts = [text for key in (*THOUGHTS, "content") if isinstance(text := message.get(key), str)]
+    parts = [
+        text for key in (*THOUGHT_FIELDS, "content") if isinstance(text := message.get(key), str)
+    ]
     rest = squeezed(shown)
     for part in (*map(squeezed, parts), *map(_name_of, message.get("tool_calls") or ())):
         if part not in rest:

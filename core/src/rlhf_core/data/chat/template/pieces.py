@@ -12,6 +12,9 @@ from ..parsing.families import THOUGHTS
 
 Tools = Sequence[Mapping[str, Any]]
 
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
+"""Fields in which data sets put the thoughts of an answer."""
+
 
 class SaidText(NamedTuple):
     """A text that has to be shown."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ....batch.task import Message
 from ....media.parts import is_image
-from .pieces import SaidText, ShownText, Tools, function_of, pieces_of, texts_of
+from .pieces import THOUGHT_FIELDS, SaidText, ShownText, Tools, function_of, pieces_of, texts_of
 from .problem import HIDDEN, TemplateProblem, shortened
 
 _MAX_SHAPES = 10_000
@@ -23,7 +23,6 @@ _MAX_SHAPES = 10_000
 _MARK = "Zx7Qv"
 """Start of the stand-ins: no template contains or changes it."""
 _OWN_KEYS = ("role", "content", "tool_calls", "name", "tool_call_id", "id")
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 class Show(Protocol):
@@ -93,9 +92,9 @@ def _shape_of(message: Message) -> tuple[Any, ...]:
     others = tuple(
         (key, repr(message[key])[:80])
         for key in message
-        if key not in _OWN_KEYS and key not in _THOUGHTS
+        if key not in _OWN_KEYS and key not in THOUGHT_FIELDS
     )
-    thoughts = tuple(bool(message.get(key)) for key in _THOUGHTS)
+    thoughts = tuple(bool(message.get(key)) for key in THOUGHT_FIELDS)
     calls = tuple(_shape_of_call(call) for call in message.get("tool_calls") or ())
     return (message.get("role"), _shape_of_content(message), calls, thoughts, others)
 
@@ -131,7 +130,7 @@ def _stand_in(message: Message, index: int) -> Message:
             part if is_image(part) else {"type": "text", "text": f"{_MARK}{index}p{number}c"}
             for number, part in enumerate(content)
         ]
-    for key in _THOUGHTS:
+    for key in THOUGHT_FIELDS:
         if isinstance(message.get(key), str) and message[key]:
             made[key] = f"{_MARK}{index}t"
     if message.get("tool_calls"):
