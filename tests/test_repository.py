@@ -84,6 +84,10 @@ WORDS_OF_THE_LANGUAGE = {
     ("core/src/rlhf_core/loop/describe.py", "constant"),  # a rate without a schedule
     ("core/src/rlhf_core/math/importance.py", "clip"),  # a mode of weights
     ("core/src/rlhf_core/data/learned/chat_spans.py", "function"),  # a key of tool calls
+    *(
+        (f"core/src/rlhf_core/data/chat/template/{module}.py", "function")
+        for module in ("contents", "pieces", "presence")
+    ),
     ("core/src/rlhf_core/testing/fake_renderer.py", "function"),
     ("core/src/rlhf_core/contracts/executor.py", "function"),
     ("core/src/rlhf_core/data/chat/parsing/blocks.py", "function"),

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -12,14 +13,17 @@ from rlhf_core.contracts import Completion, RolloutContext, SamplingParams, Stop
 from rlhf_plugin_endpoint.config import EndpointConfig
 from rlhf_plugin_endpoint.conformance import CapturedRow, CapturedTrace, SampledAnswer
 from rlhf_plugin_endpoint.conformance.checks import check_exact
+from rlhf_plugin_endpoint.dialects.model_request import ModelRequest
 from rlhf_plugin_endpoint.dialects.openai_chat import ShownFields, chat_reply, read_chat
 from rlhf_plugin_endpoint.dialects.problems import RequestProblem
 from rlhf_plugin_endpoint.dialects.request_images import RequestImages
 from rlhf_plugin_endpoint.episode.identity import digest_of
+from rlhf_plugin_endpoint.episode.rendering import Rendering
 from rlhf_plugin_endpoint.episode.session import EpisodeSession
 from rlhf_plugin_endpoint.settings import session_limits
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+CALL = {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
 TEXTS = ["What is this?", "  so\n\n", "é 😀 漢字", "<|im_end|> <tool_call>", '{"a": 1}']
 
 
@@ -157,3 +161,31 @@ def test_exactly_what_was_sampled_trains(name):
         ]
 
         check_exact(CapturedTrace(rows=tuple(captured), num_paths=len(rows)), record)
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "said"),
+    [
+        (
+            [{"role": "user", "content": "Sure?"}],
+            [TOOL],
+            "tool 1 (add): the chat template does not show the tool",
+        ),
+        (
+            [
+                {"role": "user", "content": "Sure?"},
+                {"role": "assistant", "content": "", "tool_calls": [CALL]},
+                {"role": "tool", "tool_call_id": "call_0", "content": "4"},
+            ],
+            [],
+            "message 2 (assistant): the chat template does not show the call of add",
+        ),
+    ],
+)
+def test_a_request_that_the_template_shows_in_part_is_refused(messages, tools, said):
+    rendering = Rendering(Task(uid=Uid(0, 0)), renderer_of("chatml"), None, keeps_thoughts=True)
+
+    with pytest.raises(RequestProblem, match=re.escape(said)) as caught:
+        rendering.input_of(ModelRequest(messages=tuple(messages), tools=tuple(tools)))
+
+    assert caught.value.code == "template"

@@ -15,7 +15,7 @@ from ..errors import DataError
 from .chat.control_words import ControlText, InertWords
 from .chat.renderer import TokenizerRenderer
 from .row_images import RowImages
-from .rows import BadRow, Prompt, PromptFormat, RowProblem
+from .rows import BadRow, Prompt, PromptFormat, RowProblem, problem_of
 from .source import Row, Source, Unreadable
 
 _BATCH_ROWS = 1000
@@ -191,7 +191,7 @@ def _rendered(
             return renderer.chat_text(prompt)
         return plain_prompt({} if isinstance(row, Unreadable) else row, prompt, format, renderer)
     except DataError as error:
-        raise RowProblem("chat template", str(error)) from error
+        raise problem_of(error) from error
 
 
 def plain_prompt(

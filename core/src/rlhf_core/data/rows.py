@@ -11,13 +11,14 @@ from typing import Any
 from ..batch.task import Message
 from ..config.run import PromptData
 from ..errors import DataError
+from .chat.template.contents import text_of_part
+from .chat.template.problem import REFUSED, TemplateProblem
 from .source import Row
 
 Prompt = str | tuple[Message, ...]
 """Plain text, or chat messages to be rendered."""
 
 _SHOWN = 5
-_PART_TYPES = (str, Mapping)
 
 
 class RowProblem(ValueError):
@@ -32,6 +33,11 @@ class RowProblem(ValueError):
         super().__init__(kind, reason)
         self.kind = kind
         self.reason = reason
+
+
+def problem_of(error: DataError) -> RowProblem:
+    """Return the problem of a row whose messages the chat template does not show."""
+    return RowProblem(error.kind if isinstance(error, TemplateProblem) else REFUSED, str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,17 +243,28 @@ def _checked_message(entry: Any, number: int) -> Message:
         if content or role == "user":
             check_text(content, f"message {number}")
     elif isinstance(content, Sequence) and not isinstance(content, bytes):
-        for part in content:
-            if not isinstance(part, _PART_TYPES):
-                raise RowProblem(
-                    "bad message",
-                    f"message {number}: expected text or an object as a part of content, got {_show(part)}",
-                )
+        _check_parts(content, number, role)
     elif not (content is None and role == "assistant" and message.get("tool_calls")):
         raise RowProblem(
             "bad message", f"message {number}: expected text as content, got {_show(content)}"
         )
     return message
+
+
+def _check_parts(content: Sequence[Any], number: int, role: str) -> None:
+    """Refuse parts that are neither text nor image, texts that no tokenizer can carry, and a user who says nothing."""
+    says_something = role != "user"
+    for place, part in enumerate(content, start=1):
+        where = f"message {number}, part {place}"
+        try:
+            text = text_of_part(part, where)
+        except TemplateProblem as error:
+            raise problem_of(error) from error
+        if text and text.strip():
+            check_text(text, where)
+        says_something |= text is None or bool(text.strip())
+    if not says_something:
+        raise RowProblem("empty", f"message {number} is empty")
 
 
 def _check_template(template: str) -> None:

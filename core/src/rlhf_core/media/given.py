@@ -14,7 +14,7 @@ from .problem import MediaProblem
 
 _WEB = ("http://", "https://")
 _TIMEOUT_S = 30.0
-_KEYS = ("bytes", "base64", "image", "url", "path", "image_url")
+KEYS = ("bytes", "base64", "image", "url", "path", "image_url")
 """Names under which an object may hold its image; the first that is set counts. Tables of ``datasets`` have bytes and a
 path, of which the path is a mere name."""
 
@@ -37,7 +37,7 @@ def bytes_of(value: Any, *, folder: Path, limits: MediaLimits, allow_urls: bool)
     if isinstance(value, str):
         return _from_text(value, folder, limits, allow_urls=allow_urls)
     if isinstance(value, Mapping):
-        for key in _KEYS:
+        for key in KEYS:
             found = value.get(key)
             if found is not None:
                 if key == "base64":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .given import plain_image
+from .given import KEYS, plain_image
 from .problem import MediaProblem
 from .reference import MediaRef
 
@@ -17,6 +17,9 @@ MARK = "<image>"
 """Place of an image in a text, where images come beside the messages."""
 MEDIA = "media"
 """Name under which a part holds a reference."""
+IMAGE_KEYS = frozenset({"type", "text", MEDIA, *KEYS})
+"""Keys of a part that is an image; a text beside an image is a column of a table that others fill."""
+NO_VIDEO = "the messages have a video; expected images. Give some of its frames as images"
 
 Message = Mapping[str, Any]
 
@@ -24,6 +27,11 @@ Message = Mapping[str, Any]
 def is_image(part: Any) -> bool:
     """Return whether a part of a content is an image, or a place for one."""
     return isinstance(part, Mapping) and part.get("type") in ("image", "image_url")
+
+
+def is_video(part: Any) -> bool:
+    """Return whether a part of a content is a video."""
+    return isinstance(part, Mapping) and part.get("type") in ("video", "video_url")
 
 
 def image_parts(messages: Sequence[Message]) -> Iterator[Mapping[str, Any]]:
@@ -38,11 +46,8 @@ def refuse_videos(messages: Sequence[Message]) -> None:
         MediaProblem: a message has a video.
     """
     for part in _parts(messages):
-        if isinstance(part, Mapping) and part.get("type") in ("video", "video_url"):
-            raise MediaProblem(
-                "video",
-                "the messages have a video; expected images. Give some of its frames as images",
-            )
+        if is_video(part):
+            raise MediaProblem("video", NO_VIDEO)
 
 
 def _parts(messages: Sequence[Message]) -> Iterator[Any]:

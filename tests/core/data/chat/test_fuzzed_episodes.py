@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from tests.core.data.chat.zoo import KINDS, renderer_of
+from tests.core.data.chat.zoo import KINDS, renderer_of, tools_of
 
 from rlhf_core.contracts import Completion, Stop, Uid
 from rlhf_core.episodes import EpisodeGraph
 
 QUICK, SLOW, ALL = range(5), range(5, 60), range(60, 840)
 """Seeds of each kind of tokenizer: 12 kinds with 840 episodes each are more than 10 000 in all."""
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 TEXTS = ["What is this?", "  so\n\n", "é 😀 漢字", '{"a": 1}', "a\tb", "The answer is 4, I think."]
 
 
@@ -102,7 +101,7 @@ def play(name, seed):
     renderer, choice = script.renderer, script.random
     course = Course(EpisodeGraph(Uid(0, 0)))
     conversation = [{"role": "user", "content": script.text()}]
-    tools = TOOLS if choice.random() < 0.5 else []
+    tools = tools_of(name) if choice.random() < 0.5 else []
     prompt = renderer.render(conversation, tools)
     for turn in range(choice.randint(1, 5)):
         ids, ended = script.answer()
@@ -153,7 +152,7 @@ def check_only_the_template_wrote_control_tokens(script, following, messages):
     """As many control tokens as with contents that spell none, whichever way the turn before ended."""
     known = set(script.words.values()) - {script.renderer.tokenizer.unk_token_id, script.end}
     plain = [{**message, "content": "x"} for message in messages]
-    for tools in ([], TOOLS):
+    for tools in ([], tools_of(script.name)):
         wanted = script.renderer.render_next(plain, ended=True, tools=tools)
         if [one for one in wanted if one in known] == [one for one in following if one in known]:
             return

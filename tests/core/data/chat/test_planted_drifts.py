@@ -9,7 +9,7 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
-from tests.core.data.chat.zoo import KINDS, renderer_of, tokenizer_of
+from tests.core.data.chat.zoo import KINDS, renderer_of, tokenizer_of, tools_of
 
 from rlhf_core.contracts import ChatContinuation
 from rlhf_core.data.chat.renderer import TokenizerRenderer
@@ -18,7 +18,6 @@ AUDITED = ("hermes", "thinking", "opened thought", "llama3", "deepseek")
 RENDERERS = {name: renderer_of(name) for name in AUDITED}
 USER = {"role": "user", "content": "What is this?"}
 AGAIN = {"role": "user", "content": "Sure? ﬁne  é"}
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 RESULTS = [{"role": "tool", "content": "first"}, {"role": "tool", "content": "second"}]
 ANSWERS = ["4", "  4 \n", "It is 4.\n\n"]
 
@@ -43,7 +42,7 @@ def audit(renderer, name):
 
 
 def audit_rendering(renderer, name):
-    for tools in ((), TOOLS):
+    for tools in ((), tools_of(name)):
         messages = [USER, {"role": "assistant", "content": "4"}, AGAIN]
         if renderer.render(messages, tools) != ids_of(name, shown(name, messages, tools)):
             yield f"render with {len(tools)} tools"

@@ -138,15 +138,13 @@ def chat_of(num_turns, last=None):
 @pytest.fixture
 def shown(monkeypatch):
     """The number of messages in each rendering."""
-    from rlhf_core.data.chat import renderer
+    from rlhf_core.data.chat.rendering import ChatTemplate
 
-    counts, real = [], renderer.render_text
+    counts, real = [], ChatTemplate.text
     monkeypatch.setattr(
-        renderer,
-        "render_text",
-        lambda tokenizer, messages, **more: (
-            counts.append(len(messages)) or real(tokenizer, messages, **more)
-        ),
+        ChatTemplate,
+        "text",
+        lambda self, messages, **more: counts.append(len(messages)) or real(self, messages, **more),
     )
     return counts
 

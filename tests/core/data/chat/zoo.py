@@ -126,6 +126,8 @@ DEEPSEEK = (
     "{% else %}{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<\uff5cAssistant\uff5c>{% endif %}"
 )
 
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+
 _CHAT_TOKENS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 _MARKS = (
     "<tool_call>",
@@ -298,6 +300,11 @@ def tokenizer_of(name: str) -> PreTrainedTokenizerFast:
     tokenizer.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in kind.marks])
     tokenizer.chat_template = kind.template
     return tokenizer
+
+
+def tools_of(name: str) -> list[dict]:
+    """A tool for a template that shows tools; none for another, which is refused them."""
+    return TOOLS if "tools" in KINDS[name].template else []
 
 
 def renderer_of(name: str, control_words: ControlWordUse = "text") -> TokenizerRenderer:

@@ -18,7 +18,7 @@ from .control_words import ControlText, template_text
 from .parsing.families import calls_of, thoughts_of
 from .parsing.parser import AnswerParser
 from .quoting import Quotes, has_words
-from .rendering import render_text
+from .rendering import ChatTemplate
 from .tokenizing import TextTokenizer
 from .turn_words import turn_words
 from .turns import ChatTurns, first_difference
@@ -41,7 +41,9 @@ class TokenizerRenderer:
         self.tokenizer = tokenizer
         self.texts = TextTokenizer(tokenizer, control_words)
         """Tokenizer of texts whose control words are known."""
-        self._turns = ChatTurns(self.chat_text, self.texts)
+        self.template = ChatTemplate(tokenizer)
+        """Chat template of the tokenizer."""
+        self._turns = ChatTurns(self._shown, self.template, self.texts)
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special tokens; control words in it are ordinary text."""
@@ -79,7 +81,7 @@ class TokenizerRenderer:
         """Return the tokens of a conversation up to the policy's turn.
 
         Raises:
-            DataError: the tokenizer has no chat template, or the template refuses these messages.
+            DataError: as from ``chat_text``.
         """
         return self.texts.encode([self.chat_text(messages, tools=tools)])[0]
 
@@ -92,13 +94,15 @@ class TokenizerRenderer:
     ) -> str:
         """Return a conversation as text; with ``reply`` the text ends where the policy's turn begins.
 
+        What the template leaves out is not looked for.
+
         Args:
             tools: JSON schemas of the functions that the policy may call.
 
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses these messages.
         """
-        return render_text(self.tokenizer, messages, reply=reply, tools=tools)
+        return self.template.text(messages, reply=reply, tools=tools)
 
     def chat_text(
         self,
@@ -111,7 +115,23 @@ class TokenizerRenderer:
 
         In contents, names and tools control words are ordinary text; so are, in an answer, those that have no place in
         answers (such as ``<|im_end|>``, unlike ``<think>``).
+
+        Raises:
+            DataError: the tokenizer has no chat template; the template refuses these messages, or leaves out what one
+                of them, or a tool, says.
         """
+        chat = self._shown(messages, reply=reply, tools=tools)
+        self.template.check(messages, chat.text, reply=reply, tools=tools)
+        return chat
+
+    def _shown(
+        self,
+        messages: Sequence[Message],
+        *,
+        reply: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> ControlText:
+        """Return a conversation as ``chat_text`` does, whatever the template leaves out of it."""
         quotes = self.quotes(messages, tools)
         if quotes is None:
             return ControlText(text=self.render_text(messages, reply=reply, tools=tools))
@@ -144,7 +164,7 @@ class TokenizerRenderer:
     def turn_words(self) -> frozenset[str]:
         """Control words that have no place in an answer: those that the template writes around messages, and the
         tokens that begin and end texts."""
-        return turn_words(self.tokenizer, self.texts.words)
+        return turn_words(self.template, self.tokenizer, self.texts.words)
 
     def render_next(
         self,
@@ -189,7 +209,8 @@ class TokenizerRenderer:
         kept = ChatContinuation(token_ids=(*token_ids, *made.token_ids), showed_all=made.showed_all)
         if not as_template:
             return kept
-        again = self.render([*conversation, *messages], tools)
+        # What comes new was looked for. What the policy wrote is the template's to show: this is what a fork is for.
+        again = self.texts.encode([self._shown([*conversation, *messages], tools=tools)])[0]
         texts = self.decode_batch([kept.token_ids, again], skip_special_tokens=False)
         difference = first_difference(*texts)
         if difference is None:

@@ -9,7 +9,7 @@ from ...batch.task import Message
 from ...errors import DataError
 from .control_words import ControlWords
 from .parsing.families import ANSWER_WORDS
-from .rendering import render_text
+from .rendering import ChatTemplate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,7 +32,9 @@ _CHATS: tuple[tuple[Message, ...], ...] = (
 """Conversations without a thought and without a tool; a template may refuse some of them."""
 
 
-def turn_words(tokenizer: PreTrainedTokenizerBase, words: ControlWords) -> frozenset[str]:
+def turn_words(
+    template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, words: ControlWords
+) -> frozenset[str]:
     """Return the control words that begin and end turns and texts.
 
     They are the tokenizer's own for this (end-of-sequence, padding, ...), and those that the template writes into a
@@ -42,5 +44,5 @@ def turn_words(tokenizer: PreTrainedTokenizerBase, words: ControlWords) -> froze
     if tokenizer.chat_template is not None:
         for chat in _CHATS:
             with suppress(DataError):
-                found.update(words.names(render_text(tokenizer, chat, reply=False)))
+                found.update(words.names(template.text(chat, reply=False)))
     return frozenset(found - ANSWER_WORDS)

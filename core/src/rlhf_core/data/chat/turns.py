@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from ...batch.task import Message
 from ...errors import DataError
 from .control_words import ControlText
-from .rendering import after
+from .rendering import ChatTemplate, after
 from .short_histories import USER, ShortHistories
 from .tokenizing import TextTokenizer
 
@@ -42,10 +42,16 @@ class Between(NamedTuple):
 
 
 class ChatTurns:
-    """Finder of the tokens between turns, by the chat template of a tokenizer."""
+    """Finder of the tokens between turns, by the chat template of a tokenizer.
 
-    def __init__(self, show: ShowChat, texts: TextTokenizer) -> None:
+    Args:
+        show: renders a conversation, whatever the template leaves out of it.
+        template: looks for what it leaves out.
+    """
+
+    def __init__(self, show: ShowChat, template: ChatTemplate, texts: TextTokenizer) -> None:
         self._show = show
+        self._template = template
         self._texts = texts
         self._short = ShortHistories(self._behind_stand_in)
         self._special = frozenset(texts.tokenizer.all_special_ids) | {
@@ -79,7 +85,7 @@ class ChatTurns:
             ended: the policy wrote an end token itself, so the template's end token is left out.
 
         Raises:
-            DataError: the template refuses the messages, or hides the answer.
+            DataError: the template refuses the messages, leaves out what one of them says, or hides the answer.
         """
         following, showed_all = self._behind_answer(conversation, messages, tools)
         if ended:
@@ -100,14 +106,15 @@ class ChatTurns:
         short = self._short.shortened(before, calls, messages, tools)
         shown = before if short is None else short
         try:
-            following = self._behind_stand_in(shown, calls, messages, tools)
+            following = self._behind_stand_in(shown, calls, messages, tools, checked=True)
         except DataError:
             # A template may hide the content of an answer that has calls.
             following = self._after_a_question(messages, tools)
         return Between(following, showed_all=short is None)
 
     def _after_a_question(self, messages: Sequence[Message], tools: Tools) -> list[int]:
-        return self._following((*_OPENING, *messages), reply=True, tools=tools)
+        whole = (*_OPENING, *messages)
+        return self._following(whole, reply=True, tools=tools, new=len(messages))
 
     def _behind_stand_in(
         self,
@@ -115,23 +122,41 @@ class ChatTurns:
         calls: Sequence[Any],
         messages: Sequence[Message],
         tools: Tools,
+        *,
+        checked: bool = False,
     ) -> list[int]:
-        """Return the tokens behind a stand-in with the calls of an answer, between ``before`` and ``messages``."""
+        """Return the tokens behind a stand-in with the calls of an answer, between ``before`` and ``messages``.
+
+        Args:
+            checked: refuse a template that leaves out what the ``messages`` say.
+        """
         stand_in: Message = {"role": "assistant", "content": STAND_IN}
         answer = {**stand_in, "tool_calls": calls} if calls else stand_in
         whole = (*before, answer, *messages)
-        return self._following(whole, reply=True, tools=tools, has_calls=bool(calls))
+        new = len(messages) if checked else 0
+        return self._following(whole, reply=True, tools=tools, has_calls=bool(calls), new=new)
 
     def _following(
-        self, messages: Sequence[Message], *, reply: bool, tools: Tools, has_calls: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        reply: bool,
+        tools: Tools,
+        has_calls: bool = False,
+        new: int = 0,
     ) -> list[int]:
-        """Return the tokens behind the stand-in's answer, tokenized together with the text before them."""
+        """Return the tokens behind the stand-in's answer, tokenized together with the text before them.
+
+        Args:
+            new: number of messages, the last ones, that the template has to show whole.
+        """
         chat = self._show(messages, reply=reply, tools=tools)
         if chat.text.count(STAND_IN) != 1:
             raise DataError(
                 "expected a chat template that shows an assistant's answer once and as it is; this one showed it "
                 f"{chat.text.count(STAND_IN)} times. Use text observations with this model."
             )
+        self._template.check(messages, chat.text, reply=reply, first=len(messages) - new)
         cut = chat.text.index(STAND_IN) + len(STAND_IN)
         if has_calls:
             cut = self._end_of_calls(chat, cut)

@@ -17,11 +17,12 @@ from ...batch.task import Message
 from ...errors import DataError
 from ...media.parts import references_in
 from ..chat.renderer import TokenizerRenderer
-from ..rows import RowProblem, check_text
-from .generation_blocks import has_blocks, render_with_blocks
+from ..chat.template.pieces import THOUGHT_FIELDS
+from ..rows import RowProblem, check_text, problem_of
+from .generation_blocks import has_blocks
 from .learned_text import LearnedText, Span, squeezed
 from .messages import ASSISTANT, TOOL
-from .skeleton import MARK, THOUGHTS, Render, Skeleton, SkeletonMaker, shared_prefix, thought_word
+from .skeleton import MARK, Render, Skeleton, SkeletonMaker, shared_prefix, thought_word
 
 _MAX_SHAPES = 10_000
 """Sequences of roles whose skeletons are kept."""
@@ -69,10 +70,22 @@ class ChatSpans:
         Raises:
             RowProblem: the template refuses the messages, or does not show the answers as they are.
         """
-        media = references_in(messages)
+        template = self._renderer.template
+        try:
+            messages = template.contents.joined(messages)
+            made = self._quoted(messages, learned, tools)
+            template.check(messages, made.text, reply=False, tools=tools)
+        except DataError as error:
+            raise problem_of(error) from error
+        return replace(made, media=references_in(messages))
+
+    def _quoted(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
+    ) -> LearnedText:
+        """Return the conversation's rendering, found with stand-ins for the control words in its contents."""
         quotes = self._renderer.quotes(messages, tools)
         if quotes is None:
-            return replace(self._find(messages, learned, tools), media=media)
+            return self._find(messages, learned, tools)
         quoted = self._find(
             quotes.messages(messages), learned, None if tools is None else quotes.value(tools)
         )
@@ -86,7 +99,6 @@ class ChatSpans:
             spans=tuple(map(made.places.span, quoted.spans)),
             active=chat.active,
             inert=chat.inert,
-            media=media,
         )
 
     def _find(
@@ -121,7 +133,7 @@ class ChatSpans:
         try:
             return self._renderer.render_text(messages, reply=reply, tools=tools)
         except DataError as error:
-            raise RowProblem("chat template", str(error)) from error
+            raise problem_of(error) from error
 
     def _shape(
         self, roles: tuple[str, ...], tools: Tools | None, render: Render
@@ -140,7 +152,11 @@ class ChatSpans:
     def _by_blocks(
         self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
     ) -> LearnedText:
-        text, blocks = render_with_blocks(self._renderer.tokenizer, messages, tools)
+        try:
+            text, places = self._renderer.template.rendered(messages, reply=False, tools=tools)
+        except DataError as error:
+            raise problem_of(error) from error
+        blocks = tuple(Span(*place) for place in places)
         check_text(text, "the rendered conversation")
         answers = [index for index, one in enumerate(messages) if one["role"] == ASSISTANT]
         if len(blocks) != len(answers):
@@ -164,7 +180,7 @@ def _pattern_of(names: set[str]) -> re.Pattern[str]:
 
 def _fit(skeleton: Skeleton, messages: Sequence[Message], text: str) -> Mapping[int, Span] | None:
     """Return the turns of ``text`` if it is exactly the skeleton with the contents, as they are or all trimmed."""
-    if any(message.get(key) for message in messages for key in (*THOUGHTS, "tool_calls")):
+    if any(message.get(key) for message in messages for key in (*THOUGHT_FIELDS, "tool_calls")):
         return None
     contents = {index: message.get("content") or "" for index, message in enumerate(messages)}
     if not all(isinstance(content, str) for content in contents.values()):
@@ -231,7 +247,7 @@ def _shows(text: str, turn: Span, message: Message, lead: str, word: str) -> boo
         lead: text that the template writes before the content, such as a thought: its own, or a stand-in's place.
         word: stand-in of the content.
     """
-    for key in THOUGHTS:
+    for key in THOUGHT_FIELDS:
         if isinstance(thought := message.get(key), str) and thought.strip():
             if thought_word(word) not in lead:
                 return False
@@ -252,7 +268,9 @@ def _shows(text: str, turn: Span, message: Message, lead: str, word: str) -> boo
 
 def _holds(shown: str, message: Message) -> bool:
     """Return whether a text has thoughts, content and the names of called functions, each once more, up to blanks."""
-    parts = [text for key in (*THOUGHTS, "content") if isinstance(text := message.get(key), str)]
+    parts = [
+        text for key in (*THOUGHT_FIELDS, "content") if isinstance(text := message.get(key), str)
+    ]
     rest = squeezed(shown)
     for part in (*map(squeezed, parts), *map(_name_of, message.get("tool_calls") or ())):
         if part not in rest:

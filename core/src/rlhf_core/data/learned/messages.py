@@ -54,7 +54,7 @@ def conversation_of(value: object, key: str, *, parts: bool = False) -> tuple[Me
     """Return the messages of a column: roles that are known, and contents that are text.
 
     Args:
-        parts: contents may be lists of images and texts; see ``check_chat``.
+        parts: contents may have images; see ``check_chat``.
 
     Raises:
         RowProblem: the value is no list of such messages.
@@ -64,18 +64,16 @@ def conversation_of(value: object, key: str, *, parts: bool = False) -> tuple[Me
             "wrong type",
             f"column {key!r}: expected a list of chat messages, got {type(value).__name__}",
         )
-    messages = read_messages(value)
-    if parts:
-        messages = tuple(map(_with_plain_answer, messages))
+    messages = tuple(map(_with_plain_answer, read_messages(value)))
     check_chat(messages, parts=parts)
     return messages
 
 
 def check_chat(messages: Sequence[Message], *, parts: bool = False) -> None:
-    """Refuse messages of unknown roles, and contents that are no text.
+    """Refuse messages of unknown roles, and contents that are neither text nor parts that are texts.
 
     Args:
-        parts: the model reads images, so contents may be lists of images and texts, but the assistant's.
+        parts: the model reads images, so contents may have images too, but the assistant's.
 
     Raises:
         RowProblem: there is such a message.
@@ -87,13 +85,13 @@ def check_chat(messages: Sequence[Message], *, parts: bool = False) -> None:
                 "unknown role",
                 f"message {number}: expected a role of {', '.join(ROLES)}; got {role!r}",
             )
-        if content is None or isinstance(content, str):
+        if content is None or isinstance(content, str) or all(map(_is_text, content)):
             continue
         if not parts:
             raise RowProblem(
                 "not text",
-                f"message {number}: expected text as content, got {type(content).__name__}; images need a model that "
-                "reads them (--model.vision), and other parts cannot be learned from here",
+                f"message {number}: expected text as content, got {type(content).__name__} with an image; images need "
+                "a model that reads them (--model.vision)",
             )
         if role == ASSISTANT or not _are_parts(content):
             raise RowProblem(
@@ -111,7 +109,9 @@ def _are_parts(content: object) -> bool:
 
 
 def _is_text(part: object) -> bool:
-    return isinstance(part, Mapping) and isinstance(part.get("text"), str)
+    return isinstance(part, str) or (
+        isinstance(part, Mapping) and not is_image(part) and isinstance(part.get("text"), str)
+    )
 
 
 def _with_plain_answer(message: Message) -> Message:
@@ -123,7 +123,8 @@ def _with_plain_answer(message: Message) -> Message:
         and not isinstance(content, str | bytes)
         and all(map(_is_text, content))
     ):
-        return {**message, "content": "".join(part["text"] for part in content)}
+        texts = [part if isinstance(part, str) else part["text"] for part in content]
+        return {**message, "content": "".join(texts)}
     return message
 
 

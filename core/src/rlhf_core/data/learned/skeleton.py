@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...batch.task import Message
+from ..chat.template.pieces import THOUGHT_FIELDS
 from ..rows import RowProblem
 from .learned_text import Span
 from .messages import ASSISTANT
@@ -32,9 +33,6 @@ _TRIED = (
     ("user", "assistant", "tool", "assistant", "user", "assistant", "tool", "assistant"),
 )
 """Roles of the conversations by which a template is tried."""
-
-THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-"""Fields in which data sets put the thoughts of an answer."""
 
 
 class Filled(NamedTuple):
@@ -204,7 +202,7 @@ def shared_prefix(first: str, second: str) -> int:
 def _stand_in(message: Message, word: str) -> Message:
     """Return a message with stand-ins for content and thoughts, and without tool calls."""
     kept = {key: value for key, value in message.items() if key != "tool_calls"}
-    thoughts = {key: thought_word(word) for key in THOUGHTS if isinstance(kept.get(key), str)}
+    thoughts = {key: thought_word(word) for key in THOUGHT_FIELDS if isinstance(kept.get(key), str)}
     return {**kept, **thoughts, "content": word}
 
 
