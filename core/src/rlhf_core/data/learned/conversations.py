@@ -28,6 +28,7 @@ from .options import ConversationColumns, LabeledColumns, PromptColumns, Sequenc
 from .reading import LearnedRows, read_rows
 from .sequences import LearnedSequence, cut_to, max_tokens_of, pieces_of
 from .tokens import LearnedTokens, SpanTokenizer
+from .weights import check_judged, learned_answers
 
 
 def load_conversations(
@@ -139,7 +140,8 @@ class Conversations:
         self._columns = columns
         self._options = options
         self._answers = AnswerTexts(columns, renderer)
-        self._learns_all = isinstance(columns, ConversationColumns) and columns.learn == "all"
+        self._is_judged = isinstance(columns, LabeledColumns)
+        self._only_last = not isinstance(columns, ConversationColumns) or columns.learn == "last"
         self.max_tokens = max_tokens_of(options)
 
     @property
@@ -161,9 +163,11 @@ class Conversations:
             return [self._answers.answer(row, answer, tools_key, images)]
         given = conversation_of(value_of(row, key, "messages_key"), key, parts=images.sees)
         messages = images.chat(row, with_system_prompt(given, self._columns.system_prompt))
-        learned = answers_in(messages)
-        if not self._learns_all:
-            learned = learned[-1:]
+        if self._is_judged:
+            learned = answers_in(messages)[-1:]
+            check_judged(messages, learned)
+        else:
+            learned = learned_answers(messages, only_last=self._only_last)
         return [self._answers.chats.find(messages, learned, tools_of(row, tools_key))]
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
