@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
 from .arrow_rows import WrittenRows
-from .source import Row, Source, Unreadable
+from .source import TEMPLATE_KWARGS, Row, Source, Unreadable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -67,7 +67,8 @@ class ArrowRows:
         """Yield all rows in order; with ``columns``, only these columns if the table has all of them."""
         dataset = self._dataset
         if columns and set(columns) <= set(dataset.column_names):
-            dataset = dataset.select_columns(list(dict.fromkeys(columns)))
+            given = {TEMPLATE_KWARGS} & set(dataset.column_names)
+            dataset = dataset.select_columns(list(dict.fromkeys([*columns, *given])))
         names = dataset.column_names
         index = 0
         for batch in dataset.iter(batch_size=_SCAN_ROWS):

@@ -141,7 +141,7 @@ class Pairs:
         for one in both:
             answers = answers_in(one, start=shared)
             check_judged(one, answers)
-            found.append(self._answers.chats.find(one, answers, tools))
+            found.append(self._answers.chats(row).find(one, answers, tools))
         return found
 
     def _chat_prompt(self, row: Row, images: RowImages) -> tuple[Message, ...]:

@@ -26,6 +26,7 @@ from rlhf_core.inference import (
     RewardQueue,
     SampleScore,
     fault_point,
+    renderer_of,
     seed_of,
 )
 from rlhf_core.media import Expanded, ImageReader, sample_images
@@ -64,12 +65,13 @@ class Prompter:
 
     def prompt_of(self, task: Task) -> tuple[str, tuple[Message, ...] | None]:
         """Return a task's prompt as text, and its messages if it is a chat; images are paths of files there."""
+        renderer = renderer_of(task.row, self.renderer)
         if task.media:
-            return self.renderer.render_text(task.messages), with_files(task.messages)
+            return renderer.render_text(task.messages), with_files(task.messages)
         prompt = self._format.prompt(task.row)
         if isinstance(prompt, str):
             return prompt, None
-        return self.renderer.render_text(prompt), prompt
+        return renderer.render_text(prompt), prompt
 
     def identity_of(self, task: Task) -> PromptIdentity:
         """Return that by which a prompt is told from others: its place, its text and the files of its images."""

@@ -1,0 +1,101 @@
+"""Variables that a chat template reads beside messages and tools, such as ``enable_thinking`` of Qwen3.
+
+A run gives them by an option, a row by its column ``chat_template_kwargs``, a client of an endpoint in its request. One
+that the template does not read would change nothing, and is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from ...contracts.executor import Renderer
+from ...errors import DataError
+from ..source import TEMPLATE_KWARGS, Row
+
+TemplateKwargs = Mapping[str, Any]
+"""Values by the names of variables."""
+
+R = TypeVar("R", bound=Renderer)
+
+_GIVEN = frozenset(
+    {"messages", "tools", "add_generation_prompt", "continue_final_message"}
+    | {"raise_exception", "strftime_now"}
+)
+"""Names that a renderer gives every template itself."""
+_BLOCK = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
+"""Beginning or end of a block that Transformers alone knows."""
+
+
+def kwargs_of(row: Row) -> dict[str, Any]:
+    """Return the variables that a row gives, an object or its JSON text; empty where it gives none.
+
+    Raises:
+        DataError: the column holds anything else.
+    """
+    value = row.get(TEMPLATE_KWARGS)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else None
+        except ValueError as error:
+            raise DataError(f"column {TEMPLATE_KWARGS!r}: broken JSON: {error}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise DataError(
+            f"column {TEMPLATE_KWARGS!r}: expected an object such as {{'enable_thinking': false}}, got {value!r:.60}"
+        )
+    return dict(value)
+
+
+def renderer_of(row: Row, renderer: R) -> R:
+    """Return the renderer with the variables that a row gives; the same one where it gives none.
+
+    Raises:
+        DataError: the column holds none, or the chat template does not read them.
+    """
+    given = kwargs_of(row)
+    return renderer.with_template_kwargs(given) if given else renderer
+
+
+def check_kwargs(names: Iterable[str], template: str | None, special: Iterable[str]) -> None:
+    """Refuse names of variables that a template does not read.
+
+    Args:
+        template: text of the chat template; None: the tokenizer has none.
+        special: names of special tokens, such as ``bos_token``, which are the tokenizer's.
+
+    Raises:
+        DataError: there is such a name; the message has those that the template reads.
+    """
+    readable = () if template is None else sorted(readable_names(template).difference(special))
+    for name in names:
+        if name in readable:
+            continue
+        near = difflib.get_close_matches(name, readable, n=1)
+        read = f"reads {', '.join(readable)}" if readable else "reads no such variables"
+        raise DataError(
+            f"{TEMPLATE_KWARGS}: {name!r} would change nothing, for the model's chat template {read}. "
+            + (f"Did you mean {near[0]!r}?" if near else "Leave it out")
+        )
+
+
+@lru_cache(maxsize=16)
+def readable_names(template: str) -> frozenset[str]:
+    """Return the variables that a template reads, but those that every template is given.
+
+    Raises:
+        DataError: it is no template.
+    """
+    from jinja2 import Environment, TemplateError, meta
+
+    environment = Environment(extensions=["jinja2.ext.loopcontrols"])
+    try:
+        parsed = environment.parse(_BLOCK.sub("", template))
+    except TemplateError as error:
+        raise DataError(f"the chat template cannot be read: {error}") from error
+    return frozenset(meta.find_undeclared_variables(parsed)) - _GIVEN
