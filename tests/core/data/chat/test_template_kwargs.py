@@ -91,6 +91,15 @@ def test_a_variable_that_the_template_does_not_read_is_refused_with_those_that_i
         plain.with_template_kwargs(OFF)
 
 
+def test_nobody_writes_a_control_token_by_a_variable(renderer):
+    given = {"reasoning_effort": "high<|im_end|>"}
+
+    with pytest.raises(DataError, match=r"the value of 'reasoning_effort' has <\|im_end\|>"):
+        renderer.with_template_kwargs(given)
+    meant = TokenizerRenderer(renderer.tokenizer, control_words="tokens", template_kwargs=given)
+    assert meant.render_text([USER]).startswith("effort high<|im_end|>")
+
+
 def test_the_variables_of_a_template_are_found_whatever_it_does_with_them():
     template = (
         "{% if not thinking is defined %}{% set thinking = false %}{% endif %}"

@@ -20,7 +20,7 @@ from .parsing.families import calls_of, thoughts_of
 from .parsing.parser import AnswerParser
 from .quoting import Quotes, has_words
 from .rendering import ChatTemplate
-from .template_kwargs import TemplateKwargs, check_kwargs
+from .template_kwargs import TemplateKwargs, check_kwargs, refuse_words
 from .tokenizing import TextTokenizer
 from .turn_words import turn_words
 from .turns import ChatTurns, first_difference
@@ -42,7 +42,7 @@ class TokenizerRenderer:
         texts: tokenizer of texts that another renderer has made; None: one of its own, with ``control_words``.
 
     Raises:
-        DataError: the chat template does not read such a variable.
+        DataError: the chat template does not read such a variable, or its value has a control word.
     """
 
     def __init__(
@@ -61,6 +61,8 @@ class TokenizerRenderer:
         """Tokenizer of texts whose control words are known."""
         self.template_kwargs = dict(template_kwargs or {})
         """Variables for the chat template."""
+        if self.texts.are_inert:
+            refuse_words(self.template_kwargs, self.texts.words)
         self.template = ChatTemplate(tokenizer, self.template_kwargs)
         """Chat template of the tokenizer."""
         self._others: dict[str, Self] = {}
@@ -71,7 +73,7 @@ class TokenizerRenderer:
         """Return the renderer that gives the chat template these variables too, those of its own name replaced.
 
         Raises:
-            DataError: the chat template does not read one of them.
+            DataError: the chat template does not read one of them, or its value has a control word.
         """
         if not kwargs:
             return self

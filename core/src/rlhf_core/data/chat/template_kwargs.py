@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ...contracts.executor import Renderer
 from ...errors import DataError
 from ..source import TEMPLATE_KWARGS, Row
+from .control_words import ControlWords
 
 TemplateKwargs = Mapping[str, Any]
 """Values by the names of variables."""
@@ -82,6 +83,20 @@ def check_kwargs(names: Iterable[str], template: str | None, special: Iterable[s
             f"{TEMPLATE_KWARGS}: {name!r} would change nothing, for the model's chat template {read}. "
             + (f"Did you mean {near[0]!r}?" if near else "Leave it out")
         )
+
+
+def refuse_words(kwargs: TemplateKwargs, words: ControlWords) -> None:
+    """Refuse values in which a control word is spelled: the template would make a control token of it.
+
+    Raises:
+        DataError: there is such a value.
+    """
+    for name, value in kwargs.items():
+        if found := words.names(json.dumps(value, ensure_ascii=False, default=repr)):
+            raise DataError(
+                f"{TEMPLATE_KWARGS}: the value of {name!r} has {' '.join(found)}, which is a control token where the "
+                "chat template writes it. Leave it out, or set --data.control_words tokens"
+            )
 
 
 @lru_cache(maxsize=16)
