@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ...batch.task import Message
 from ...contracts.executor import Answer, ChatContinuation, ControlWordUse
@@ -30,6 +30,16 @@ if TYPE_CHECKING:
 
 _MAX_OTHERS = 64
 """Renderers that one keeps for other variables of the template."""
+
+
+class RenderOptions(Protocol):
+    """Options of a section ``data`` by which texts and messages become tokens."""
+
+    @property
+    def control_words(self) -> ControlWordUse: ...
+
+    @property
+    def chat_template_kwargs(self) -> dict[str, Any]: ...
 
 
 class TokenizerRenderer:
@@ -68,6 +78,15 @@ class TokenizerRenderer:
         self._others: dict[str, Self] = {}
         """Renderers with further variables, by their JSON."""
         self._turns = ChatTurns(self._shown, self.template, self.texts)
+
+    @classmethod
+    def by(cls, data: RenderOptions, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Return the renderer that a run's options describe."""
+        return cls(
+            tokenizer,
+            control_words=data.control_words,
+            template_kwargs=data.chat_template_kwargs,
+        )
 
     def with_template_kwargs(self, kwargs: TemplateKwargs) -> Self:
         """Return the renderer that gives the chat template these variables too, those of its own name replaced.
