@@ -112,6 +112,10 @@ def test_the_chat_template_gets_the_variables_of_run_and_row(generate, base, fol
 
     assert off["prompt"] == "user:2?\nassistant:- "
     assert on["prompt"] == "user:2?\nassistant:"
+    assert (off["chat_template_kwargs"], on["chat_template_kwargs"]) == (
+        {"thinking": False},
+        {"thinking": True},
+    )
     assert off["prompt_tokens"] == on["prompt_tokens"] + 2
     generate("--data.chat_template_kwargs.thinkin", "false", data="rows.jsonl", output="b", code=2)
     assert "reads thinking. Did you mean 'thinking'?" in capsys.readouterr().err

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +73,10 @@ class Prompter:
         if isinstance(prompt, str):
             return prompt, None
         return renderer.render_text(prompt), prompt
+
+    def template_kwargs_of(self, task: Task) -> Mapping[str, Any]:
+        """Return the variables by which the chat template renders a task's prompt."""
+        return renderer_of(task.row, self.renderer).template_kwargs
 
     def identity_of(self, task: Task) -> PromptIdentity:
         """Return that by which a prompt is told from others: its place, its text and the files of its images."""
@@ -146,6 +151,7 @@ class Answerer:
             messages=messages,
             prompt_tokens=len(read.token_ids),
             completions=tuple(map(_scored, completions, texts, seeds, scores)),
+            chat_template_kwargs=self._prompter.template_kwargs_of(task),
         )
 
     async def close(self) -> None:
