@@ -111,6 +111,18 @@ def test_the_variables_of_a_template_are_found_whatever_it_does_with_them():
     assert readable_names(template) == {"thinking", "model_identity", "documents"}
 
 
+def test_what_a_template_sets_itself_is_no_variable_of_its():
+    template = (
+        "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}"
+        "{% else %}{% set system = none %}{% endif %}{% macro show(text) %}{{ text }}{% endmacro %}"
+        "{% for m in messages %}{% if m.content is string %}{% set content = m.content | trim %}{% endif %}"
+        "{{ show(content) }}{% endfor %}{{ system }}"
+        "{% set style = style or 'plain' %}{{ style }}"
+    )
+
+    assert readable_names(template) == {"style"}
+
+
 @pytest.mark.parametrize(
     ("value", "found"),
     [(None, {}), ("", {}), ('{"a": false}', {"a": False}), ({"a": None}, {"a": None})],

@@ -9,14 +9,17 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...contracts.executor import Renderer
 from ...errors import DataError
 from ..source import TEMPLATE_KWARGS, Row
 from .control_words import ControlWords
+
+if TYPE_CHECKING:
+    from jinja2 import nodes
 
 TemplateKwargs = Mapping[str, Any]
 """Values by the names of variables."""
@@ -26,8 +29,9 @@ R = TypeVar("R", bound=Renderer)
 _GIVEN = frozenset(
     {"messages", "tools", "add_generation_prompt", "continue_final_message"}
     | {"raise_exception", "strftime_now"}
+    | {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 )
-"""Names that a renderer gives every template itself."""
+"""Names that a renderer gives every template itself, the tokenizer's own among them, whether it has one or not."""
 _BLOCK = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 """Beginning or end of a block that Transformers alone knows."""
 
@@ -68,7 +72,7 @@ def check_kwargs(names: Iterable[str], template: str | None, special: Iterable[s
 
     Args:
         template: text of the chat template; None: the tokenizer has none.
-        special: names of special tokens, such as ``bos_token``, which are the tokenizer's.
+        special: names of further special tokens, which are the tokenizer's, such as ``image_token``.
 
     Raises:
         DataError: there is such a name; the message has those that the template reads.
@@ -103,6 +107,9 @@ def refuse_words(kwargs: TemplateKwargs, words: ControlWords) -> None:
 def readable_names(template: str) -> frozenset[str]:
     """Return the variables that a template reads, but those that every template is given.
 
+    What it sets itself is none, unless it asks whether it was given (``thinking is defined``, ``thinking | default``),
+    or sets it from itself outside of loops.
+
     Raises:
         DataError: it is no template.
     """
@@ -113,4 +120,32 @@ def readable_names(template: str) -> frozenset[str]:
         parsed = environment.parse(_BLOCK.sub("", template))
     except TemplateError as error:
         raise DataError(f"the chat template cannot be read: {error}") from error
-    return frozenset(meta.find_undeclared_variables(parsed)) - _GIVEN
+    # Of a name that is set in a branch, Jinja cannot tell whether it is read where it is not set.
+    undeclared = frozenset(meta.find_undeclared_variables(parsed)) - _GIVEN
+    return undeclared - frozenset(_set_names(parsed)).difference(_asked_for(parsed))
+
+
+def _set_names(template: nodes.Template) -> Iterator[str]:
+    from jinja2 import nodes
+
+    for name in template.find_all(nodes.Name):
+        if name.ctx != "load":
+            yield name.name
+
+
+def _asked_for(template: nodes.Template) -> Iterator[str]:
+    """Yield the names of which a template asks whether it was given them, or which it sets from themselves."""
+    from jinja2 import nodes
+
+    asks = {"defined", "undefined", "default", "d"}
+    for asked in template.find_all((nodes.Test, nodes.Filter)):
+        if asked.name in asks and isinstance(asked.node, nodes.Name):
+            yield asked.node.name
+    outside: list[nodes.Node] = list(template.body)
+    while outside:
+        node = outside.pop()
+        if isinstance(node, nodes.If):
+            outside += [*node.body, *node.elif_, *node.else_]
+        elif isinstance(node, nodes.Assign) and isinstance(node.target, nodes.Name):
+            read = (name.name for name in node.node.find_all(nodes.Name))
+            yield from (name for name in read if name == node.target.name)
